@@ -1,0 +1,3 @@
+"""Lossless acceleration of large language models."""
+
+__version__ = "0.1.0"

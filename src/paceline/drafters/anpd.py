@@ -1,0 +1,144 @@
+"""ANPD: adaptive multi-level n-gram drafting (Ou, Chen and Tian 2024, arXiv 2404.08698, section 3).
+
+For each n = 2..N a table maps the last n-1 tokens to the tokens that followed them in this text.
+It is filled from the prompt and updated with every committed token. A draft is grown token by
+token, each time asking with the last n-1 tokens of committed plus drafted text, longest n first.
+
+    text: a b c d a b  ->  (b,) was followed by c, (a, b) by c    ->  draft c
+                           then (b, c) by d, then (c, d) by a, …  ->  draft c d a b …
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+
+from paceline.drafters.settings import at_least
+from paceline.records import Round
+from paceline.tree import ROOT, Tree
+
+__all__ = ["Anpd", "NGramTable"]
+
+
+class Anpd:
+    """Drafts by asking n-gram tables of the text itself, longest first.
+
+    n: longest n-gram, >= 2 (the paper's N; speed is flat beyond 5).
+    k: longest draft, >= 1 (the paper's K; speed is flat for 6 to 8). A miss at every level ends
+    the draft early, so its length adapts.
+    branches: continuations that are followed per context; 1 gives the paper's chain. From 2 on
+    the next best ones become branches of the tree, one detour from the best path at most.
+    persist: keep what was learned when another text begins. Off, the tables are those of the
+    present text alone. Either way a text that continues the last one, as the next turn of a
+    conversation does, is read only from where it is new, so nothing is counted twice.
+    """
+
+    requires: frozenset[str] = frozenset()
+
+    def __init__(
+        self, n: int = 5, k: int = 7, branches: int = 1, persist: bool = False
+    ) -> None:
+        self.max_order = at_least(2, n=n)
+        self.draft_length = at_least(1, k=k)
+        self.branches = at_least(1, branches=branches)
+        self.persist = persist
+        self._text: list[int] = []
+        self._tables = self._new_tables()
+
+    def start(self, context: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
+        """Count the n-grams of `context`, but for the part that is counted already."""
+        known = _common_prefix(self._text, context)
+        if known < len(self._text):
+            if not self.persist:
+                self._tables = self._new_tables()
+                known = 0
+            self._text = self._text[:known]
+        self._learn(context[known:])
+
+    def observe(self, round: Round) -> None:
+        """Count the n-grams that the committed tokens complete."""
+        self._learn(round.path.tokens)
+
+    def propose(self, budget: int) -> Tree:
+        """Grow the likeliest path to its full length, then paths with one detour from it."""
+        tokens: list[int] = []
+        parents: list[int] = []
+        tails: dict[int, tuple[int, ...]] = {ROOT: tuple(self._text[1 - self.max_order :])}
+        # Guesses not yet taken: (detours, depth, parent, rank among siblings, token).
+        frontier: list[tuple[int, int, int, int, int]] = []
+
+        def look_ahead(node: int, detours: int, depth: int) -> None:
+            found = self.query(tails[node])
+            for rank, token in enumerate(found if detours == 0 else found[:1]):
+                heappush(frontier, (detours + (rank > 0), depth + 1, node, rank, token))
+
+        look_ahead(ROOT, 0, 0)
+        while frontier and len(tokens) < budget:
+            detours, depth, parent, _, token = heappop(frontier)
+            node = len(tokens)
+            tokens.append(token)
+            parents.append(parent)
+            tails[node] = (*tails[parent], token)[1 - self.max_order :]
+            if depth < self.draft_length:
+                look_ahead(node, detours, depth)
+        return Tree(tuple(tokens), tuple(parents))
+
+    def query(self, tail: Sequence[int]) -> list[int]:
+        """The likeliest continuations of the longest n-gram that is known, best first; [] where
+        even the last token alone was never seen before."""
+        for order in range(min(self.max_order, len(tail) + 1), 1, -1):
+            found = self._tables[order - 2].best(tuple(tail[1 - order :]))
+            if found:
+                return found
+        return []
+
+    def _learn(self, tokens: Iterable[int]) -> None:
+        text = self._text
+        for token in tokens:
+            for table in self._tables[: len(text)]:
+                table.count(tuple(text[1 - table.order :]), token)
+            text.append(token)
+
+    def _new_tables(self) -> list[NGramTable]:
+        return [NGramTable(order, self.branches) for order in range(2, self.max_order + 1)]
+
+
+class NGramTable:
+    """Counts of what followed each run of `order` - 1 tokens.
+
+    Keeps the `width` best followers of each run ready, so that a query costs one look-up.
+    Tie rule: of followers seen equally often, the one seen last comes first. (The paper is silent
+    on ties; text drifts, so the recent habit is the better guess.)
+    """
+
+    def __init__(self, order: int, width: int = 1) -> None:
+        self.order = order
+        self._width = width
+        self._counts: dict[tuple[int, ...], dict[int, int]] = {}
+        self._best: dict[tuple[int, ...], list[int]] = {}
+
+    def count(self, run: tuple[int, ...], token: int) -> None:
+        """See `token` follow `run` once more."""
+        counts = self._counts.setdefault(run, {})
+        counts[token] = seen = counts.get(token, 0) + 1
+        best = self._best.setdefault(run, [])
+        if best == [token]:
+            return
+        # Only `token` changed, upwards: everything else keeps its order.
+        ranked = [other for other in best if other != token]
+        place = 0
+        while place < len(ranked) and counts[ranked[place]] > seen:
+            place += 1
+        ranked.insert(place, token)
+        self._best[run] = ranked[: self._width]
+
+    def best(self, run: tuple[int, ...]) -> list[int]:
+        """The most frequent followers of `run`, best first; [] where it was never seen."""
+        return self._best.get(run, [])
+
+
+def _common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+    for index, (left, right) in enumerate(zip(one, other)):
+        if left != right:
+            return index
+    return min(len(one), len(other))

@@ -1,0 +1,80 @@
+"""LLMA: copying from reference texts (Yang et al. 2023, "Inference with Reference",
+arXiv 2304.04487, section 2).
+
+Whenever the last tokens of the output occur in a reference, the tokens that follow there are
+proposed: the model's answer is likely to go on as the reference does.
+
+    reference: … insulin was made from the pancreases of cows …
+    output:    It was made from            ->  draft: the pancreases of cows …
+
+Where references come from is the caller's business and makes the paper's scenarios: the prompt
+with its retrieved documents (retrieval-augmented), documents given with the request, outputs of
+similar earlier queries out of a store (cache-assisted), earlier turns (multi-turn).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from paceline.drafters.settings import at_least
+from paceline.drafters.suffix_index import Match, SuffixIndex
+from paceline.records import Round
+from paceline.tree import EMPTY, Tree
+
+__all__ = ["Llma"]
+
+
+class Llma:
+    """Copies along the reference that shares the longest suffix with the output.
+
+    n: match length that triggers a copy, >= 1 (the paper's tuned value is 1 throughout).
+    k: copy length, >= 1; a copy ends with its reference (the paper tunes it to 14 to 18).
+    tie: among equally long matches take one at "random", as the paper says, or the "first", as
+    its code does.
+    seed: of the random tie rule.
+
+    The output, as in the paper, not the prompt, is matched; the prompt is the first reference.
+    """
+
+    requires: frozenset[str] = frozenset()
+
+    def __init__(
+        self, n: int = 1, k: int = 15, tie: Literal["random", "first"] = "random", seed: int = 0
+    ) -> None:
+        self.match_length = at_least(1, n=n)
+        self.copy_length = at_least(1, k=k)
+        self._tie: Literal["random", "first"] = tie
+        self._seed = seed
+        self._references: list[Sequence[int]] = []
+        self._prompt: list[int] = []
+        self._index = SuffixIndex(seed=seed, tie=tie)
+        self._match: Match = self._index.begin()
+
+    def start(self, context: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
+        """Index prompt and references. The next turn of a conversation with the same references
+        adds only what is new, as a text of its own."""
+        known = len(self._prompt)
+        if list(context[:known]) != self._prompt or list(references) != self._references:
+            known = 0
+            self._index = SuffixIndex(seed=self._seed, tie=self._tie)
+            self._references = list(references)
+            for reference in references:
+                self._index.add(reference)
+        self._index.add(context[known:])
+        self._prompt = list(context)
+        self._match = self._index.begin()
+
+    def observe(self, round: Round) -> None:
+        """Follow the committed tokens through the index."""
+        for token in round.path.tokens:
+            self._match.advance(token)
+
+    def propose(self, budget: int) -> Tree:
+        """A chain of up to `k` tokens copied from the reference."""
+        if self._match.length < self.match_length:
+            return EMPTY
+        count = min(self.copy_length, budget)
+        return Tree.chain(
+            self._index.continuation(self._match, count, minimum=self.match_length)
+        )

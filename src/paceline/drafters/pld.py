@@ -1,0 +1,62 @@
+"""Prompt lookup decoding, the baseline (Saxena 2023; `prompt_lookup_num_tokens` in transformers).
+
+Finds the first place in the text where its last tokens stood before, trying long runs first, and
+proposes what followed there.
+
+    text: a b c d a b  ->  "a b" stood at the beginning, followed by c d …  ->  draft c d a b
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from paceline.drafters.settings import at_least
+from paceline.records import Round
+from paceline.tree import Tree
+
+__all__ = ["PromptLookup"]
+
+
+class PromptLookup:
+    """Copies from the leftmost earlier occurrence of the text's last tokens.
+
+    n: longest run to look for, >= 1.
+    k: most tokens to copy, >= 1.
+
+    Unlike the original it does not rescan the text: where each run was first continued is kept in
+    a table per run length, so a round costs the same at any length of the text.
+    """
+
+    requires: frozenset[str] = frozenset()
+
+    def __init__(self, n: int = 3, k: int = 10) -> None:
+        self.max_run = at_least(1, n=n)
+        self.draft_length = at_least(1, k=k)
+        self._text: list[int] = []
+        self._first: list[dict[tuple[int, ...], int]] = []
+
+    def start(self, context: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
+        """Index `context`; references are not looked at."""
+        self._text = []
+        self._first = [{} for _ in range(self.max_run)]
+        self._learn(context)
+
+    def observe(self, round: Round) -> None:
+        """Index the committed tokens."""
+        self._learn(round.path.tokens)
+
+    def propose(self, budget: int) -> Tree:
+        """A chain of up to `k` copied tokens."""
+        text = self._text
+        for run in range(min(self.max_run, len(text)), 0, -1):
+            begin = self._first[run - 1].get(tuple(text[-run:]))
+            if begin is not None:
+                return Tree.chain(text[begin : begin + min(self.draft_length, budget)])
+        return Tree()
+
+    def _learn(self, tokens: Iterable[int]) -> None:
+        text = self._text
+        for token in tokens:
+            for run, first in enumerate(self._first[: len(text)], start=1):
+                first.setdefault(tuple(text[-run:]), len(text))
+            text.append(token)

@@ -1,0 +1,137 @@
+"""The only generation loop: draft, verify, commit.
+
+Plain decoding is this loop with a drafter that never guesses. Streaming, batches, chat, the
+command line and benchmarks are consumers of the rounds it yields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+
+import torch
+
+from paceline.errors import UsageError
+from paceline.protocols import Drafter, Target, check_capabilities
+from paceline.records import Path, Round, Seconds
+from paceline.sampling import GREEDY, Sampler
+from paceline.stopping import Stopping
+from paceline.tree import Tree
+from paceline.verify import walk
+
+__all__ = ["DEFAULT_BUDGET", "Generation", "decode"]
+
+DEFAULT_BUDGET = 64
+
+
+def decode(
+    target: Target, generations: Sequence[Generation], budget: int = DEFAULT_BUDGET
+) -> Iterator[Round]:
+    """Generate all texts together, one target pass a round, and yield each text's rounds.
+
+    budget: most nodes per tree. The caller may stop between any two rounds: cache, contexts and
+    drafters are then consistent, and another `decode` may follow on the same target.
+
+    Raises UsageError where a prompt does not fit, or a drafter needs what the target lacks.
+    """
+    for generation in generations:
+        generation.start(target)
+    active = list(enumerate(generations))
+    while active:
+        target.sync([generation.context for _, generation in active])
+        while not any(generation.finished for _, generation in active):
+            yield from play_round(target, active, budget)
+        active = [(index, generation) for index, generation in active if not generation.finished]
+
+
+def play_round(
+    target: Target, active: Sequence[tuple[int, Generation]], budget: int
+) -> list[Round]:
+    """Guess, check all guesses in one pass, keep what plain decoding would have said, learn."""
+    times = [perf_counter()]
+    trees = [generation.propose(budget) for _, generation in active]
+    times.append(perf_counter())
+    scores = target.score(trees)
+    paths = [gen.walk(tree, rows) for (_, gen), tree, rows in zip(active, trees, scores)]
+    times.append(perf_counter())
+    target.commit(paths)
+    times.append(perf_counter())
+    rounds = [
+        generation.observe(index, tree, rows, path)
+        for (index, generation), tree, rows, path in zip(active, trees, scores, paths)
+    ]
+    times.append(perf_counter())
+    share = _share(times, len(active))
+    return [replace(round, seconds=share) for round in rounds]
+
+
+@dataclass
+class Generation:
+    """One text in the making.
+
+    prompt: at least one token; `context` grows from it by every committed token.
+    references: tokenised texts that the output may resemble, for drafters that copy.
+
+    Raises UsageError for an empty prompt.
+    """
+
+    prompt: Sequence[int]
+    drafter: Drafter
+    stopping: Stopping
+    sampler: Sampler = GREEDY
+    references: Sequence[Sequence[int]] = ()
+    context: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise UsageError("the prompt is empty: give at least one token to continue from")
+        self.context = list(self.prompt)
+
+    @property
+    def output(self) -> list[int]:
+        """The tokens generated so far."""
+        return self.context[len(self.prompt) :]
+
+    @property
+    def finished(self) -> bool:
+        """Whether the text has ended; `stopping.reason` says why."""
+        return self.stopping.reason is not None
+
+    def start(self, target: Target) -> None:
+        """Check that `target` can serve this text, and let the drafter read the prompt."""
+        check_capabilities(self.drafter, target)
+        if target.max_context is not None:
+            room = target.max_context - len(self.prompt)
+            if room < 1:
+                raise UsageError(
+                    f"the prompt has {len(self.prompt)} tokens but the model's context is "
+                    f"{target.max_context}: shorten the prompt"
+                )
+            self.stopping.limit(room)
+        self.drafter.start(self.context, self.references)
+
+    def propose(self, budget: int) -> Tree:
+        """The drafter's tree, without guesses beyond the token limit: they could never be
+        accepted, nor fit the model's context."""
+        return self.drafter.propose(budget).clip(self.stopping.remaining - 1)
+
+    def walk(self, tree: Tree, logits: torch.Tensor) -> Path:
+        """What plain decoding would have said along `tree`."""
+        return walk(tree, logits, self.sampler, self.context, self.stopping)
+
+    def observe(self, index: int, tree: Tree, logits: torch.Tensor, path: Path) -> Round:
+        """Take the committed path into the context and let the drafter learn from the round."""
+        prefill = len(self.context) == len(self.prompt)
+        self.context.extend(path.tokens)
+        round = Round(index, tree, logits, path, prefill)
+        self.drafter.observe(round)
+        return round
+
+
+def _share(times: Sequence[float], sequences: int) -> Seconds:
+    """Times at the borders of draft | target | commit | observe -> one sequence's equal share."""
+    draft, target, commit, observe = (
+        (end - begin) / sequences for begin, end in zip(times, times[1:])
+    )
+    return Seconds(draft + observe, target, commit)

@@ -1,0 +1,89 @@
+"""The contracts on one screen: what a drafter and a target owe the loop.
+
+Implementations are final: nothing here is inherited from, only satisfied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from paceline.errors import UsageError
+from paceline.records import Path, Round
+from paceline.tree import Tree
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Drafter", "Target", "check_capabilities"]
+
+
+class Drafter(Protocol):
+    """Proposes continuations of one text. Whatever it proposes, the text stays the same."""
+
+    @property
+    def requires(self) -> frozenset[str]:
+        """Capabilities it needs of the target; most need none."""
+        ...
+
+    def start(self, context: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
+        """A text begins with these committed tokens; `references` are texts it may resemble."""
+        ...
+
+    def propose(self, budget: int) -> Tree:
+        """A tree of at most `budget` nodes below the last committed token; may be empty."""
+        ...
+
+    def observe(self, round: Round) -> None:
+        """Learn from a verified round, rejected nodes included."""
+        ...
+
+
+class Target(Protocol):
+    """Runs the model whose output must not change; owns cache, masks and positions."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids below this can be drawn; ids at or above it are virtual."""
+        ...
+
+    @property
+    def max_context(self) -> int | None:
+        """Most tokens, prompt included, that the model can attend to; None where unlimited."""
+        ...
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """What it offers beyond logits, e.g. "virtual_tokens"."""
+        ...
+
+    def sync(self, contexts: Sequence[Sequence[int]]) -> None:
+        """Make the cache hold these texts but for the last token of each, their roots.
+
+        The common prefix with what is held already stays, the rest is dropped, what is missing is
+        filled in: prefill, rollback and the reuse of earlier turns are one operation.
+        """
+        ...
+
+    def score(self, trees: Sequence[Tree]) -> Sequence[torch.Tensor]:
+        """One pass over every node of every tree, one tree per synced text.
+
+        Returns, per tree, raw logits [len(tree) + 1, vocab_size]: row 0 is the root's, row i + 1
+        node i's.
+        """
+        ...
+
+    def commit(self, paths: Sequence[Path]) -> None:
+        """Keep the accepted nodes of the last `score` in the cache and drop the others; the last
+        token of each path is the new root."""
+        ...
+
+
+def check_capabilities(drafter: Drafter, target: Target) -> None:
+    """Raises UsageError where `drafter` needs something that `target` does not offer."""
+    missing = drafter.requires - target.capabilities
+    if missing:
+        raise UsageError(
+            f"{type(drafter).__name__} needs {', '.join(sorted(missing))}, which "
+            f"{type(target).__name__} does not offer: choose another method or target"
+        )

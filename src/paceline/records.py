@@ -1,0 +1,115 @@
+"""Frozen values that cross the borders between rooms: paths, rounds, statistics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from paceline.tree import Tree
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["FinishReason", "Path", "Round", "Seconds", "Stats"]
+
+FinishReason = Literal["eos", "stop", "length", "interrupted"]
+
+
+@dataclass(frozen=True)
+class Path:
+    """What one round commits: the accepted nodes, and the tokens that plain decoding would say.
+
+    nodes: accepted tree nodes, from a child of the root downwards.
+    tokens: their tokens and one more, the bonus token, which becomes the next root. Where the text
+    ends inside the accepted path, the last token is the one that ended it; so there is always
+    exactly one token more than there are nodes, and the cache holds everything but that token.
+    """
+
+    nodes: tuple[int, ...]
+    tokens: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.tokens) != len(self.nodes) + 1:
+            raise ValueError(f"{len(self.nodes)} nodes need one token more, got {self.tokens}")
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Wall-clock time of a round by part. In a batch: this sequence's equal share."""
+
+    draft: float = 0.0
+    target: float = 0.0
+    commit: float = 0.0
+
+
+@dataclass(frozen=True)
+class Round:
+    """One draft, one target pass, one commit.
+
+    index: which of the generations handed to `decode` this is about.
+    logits: [len(tree) + 1, vocabulary], the target's raw scores; row 0 belongs to the root and
+    row i + 1 to node i.
+    prefill: the pass also read the prompt (the first round of a generation).
+    """
+
+    index: int
+    tree: Tree
+    logits: torch.Tensor
+    path: Path
+    prefill: bool = False
+    seconds: Seconds = Seconds()
+
+
+@dataclass
+class Stats:
+    """Sums over the rounds of one text.
+
+    Times of the first round, which also reads the prompt, count as `prefill_seconds`.
+    """
+
+    rounds: int = 0
+    tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    acceptance_histogram: Counter[int] = field(default_factory=Counter)
+    prefill_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    target_seconds: float = 0.0
+    commit_seconds: float = 0.0
+
+    def add(self, round: Round) -> None:
+        """Count one more round."""
+        self.rounds += 1
+        self.tokens += len(round.path.tokens)
+        self.drafted += len(round.tree)
+        self.accepted += len(round.path.nodes)
+        self.acceptance_histogram[len(round.path.tokens)] += 1
+        self.draft_seconds += round.seconds.draft
+        self.commit_seconds += round.seconds.commit
+        if round.prefill:
+            self.prefill_seconds += round.seconds.target
+        else:
+            self.target_seconds += round.seconds.target
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Tokens gained per round, the bonus token included (MAT, tau, block efficiency)."""
+        return self.tokens / self.rounds if self.rounds else 0.0
+
+    @property
+    def draft_acceptance_rate(self) -> float:
+        """Share of the drafted tokens that were accepted; 0.0 where nothing was drafted."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def seconds(self) -> float:
+        """All parts together, in seconds."""
+        return (
+            self.prefill_seconds + self.draft_seconds + self.target_seconds + self.commit_seconds
+        )
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated tokens per second of the whole request, prefill included."""
+        return self.tokens / self.seconds if self.seconds else 0.0

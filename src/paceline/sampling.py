@@ -1,0 +1,165 @@
+"""The sampler: a value that turns a row of logits into one token, the same for every drafter.
+
+Randomness is a function of (seed, position), never of how many draws came before: the token at
+absolute position t is argmax over the vocabulary of warped logits plus Gumbel noise keyed by
+(seed, t), which is an exact draw from the warped distribution (the Gumbel-max trick). Plain
+decoding and every drafter therefore see the same token at the same place, so losslessness at
+T > 0 is an equality (drafter-invariant speculation, arXiv 2408.07978), and a draft model that
+samples with the same noise is coupled to its target.
+
+Warping follows transformers' `generate` to the letter: processors first, then temperature, top-k,
+top-p, min-p, each on the output of the one before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from paceline.errors import UsageError
+
+__all__ = ["GREEDY", "Draw", "LogitsProcessor", "Sampler"]
+
+LogitsProcessor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Input ids [1, length] and scores [1, vocabulary] -> scores [1, vocabulary], as transformers'."""
+
+Draw = Callable[[int, Sequence[int]], int]
+"""Row of a scored tree, all tokens before the one to draw -> the token."""
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """How tokens are drawn. The default is greedy decoding.
+
+    seed: any integer; two generations with one seed and one prompt are the same.
+    temperature: 0 is greedy, and then the fields below are not used.
+    top_k, top_p, min_p: None switches each off.
+    repetition_penalty: divides positive and multiplies negative logits of tokens seen so far.
+    processors: transformers `LogitsProcessor`s or any callable like them. Each is called exactly
+    once per position, in the order of the text, so stateful ones work too.
+
+    Raises UsageError for values out of range.
+    """
+
+    seed: int = 0
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    processors: tuple[LogitsProcessor, ...] = ()
+
+    def __post_init__(self) -> None:
+        _require(
+            math.isfinite(self.temperature) and self.temperature >= 0,
+            f"temperature must be a number >= 0, got {self.temperature}",
+        )
+        _require(self.top_k is None or self.top_k >= 1, f"top_k must be >= 1, got {self.top_k}")
+        _require(
+            self.top_p is None or 0 < self.top_p <= 1, f"top_p must be in (0, 1], got {self.top_p}"
+        )
+        _require(
+            self.min_p is None or 0 <= self.min_p <= 1,
+            f"min_p must be in [0, 1], got {self.min_p}",
+        )
+        _require(
+            self.repetition_penalty is None or self.repetition_penalty > 0,
+            f"repetition_penalty must be > 0, got {self.repetition_penalty}",
+        )
+
+    def over(self, logits: torch.Tensor) -> Draw:
+        """Prepare draws from the rows of one scored tree, logits [rows, vocabulary].
+
+        Where nothing depends on the path, all rows are read with one device synchronisation.
+        """
+        if self.temperature == 0 and not self._depends_on_text:
+            choices: list[int] = logits.argmax(dim=-1).tolist()
+            return lambda row, context: choices[row]
+        return lambda row, context: self.draw(logits[row], context)
+
+    def draw(self, row: torch.Tensor, context: Sequence[int]) -> int:
+        """Draw the token that follows `context` from one row of raw logits [vocabulary]."""
+        scores = self.process(row, context)
+        if self.temperature == 0:
+            return int(scores.argmax())
+        scores = self.warp(scores)
+        noise = torch.from_numpy(gumbel(self.seed, len(context), scores.numel()))
+        return int((scores.double() + noise.to(scores.device)).argmax())
+
+    def process(self, row: torch.Tensor, context: Sequence[int]) -> torch.Tensor:
+        """Penalties and processors, which apply when decoding greedily too: [vocabulary] fp32."""
+        scores = row.float()[None]
+        if not self._depends_on_text:
+            return scores[0]
+        input_ids = torch.tensor([list(context)], dtype=torch.long, device=row.device)
+        if self.repetition_penalty is not None:
+            scores = penalise(scores, input_ids, self.repetition_penalty)
+        for processor in self.processors:
+            scores = processor(input_ids, scores)
+        return scores[0]
+
+    def warp(self, scores: torch.Tensor) -> torch.Tensor:
+        """Temperature, top-k, top-p and min-p on processed scores [vocabulary]."""
+        scores = scores / self.temperature
+        if self.top_k is not None:
+            scores = keep_top_k(scores, self.top_k)
+        if self.top_p is not None and self.top_p < 1:
+            scores = keep_top_p(scores, self.top_p)
+        if self.min_p is not None:
+            scores = keep_min_p(scores, self.min_p)
+        return scores
+
+    @property
+    def _depends_on_text(self) -> bool:
+        return self.repetition_penalty is not None or bool(self.processors)
+
+
+def gumbel(seed: int, position: int, size: int) -> np.ndarray:
+    """Standard Gumbel noise [size] float64 that depends on (seed, position) alone.
+
+    The counter-based Philox generator gives every position its own stream, so noise for a token
+    does not depend on what was drawn before, on the device, or on the size of the vocabulary.
+    """
+    key = [seed % 2**64, seed // 2**64 % 2**64]
+    generator = np.random.Philox(key=key, counter=[0, position, 0, 0])
+    # 52 random bits, centred in their cells: never 0 or 1, so both logarithms are finite.
+    uniform = ((generator.random_raw(size) >> np.uint64(12)) + 0.5) * 2.0**-52
+    return -np.log(-np.log(uniform))
+
+
+def penalise(scores: torch.Tensor, input_ids: torch.Tensor, penalty: float) -> torch.Tensor:
+    """Repetition penalty (Keskar et al. 2019, section 4.1): scores [1, vocabulary]."""
+    seen = scores.gather(1, input_ids)
+    return scores.scatter(1, input_ids, torch.where(seen < 0, seen * penalty, seen / penalty))
+
+
+def keep_top_k(scores: torch.Tensor, count: int) -> torch.Tensor:
+    """-inf for everything below the `count`-th best of scores [vocabulary]; ties survive."""
+    threshold = scores.topk(min(count, scores.numel())).values[-1]
+    return scores.masked_fill(scores < threshold, -math.inf)
+
+
+def keep_top_p(scores: torch.Tensor, mass: float) -> torch.Tensor:
+    """-inf outside the smallest set of best tokens that holds probability `mass`."""
+    ascending, order = scores.sort()
+    drop = ascending.softmax(-1).cumsum(-1) <= 1 - mass
+    drop[-1] = False
+    return scores.masked_fill(torch.zeros_like(drop).scatter(0, order, drop), -math.inf)
+
+
+def keep_min_p(scores: torch.Tensor, share: float) -> torch.Tensor:
+    """-inf for tokens less likely than `share` of the likeliest (arXiv 2407.01082)."""
+    probabilities = scores.softmax(-1)
+    return scores.masked_fill(probabilities < share * probabilities.max(), -math.inf)
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise UsageError(message)
+
+
+GREEDY = Sampler()

@@ -1,0 +1,54 @@
+"""When a text ends: end-of-sequence ids, a token limit, and conditions such as stop strings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from paceline.errors import UsageError
+from paceline.records import FinishReason
+
+__all__ = ["Stopping"]
+
+
+class Stopping:
+    """Hears every token that is drawn, once and in order, and says after which one the text ends.
+
+    Because it is asked during the walk, nothing after the last token is ever drawn, committed,
+    counted or streamed.
+
+    max_new_tokens: at least 1.
+    eos_ids: any number of ids, each of which ends the text (and belongs to it).
+    conditions: called with each new token; True ends the text after it.
+
+    Raises UsageError where `max_new_tokens` is below 1.
+    """
+
+    def __init__(
+        self,
+        max_new_tokens: int,
+        eos_ids: Collection[int] = (),
+        conditions: Sequence[Callable[[int], bool]] = (),
+    ) -> None:
+        if max_new_tokens < 1:
+            raise UsageError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
+        self.remaining = max_new_tokens
+        self.reason: FinishReason | None = None
+        self._eos_ids = frozenset(eos_ids)
+        self._conditions = tuple(conditions)
+
+    def limit(self, tokens: int) -> None:
+        """Allow at most this many tokens more."""
+        self.remaining = min(self.remaining, tokens)
+
+    def push(self, token: int) -> bool:
+        """Take one more token; True where the text ends with it, `reason` then says why."""
+        self.remaining -= 1
+        # Every condition hears every token, so no short circuit: they may keep state.
+        stopped = [condition(token) for condition in self._conditions]
+        if token in self._eos_ids:
+            self.reason = "eos"
+        elif any(stopped):
+            self.reason = "stop"
+        elif self.remaining == 0:
+            self.reason = "length"
+        return self.reason is not None

@@ -1,0 +1,1 @@
+"""Models behind the `Target` contract: a toy in memory, and any causal LM of transformers."""

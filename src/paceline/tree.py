@@ -1,0 +1,165 @@
+"""The drafter's proposal: a tree of guessed tokens, and the only draft type there is.
+
+A node is a token and the index of its parent; -1 (`ROOT`) is the last committed token, from which
+every tree hangs. Parents come before their children. There are no padding ids: every entry is a
+real guess. A chain is a tree whose parents are -1, 0, 1, …; the empty tree is plain decoding.
+
+    root ── 7 ── 4          Tree(tokens=(7, 4, 9), parents=(-1, 0, -1))
+        └── 9
+
+Nodes may carry *virtual* ids at or beyond the vocabulary size (trained prompt tokens, look-ahead
+windows): the target scores them and a drafter reads their rows, and since no draw can ever equal
+them they cannot be accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["EMPTY", "ROOT", "Tree"]
+
+ROOT = -1
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Guessed continuations of the committed text.
+
+    tokens: n token ids (>= 0).
+    parents: n node indices, each smaller than the node's own, or ROOT.
+    weights: n estimates of how likely each node is to be accepted, or None where unknown.
+
+    Raises ValueError where lengths differ, a parent does not come first, or an id is negative.
+    """
+
+    tokens: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+    weights: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.parents) != len(self.tokens):
+            raise ValueError(f"{len(self.tokens)} tokens but {len(self.parents)} parents")
+        if self.weights is not None and len(self.weights) != len(self.tokens):
+            raise ValueError(f"{len(self.tokens)} tokens but {len(self.weights)} weights")
+        for node, parent in enumerate(self.parents):
+            if not ROOT <= parent < node:
+                raise ValueError(f"parent {parent} of node {node} does not come before it")
+            if self.tokens[node] < 0:
+                raise ValueError(f"node {node} has the negative token id {self.tokens[node]}")
+
+    @classmethod
+    def chain(cls, tokens: Sequence[int]) -> Tree:
+        """One guess after the other: parents -1, 0, 1, …"""
+        return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)))
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @cached_property
+    def depths(self) -> tuple[int, ...]:
+        """Distance of each node from the root; children of the root have depth 1."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(1 if parent == ROOT else depths[parent] + 1)
+        return tuple(depths)
+
+    @cached_property
+    def children(self) -> dict[int, dict[int, int]]:
+        """For each node that has any, and for ROOT: child token -> child node.
+
+        Of equal siblings the first counts: its twin is never walked.
+        """
+        children: dict[int, dict[int, int]] = {}
+        for node, parent in enumerate(self.parents):
+            children.setdefault(parent, {}).setdefault(self.tokens[node], node)
+        return children
+
+    @cached_property
+    def ancestor_mask(self) -> NDArray[np.bool_]:
+        """[n, n]: entry (i, j) is True where node j is node i or one of its ancestors."""
+        mask = np.eye(len(self), dtype=np.bool_)
+        for node, parent in enumerate(self.parents):
+            if parent != ROOT:
+                mask[node] |= mask[parent]
+        return mask
+
+    def path_to(self, node: int) -> tuple[int, ...]:
+        """The nodes from a child of the root down to `node`; () for ROOT."""
+        path: list[int] = []
+        while node != ROOT:
+            path.append(node)
+            node = self.parents[node]
+        return tuple(reversed(path))
+
+    def graft(self, other: Tree, at: int = ROOT) -> Tree:
+        """Hang `other` below node `at`; its nodes come after the present ones.
+
+        A side without weights counts as certain (1.0) once the other side has some; grafted
+        weights are scaled by the weight of the node they hang from.
+        """
+        shift = len(self)
+        parents = tuple(at if parent == ROOT else parent + shift for parent in other.parents)
+        weights = None
+        if self.weights is not None or other.weights is not None:
+            mine = self.weights or (1.0,) * len(self)
+            scale = 1.0 if at == ROOT else mine[at]
+            weights = mine + tuple(w * scale for w in other.weights or (1.0,) * len(other))
+        return Tree(self.tokens + other.tokens, self.parents + parents, weights)
+
+    def merge(self) -> Tree:
+        """Unite equal siblings, recursively; the united node keeps the larger weight."""
+        kept: dict[tuple[int, int], int] = {}
+        place: dict[int, int] = {ROOT: ROOT}
+        weights: list[float] = []
+        for node, token in enumerate(self.tokens):
+            key = (place[self.parents[node]], token)
+            weight = self.weights[node] if self.weights is not None else 1.0
+            if key in kept:
+                weights[kept[key]] = max(weights[kept[key]], weight)
+            else:
+                kept[key] = len(kept)
+                weights.append(weight)
+            place[node] = kept[key]
+        return Tree(
+            tuple(token for _, token in kept),
+            tuple(parent for parent, _ in kept),
+            tuple(weights) if self.weights is not None else None,
+        )
+
+    def prune(self, size: int) -> Tree:
+        """The `size` nodes most likely to be accepted, or the first ones where weights are unknown.
+
+        No node outlives its parent: a node counts at most as much as the weakest one above it.
+        """
+        if size >= len(self):
+            return self
+        if self.weights is None:
+            return self._keep(range(size))
+        reach: list[float] = []
+        for node, parent in enumerate(self.parents):
+            above = 1.0 if parent == ROOT else reach[parent]
+            reach.append(min(self.weights[node], above))
+        best = sorted(range(len(self)), key=lambda node: (-reach[node], node))[:size]
+        return self._keep(sorted(best))
+
+    def clip(self, depth: int) -> Tree:
+        """The nodes at most `depth` below the root."""
+        if all(d <= depth for d in self.depths):
+            return self
+        return self._keep([node for node, d in enumerate(self.depths) if d <= depth])
+
+    def _keep(self, nodes: Sequence[int]) -> Tree:
+        place = {ROOT: ROOT} | {node: index for index, node in enumerate(nodes)}
+        return Tree(
+            tuple(self.tokens[node] for node in nodes),
+            tuple(place[self.parents[node]] for node in nodes),
+            None if self.weights is None else tuple(self.weights[node] for node in nodes),
+        )
+
+
+EMPTY = Tree()

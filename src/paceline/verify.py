@@ -1,0 +1,46 @@
+"""The walk: which part of a scored tree plain decoding would have said itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from paceline.records import Path
+from paceline.sampling import Sampler
+from paceline.stopping import Stopping
+from paceline.tree import ROOT, Tree
+
+__all__ = ["walk"]
+
+
+def walk(
+    tree: Tree, logits: torch.Tensor, sampler: Sampler, context: Sequence[int], stopping: Stopping
+) -> Path:
+    """Draw one token per visited node and follow it down while it is a guess of the tree.
+
+    logits: [len(tree) + 1, vocabulary], row 0 the root's.
+    context: all tokens up to and including the root.
+
+    At each node one token is drawn from the target's own distribution. Where a child carries it,
+    the walk goes there; where none does, it is the bonus token and the walk ends. So the tokens
+    are those of plain decoding whatever the tree says, and a virtual id is never drawn.
+
+        tree: root ─ 7 ─ 4, draws 7, 4, 2  ->  nodes (0, 1), tokens (7, 4, 2)
+        tree: root ─ 7 ─ 4, draws 7, 5     ->  nodes (0,),   tokens (7, 5)
+    """
+    draw = sampler.over(logits)
+    text = list(context)
+    nodes: list[int] = []
+    node = ROOT
+    while True:
+        token = draw(node + 1, text)
+        text.append(token)
+        if stopping.push(token):
+            break
+        child = tree.children.get(node, {}).get(token)
+        if child is None:
+            break
+        nodes.append(child)
+        node = child
+    return Path(tuple(nodes), tuple(text[len(context) :]))
