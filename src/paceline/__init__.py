@@ -1,3 +1,69 @@
-"""Lossless acceleration of large language models."""
+"""Lossless acceleration of large language models: draft, verify, commit.
+
+    import paceline
+
+    session = paceline.load("smollm2-135m", method="anpd")
+    print(session.chat("What is a paceline?").text)
+
+Public names are imported on first use, so that `import paceline` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paceline.errors import ModelError, PacelineError, StoreError, UsageError
+    from paceline.front import load
+    from paceline.integrations import Accelerated, Pace, accelerate
+    from paceline.options import Options
+    from paceline.references import ReferenceStore
+    from paceline.session import Chunk, Completion, Session, Stream
 
 __version__ = "0.1.0"
+
+_HOME = {
+    "Accelerated": "integrations",
+    "Chunk": "session",
+    "Completion": "session",
+    "ModelError": "errors",
+    "Options": "options",
+    "Pace": "integrations",
+    "PacelineError": "errors",
+    "ReferenceStore": "references",
+    "Session": "session",
+    "StoreError": "errors",
+    "Stream": "session",
+    "UsageError": "errors",
+    "accelerate": "integrations",
+    "load": "front",
+}
+
+__all__ = [
+    "Accelerated",
+    "Chunk",
+    "Completion",
+    "ModelError",
+    "Options",
+    "Pace",
+    "PacelineError",
+    "ReferenceStore",
+    "Session",
+    "StoreError",
+    "Stream",
+    "UsageError",
+    "__version__",
+    "accelerate",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

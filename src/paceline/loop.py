@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from time import perf_counter
 
 import torch
@@ -131,7 +132,5 @@ class Generation:
 
 def _share(times: Sequence[float], sequences: int) -> Seconds:
     """Times at the borders of draft | target | commit | observe -> one sequence's equal share."""
-    draft, target, commit, observe = (
-        (end - begin) / sequences for begin, end in zip(times, times[1:])
-    )
+    draft, target, commit, observe = ((end - begin) / sequences for begin, end in pairwise(times))
     return Seconds(draft + observe, target, commit)

@@ -92,6 +92,14 @@ class Stats:
         else:
             self.target_seconds += round.seconds.target
 
+    def merge(self, other: Stats) -> None:
+        """Count the rounds of another text as well."""
+        for name in vars(self):
+            if name == "acceptance_histogram":
+                self.acceptance_histogram.update(other.acceptance_histogram)
+            else:
+                setattr(self, name, getattr(self, name) + getattr(other, name))
+
     @property
     def mean_acceptance_length(self) -> float:
         """Tokens gained per round, the bonus token included (MAT, tau, block efficiency)."""
@@ -105,9 +113,7 @@ class Stats:
     @property
     def seconds(self) -> float:
         """All parts together, in seconds."""
-        return (
-            self.prefill_seconds + self.draft_seconds + self.target_seconds + self.commit_seconds
-        )
+        return self.prefill_seconds + self.draft_seconds + self.target_seconds + self.commit_seconds
 
     @property
     def tokens_per_second(self) -> float:

@@ -35,9 +35,7 @@ class Anpd:
 
     requires: frozenset[str] = frozenset()
 
-    def __init__(
-        self, n: int = 5, k: int = 7, branches: int = 1, persist: bool = False
-    ) -> None:
+    def __init__(self, n: int = 5, k: int = 7, branches: int = 1, persist: bool = False) -> None:
         self.max_order = at_least(2, n=n)
         self.draft_length = at_least(1, k=k)
         self.branches = at_least(1, branches=branches)
@@ -83,14 +81,14 @@ class Anpd:
                 look_ahead(node, detours, depth)
         return Tree(tuple(tokens), tuple(parents))
 
-    def query(self, tail: Sequence[int]) -> list[int]:
-        """The likeliest continuations of the longest n-gram that is known, best first; [] where
+    def query(self, tail: Sequence[int]) -> Sequence[int]:
+        """The likeliest continuations of the longest n-gram that is known, best first; none where
         even the last token alone was never seen before."""
         for order in range(min(self.max_order, len(tail) + 1), 1, -1):
             found = self._tables[order - 2].best(tuple(tail[1 - order :]))
             if found:
                 return found
-        return []
+        return ()
 
     def _learn(self, tokens: Iterable[int]) -> None:
         text = self._text
@@ -106,7 +104,10 @@ class Anpd:
 class NGramTable:
     """Counts of what followed each run of `order` - 1 tokens.
 
-    Keeps the `width` best followers of each run ready, so that a query costs one look-up.
+    Keeps the `width` best followers of each run ready, so that a query costs one look-up. Holds
+    nothing but dicts of tuples of numbers: the garbage collector does not have to walk them, which
+    would stop a long text for tens of milliseconds now and then.
+
     Tie rule: of followers seen equally often, the one seen last comes first. (The paper is silent
     on ties; text drifts, so the recent habit is the better guess.)
     """
@@ -114,27 +115,24 @@ class NGramTable:
     def __init__(self, order: int, width: int = 1) -> None:
         self.order = order
         self._width = width
-        self._counts: dict[tuple[int, ...], dict[int, int]] = {}
-        self._best: dict[tuple[int, ...], list[int]] = {}
+        self._counts: dict[tuple[int, ...], int] = {}  # run and follower -> how often
+        self._best: dict[tuple[int, ...], tuple[int, ...]] = {}  # run -> best followers
 
     def count(self, run: tuple[int, ...], token: int) -> None:
         """See `token` follow `run` once more."""
-        counts = self._counts.setdefault(run, {})
-        counts[token] = seen = counts.get(token, 0) + 1
-        best = self._best.setdefault(run, [])
-        if best == [token]:
+        counts, best = self._counts, self._best.get(run, ())
+        counts[*run, token] = seen = counts.get((*run, token), 0) + 1
+        if best[:1] == (token,):
             return
-        # Only `token` changed, upwards: everything else keeps its order.
+        # Only `token` changed, upwards: the order of the others stays.
         ranked = [other for other in best if other != token]
-        place = 0
-        while place < len(ranked) and counts[ranked[place]] > seen:
-            place += 1
+        place = sum(counts[*run, other] > seen for other in ranked)
         ranked.insert(place, token)
-        self._best[run] = ranked[: self._width]
+        self._best[run] = tuple(ranked[: self._width])
 
-    def best(self, run: tuple[int, ...]) -> list[int]:
-        """The most frequent followers of `run`, best first; [] where it was never seen."""
-        return self._best.get(run, [])
+    def best(self, run: tuple[int, ...]) -> Sequence[int]:
+        """The most frequent followers of `run`, best first; () where it was never seen."""
+        return self._best.get(run, ())
 
 
 def _common_prefix(one: Sequence[int], other: Sequence[int]) -> int:

@@ -75,6 +75,4 @@ class Llma:
         if self._match.length < self.match_length:
             return EMPTY
         count = min(self.copy_length, budget)
-        return Tree.chain(
-            self._index.continuation(self._match, count, minimum=self.match_length)
-        )
+        return Tree.chain(self._index.continuation(self._match, count, minimum=self.match_length))

@@ -99,7 +99,7 @@ class SuffixIndex:
     def __init__(self, seed: int = 0, tie: Literal["random", "first"] = "random") -> None:
         if tie not in ("random", "first"):
             raise UsageError(f"tie is {tie!r}: choose 'random' or 'first'")
-        self._random = Random(seed) if tie == "random" else None
+        self._random = Random(seed) if tie == "random" else None  # noqa: S311 (no secret)
         self._tokens = array("i")  # all texts, one after the other
         self._ends: list[int] = []  # where each text ends in _tokens
         self._priorities = array("Q")  # of each position; lower is better

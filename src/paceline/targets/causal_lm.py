@@ -89,7 +89,8 @@ class CausalLMTarget:
         ]
         keep = sorted(set().union(*wanted))
         logits = self._forward(layout, keep)
-        return [logits[text, keep.index(rows[0]) :][: len(rows)] for text, rows in enumerate(wanted)]
+        places = [keep.index(rows[0]) for rows in wanted]
+        return [logits[i, at : at + len(rows)] for i, (at, rows) in enumerate(zip(places, wanted))]
 
     @torch.no_grad()
     def commit(self, paths: Sequence[Path]) -> None:

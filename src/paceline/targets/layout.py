@@ -38,8 +38,7 @@ class PassLayout:
     @property
     def _rows(self) -> list[list[int]]:
         return [
-            [*pending, *tree.tokens]
-            for pending, tree in zip(self.pending, self.trees, strict=True)
+            [*pending, *tree.tokens] for pending, tree in zip(self.pending, self.trees, strict=True)
         ]
 
     def tokens(self) -> NDArray[np.int64]:

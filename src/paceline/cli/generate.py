@@ -1,0 +1,119 @@
+"""`paceline generate`: write the answer to a prompt, or to those of a file."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from paceline.cli import common
+from paceline.cli.show import print_stream, summary
+
+if TYPE_CHECKING:
+    from paceline.comparison import PromptRecord
+    from paceline.session import Completion, Session
+
+
+def generate(
+    prompt: Annotated[
+        str | None, typer.Argument(help='The prompt; "-" reads it from stdin.')
+    ] = None,
+    model: common.ModelOption = common.DEFAULT_MODEL,
+    method: common.MethodOption = "anpd",
+    prompt_file: common.PromptFileOption = None,
+    limit: common.LimitOption = None,
+    reference: common.ReferenceOption = None,
+    raw: common.RawOption = False,
+    max_new_tokens: common.TokensOption = 256,
+    temperature: common.TemperatureOption = 0.0,
+    top_k: common.TopKOption = None,
+    top_p: common.TopPOption = None,
+    min_p: common.MinPOption = None,
+    seed: common.SeedOption = 0,
+    stop: common.StopOption = None,
+    budget: common.BudgetOption = None,
+    threads: common.ThreadsOption = None,
+    device: common.DeviceOption = None,
+    dtype: common.DtypeOption = None,
+    store: common.StoreOption = None,
+    show_drafts: common.ShowDraftsOption = False,
+    json_file: common.JsonOption = None,
+) -> None:
+    """Write the answer to a prompt, or to each record of a prompt file."""
+    options = common.request_options(
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        seed=seed,
+        stop=stop,
+        budget=budget,
+    )
+    prompts = common.gather_prompts(prompt, prompt_file, limit, raw)
+    references = common.read_references(reference)
+    session = common.open_session(
+        model, method, threads=threads, device=device, dtype=dtype, store=store
+    )
+    records: list[dict[str, Any]] = []
+    try:
+        for record in prompts:
+            for completion in _answer(session, record, references, options, show_drafts):
+                records.append(_as_json(record, completion))
+                if completion.finish_reason == "interrupted":
+                    raise typer.Exit(130)
+    finally:
+        if json_file is not None:
+            common.write_text(json_file, json.dumps(records, ensure_ascii=False, indent=2) + "\n")
+
+
+def _answer(
+    session: Session,
+    record: PromptRecord,
+    references: list[str],
+    options: dict[str, Any],
+    show_drafts: bool,
+) -> list[Completion]:
+    """All turns of one record, the model's answers in between."""
+    console, notes = Console(highlight=False), common.error_console()
+    texts = [*references, *record.references]
+    if record.raw or not session.tokenizer.chat_template:
+        stream = session.stream("\n\n".join(record.turns), references=texts, **options)
+        completion = print_stream(stream, console, show_drafts)
+        notes.print(summary(completion), style="dim", markup=False)
+        return [completion]
+    messages: list[dict[str, str]] = []
+    completions = []
+    for turn in record.turns:
+        messages.append({"role": "user", "content": turn})
+        stream = session.stream(messages, references=texts, **options)
+        completions.append(print_stream(stream, console, show_drafts))
+        notes.print(summary(completions[-1]), style="dim", markup=False)
+        if completions[-1].finish_reason == "interrupted":
+            break
+        messages.append({"role": "assistant", "content": completions[-1].text})
+    return completions
+
+
+def _as_json(record: PromptRecord, completion: Completion) -> dict[str, Any]:
+    stats = completion.stats
+    return {
+        "id": record.id,
+        "text": completion.text,
+        "tokens": completion.tokens,
+        "finish_reason": completion.finish_reason,
+        "prompt_tokens": completion.prompt_tokens,
+        "rounds": stats.rounds,
+        "mean_acceptance_length": stats.mean_acceptance_length,
+        "draft_acceptance_rate": stats.draft_acceptance_rate,
+        "acceptance_histogram": dict(sorted(stats.acceptance_histogram.items())),
+        "seconds": {
+            "prefill": stats.prefill_seconds,
+            "draft": stats.draft_seconds,
+            "target": stats.target_seconds,
+            "commit": stats.commit_seconds,
+        },
+        "tokens_per_second": stats.tokens_per_second,
+    }

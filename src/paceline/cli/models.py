@@ -1,0 +1,69 @@
+"""`paceline models`: what can be named, what is here, and where."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from paceline.cli.common import error_console
+
+app = typer.Typer(
+    help="List, fetch, locate and remove the models that have an alias.", no_args_is_help=True
+)
+
+Name = Annotated[str, typer.Argument(help="An alias, see `paceline models list`.")]
+
+
+@app.command("list")
+def list_() -> None:
+    """Show every alias, whether it is here, and its licence."""
+    from paceline.models import list_models
+
+    table = Table("alias", "here", "download", "on disk", "licence", "what")
+    table.columns[0].no_wrap = True
+    for info in list_models():
+        here = "damaged" if info.damage else "yes" if info.pulled else "no"
+        disk = info.size_on_disk or info.stored_size
+        table.add_row(
+            info.alias,
+            here,
+            f"{info.download_size / 1e6:.0f} MB",
+            f"{disk / 1e6:.0f} MB",
+            info.licence,
+            info.description,
+        )
+    Console(highlight=False).print(table)
+
+
+@app.command()
+def pull(
+    name: Name,
+    force: Annotated[bool, typer.Option("--force", help="Fetch and convert again.")] = False,
+) -> None:
+    """Fetch a model and convert it, once."""
+    from paceline.models import RichProgress
+    from paceline.models import pull as fetch
+
+    with RichProgress(name) as progress:
+        folder = fetch(name, progress=progress, force=force)
+    typer.echo(folder)
+
+
+@app.command()
+def path(name: Name) -> None:
+    """Print the folder of a model, as transformers' `from_pretrained` loads it."""
+    from paceline.models import path as locate
+
+    typer.echo(locate(name))
+
+
+@app.command()
+def remove(name: Name) -> None:
+    """Delete a fetched model."""
+    from paceline.models import remove as delete
+
+    freed = delete(name)
+    error_console().print(f"removed {name}, {freed / 1e6:.0f} MB freed")

@@ -1,0 +1,45 @@
+"""`paceline store`: the answers kept as references for later queries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from paceline.cli.common import error_console
+from paceline.errors import StoreError
+
+app = typer.Typer(help="Look into or clear a store of earlier answers.", no_args_is_help=True)
+
+StorePath = Annotated[Path, typer.Argument(help="The file given to --store.")]
+
+
+@app.command()
+def info(path: StorePath) -> None:
+    """Show how much a store holds."""
+    from paceline.references import ReferenceStore
+
+    _must_exist(path)
+    with ReferenceStore(path) as store:
+        found = store.info()
+    typer.echo(
+        f"{path}: {found.entries} answers, {found.text_bytes} bytes of text, "
+        f"{found.file_bytes} bytes on disk"
+    )
+
+
+@app.command()
+def clear(path: StorePath) -> None:
+    """Delete everything a store holds."""
+    from paceline.references import ReferenceStore
+
+    _must_exist(path)
+    with ReferenceStore(path) as store:
+        removed = store.clear()
+    error_console().print(f"cleared {path}, {removed} entries removed")
+
+
+def _must_exist(path: Path) -> None:
+    if not path.exists():
+        raise StoreError(f"there is no store at {path}: give the path that --store was given")

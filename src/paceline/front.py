@@ -1,0 +1,75 @@
+"""`paceline.load`: from a model's name to a session, in one call."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from paceline.drafters import make_drafter
+from paceline.models import DEFAULT_MODEL, ProgressCallback, load_causal_lm
+from paceline.models.progress import ignore_progress
+from paceline.options import Options
+from paceline.session import Session, Store
+from paceline.targets.causal_lm import CausalLMTarget
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+__all__ = ["load", "stop_ids"]
+
+
+def load(
+    model: str = DEFAULT_MODEL,
+    method: str = "anpd",
+    *,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    device_map: str | dict[str, Any] | None = None,
+    attn_implementation: str | None = None,
+    store: Store | None = None,
+    options: Options | None = None,
+    progress: ProgressCallback = ignore_progress,
+    **settings: Any,
+) -> Session:
+    """Load a model and make it fast.
+
+        session = paceline.load("smollm2-135m", method="anpd", n=5, k=7)
+
+    model: an alias (see `paceline models list`), a folder, a GGUF file or a hub id.
+    method, settings: as in "anpd:n=5,k=7".
+    device, dtype, device_map, attn_implementation: as in transformers; by default the GPU where
+    there is one (bfloat16), else the CPU (float32).
+    store: keeps answers as references for similar queries, see `ReferenceStore`.
+    options: defaults of every request.
+
+    Raises UsageError for an unknown method or setting, ModelError where the model cannot be
+    found, read or driven.
+    """
+    make = partial(make_drafter, method, **settings)
+    make()  # a wrong method must not wait for the model
+    loaded = load_causal_lm(
+        model,
+        device=device,
+        dtype=dtype,
+        device_map=device_map,
+        attn_implementation=attn_implementation,
+        progress=progress,
+    )
+    return Session(
+        CausalLMTarget(loaded.model),
+        loaded.tokenizer,
+        make,
+        eos_ids=stop_ids(loaded.model, loaded.tokenizer),
+        store=store,
+        options=options,
+        fingerprint=loaded.fingerprint,
+    )
+
+
+def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Tokens that end a text: the generation config's, else the tokenizer's."""
+    eos = model.generation_config.eos_token_id
+    if eos is None:
+        eos = tokenizer.eos_token_id
+    return [] if eos is None else [eos] if isinstance(eos, int) else list(eos)

@@ -1,0 +1,98 @@
+"""The rows of a padded batch, each as the text it is, with transformers' view of it kept.
+
+Processors and stopping criteria of transformers may look at the padding in front of a prompt, at
+the padded length, or at the number of the row. They are therefore shown what they would see in a
+plain `generate`: the padded row, in a batch of the same size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from paceline.errors import UsageError
+from paceline.sampling import LogitsProcessor
+
+__all__ = ["PromptRow", "split_rows"]
+
+
+@dataclass(frozen=True)
+class PromptRow:
+    """One prompt of a batch.
+
+    index, batch: which row of how many.
+    padding: [1, pads] the ids in front of the prompt.
+    prompt: [1, length] the prompt without them.
+    """
+
+    index: int
+    batch: int
+    padding: torch.Tensor
+    prompt: torch.Tensor
+
+    @property
+    def tokens(self) -> list[int]:
+        """The prompt's token ids."""
+        ids: list[int] = self.prompt[0].tolist()
+        return ids
+
+    @property
+    def padded_length(self) -> int:
+        """Length of the row with its padding."""
+        return self.padding.shape[1] + self.prompt.shape[1]
+
+    def processor(self, processor: Callable[..., Any]) -> LogitsProcessor:
+        """A processor of transformers as one for this row alone."""
+
+        def process(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            full = torch.cat([self.padding.to(input_ids), input_ids], dim=1)
+            result: torch.Tensor = processor(
+                full.repeat(self.batch, 1), scores.repeat(self.batch, 1)
+            )
+            return result[self.index : self.index + 1]
+
+        return process
+
+    def condition(self, criteria: Sequence[Callable[..., Any]]) -> Callable[[int], bool]:
+        """Stopping criteria of transformers as one condition on the tokens of this row."""
+        ids = [*self.padding[0].tolist(), *self.tokens]
+
+        def stopped(token: int) -> bool:
+            ids.append(token)
+            full = torch.tensor([ids] * self.batch, device=self.prompt.device)
+            answers = [torch.as_tensor(criterion(full, None)) for criterion in criteria]
+            return any(
+                bool(answer.flatten()[self.index if answer.numel() > 1 else 0])
+                for answer in answers
+            )
+
+        return stopped
+
+
+def split_rows(input_ids: torch.Tensor, model_kwargs: Mapping[str, Any]) -> list[PromptRow]:
+    """Take a left-padded batch apart: input_ids [batch, length], attention_mask alike or None.
+
+    Raises UsageError for padding anywhere but in front, and for positions of the caller's own.
+    """
+    mask = model_kwargs.get("attention_mask")
+    mask = torch.ones_like(input_ids) if mask is None else mask.to(input_ids.device)
+    positions = model_kwargs.get("position_ids")
+    rows = []
+    for index, row in enumerate(mask.bool()):
+        pads = int((~row).sum())
+        if not bool(row[pads:].all()):
+            raise UsageError(
+                "the batch is padded behind or inside its prompts: pad in front "
+                '(tokenizer.padding_side = "left")'
+            )
+        length = len(row) - pads
+        if positions is not None:
+            own = positions[index if len(positions) > 1 else 0][-length:].cpu()
+            if not torch.equal(own, torch.arange(length)):
+                raise UsageError("position_ids other than 0, 1, 2, … are not supported")
+        prompt = input_ids[index : index + 1]
+        rows.append(PromptRow(index, len(mask), prompt[:, :pads], prompt[:, pads:]))
+    return rows

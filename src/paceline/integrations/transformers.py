@@ -1,0 +1,252 @@
+"""Inside transformers: `model.generate(**inputs, custom_generate=Pace(method="anpd"))`.
+
+transformers prepares everything (generation config, processors, criteria) and hands it to the
+callable; what comes back goes to the caller unchanged. Three arguments of `generate` never reach a
+callable: `streamer`, `tokenizer` and `stop_strings`. `Pace` takes the streamer itself, and
+`accelerate` wraps the model so that all three work as usual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from transformers import (
+    EosTokenCriteria,
+    GenerationConfig,
+    LogitsProcessorList,
+    MaxLengthCriteria,
+    PreTrainedModel,
+    StoppingCriteriaList,
+    StopStringCriteria,
+)
+from transformers.generation.streamers import BaseStreamer
+from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+from paceline.drafters import make_drafter
+from paceline.errors import UsageError
+from paceline.integrations.rows import PromptRow, split_rows
+from paceline.loop import DEFAULT_BUDGET, Generation, decode
+from paceline.protocols import Drafter
+from paceline.records import Stats
+from paceline.sampling import Sampler
+from paceline.stopping import Stopping
+from paceline.targets.causal_lm import CausalLMTarget
+from paceline.targets.support import check_supported
+
+__all__ = ["Accelerated", "Pace", "accelerate"]
+
+# Arguments that `generate` prepares for every model and that the loop provides for itself.
+_PREPARED = {
+    "attention_mask",
+    "cache_position",
+    "logits_to_keep",
+    "past_key_values",
+    "position_ids",
+    "use_cache",
+}
+
+
+class Pace:
+    """A decoding method for transformers' `custom_generate`.
+
+    method, settings: as everywhere, e.g. Pace("anpd", n=5, k=7) or Pace("anpd:n=5,k=7").
+    seed: of sampling; None takes it from torch's global generator, so `set_seed` works.
+    streamer: hears prompt and tokens as transformers' streamers do (one text at a time).
+    budget: most nodes a drafter may propose per round.
+
+    After a call `stats` holds the statistics of each row. Text for text the result is that of
+    transformers' greedy decoding; sampling draws from the same distribution with noise of ours.
+    """
+
+    def __init__(
+        self,
+        method: str = "anpd",
+        *,
+        seed: int | None = None,
+        streamer: BaseStreamer | None = None,
+        budget: int = DEFAULT_BUDGET,
+        **settings: Any,
+    ) -> None:
+        self.stats: list[Stats] = []
+        self.seed = seed
+        self.streamer = streamer
+        self.budget = budget
+        self._make: Callable[[], Drafter] = lambda: make_drafter(method, **settings)
+        # Kept over calls, so that a drafter can go on learning from one conversation.
+        self._drafter = self._make()
+        self._checked: type[PreTrainedModel] | None = None
+
+    def __call__(
+        self,
+        model: PreTrainedModel,
+        input_ids: torch.Tensor,
+        logits_processor: LogitsProcessorList | None = None,
+        stopping_criteria: StoppingCriteriaList | None = None,
+        generation_config: GenerationConfig | None = None,
+        references: Sequence[Sequence[int]] = (),
+        **model_kwargs: Any,
+    ) -> torch.Tensor | GenerateDecoderOnlyOutput:
+        """Called by `generate`; input_ids [batch, length] -> sequences [batch, length + new].
+
+        references: token ids of texts that the outputs may resemble; pass them to `generate`.
+
+        Raises UsageError for what cannot be served: beams, a cache to continue from, scores or
+        attentions in the output, inputs other than token ids, several texts with a streamer.
+        """
+        config = generation_config or model.generation_config
+        _check_request(model, config, model_kwargs)
+        rows = split_rows(input_ids, model_kwargs)
+        if self.streamer is not None and len(rows) > 1:
+            raise UsageError("a streamer shows one text at a time: generate without, or one by one")
+        target = CausalLMTarget(model, check=self._checked is not type(model))
+        self._checked = type(model)
+        seed = self.seed
+        if seed is None and config.do_sample:
+            seed = int(torch.randint(2**62, (1,)))
+        generations = [
+            Generation(
+                row.tokens,
+                self._drafter if len(rows) == 1 else self._make(),
+                _stopping(row, config, stopping_criteria or []),
+                _sampler(row, config, logits_processor or [], seed or 0),
+                references,
+            )
+            for row in rows
+        ]
+        self._play(target, generations, input_ids)
+        return _pack(input_ids, generations, config)
+
+    def _play(
+        self, target: CausalLMTarget, generations: Sequence[Generation], input_ids: torch.Tensor
+    ) -> None:
+        self.stats = [Stats() for _ in generations]
+        if self.streamer is not None:
+            self.streamer.put(input_ids.cpu())
+        for round in decode(target, generations, self.budget):
+            self.stats[round.index].add(round)
+            if self.streamer is not None:
+                for token in round.path.tokens:
+                    self.streamer.put(torch.tensor([token]))
+        if self.streamer is not None:
+            self.streamer.end()
+
+
+class Accelerated:
+    """A model whose `generate` is accelerated; everything else is the model's own.
+
+    Made by `accelerate`.
+    """
+
+    def __init__(self, model: PreTrainedModel, pace: Pace) -> None:
+        self.model = model
+        self.pace = pace
+
+    def generate(
+        self,
+        inputs: torch.Tensor | None = None,
+        *,
+        streamer: BaseStreamer | None = None,
+        tokenizer: Any = None,
+        stop_strings: str | list[str] | None = None,
+        stopping_criteria: Sequence[Any] | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor | GenerateDecoderOnlyOutput:
+        """Takes what transformers' `generate` takes and returns what it returns.
+
+        Raises UsageError for what cannot be served, see `Pace`.
+        """
+        criteria = StoppingCriteriaList(stopping_criteria or ())
+        if stop_strings is not None:
+            if tokenizer is None:
+                raise UsageError("stop_strings need the tokenizer: pass tokenizer=… as well")
+            criteria.append(StopStringCriteria(tokenizer, stop_strings))
+        held, self.pace.streamer = self.pace.streamer, streamer or self.pace.streamer
+        try:
+            return self.model.generate(
+                inputs, stopping_criteria=criteria, custom_generate=self.pace, **kwargs
+            )
+        finally:
+            self.pace.streamer = held
+
+    @property
+    def stats(self) -> list[Stats]:
+        """Statistics of the last call, per row."""
+        return self.pace.stats
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+
+def accelerate(model: PreTrainedModel, method: str = "anpd", **settings: Any) -> Accelerated:
+    """Wrap a loaded model so that its `generate` is accelerated.
+
+        fast = paceline.accelerate(model, "anpd", n=5, k=7)
+        fast.generate(**tokenizer("Hello", return_tensors="pt"), max_new_tokens=100)
+
+    settings: of the method; `seed` and `budget` go to `Pace`.
+
+    Raises ModelError where the model cannot be driven, UsageError for an unknown method or setting.
+    """
+    check_supported(model)
+    return Accelerated(model, Pace(method, **settings))
+
+
+def _check_request(
+    model: PreTrainedModel, config: GenerationConfig, model_kwargs: dict[str, Any]
+) -> None:
+    check_supported(model)
+    if (config.num_beams or 1) > 1:
+        raise UsageError(
+            f"beam search (num_beams={config.num_beams}) is not supported: use num_beams=1"
+        )
+    for flag in ("output_scores", "output_logits", "output_attentions", "output_hidden_states"):
+        if getattr(config, flag, False):
+            raise UsageError(f"{flag}=True is not supported: generate without it")
+    cache = model_kwargs.get("past_key_values")
+    if cache is not None and cache.get_seq_length() > 0:
+        raise UsageError(
+            "continuing from past_key_values is not supported: pass the whole text as input_ids"
+        )
+    for name, value in model_kwargs.items():
+        if name not in _PREPARED and value is not None:
+            raise UsageError(f"model input {name!r} is not supported: pass token ids only")
+
+
+def _stopping(
+    row: PromptRow, config: GenerationConfig, criteria: Sequence[Callable[..., Any]]
+) -> Stopping:
+    eos = config.eos_token_id
+    eos_ids = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
+    own = (MaxLengthCriteria, EosTokenCriteria)  # the core does these two itself
+    others = [criterion for criterion in criteria if not isinstance(criterion, own)]
+    conditions = [row.condition(others)] if others else []
+    return Stopping(config.max_length - row.padded_length, eos_ids, conditions)
+
+
+def _sampler(
+    row: PromptRow, config: GenerationConfig, processors: Sequence[Callable[..., Any]], seed: int
+) -> Sampler:
+    # Temperature, top-k and the like are in the list already, in transformers' order.
+    return Sampler(
+        # Rows of one call may hold one prompt several times: each gets noise of its own.
+        seed=seed + (row.index << 64),
+        temperature=1.0 if config.do_sample else 0.0,
+        processors=tuple(row.processor(processor) for processor in processors),
+    )
+
+
+def _pack(
+    input_ids: torch.Tensor, generations: Sequence[Generation], config: GenerationConfig
+) -> torch.Tensor | GenerateDecoderOnlyOutput:
+    pad = getattr(config, "_pad_token_tensor", None)
+    fill = int(pad) if pad is not None else 0
+    longest = max(len(generation.output) for generation in generations)
+    outputs = torch.tensor(
+        [text.output + [fill] * (longest - len(text.output)) for text in generations]
+    )
+    sequences = torch.cat([input_ids, outputs.to(input_ids)], dim=1)
+    if config.return_dict_in_generate:
+        return GenerateDecoderOnlyOutput(sequences=sequences)
+    return sequences

@@ -1,0 +1,108 @@
+"""One sentence for each way in which a loader fails."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from paceline.errors import ModelError, PacelineError
+from paceline.models.source import ModelSource
+
+__all__ = ["explained"]
+
+# What the libraries say, and what it means for the user. They raise plain OSError, ValueError or
+# RuntimeError for nearly all of this, so names and words are all there is to go by. The first
+# pattern that is found counts.
+_MEANINGS = tuple(
+    (re.compile(pattern, re.IGNORECASE), sentence)
+    for pattern, sentence in (
+        (
+            r"MemoryError|out of memory|not enough memory|can't allocate memory"
+            r"|cannot allocate memory",
+            "there is not enough memory for {name}: use a smaller model, a shorter dtype such as "
+            "bfloat16, or device_map='auto'",
+        ),
+        (
+            r"GatedRepoError|gated repo",
+            "{name} is gated: accept its terms on the hub and log in with 'hf auth login'",
+        ),
+        (
+            r"RevisionNotFoundError|not a valid git identifier",
+            "the hub has no such revision of {name}: check the revision",
+        ),
+        (
+            r"RepositoryNotFoundError|not a valid model identifier",
+            "the hub has no model {name}: check the spelling, or log in if it is private",
+        ),
+        (
+            r"couldn't connect|ConnectError|ConnectionError|ConnectTimeout|ReadTimeout"
+            r"|LocalEntryNotFoundError|OfflineModeIsEnabled|outgoing traffic has been disabled",
+            "cannot reach the model hub to get {name}: check the connection, or name a model that "
+            "is on this machine",
+        ),
+        (
+            r"EntryNotFoundError|no file named|does not appear to have (a|any) file",
+            "{name} lacks a file that it needs, or has no weights in safetensors format: use "
+            "another revision or model ({reason})",
+        ),
+        (
+            r"trust_remote_code|custom code",
+            "{name} needs code from its own repository, which paceline never runs: use a model "
+            "whose architecture is part of transformers",
+        ),
+        (
+            r"does not recognize this architecture|unrecognized model in|is not supported yet",
+            "transformers does not know the architecture of {name}: upgrade transformers, or use "
+            "another model ({reason})",
+        ),
+        (
+            r"unrecognized configuration class",
+            "{name} is not a causal language model: use one that writes text",
+        ),
+        (
+            r"ignore_mismatched_sizes|size mismatch",
+            "the weights of {name} do not fit its config.json: download it again",
+        ),
+        (
+            r"SafetensorError|struct\.error|cannot reshape array|buffer is smaller|mmap length",
+            "the weights of {name} are damaged: download or copy them again ({reason})",
+        ),
+    )
+)
+
+
+@contextmanager
+def explained(source: ModelSource, part: str = "") -> Iterator[None]:
+    """Turn what the body raises while loading a model, or a part of it, into one sentence.
+
+    Raises:
+        ModelError: in place of any exception but paceline's own.
+    """
+    try:
+        yield
+    except PacelineError:
+        raise
+    except Exception as error:
+        # Foreign code reads foreign files in the body: there is no list of what that may raise.
+        raise ModelError(_meaning(error, source, part)) from error
+
+
+def _meaning(error: BaseException, source: ModelSource, part: str) -> str:
+    """The first meaning that fits the error, or one that led to it."""
+    reason = _first_line(error)
+    link: BaseException | None = error
+    while link is not None:
+        kind = f"{type(link).__module__}.{type(link).__name__}"
+        # The model's own name may contain any of the words that are looked for.
+        text = f"{kind}: {link}".replace(source.location, "")
+        for pattern, sentence in _MEANINGS:
+            if pattern.search(text):
+                return sentence.format(name=source.name, reason=reason)
+        link = link.__cause__ or link.__context__
+    return f"cannot load {part}{source.name}: {reason}"
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(".:") if lines else type(error).__name__

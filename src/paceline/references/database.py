@@ -1,0 +1,172 @@
+"""The SQLite file behind a reference store: opening, locking, and what can go wrong."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from paceline.errors import StoreError
+
+__all__ = ["Database"]
+
+_BUSY_SECONDS = 10.0
+_APPLICATION = 0x70616365  # "pace": SQLite's application_id, tells our files from others
+_FORMAT = 1  # of the schema, kept as SQLite's user_version
+_SCHEMA = (
+    # Ids are never used again: a vector may be written when its entry is gone.
+    """CREATE TABLE entries (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        digest BLOB NOT NULL UNIQUE,
+        bytes INTEGER NOT NULL,
+        added REAL NOT NULL,
+        used REAL NOT NULL,
+        query TEXT NOT NULL,
+        output TEXT NOT NULL)""",
+    "CREATE INDEX entries_by_use ON entries (used, id, bytes, added)",
+    "CREATE VIRTUAL TABLE query_terms USING fts5 (terms)",
+    """CREATE TABLE embeddings (
+        entry INTEGER NOT NULL,
+        encoder TEXT NOT NULL,
+        vector BLOB NOT NULL,
+        PRIMARY KEY (entry, encoder))""",
+    """CREATE TRIGGER entry_deleted AFTER DELETE ON entries BEGIN
+        DELETE FROM query_terms WHERE rowid = old.id;
+        DELETE FROM embeddings WHERE entry = old.id;
+    END""",
+)
+_ADVICE = {
+    sqlite3.SQLITE_BUSY: "(another process keeps it locked): try again when that has finished",
+    sqlite3.SQLITE_CANTOPEN: "(it cannot be opened): check its folder, or name another file",
+    sqlite3.SQLITE_CORRUPT: "(it is damaged): delete it to begin a new one",
+    sqlite3.SQLITE_FULL: "(the disk is full): free some space",
+    sqlite3.SQLITE_NOTADB: "(it is no SQLite database): name another file, or move it away",
+    sqlite3.SQLITE_READONLY: "(it cannot be written): mend its permissions, or name another file",
+}
+
+
+class Database:
+    """The file of a reference store, shared by the threads of one process.
+
+    path: where it is; made where it is missing, with its folder, for its owner's eyes alone.
+
+    Raises StoreError where the file cannot be opened or used.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        with self._explained():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch(mode=0o600)
+            connection = sqlite3.connect(
+                path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            try:
+                _prepare(connection, path)
+            except BaseException:
+                connection.close()
+                raise
+        self._connection: sqlite3.Connection | None = connection
+
+    @contextmanager
+    def connected(self) -> Iterator[sqlite3.Connection]:
+        """The connection, for one thread at a time."""
+        # SQLite's locks do not survive a fork, and the lock here may be held for ever.
+        if self._process != os.getpid():
+            raise StoreError(
+                f"the reference store {self.path} was opened by the parent process: open it anew"
+            )
+        with self._lock, self._explained():
+            if self._connection is None:
+                raise StoreError(f"the reference store {self.path} is closed: open it again")
+            yield self._connection
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """The connection in a write transaction, which an exception undoes."""
+        with self.connected() as connection, _transaction(connection):
+            yield connection
+
+    def close(self) -> None:
+        """Close the file; any use afterwards is a StoreError, but closing again is not."""
+        if self._process != os.getpid():
+            return
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            if "no such module: fts5" in str(error):
+                raise StoreError(
+                    "the reference store needs SQLite's FTS5, which this Python's sqlite3 is "
+                    "built without: use a Python that has it"
+                ) from error
+            # The low byte is the kind of the error, the rest its details.
+            kind = getattr(error, "sqlite_errorcode", -1) & 0xFF
+            advice = _ADVICE.get(kind, f"({error}): mend that, or name another file")
+            raise StoreError(f"cannot use the reference store {self.path} {advice}") from error
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    if _is_new(connection):
+        with _transaction(connection):
+            if _is_new(connection):  # and not filled by another process meanwhile
+                for statement in _SCHEMA:
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+                connection.execute(f"PRAGMA user_version = {_FORMAT}")
+    if _pragma(connection, "application_id") != _APPLICATION:
+        raise StoreError(f"{path} is an SQLite database of something else: name another file")
+    if (found := _pragma(connection, "user_version")) > _FORMAT:
+        raise StoreError(
+            f"the reference store {path} has format {found}, newer than the "
+            f"{_FORMAT} known here: upgrade paceline, or name another file"
+        )
+    _write_ahead(connection)
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    # Immediate: a transaction that reads first and then finds another writer could not wait.
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.rollback()
+        raise
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Let readers go on while one process writes (SQLite's WAL)."""
+    deadline = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            break
+        except sqlite3.OperationalError as error:
+            # The busy timeout does not cover the change of the journal mode.
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+    connection.execute("PRAGMA synchronous = NORMAL")  # safe with WAL; a crash loses seconds
+
+
+def _is_new(connection: sqlite3.Connection) -> bool:
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    return not tables and not _pragma(connection, "application_id")
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])

@@ -1,0 +1,250 @@
+"""The store of earlier queries and their outputs.
+
+LLMA's cache-assisted scenario (Yang et al. 2023, arXiv 2304.04487, section 2.3): the outputs of
+earlier queries similar to the new one are the references which the new output is copied from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from paceline.errors import UsageError
+from paceline.references.database import Database
+from paceline.references.retrieval import SentenceEncoder, match_expression, nearest, split_terms
+
+__all__ = ["Entry", "ReferenceStore", "StoreInfo"]
+
+_DAY = 86400.0
+# More of them would stall a search for minutes when an encoder first meets a full store.
+_EMBED_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An earlier query with its output.
+
+    score: likeness of its query to the one searched for, more is nearer: the cosine where there is
+    a sentence encoder, else bm25, whose scale depends on the store.
+    added: when the pair was last added, in seconds since 1970.
+    """
+
+    query: str
+    output: str
+    score: float
+    added: float
+
+
+@dataclass(frozen=True)
+class StoreInfo:
+    """What a store holds: text_bytes in UTF-8, file_bytes on the disk; oldest and newest are
+    times as in `Entry.added`, None where the store is empty."""
+
+    path: Path
+    entries: int
+    text_bytes: int
+    file_bytes: int
+    oldest: float | None
+    newest: float | None
+
+
+class ReferenceStore:
+    """Keeps pairs of query and output in an SQLite file, and finds those with a similar query.
+
+        with ReferenceStore("references.db") as store:
+            store.add("How do I boil an egg?", "Put it into boiling water for …")
+            store.search("how to boil eggs")[0].output  ->  "Put it into boiling water for …"
+
+    max_entries, max_bytes: most pairs, and most text in UTF-8; beyond them `add` deletes the pairs
+    that were neither added nor found for the longest time.
+    max_age_days: pairs last added longer ago are not found, and deleted by the next `add`.
+    encoder: compare queries by their meaning, not by their words.
+    clock: seconds since 1970.
+
+    Threads may share a store, and processes its file; after a fork open it anew.
+
+    Raises StoreError, here and in every method, where the file cannot be opened or used.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        max_entries: int = 10_000,
+        max_bytes: int = 256 * 2**20,
+        max_age_days: float | None = None,
+        encoder: SentenceEncoder | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        limits = {"max_entries": max_entries, "max_bytes": max_bytes, "max_age_days": max_age_days}
+        for name, value in limits.items():
+            if value is not None and not value > 0:
+                raise UsageError(f"{name} is {value}: give a number above 0")
+        self.path = Path(path)
+        self._max_entries, self._max_bytes = max_entries, max_bytes
+        self._max_seconds = float("inf") if max_age_days is None else max_age_days * _DAY
+        self._encoder = encoder
+        self._clock = clock
+        self._database = Database(self.path)
+
+    def __len__(self) -> int:
+        """The number of pairs."""
+        return self.info().entries
+
+    def __enter__(self) -> ReferenceStore:
+        """The store itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the store."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; any use afterwards is a StoreError, but closing again is not."""
+        self._database.close()
+
+    def add(self, query: str, output: str) -> None:
+        """Keep a pair, or renew the time of a pair that is kept; then enforce the limits.
+
+        A pair larger than `max_bytes` is not kept.
+        """
+        query, output = _storable(query), _storable(output)
+        size = len(query.encode()) + len(output.encode())
+        if size > self._max_bytes:
+            return
+        digest = hashlib.sha256(f"{len(query)} {query}{output}".encode()).digest()
+        now = self._clock()
+        with self._database.transaction() as connection:
+            renewed = connection.execute(
+                "UPDATE entries SET added = ?, used = ? WHERE digest = ?", (now, now, digest)
+            ).rowcount
+            if not renewed:
+                added = connection.execute(
+                    "INSERT INTO entries (digest, bytes, added, used, query, output)"
+                    " VALUES (?, ?, ?, ?, ?, ?)",
+                    (digest, size, now, now, query, output),
+                )
+                connection.execute(
+                    "INSERT INTO query_terms (rowid, terms) VALUES (?, ?)",
+                    (added.lastrowid, " ".join(split_terms(query))),
+                )
+            self._enforce_limits(connection, now)
+
+    def search(self, query: str, limit: int = 4) -> list[Entry]:
+        """The pairs with the most similar queries, best first; [] for a query without words.
+
+        With an encoder, queries that it has not seen yet are embedded first, at most 256 of them,
+        the latest: a large store that is new to it comes into view over several searches.
+        """
+        query = _storable(query)
+        expression = match_expression(query)
+        if not expression or limit < 1:
+            return []
+        since = self._clock() - self._max_seconds
+        if self._encoder is None:
+            return self._fetch(self._rank_by_words(expression, since, limit))
+        return self._fetch(self._rank_by_meaning(self._encoder, query, since, limit))
+
+    def clear(self) -> int:
+        """Delete everything, from the disk too, and return how many pairs there were."""
+        with self._database.connected() as connection:
+            count = connection.execute("DELETE FROM entries").rowcount
+            # The words of deleted queries would stay in the index until it is rebuilt.
+            connection.execute("INSERT INTO query_terms (query_terms) VALUES ('rebuild')")
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return count
+
+    def info(self) -> StoreInfo:
+        """Sizes and ages."""
+        with self._database.connected() as connection:
+            count, text_bytes, oldest, newest = connection.execute(
+                "SELECT count(*), coalesce(sum(bytes), 0), min(added), max(added) FROM entries"
+            ).fetchone()
+        files = (self.path, self.path.with_name(self.path.name + "-wal"))
+        file_bytes = sum(file.stat().st_size for file in files if file.exists())
+        return StoreInfo(self.path, count, text_bytes, file_bytes, oldest, newest)
+
+    def _enforce_limits(self, connection: sqlite3.Connection, now: float) -> None:
+        connection.execute("DELETE FROM entries WHERE added < ?", (now - self._max_seconds,))
+        count, size = connection.execute(
+            "SELECT count(*), coalesce(sum(bytes), 0) FROM entries"
+        ).fetchone()
+        doomed: list[tuple[int]] = []
+        by_use = connection.execute("SELECT id, bytes FROM entries ORDER BY used, id")
+        while count > self._max_entries or size > self._max_bytes:
+            entry, entry_size = by_use.fetchone()
+            doomed.append((entry,))
+            count, size = count - 1, size - entry_size
+        by_use.close()
+        connection.executemany("DELETE FROM entries WHERE id = ?", doomed)
+
+    def _rank_by_words(self, expression: str, since: float, limit: int) -> list[tuple[int, float]]:
+        with self._database.connected() as connection:
+            return connection.execute(
+                "SELECT id, -rank FROM query_terms JOIN entries ON id = query_terms.rowid"
+                " WHERE query_terms MATCH ? AND added >= ? ORDER BY rank, used DESC, id DESC LIMIT ?",
+                (expression, since, limit),
+            ).fetchall()
+
+    def _rank_by_meaning(
+        self, encoder: SentenceEncoder, query: str, since: float, limit: int
+    ) -> list[tuple[int, float]]:
+        vector = np.asarray(encoder.encode([query])[0], dtype="<f4")
+        self._embed_missing(encoder, vector.nbytes)
+        with self._database.connected() as connection:
+            rows = connection.execute(
+                "SELECT id, vector FROM embeddings JOIN entries ON id = entry WHERE encoder = ?"
+                " AND length(vector) = ? AND added >= ? ORDER BY used DESC, id DESC",
+                (encoder.name, vector.nbytes, since),
+            ).fetchall()
+        others = np.frombuffer(b"".join(row[1] for row in rows), dtype="<f4")
+        order = nearest(vector, others.reshape(len(rows), -1), limit) if rows else []
+        return [(rows[row][0], cosine) for row, cosine in order]
+
+    def _embed_missing(self, encoder: SentenceEncoder, vector_bytes: int) -> None:
+        # A vector of another length is of another model under the same name.
+        with self._database.connected() as connection:
+            missing = connection.execute(
+                "SELECT id, query FROM entries WHERE NOT EXISTS (SELECT 1 FROM embeddings"
+                " WHERE entry = id AND encoder = ? AND length(vector) = ?)"
+                " ORDER BY used DESC, id DESC LIMIT ?",
+                (encoder.name, vector_bytes, _EMBED_AT_ONCE),
+            ).fetchall()
+        if not missing:
+            return
+        # Outside of any lock, as this is what takes long.
+        vectors = np.asarray(encoder.encode([query for _, query in missing]), dtype="<f4")
+        with self._database.transaction() as connection:
+            for (entry, _), vector in zip(missing, vectors, strict=True):
+                connection.execute(
+                    "INSERT OR REPLACE INTO embeddings SELECT id, ?, ? FROM entries WHERE id = ?",
+                    (encoder.name, vector.tobytes(), entry),
+                )
+
+    def _fetch(self, ranked: Sequence[tuple[int, float]]) -> list[Entry]:
+        """The ranked entries, marked as used."""
+        found: list[Entry] = []
+        if not ranked:
+            return found
+        now = self._clock()
+        with self._database.transaction() as connection:
+            for entry, score in ranked:
+                connection.execute("UPDATE entries SET used = ? WHERE id = ?", (now, entry))
+                rows = connection.execute(
+                    "SELECT query, output, added FROM entries WHERE id = ?", (entry,)
+                )
+                # No row where another process has deleted it just now.
+                found += [Entry(query, output, score, added) for query, output, added in rows]
+        return found
+
+
+def _storable(text: str) -> str:
+    """The text without lone surrogates, which UTF-8 and so SQLite cannot hold."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,103 @@
+"""From tokens to text while they come: incremental decoding and stop strings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["OutputText", "Piece"]
+
+_INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A stretch of text and the index of the output token that completed it."""
+
+    token: int
+    text: str
+
+
+class OutputText:
+    """The text of one output, fed token by token.
+
+    stop: strings that end the text; what comes from the first of them on is not part of it.
+
+    `push` is a condition for `Stopping`. `release` hands out what is certain by then: neither half
+    a character, nor the beginning of what may become a stop string.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str] = ()) -> None:
+        self.text = ""
+        self._tokenizer = tokenizer
+        self._stop = tuple(stop)
+        self._stopped = False
+        self._ids: list[int] = []
+        # Decoding starts a little before the undecoded tokens: the text of a token may depend on
+        # the one before it.
+        self._anchor = 0
+        self._decoded = 0
+        self._ends: list[int] = []  # length of the text after each token
+        self._released = 0
+
+    def push(self, token: int) -> bool:
+        """Take one token; True where a stop string is complete with it."""
+        self._ids.append(token)
+        self._extend(self._decode(complete=True))
+        return self._stopped
+
+    def finish(self) -> None:
+        """No more tokens: half a character at the end becomes a replacement character."""
+        if not self._stopped and self._ends:
+            self._ends.pop()
+            self._extend(self._decode(complete=False))
+
+    def release(self, final: bool = False) -> list[Piece]:
+        """The text not yet handed out, by token; all of it where `final`."""
+        safe = len(self.text) if final or self._stopped else len(self.text) - self._held_back()
+        pieces = []
+        for token, end in enumerate(self._ends):
+            end = min(end, safe)
+            if end > self._released:
+                pieces.append(Piece(token, self.text[self._released : end]))
+                self._released = end
+        return pieces
+
+    def _decode(self, complete: bool) -> str:
+        before = self._tokenizer.decode(
+            self._ids[self._anchor : self._decoded], skip_special_tokens=True
+        )
+        now = self._tokenizer.decode(self._ids[self._anchor :], skip_special_tokens=True)
+        if complete and now.endswith(_INCOMPLETE):
+            return ""
+        self._anchor, self._decoded = self._decoded, len(self._ids)
+        return str(now[len(before) :])
+
+    def _extend(self, new: str) -> None:
+        searched = len(self.text)
+        self.text += new
+        found = [
+            place
+            for stop in self._stop
+            if (place := self.text.find(stop, max(0, searched - len(stop) + 1))) >= 0
+        ]
+        if found:
+            self._stopped = True
+            self.text = self.text[: min(found)]
+        self._ends.append(len(self.text))
+
+    def _held_back(self) -> int:
+        """Length of the longest end of the text that a stop string begins with."""
+        return max(
+            (
+                size
+                for stop in self._stop
+                for size in range(1, min(len(stop), len(self.text) + 1))
+                if self.text.endswith(stop[:size])
+            ),
+            default=0,
+        )

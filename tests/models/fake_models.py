@@ -1,0 +1,89 @@
+"""A tiny model, and a package index that is a function."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from paceline.models.registry import Alias, Wheel
+
+WORDS = ["<s>", "</s>", "<unk>", "the", "cat", "sat", "on", "mat", "dog", "ran"]
+
+
+def save_tiny_llama(folder: Path, *, seed: int = 0, tokenizer: bool = True) -> Path:
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=len(WORDS),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        bos_token_id=0,
+        eos_token_id=1,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    if tokenizer:
+        save_tiny_tokenizer(folder)
+    return folder
+
+
+def save_tiny_tokenizer(folder: Path) -> None:
+    vocabulary = {word: index for index, word in enumerate(WORDS)}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))  # noqa: S106
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.decoder = decoders.Fuse()
+    special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    PreTrainedTokenizerFast(tokenizer_object=backend, **special).save_pretrained(folder)
+
+
+def save_wheel(folder: Path, target: Path) -> Path:
+    """A wheel-like archive that holds a model folder, among other things."""
+    with zipfile.ZipFile(target, "w") as archive:
+        archive.writestr("pkg/__init__.py", "raise RuntimeError('never import this')\n")
+        archive.writestr("pkg/model/../../escaped.txt", "out of the folder")
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                archive.write(path, f"pkg/model/{path.relative_to(folder).as_posix()}")
+    return target
+
+
+def folder_alias(name: str, folder: Path, wheel: Path) -> Alias:
+    weights = folder / "model.safetensors"
+    return Alias(
+        name=name,
+        kind="causal-lm",
+        layout="folder",
+        wheels=(Wheel("pkg==1.0", "pkg/model", wheel.stat().st_size, sha256(wheel)),),
+        weights_size=weights.stat().st_size,
+        weights_sha256=sha256(weights),
+        stored_size=weights.stat().st_size,
+        licence="none",
+        description="a tiny random model",
+    )
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+class FakeIndex:
+    """Stands for the network: hands out files by requirement and counts how often."""
+
+    def __init__(self, files: dict[str, Path]) -> None:
+        self.files = files
+        self.calls: list[str] = []
+
+    def __call__(self, wheel: Wheel, folder: Path, report: Callable[[int], None]) -> Path:
+        self.calls.append(wheel.requirement)
+        source = self.files[wheel.requirement]
+        target = folder / source.name
+        target.write_bytes(source.read_bytes())
+        report(target.stat().st_size)
+        return target

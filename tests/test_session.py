@@ -1,0 +1,186 @@
+"""The friendly front on a toy model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from tests.tiny import byte_tokenizer, toy_session
+
+from paceline.drafters import Anpd, Plain
+from paceline.errors import UsageError
+from paceline.records import Round
+from paceline.session import Session
+from paceline.targets.toy import ToyTarget
+from paceline.tree import Tree
+
+METHODS = ["plain", "anpd", "anpd:branches=2", "llma", "pld"]
+
+
+class Oracle(Plain):
+    """Knows the answer and guesses four tokens of it at a time."""
+
+    def __init__(self, answer: Sequence[int]) -> None:
+        self.answer = answer
+        self.place = 0
+
+    def propose(self, budget: int) -> Tree:
+        return Tree.chain(self.answer[self.place : self.place + min(4, budget)])
+
+    def observe(self, round: Round) -> None:
+        self.place += len(round.path.tokens)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_writes_the_same_text(method: str, temperature: float) -> None:
+    request = {"max_new_tokens": 60, "temperature": temperature, "seed": 5}
+    plain = toy_session("plain").generate("once upon", **request)
+    fast = toy_session(method).generate("once upon", **request)
+    assert (fast.text, fast.tokens, fast.finish_reason) == (
+        plain.text,
+        plain.tokens,
+        plain.finish_reason,
+    )
+    assert fast.stats.tokens == len(fast.tokens)
+
+
+def test_a_stream_adds_up_to_the_completion() -> None:
+    prompt = "once upon a time"
+    answer = toy_session("plain").generate(prompt, max_new_tokens=80)
+    session = toy_session(lambda: Oracle(answer.tokens))
+    stream = session.stream(prompt, max_new_tokens=80)
+    chunks = list(stream)
+    assert "".join(chunk.text for chunk in chunks) == answer.text == stream.completion.text
+    assert stream.completion.tokens == answer.tokens
+    # All but the bonus tokens of the rounds were guessed.
+    assert stream.completion.stats.accepted == 80 - stream.completion.stats.rounds
+    assert any(chunk.drafted for chunk in chunks)
+    assert not all(chunk.drafted for chunk in chunks)
+
+
+def test_breaking_a_stream_off_leaves_what_there_is() -> None:
+    session = toy_session("anpd")
+    stream = session.stream("once upon", max_new_tokens=80)
+    next(stream)
+    part = stream.completion
+    assert part.finish_reason == "interrupted"
+    whole = session.generate("once upon", max_new_tokens=80)
+    assert whole.tokens[: len(part.tokens)] == part.tokens
+    assert len(part.tokens) < len(whole.tokens)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_stop_strings_end_text_tokens_and_counters_alike(method: str) -> None:
+    free = toy_session("plain").generate("once upon", max_new_tokens=60)
+    printable = [i for i in range(4, len(free.text) - 2) if "�" not in free.text[i : i + 2]]
+    for place in printable[:12]:
+        word = free.text[place : place + 2]
+        ended = toy_session(method).generate("once upon", max_new_tokens=60, stop=word)
+        assert ended.finish_reason == "stop"
+        assert ended.text == free.text[: free.text.find(word)]
+        assert ended.tokens == free.tokens[: len(ended.tokens)]
+        assert ended.stats.tokens == len(ended.tokens)
+
+
+def test_a_batch_equals_its_texts_one_by_one() -> None:
+    prompts = ["once", "upon a time there", "x"]
+    session = toy_session("anpd")
+    batch = session.generate_batch(prompts, max_new_tokens=40)
+    single = [toy_session("plain").generate(prompt, max_new_tokens=40) for prompt in prompts]
+    assert [done.tokens for done in batch] == [done.tokens for done in single]
+    assert [done.text for done in batch] == [done.text for done in single]
+
+
+def test_messages_go_through_the_chat_template() -> None:
+    session = toy_session()
+    messages = [{"role": "user", "content": "hi"}]
+    expected = byte_tokenizer()("<user>hi\n<assistant>").input_ids
+    assert session.encode(messages) == expected
+    assert session.chat("hi", max_new_tokens=4).prompt_tokens == len(expected)
+
+
+@dataclass
+class Memory:
+    """A store in memory."""
+
+    kept: list[tuple[str, str]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    def add(self, query: str, output: str) -> None:
+        self.kept.append((query, output))
+
+    def search(self, query: str, limit: int = 4) -> list[Any]:
+        return [type("Entry", (), {"output": output}) for _, output in self.kept][:limit]
+
+
+def test_a_store_keeps_answers_and_makes_the_second_request_faster() -> None:
+    session = toy_session("llma", store=Memory())
+    first = session.generate("tell me", max_new_tokens=60)
+    assert session.store is not None
+    assert session.store.kept == [("tell me", first.text)]  # type: ignore[attr-defined]
+    # References are text: a toy's random bytes survive it only in part, but some copies hit.
+    second = session.generate("tell me", max_new_tokens=60)
+    assert second.tokens == first.tokens
+    assert second.stats.rounds < first.stats.rounds
+
+
+def test_references_speed_up_copying_methods() -> None:
+    session = toy_session("llma")
+    plain = session.generate("tell me", max_new_tokens=60)
+    helped = session.generate("tell me", max_new_tokens=60, references=[plain.text])
+    assert helped.tokens == plain.tokens
+    assert helped.stats.rounds < plain.stats.rounds
+
+
+def test_a_function_may_make_the_drafter() -> None:
+    session = toy_session(lambda: Anpd(n=3, k=4))
+    assert session.generate("once upon", max_new_tokens=20).stats.drafted > 0
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "words"),
+    [
+        ("", {}, "prompt is empty"),
+        ([], {}, "prompt is empty"),
+        ("x" * 5000, {}, "5000 tokens but the model's context is 4096"),
+        ("x", {"max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"),
+        ("x", {"max_new_tokens": -3}, "max_new_tokens must be at least 1, got -3"),
+        ("x", {"temperature": -0.5}, "temperature must be a number >= 0"),
+        ("x", {"temperature": float("nan")}, "temperature must be a number >= 0"),
+        ("x", {"top_p": 1.5}, "top_p must be in"),
+        ("x", {"stop": ("",)}, "stop string is empty"),
+        ("x", {"budget": -1}, "budget must be at least 0"),
+        ("x", {"temprature": 1.0}, "did you mean temperature"),
+    ],
+)
+def test_bad_requests_are_one_sentence(prompt: Any, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words) as caught:
+        toy_session().generate(prompt, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_a_chat_template_messages_are_refused() -> None:
+    tokenizer = byte_tokenizer(template=None)
+    session = Session(ToyTarget(len(tokenizer)), tokenizer, "plain")
+    with pytest.raises(UsageError, match="no chat template"):
+        session.chat("hi")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_token_and_an_immediate_end_work(method: str) -> None:
+    session = toy_session(method)
+    one = session.generate("once upon", max_new_tokens=1)
+    assert (len(one.tokens), one.finish_reason) == (1, "length")
+    session.eos_ids = (one.tokens[0],)
+    ended = session.generate("once upon", max_new_tokens=10)
+    assert (ended.tokens, ended.finish_reason) == (one.tokens, "eos")
+
+
+def test_the_context_limit_ends_a_text() -> None:
+    done = toy_session("anpd").generate("x" * 4090, max_new_tokens=50)
+    assert (len(done.tokens), done.finish_reason) == (6, "length")

@@ -1,0 +1,84 @@
+"""Incremental decoding and stop strings."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.tiny import EOS, byte_tokenizer
+
+from paceline.text import OutputText
+
+TOKENIZER = byte_tokenizer()
+
+
+def feed(tokens: list[int], stop: tuple[str, ...] = ()) -> tuple[OutputText, list[str]]:
+    """Push tokens until a stop string, as the loop does, collecting what is released."""
+    output, released = OutputText(TOKENIZER, stop), []
+    for token in tokens:
+        stopped = output.push(token)
+        released += [piece.text for piece in output.release()]
+        if stopped:
+            break
+    output.finish()
+    released += [piece.text for piece in output.release(final=True)]
+    return output, released
+
+
+@given(st.text(max_size=30))
+def test_released_pieces_add_up_to_the_text(text: str) -> None:
+    output, released = feed(TOKENIZER(text).input_ids)
+    assert output.text == text
+    assert "".join(released) == text
+
+
+@given(st.lists(st.integers(0, 255), max_size=20))
+def test_broken_characters_end_as_the_tokenizer_decodes_them(tokens: list[int]) -> None:
+    output, released = feed(tokens)
+    assert "".join(released) == output.text
+    # Half a character at the very end is shown as one replacement character.
+    assert output.text.replace("�", "") == TOKENIZER.decode(tokens).replace("�", "")
+
+
+def test_half_a_character_is_never_released() -> None:
+    output = OutputText(TOKENIZER)
+    for byte in "é".encode()[:1]:
+        output.push(TOKENIZER(bytes([byte]).decode("latin-1")).input_ids[0])
+    first, second = TOKENIZER("é").input_ids
+    output = OutputText(TOKENIZER)
+    output.push(first)
+    assert output.release() == []
+    output.push(second)
+    assert [(piece.token, piece.text) for piece in output.release()] == [(1, "é")]
+
+
+@given(
+    st.text(alphabet="ab", max_size=20),
+    st.lists(st.text(alphabet="ab", min_size=1, max_size=4), min_size=1, max_size=3),
+)
+def test_text_ends_before_the_first_stop_string(text: str, stop: list[str]) -> None:
+    output, released = feed(TOKENIZER(text).input_ids, tuple(stop))
+    # The first to be complete wins; of those complete at once, the one that begins first.
+    ends = [end for end in range(len(text) + 1) if text[:end].endswith(tuple(stop))]
+    expected = text
+    if ends:
+        seen = text[: ends[0]]
+        expected = seen[: min(seen.find(word) for word in stop if word in seen)]
+    assert output.text == expected
+    assert "".join(released) == expected
+
+
+def test_what_may_become_a_stop_string_is_held_back() -> None:
+    output = OutputText(TOKENIZER, ("END",))
+    shown = []
+    for token in TOKENIZER("xENEND").input_ids:
+        output.push(token)
+        shown.append("".join(piece.text for piece in output.release()))
+    assert shown == ["x", "", "", "EN", "", ""]
+    assert output.text == "xEN"
+
+
+@pytest.mark.parametrize("word", ["hello", "naïve 你好 🚲"])
+def test_special_tokens_are_not_text(word: str) -> None:
+    output, _ = feed([*TOKENIZER(word).input_ids, TOKENIZER.convert_tokens_to_ids(EOS)])
+    assert output.text == word
