@@ -1,4 +1,4 @@
-"""Settings common to all tests. Its place also lets every test import `helpers`."""
+"""Settings common to all tests."""
 
 from __future__ import annotations
 

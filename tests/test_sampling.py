@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Oracle, generate, naive_stream
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -27,6 +26,7 @@ from paceline.loop import Generation, decode
 from paceline.sampling import Sampler, gumbel
 from paceline.stopping import Stopping
 from paceline.targets.toy import ToyTarget
+from tests.helpers import Oracle, generate, naive_stream
 
 
 def of_transformers(sampler: Sampler) -> LogitsProcessorList:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from tests.tiny import byte_tokenizer, toy_session
 
 from paceline.drafters import Anpd, Plain
 from paceline.errors import UsageError
@@ -15,6 +14,7 @@ from paceline.records import Round
 from paceline.session import Session
 from paceline.targets.toy import ToyTarget
 from paceline.tree import Tree
+from tests.tiny import byte_tokenizer, toy_session
 
 METHODS = ["plain", "anpd", "anpd:branches=2", "llma", "pld"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.tiny import EOS, byte_tokenizer
 
 from paceline.text import OutputText
+from tests.tiny import EOS, byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
 

@@ -7,11 +7,11 @@ from collections import Counter
 from itertools import combinations
 
 import pytest
-from helpers import token_path, token_paths, trees
 from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.tree import EMPTY, ROOT, Tree
+from tests.helpers import token_path, token_paths, trees
 
 
 def reaches(tree: Tree) -> list[float]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from helpers import Counting, token_path, trees
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from paceline.sampling import Sampler
 from paceline.stopping import Stopping
 from paceline.tree import EMPTY, ROOT, Tree
 from paceline.verify import walk
+from tests.helpers import Counting, token_path, trees
 
 VOCAB = 4
 NEVER = 10**6  # a token limit that no walk reaches

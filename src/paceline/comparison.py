@@ -7,6 +7,7 @@ each time; what counts is each method's median time for the prompt.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -14,6 +15,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from paceline.drafters import make_drafter
+from paceline.errors import UsageError
 from paceline.loop import Generation, decode
 from paceline.options import Options
 from paceline.records import Stats
@@ -114,16 +116,18 @@ def compare(
     methods: in the notation "anpd:n=5,k=7"; plain decoding is added where it is missing.
     on_trial: called after each of the trials, for progress bars.
 
-    Raises UsageError for an unknown method or a prompt that does not fit.
+    Raises UsageError for an unknown method, prompts with one id, or a prompt that does not fit.
     """
-    names = [PLAIN, *(method for method in methods if method != PLAIN)]
+    names = _names(methods)
     for name in names:
         make_drafter(name)
+    _check_prompts(prompts)
     result = Comparison({name: MethodReport(name) for name in names})
     _warm_up(session, names, prompts[0])
     for prompt in prompts:
         for turn, messages in enumerate(_conversations(session, prompt, options)):
-            label = prompt.id if len(prompt.turns) == 1 else f"{prompt.id}#{turn + 1}"
+            several = len(prompt.turns) > 1 and not _is_raw(session, prompt)
+            label = f"{prompt.id}#{turn + 1}" if several else prompt.id
             ids = session.encode(messages)
             references = session.encode_references(prompt.references)
             trials: dict[str, list[_Trial]] = {name: [] for name in names}
@@ -136,16 +140,32 @@ def compare(
     return result
 
 
-def count_trials(prompts: Sequence[PromptRecord], methods: Sequence[str], repeats: int) -> int:
+def count_trials(
+    session: Session, prompts: Sequence[PromptRecord], methods: Sequence[str], repeats: int
+) -> int:
     """How often `compare` will call `on_trial`."""
-    return sum(len(prompt.turns) for prompt in prompts) * len({PLAIN, *methods}) * repeats
+    texts = sum(1 if _is_raw(session, prompt) else len(prompt.turns) for prompt in prompts)
+    return texts * len(_names(methods)) * repeats
+
+
+def _names(methods: Sequence[str]) -> list[str]:
+    """Each method once, plain decoding first."""
+    return list(dict.fromkeys([PLAIN, *methods]))
+
+
+def _check_prompts(prompts: Sequence[PromptRecord]) -> None:
+    if not prompts:
+        raise UsageError("there is nothing to compare on: give at least one prompt")
+    twice = [name for name, count in Counter(prompt.id for prompt in prompts).items() if count > 1]
+    if twice:
+        raise UsageError(f"{twice[0]!r} is the id of several prompts: give each its own")
 
 
 def _conversations(
     session: Session, prompt: PromptRecord, options: Options
 ) -> Iterator[str | list[dict[str, str]]]:
     """What to continue at each turn; the model's own plain answers stand in between."""
-    if prompt.raw or not session.tokenizer.chat_template:
+    if _is_raw(session, prompt):
         yield "\n\n".join(prompt.turns)
         return
     messages: list[dict[str, str]] = []
@@ -156,6 +176,11 @@ def _conversations(
             trial = _run(session, PLAIN, session.encode(messages), [], options)
             answer = session.tokenizer.decode(trial.tokens, skip_special_tokens=True)
             messages.append({"role": "assistant", "content": answer})
+
+
+def _is_raw(session: Session, prompt: PromptRecord) -> bool:
+    """Whether the turns are one text to continue; without a chat template they have to be."""
+    return prompt.raw or not session.tokenizer.chat_template
 
 
 def _warm_up(session: Session, names: Sequence[str], prompt: PromptRecord) -> None:

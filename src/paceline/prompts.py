@@ -22,15 +22,13 @@ def read_prompts(path: Path, limit: int | None = None) -> list[PromptRecord]:
     Raises UsageError, naming file and line, where the file cannot be read or a record is malformed.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise UsageError(f"cannot read the prompt file {path}: {reason}") from error
-    records = [
-        _parse(line, f"{path}, line {number}")
-        for number, line in enumerate(lines, start=1)
-        if line.strip()
-    ][:limit]
+    # Not `splitlines`, which also splits at characters that a JSON text may hold, such as U+2028.
+    lines = [line for line in enumerate(text.split("\n"), start=1) if line[1].strip()]
+    records = [_parse(line, f"{path}, line {number}") for number, line in lines[:limit]]
     if not records:
         raise UsageError(f"the prompt file {path} holds no records")
     return records
@@ -45,29 +43,36 @@ def demo_prompts() -> list[PromptRecord]:
 def _parse(line: str, where: str) -> PromptRecord:
     try:
         record = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{where} is not JSON ({error.msg}): write one record a line") from error
+        # JSON can spell what is no text, such as "\ud800".
+        json.dumps(record, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        reason = getattr(error, "msg", None) or str(error).partition(";")[0]
+        raise UsageError(f"{where} is not JSON ({reason}): write one record a line") from error
     if not isinstance(record, dict):
         raise UsageError(f'{where} is not a JSON object: write {{"turns": ["…"]}}')
     raw = "turns" not in record
     turns = [record.get("prompt")] if raw else record["turns"]
-    if not _texts(turns) or not all(turns):
-        raise UsageError(f'{where} needs "turns", a list of texts, or "prompt", a text')
-    references = record.get("reference_documents") or []
-    if not _texts(references, empty=True):
+    if not (turns and _texts(turns) and all(turn.strip() for turn in turns)):
+        raise UsageError(
+            f'{where} needs "turns", a list of texts, or "prompt", a text, none of them empty'
+        )
+    references = record.get("reference_documents")
+    references = [] if references is None else references
+    if not _texts(references):
         raise UsageError(f'{where}: "reference_documents" must be a list of texts')
     return PromptRecord(
-        id=str(record.get("id", where.rpartition(" ")[2])),
+        id=_name(record, "id", where.rpartition(" ")[2]),
         turns=tuple(turns),
-        task=str(record.get("task", "")),
+        task=_name(record, "task", ""),
         raw=raw,
         references=tuple(references),
     )
 
 
-def _texts(value: Any, empty: bool = False) -> bool:
-    return (
-        isinstance(value, list)
-        and (empty or bool(value))
-        and all(isinstance(item, str) for item in value)
-    )
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _name(record: dict[str, Any], key: str, otherwise: str) -> str:
+    value = record.get(key)
+    return otherwise if value is None else str(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -60,8 +61,9 @@ class OutputText:
         """The text not yet handed out, by token; all of it where `final`."""
         safe = len(self.text) if final or self._stopped else len(self.text) - self._held_back()
         pieces = []
-        for token, end in enumerate(self._ends):
-            end = min(end, safe)
+        # Only tokens whose text is not out yet: a look at all of them would make long texts slow.
+        for token in range(bisect_right(self._ends, self._released), len(self._ends)):
+            end = min(self._ends[token], safe)
             if end > self._released:
                 pieces.append(Piece(token, self.text[self._released : end]))
                 self._released = end

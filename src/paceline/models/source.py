@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,13 +57,14 @@ def resolve(
         if not (local_files_only or store.is_pulled(name)):
             store.pull(name, progress=progress)
         return ModelSource(name, folder=store.path(name), alias=store.aliases[name])
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return ModelSource(name, folder=path)
-    if path.is_file() and path.suffix == ".gguf":
-        return ModelSource(name, folder=path.parent, gguf_file=path.name)
+    # os.path and not Path, whose tests raise for names that no file can have.
+    place = os.path.expanduser(name)
+    if os.path.isdir(place):
+        return ModelSource(name, folder=Path(place))
+    if os.path.isfile(place) and place.endswith(".gguf"):
+        return ModelSource(name, folder=Path(place).parent, gguf_file=Path(place).name)
     hub = _HUB_ID.fullmatch(name)
-    if hub is not None and not path.exists() and not hub["repo"].endswith(".gguf"):
+    if hub is not None and not os.path.exists(place) and not hub["repo"].endswith(".gguf"):
         return ModelSource(name, repo=hub["repo"], gguf_file=hub["file"])
     raise ModelError(
         f"unknown model {name!r}{suggestion(name, store.aliases)}: use one of "

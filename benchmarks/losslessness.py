@@ -1,0 +1,165 @@
+"""Is every text the one transformers writes?
+
+    python benchmarks/losslessness.py --data DIR --out benchmarks/results/losslessness.jsonl
+
+Takes prompts from several task files of DIR. For each, greedy: plain decoding and every method
+against `model.generate`; sampled at T=0.8 with three seeds: every method against plain decoding
+with that seed, the three seeds as one batch. Results are appended prompt by prompt, so an
+interrupted run resumes where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.progress import track
+
+import paceline
+from paceline.drafters import make_drafter
+from paceline.loop import Generation, decode
+from paceline.machine import describe_machine, describe_versions
+from paceline.prompts import read_prompts
+from paceline.sampling import Sampler
+from paceline.stopping import Stopping
+from paceline.tree import EMPTY
+
+TASKS = [
+    "mt_bench", "vicuna_bench", "humaneval", "humanevalfix", "mbpp", "gsm8k", "xsum", "cnndm",
+    "wmt16_deen", "llma_rag", "canitedit", "editeval", "jfleg", "mteval_refine",
+]  # fmt: skip
+METHODS = ["plain", "anpd", "llma", "pld"]
+SEEDS = [0, 1, 2]
+LONGEST_PROMPT = 1200
+
+
+def main() -> None:
+    options = _arguments()
+    session = paceline.load(options.model, "plain")
+    done = _finished(options.out)
+    for task in TASKS:
+        chosen = _choose(session, options.data / f"{task}.jsonl", options.per_task)
+        for record in track(chosen, description=task):
+            if record["prompt"] not in done:
+                result = _check(session, record, options.max_new_tokens)
+                with options.out.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({"task": task, **result}) + "\n")
+    _summarise(session, options)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--per-task", type=int, default=3)
+    parser.add_argument("--max-new-tokens", type=int, default=128)
+    return parser.parse_args()
+
+
+def _finished(out: Path) -> set[str]:
+    if not out.exists():
+        return set()
+    return {json.loads(line)["prompt"] for line in out.read_text().splitlines()}
+
+
+def _choose(session: Any, path: Path, count: int) -> list[dict[str, Any]]:
+    """The first prompts that are not too long for two cores."""
+    chosen = []
+    for record in read_prompts(path):
+        ids = session.encode([{"role": "user", "content": record.turns[0]}])
+        if len(ids) <= LONGEST_PROMPT:
+            references = session.encode_references(record.references)
+            chosen.append({"prompt": record.id, "ids": ids, "references": references})
+    return chosen[:count]
+
+
+def _check(session: Any, record: dict[str, Any], max_new_tokens: int) -> dict[str, Any]:
+    ids, references = record["ids"], record["references"]
+    generated = session.target.model.generate(
+        torch.tensor([ids]), max_new_tokens=max_new_tokens, do_sample=False
+    )[0, len(ids) :].tolist()
+    differences = []
+    for method in METHODS:
+        (output,) = _decode(session, ids, references, method, [Sampler()], max_new_tokens)
+        differences += _difference(session, ids, method, "greedy", generated, output)
+    samplers = [Sampler(seed=seed, temperature=0.8) for seed in SEEDS]
+    plain = _decode(session, ids, references, "plain", samplers, max_new_tokens)
+    for method in METHODS[1:]:
+        outputs = _decode(session, ids, references, method, samplers, max_new_tokens)
+        for seed, expected, output in zip(SEEDS, plain, outputs, strict=True):
+            differences += _difference(session, ids, method, f"seed {seed}", expected, output)
+    return {
+        "prompt": record["prompt"],
+        "prompt_tokens": len(ids),
+        "tokens": len(generated),
+        "sampled_tokens": [len(output) for output in plain],
+        "differences": differences,
+    }
+
+
+def _decode(
+    session: Any,
+    ids: list[int],
+    references: list[list[int]],
+    method: str,
+    samplers: list[Sampler],
+    max_new_tokens: int,
+) -> list[list[int]]:
+    generations = [
+        Generation(
+            ids,
+            make_drafter(method),
+            Stopping(max_new_tokens, session.eos_ids),
+            sampler,
+            references,
+        )
+        for sampler in samplers
+    ]
+    for _ in decode(session.target, generations):
+        pass
+    return [generation.output for generation in generations]
+
+
+def _difference(
+    session: Any, ids: list[int], method: str, mode: str, expected: list[int], output: list[int]
+) -> list[dict[str, Any]]:
+    if output == expected:
+        return []
+    pairs = enumerate(zip(expected, output, strict=False))
+    place = next((i for i, (one, other) in pairs if one != other), None)
+    found = {"method": method, "mode": mode, "position": place}
+    if place is not None:
+        session.target.sync([[*ids, *expected[:place]]])
+        row = session.target.score([EMPTY])[0][0]
+        found["logit_gap"] = float(row[expected[place]] - row[output[place]])
+    return [found]
+
+
+def _summarise(session: Any, options: argparse.Namespace) -> None:
+    records = [json.loads(line) for line in options.out.read_text().splitlines()]
+    summary = {
+        "command": f"python benchmarks/losslessness.py --data DIR --out {options.out}",
+        "machine": describe_machine(session.target),
+        "versions": describe_versions(),
+        "model": {"name": options.model, "fingerprint": session.fingerprint},
+        "methods": METHODS,
+        "prompts": len(records),
+        "tasks": sorted({record["task"] for record in records}),
+        "greedy_tokens": sum(record["tokens"] for record in records),
+        "sampled_tokens": sum(sum(record["sampled_tokens"]) for record in records),
+        "differences": [
+            {"prompt": record["prompt"], **found}
+            for record in records
+            for found in record["differences"]
+        ],
+    }
+    options.out.with_suffix(".json").write_text(json.dumps(summary, indent=2) + "\n")
+    print(json.dumps(summary, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Refusing, in plain words, what paceline cannot run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paceline.errors import ModelError
+from paceline.models.record import weights_damage
+from paceline.models.source import ModelSource
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+__all__ = ["check_config", "check_folder"]
+
+
+def check_folder(source: ModelSource) -> None:
+    """Refuse what would only fail deep inside a loader.
+
+    Raises:
+        ModelError: a folder without a model, weights cut short, or a GGUF file that is none.
+    """
+    folder = Path(source.location)
+    if source.gguf_file is not None:
+        with (folder / source.gguf_file).open("rb") as stream:
+            if stream.read(4) != b"GGUF":
+                raise ModelError(f"{source.name} is not a GGUF file: download or copy it again")
+        return
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"{source.name} is not a model folder: it has no config.json")
+    if not any(folder.glob("*.safetensors")):
+        raise ModelError(
+            f"{source.name} has no safetensors weights, the only ones paceline reads: save the "
+            "model with save_pretrained, or use another"
+        )
+    damage = weights_damage(folder)
+    if damage is not None:
+        raise ModelError(
+            f"the weights of {source.name} are damaged ({damage}): download or copy them again"
+        )
+
+
+def check_config(name: str, config: PreTrainedConfig) -> None:
+    """Refuse models that do not write text token by token, left to right.
+
+    Raises:
+        ModelError: an encoder-decoder model, or one that fills in masked words.
+    """
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    )
+
+    if config.is_encoder_decoder:
+        raise ModelError(
+            f"{name} is an encoder-decoder model ({config.model_type}): paceline accelerates "
+            "decoder-only language models"
+        )
+    classes = set(config.architectures or ())
+    only_masked = set(MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()) - set(
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+    )
+    if classes & only_masked:
+        raise ModelError(
+            f"{name} fills in masked words ({config.model_type}) and does not write text: "
+            "name a causal language model"
+        )

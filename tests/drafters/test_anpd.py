@@ -1,0 +1,272 @@
+"""ANPD against recounting the whole text with every question."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.helpers import token_paths
+
+from paceline.drafters.anpd import Anpd, NGramTable
+from paceline.records import Path, Round
+from paceline.tree import EMPTY, ROOT, Tree
+
+# Two to four symbols make many repeats and ties; 0 and 1 are among them, as ordinary ids.
+texts = st.integers(2, 4).flatmap(
+    lambda size: st.lists(st.integers(0, size - 1), min_size=1, max_size=40)
+)
+Follower = tuple[int, int]  # a place in a text, and the order of being seen
+
+
+def seen_in(text: Sequence[int], new_from: int = 0) -> list[tuple[Sequence[int], int]]:
+    """Every place of `text` where a token was seen to follow something, in order."""
+    return [(text, place) for place in range(max(new_from, 1), len(text))]
+
+
+def recount(
+    seen: Sequence[tuple[Sequence[int], int]], tail: Sequence[int], n: int, branches: int
+) -> list[int]:
+    """The best followers of the longest run at the end of `tail` that was followed before."""
+    for run in range(min(n - 1, len(tail)), 0, -1):
+        counts: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for moment, (text, place) in enumerate(seen):
+            if place >= run and list(text[place - run : place]) == list(tail[-run:]):
+                counts[text[place]] = counts.get(text[place], 0) + 1
+                last[text[place]] = moment
+        if counts:
+            # The most frequent first; of equally frequent ones, the one seen last.
+            return sorted(counts, key=lambda token: (-counts[token], -last[token]))[:branches]
+    return []
+
+
+def redraft(
+    seen: Sequence[tuple[Sequence[int], int]],
+    text: Sequence[int],
+    n: int,
+    depth: int,
+    branches: int,
+) -> list[tuple[int, ...]]:
+    """Paths of all nodes: the best path, and from each of its nodes the detours by a worse
+    follower, continued by the best ones."""
+
+    def best_path(start: tuple[int, ...]) -> list[tuple[int, ...]]:
+        paths = [start] if start else []
+        while len(start) < depth:
+            found = recount(seen, [*text, *start], n, branches)
+            if not found:
+                break
+            start = (*start, found[0])
+            paths.append(start)
+        return paths
+
+    main = best_path(())
+    detours = []
+    for step in [(), *main]:
+        if len(step) < depth:
+            for other in recount(seen, [*text, *step], n, branches)[1:]:
+                detours += best_path((*step, other))
+    return main + detours
+
+
+def commit(drafter: Anpd, *tokens: int) -> None:
+    """A round in which all tokens but the last were right guesses."""
+    nodes = tuple(range(len(tokens) - 1))
+    drafter.observe(Round(0, Tree.chain(tokens[:-1]), torch.empty(0), Path(nodes, tokens)))
+
+
+def started(context: Sequence[int], **settings: int | bool) -> Anpd:
+    drafter = Anpd(**settings)
+    drafter.start(context)
+    return drafter
+
+
+@given(texts, st.integers(2, 6), st.integers(1, 4), st.lists(st.integers(0, 3), max_size=6))
+def test_a_query_finds_the_most_frequent_followers_of_the_longest_known_run(
+    text: list[int], n: int, branches: int, tail: list[int]
+) -> None:
+    drafter = started(text, n=n, branches=branches)
+    for asked in (tail, text[len(text) // 2 :] + tail):
+        assert list(drafter.query(asked)) == recount(seen_in(text), asked, n, branches)
+
+
+@given(texts, st.integers(2, 6), st.integers(1, 8))
+def test_a_draft_is_the_chain_of_best_followers(text: list[int], n: int, k: int) -> None:
+    tree = started(text, n=n, k=k).propose(64)
+    assert tree == Tree.chain(tree.tokens)
+    assert token_paths(tree) == redraft(seen_in(text), text, n, k, 1)
+
+
+@given(texts, st.integers(2, 5), st.integers(1, 5), st.integers(2, 4))
+def test_branches_add_paths_with_one_worse_choice(
+    text: list[int], n: int, k: int, branches: int
+) -> None:
+    tree = started(text, n=n, k=k, branches=branches).propose(1000)
+    expected = redraft(seen_in(text), text, n, k, branches)
+    paths = token_paths(tree)
+    assert sorted(paths) == sorted(expected)
+    assert len(set(paths)) == len(paths)  # no equal siblings
+    # The best path is whole before any detour takes of the budget.
+    chain = redraft(seen_in(text), text, n, k, 1)
+    assert paths[: len(chain)] == chain
+
+
+@given(texts, st.integers(2, 5), st.integers(1, 6), st.integers(1, 4))
+def test_no_path_has_more_than_one_choice_that_is_not_the_best(
+    text: list[int], n: int, k: int, branches: int
+) -> None:
+    drafter = started(text, n=n, k=k, branches=branches)
+    for path in token_paths(drafter.propose(1000)):
+        worse = sum(
+            drafter.query([*text, *path[:step]])[0] != token for step, token in enumerate(path)
+        )
+        assert worse <= 1
+
+
+@given(texts, st.integers(1, 8), st.integers(1, 3), st.integers(0, 20))
+def test_a_smaller_budget_keeps_the_first_nodes(
+    text: list[int], k: int, branches: int, budget: int
+) -> None:
+    drafter = started(text, k=k, branches=branches)
+    whole, part = drafter.propose(1000), drafter.propose(budget)
+    assert len(part) == min(budget, len(whole))
+    assert part.tokens == whole.tokens[:budget]
+    assert part.parents == whole.parents[:budget]
+    assert max(whole.depths, default=0) <= k
+
+
+def knows_the_same(one: Anpd, other: Anpd, symbols: int = 4, longest: int = 4) -> bool:
+    tails = (
+        tail for size in range(1, longest + 1) for tail in product(range(symbols), repeat=size)
+    )
+    return all(list(one.query(tail)) == list(other.query(tail)) for tail in tails)
+
+
+@given(texts, st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), max_size=6))
+def test_committed_tokens_are_learned_as_if_they_had_stood_in_the_prompt(
+    prompt: list[int], rounds: list[list[int]]
+) -> None:
+    drafter = started(prompt, n=4, branches=2)
+    text = list(prompt)
+    for tokens in rounds:
+        commit(drafter, *tokens)
+        text += tokens
+        fresh = started(text, n=4, branches=2)
+        assert drafter.propose(50) == fresh.propose(50)
+    assert knows_the_same(drafter, started(text, n=4, branches=2), longest=3)
+
+
+@pytest.mark.parametrize("persist", [False, True])
+@given(texts, st.lists(st.integers(0, 3), min_size=1, max_size=8), texts)
+def test_a_next_turn_counts_nothing_twice(
+    persist: bool, prompt: list[int], output: list[int], question: list[int]
+) -> None:
+    drafter = started(prompt, n=4, branches=2, persist=persist)
+    commit(drafter, *output)
+    conversation = [*prompt, *output, *question]
+    drafter.start(conversation)
+    fresh = started(conversation, n=4, branches=2)
+    assert knows_the_same(drafter, fresh, longest=3)
+    assert drafter.propose(50) == fresh.propose(50)
+    drafter.start(conversation)
+    assert knows_the_same(drafter, fresh, longest=3)
+
+
+@given(texts, texts)
+def test_another_text_begins_with_empty_tables(first: list[int], second: list[int]) -> None:
+    drafter = started(first, n=4, branches=2)
+    drafter.start(second)
+    assert knows_the_same(drafter, started(second, n=4, branches=2), longest=3)
+
+
+@given(texts, texts, st.integers(2, 4), st.integers(1, 3))
+def test_persisting_tables_hold_all_texts_and_a_common_beginning_once(
+    first: list[int], second: list[int], n: int, branches: int
+) -> None:
+    drafter = started(first, n=n, branches=branches, persist=True)
+    drafter.start(second)
+    common = 0
+    while common < min(len(first), len(second)) and first[common] == second[common]:
+        common += 1
+    seen = seen_in(first) + seen_in(second, common)
+    for size in range(1, n):
+        for tail in product(range(4), repeat=size):
+            assert list(drafter.query(tail)) == recount(seen, tail, n, branches)
+    assert token_paths(drafter.propose(500)) != [] or recount(seen, second, n, branches) == []
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(1, 3))
+def test_no_id_is_special(text: list[int], branches: int) -> None:
+    """The official code pads with 0 and 1: renaming all ids must rename the draft and no more."""
+    names = [101, 57, 3000, 12]
+    plain = started(text, branches=branches).propose(40)
+    renamed = started([names[token] for token in text], branches=branches).propose(40)
+    assert renamed.tokens == tuple(names[token] for token in plain.tokens)
+    assert renamed.parents == plain.parents
+
+
+@pytest.mark.parametrize("token", [0, 1])
+def test_runs_of_the_ids_zero_and_one_are_drafted(token: int) -> None:
+    assert started([token] * 4, k=5).propose(64) == Tree.chain([token] * 5)
+
+
+def test_the_longest_run_wins_over_the_more_frequent_follower() -> None:
+    text = [1, 2, 9, 5, 2, 7, 5, 2, 7, 5, 2, 7, 1, 2]
+    assert started(text, n=2, k=1).propose(9).tokens == (7,)
+    assert started(text, n=3, k=1).propose(9).tokens == (9,)
+
+
+def test_of_equally_frequent_followers_the_one_seen_last_comes_first() -> None:
+    drafter = started([5, 1, 5, 2, 5, 3, 5], n=2, branches=3)
+    assert list(drafter.query([5])) == [3, 2, 1]
+    commit(drafter, 1, 5)
+    assert list(drafter.query([5])) == [1, 3, 2]
+
+
+@pytest.mark.parametrize("text", [[4], [4, 5], [0, 1, 2, 3], [1, 1, 0]])
+def test_a_last_token_that_was_never_followed_ends_the_draft(text: list[int]) -> None:
+    assert started(text, branches=3).propose(64) == EMPTY
+
+
+def test_a_fresh_drafter_that_was_never_started_proposes_nothing() -> None:
+    assert Anpd().propose(64) == EMPTY
+
+
+def test_only_the_best_path_has_detours() -> None:
+    tree = started([1, 2, 1, 3, 1, 2, 1, 3, 2, 1], n=2, k=3, branches=2).propose(64)
+    on_main = {ROOT, 0, 1, 2}
+    for parent, below in tree.children.items():
+        assert len(below) <= (2 if parent in on_main else 1)
+
+
+@given(st.lists(st.integers(0, 3), max_size=60), st.integers(1, 4))
+def test_a_table_keeps_the_most_frequent_ones_although_it_keeps_few(
+    followers: list[int], width: int
+) -> None:
+    """One that fell out of the best must come back once it is frequent enough."""
+    table = NGramTable(2, width)
+    for moment, token in enumerate(followers):
+        table.count((7,), token)
+        so_far = followers[: moment + 1]
+        ranked = sorted(
+            set(so_far),
+            key=lambda t: (-so_far.count(t), -max(i for i, f in enumerate(so_far) if f == t)),
+        )
+        assert list(table.best((7,))) == ranked[:width]
+    assert list(table.best((8,))) == []
+
+
+def test_a_long_text_drafts_as_its_recount_does() -> None:
+    rng = random.Random(0)
+    text = [rng.choice([0, 0, 1, 2]) for _ in range(400)]
+    drafter = started(text[:100], n=5, k=7, branches=2)
+    for place in range(100, 400, 60):
+        assert sorted(token_paths(drafter.propose(99))) == sorted(
+            redraft(seen_in(text[:place]), text[:place], 5, 7, 2)
+        )
+        commit(drafter, *text[place : place + 60])

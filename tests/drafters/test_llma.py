@@ -1,0 +1,228 @@
+"""LLMA against a naive search for the longest suffix of the output."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from paceline.drafters.llma import Llma
+from paceline.errors import UsageError
+from paceline.records import Path, Round
+from paceline.tree import EMPTY, Tree
+
+symbols = st.integers(0, 3)
+texts = st.lists(symbols, max_size=20)
+prompts = st.lists(symbols, min_size=1, max_size=20)
+outputs = st.lists(symbols, max_size=12)
+
+
+def places(sources: Sequence[Sequence[int]], output: Sequence[int], n: int) -> list[list[int]]:
+    """What follows each place of the longest suffix of `output` (n tokens at least) that
+    something follows, in the order of the sources."""
+    for length in range(len(output), n - 1, -1):
+        found = [
+            list(source[end:])
+            for source in sources
+            for end in range(length, len(source))
+            if list(source[end - length : end]) == list(output[-length:])
+        ]
+        if found:
+            return found
+    return []
+
+
+def say(drafter: Llma, tokens: Sequence[int], at_once: int = 1) -> None:
+    """Commit tokens, `at_once` per round."""
+    for begin in range(0, len(tokens), at_once):
+        said = tuple(tokens[begin : begin + at_once])
+        path = Path(tuple(range(len(said) - 1)), said)
+        drafter.observe(Round(0, Tree.chain(said[:-1]), torch.empty(0), path))
+
+
+def first_of(
+    sources: Sequence[Sequence[int]], output: Sequence[int], n: int, count: int
+) -> list[int]:
+    found = places(sources, output, n)
+    return found[0][:count] if found else []
+
+
+@given(
+    st.lists(texts, max_size=3),
+    prompts,
+    outputs,
+    st.integers(1, 4),
+    st.integers(1, 8),
+    st.integers(0, 10),
+    st.integers(1, 4),
+)
+def test_a_copy_goes_on_where_the_longest_suffix_of_the_output_first_stands(
+    references: list[list[int]],
+    prompt: list[int],
+    output: list[int],
+    n: int,
+    k: int,
+    budget: int,
+    at_once: int,
+) -> None:
+    drafter = Llma(n, k, tie="first")
+    drafter.start(prompt, references)
+    say(drafter, output, at_once)
+    expected = first_of([*references, prompt], output, n, min(k, budget))
+    assert drafter.propose(budget) == Tree.chain(expected)
+
+
+@given(st.lists(texts, max_size=3), prompts, outputs, st.integers(0, 50))
+def test_a_random_copy_is_one_of_the_longest_matches(
+    references: list[list[int]], prompt: list[int], output: list[int], seed: int
+) -> None:
+    drafter = Llma(seed=seed)
+    drafter.start(prompt, references)
+    say(drafter, output)
+    found = [tuple(tokens[:15]) for tokens in places([*references, prompt], output, 1)]
+    assert drafter.propose(64).tokens in (found or [()])
+
+
+def test_a_random_copy_is_any_of_the_matches_equally_often() -> None:
+    references = [[7, 0], [5, 7, 1, 7, 2], [7, 3, 7]]  # 7 is followed by 0, 1, 2 and 3
+    drawn: Counter[int] = Counter()
+    for seed in range(2000):
+        drafter = Llma(k=1, seed=seed)
+        drafter.start([9], references)
+        say(drafter, [7])
+        drawn[drafter.propose(64).tokens[0]] += 1
+    assert sorted(drawn) == [0, 1, 2, 3]
+    assert stats.chisquare(list(drawn.values())).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_nothing_is_copied_before_any_output(n: int) -> None:
+    """The output is matched, as in the paper, and not the end of the prompt."""
+    drafter = Llma(n)
+    drafter.start([1, 2, 3, 1, 2], [[1, 2, 3, 4]])
+    assert drafter.propose(64) == EMPTY
+
+
+@pytest.mark.parametrize("tie", ["first", "random"])
+def test_a_copy_ends_with_its_reference(tie: str) -> None:
+    drafter = Llma(tie="first" if tie == "first" else "random")
+    drafter.start([9, 9], [[1, 2, 3], [4, 5]])
+    say(drafter, [1])
+    assert drafter.propose(64).tokens == (2, 3)
+    say(drafter, [2, 3])  # nothing follows the last token of a reference
+    assert drafter.propose(64) == EMPTY
+
+
+def test_a_match_does_not_cross_the_border_between_texts() -> None:
+    drafter = Llma(2, tie="first")
+    drafter.start([8], [[1, 2], [3, 4, 5], [2, 3, 6]])
+    say(drafter, [2, 3])
+    assert drafter.propose(64).tokens == (6,)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_a_match_shorter_than_the_threshold_copies_nothing(n: int) -> None:
+    drafter = Llma(n, tie="first")
+    drafter.start([9], [[1, 2, 3, 4, 5]])
+    say(drafter, [8, 2, 3])  # two tokens match
+    assert drafter.propose(64) == (Tree.chain([4, 5]) if n <= 2 else EMPTY)
+
+
+def test_a_token_that_stands_nowhere_ends_the_match_and_the_next_begins_one() -> None:
+    drafter = Llma(tie="first")
+    drafter.start([9], [[1, 2, 3, 4]])
+    say(drafter, [1, 2])
+    assert drafter.propose(64).tokens == (3, 4)
+    say(drafter, [77])
+    assert drafter.propose(64) == EMPTY
+    say(drafter, [2])
+    assert drafter.propose(64).tokens == (3, 4)
+
+
+@given(st.lists(texts, max_size=2), prompts, outputs, texts, outputs, st.integers(1, 3))
+def test_the_next_turn_adds_what_is_new_as_a_text_of_its_own(
+    references: list[list[int]],
+    prompt: list[int],
+    answer: list[int],
+    question: list[int],
+    output: list[int],
+    n: int,
+) -> None:
+    drafter = Llma(n, tie="first")
+    drafter.start(prompt, references)
+    say(drafter, answer)
+    drafter.start([*prompt, *answer, *question], references)
+    assert drafter.propose(64) == EMPTY  # the match begins anew
+    say(drafter, output)
+    sources = [*references, prompt, [*answer, *question]]
+    assert drafter.propose(64) == Tree.chain(first_of(sources, output, n, 15))
+
+
+@pytest.mark.parametrize(
+    ("second", "references"),
+    [
+        ([1, 2, 9], [[5, 6]]),  # diverges from the first prompt
+        ([1, 2], [[5, 6]]),  # is shorter
+        ([1, 2, 3, 4], [[5, 7]]),  # has other references
+        ([1, 2, 3, 4], []),
+        ([1, 2, 3, 4], [[5, 6], [8]]),
+    ],
+)
+def test_another_text_or_other_references_forget_the_old_ones(
+    second: list[int], references: list[list[int]]
+) -> None:
+    drafter = Llma(tie="first")
+    drafter.start([1, 2, 3], [[5, 6]])
+    say(drafter, [4])
+    drafter.start(second, references)
+    fresh = Llma(tie="first")
+    fresh.start(second, references)
+    for token in (1, 2, 3, 5, 8):
+        say(drafter, [token])
+        say(fresh, [token])
+        assert drafter.propose(64) == fresh.propose(64)
+
+
+def test_references_that_the_caller_changes_between_turns_are_read_again() -> None:
+    """The drafter must keep what it has read, not the caller's list: comparing a list with itself
+    finds no difference."""
+    drafter = Llma(tie="first")
+    document = [5, 6]
+    drafter.start([1, 2], [document])
+    document[:] = [5, 7, 8]
+    drafter.start([1, 2, 3], [document])
+    say(drafter, [5])
+    assert drafter.propose(64).tokens == (7, 8)
+
+
+def test_the_kind_of_sequence_of_a_reference_does_not_matter() -> None:
+    for reference in ([5, 6, 7], (5, 6, 7), range(5, 8)):
+        drafter = Llma(tie="first")
+        drafter.start([1], [reference])
+        drafter.start([1, 2], [reference])
+        say(drafter, [5])
+        assert drafter.propose(64).tokens == (6, 7)
+
+
+def test_the_same_seed_copies_the_same() -> None:
+    def copies(seed: int) -> list[tuple[int, ...]]:
+        drafter = Llma(k=1, seed=seed)
+        drafter.start([9], [[7, token] for token in range(40)])
+        found = []
+        for _ in range(3):
+            say(drafter, [7])
+            found.append(drafter.propose(64).tokens)
+        return found
+
+    assert copies(3) == copies(3)
+    assert len({tuple(copies(seed)) for seed in range(10)}) > 5
+
+
+def test_an_unknown_tie_rule_is_refused() -> None:
+    with pytest.raises(UsageError, match="tie is 'last': choose 'random' or 'first'"):
+        Llma(tie="last")  # type: ignore[arg-type]

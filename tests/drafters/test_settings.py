@@ -1,0 +1,126 @@
+"""The notation of methods, and every sentence that refuses one."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from paceline.drafters import METHODS, Anpd, Llma, Plain, PromptLookup, make_drafter
+from paceline.drafters.settings import at_least, parse_method
+from paceline.errors import UsageError
+from paceline.protocols import Drafter
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "settings"),
+    [
+        ("anpd", "anpd", {}),
+        ("anpd:", "anpd", {}),
+        ("anpd:n=5,k=7", "anpd", {"n": "5", "k": "7"}),
+        (" anpd : n = 5 , k = 7 ", "anpd", {"n": "5", "k": "7"}),
+        ("anpd:n=5,", "anpd", {"n": "5"}),
+        ("llma:tie=first", "llma", {"tie": "first"}),
+        ("x:path=a=b:c", "x", {"path": "a=b:c"}),
+        ("", "", {}),
+    ],
+)
+def test_the_notation_is_a_name_and_settings(
+    text: str, name: str, settings: dict[str, str]
+) -> None:
+    assert parse_method(text) == (name, settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [("anpd:n", "n"), ("anpd:n=", "n="), ("anpd:=5", "=5"), ("anpd:k=1,n 5", "n 5"), ("a: ", " ")],
+)
+def test_what_cannot_be_read_is_refused_with_an_example(text: str, part: str) -> None:
+    said = (
+        f"cannot read {part!r} in method {text!r}: write it as name:setting=value,…, "
+        "for example anpd:n=5,k=7"
+    )
+    # Blanks around the whole are no part of the notation and may be gone from the message.
+    with pytest.raises(UsageError, match=re.escape(said)):
+        make_drafter(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("plain", Plain), ("anpd", Anpd), ("llma", Llma), ("pld", PromptLookup)]
+)
+def test_each_method_has_its_drafter_and_every_drafter_its_method(
+    name: str, kind: type[Drafter]
+) -> None:
+    assert type(make_drafter(name)) is kind is METHODS[name]
+
+
+def test_settings_reach_the_drafter_in_the_type_they_need() -> None:
+    drafter = make_drafter("anpd:n=4,k=9,branches=3,persist=True")
+    assert isinstance(drafter, Anpd)
+    assert (drafter.max_order, drafter.draft_length, drafter.branches) == (4, 9, 3)
+    assert drafter.persist is True
+    again = make_drafter("anpd:persist=false")
+    assert isinstance(again, Anpd)
+    assert again.persist is False
+
+
+def test_keywords_and_notation_say_the_same_and_keywords_win() -> None:
+    for drafter in (
+        make_drafter("anpd", n=4, persist=True),
+        make_drafter("anpd:n=4", persist="true"),
+        make_drafter("anpd:n=3,persist=false", n=4, persist=True),
+    ):
+        assert isinstance(drafter, Anpd)
+        assert (drafter.max_order, drafter.persist) == (4, True)
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("", {}, "unknown method '': use one of plain, anpd, llma, pld"),
+    ("adnp", {}, "unknown method 'adnp' (did you mean anpd?): use one of plain, anpd, llma, pld"),
+    ("medusa9", {}, "unknown method 'medusa9': use one of plain, anpd, llma, pld"),
+    ("anpd:m=5", {}, "method anpd has no setting 'm'; it has: n, k, branches, persist"),
+    (
+        "anpd:branch=2",
+        {},
+        "method anpd has no setting 'branch' (did you mean branches?); "
+        "it has: n, k, branches, persist",
+    ),
+    ("plain:n=3", {}, "method plain has no setting 'n'; it has: none"),
+    ("pld", {"self": 1}, "method pld has no setting 'self'; it has: n, k"),
+    ("anpd:n=five", {}, "anpd:n must be a whole number, got 'five'"),
+    ("anpd:n=2.5", {}, "anpd:n must be a whole number, got '2.5'"),
+    ("anpd:n=5=6", {}, "anpd:n must be a whole number, got '5=6'"),
+    ("anpd:persist=1", {}, "anpd:persist must be true or false, got '1'"),
+    ("anpd:persist=yes", {}, "anpd:persist must be true or false, got 'yes'"),
+    ("llma:tie=last", {}, "llma:tie must be one of random, first, got 'last'"),
+    ("llma", {"tie": "last"}, "llma:tie must be one of random, first, got 'last'"),
+    ("anpd:n=1", {}, "n must be a whole number >= 2, got 1"),
+    ("anpd:k=0", {}, "k must be a whole number >= 1, got 0"),
+    ("anpd:branches=-2", {}, "branches must be a whole number >= 1, got -2"),
+    ("llma:n=0", {}, "n must be a whole number >= 1, got 0"),
+    ("llma:k=0", {}, "k must be a whole number >= 1, got 0"),
+    ("pld:n=0", {}, "n must be a whole number >= 1, got 0"),
+    ("pld:k=-1", {}, "k must be a whole number >= 1, got -1"),
+    ("anpd", {"n": 2.5}, "n must be a whole number >= 2, got 2.5"),
+    ("anpd", {"n": True}, "n must be a whole number >= 2, got True"),
+    ("anpd", {"n": None}, "n must be a whole number >= 2, got None"),
+]
+
+
+@pytest.mark.parametrize(("method", "settings", "said"), REFUSED)
+def test_each_mistake_has_its_sentence(method: str, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        make_drafter(method, **settings)
+    assert str(caught.value) == said
+
+
+def test_a_setting_that_is_written_twice_is_refused() -> None:
+    """One of the two would be ignored in silence."""
+    with pytest.raises(UsageError, match="n"):
+        make_drafter("anpd:n=3,n=4")
+
+
+@pytest.mark.parametrize("value", [2, 3, 10**12])
+def test_a_value_in_range_is_handed_back(value: int) -> None:
+    assert at_least(2, n=value) == value

