@@ -7,7 +7,7 @@ each time; what counts is each method's median time for the prompt.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -20,6 +20,7 @@ from paceline.loop import Generation, decode
 from paceline.options import Options
 from paceline.records import Stats
 from paceline.stopping import Stopping
+from paceline.text import OutputText
 from paceline.tree import EMPTY
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ def compare(
     _check_prompts(prompts)
     result = Comparison({name: MethodReport(name) for name in names})
     _warm_up(session, names, prompts[0])
+    turntable = deque(names)
     for prompt in prompts:
         for turn, messages in enumerate(_conversations(session, prompt, options)):
             several = len(prompt.turns) > 1 and not _is_raw(session, prompt)
@@ -131,11 +133,12 @@ def compare(
             ids = session.encode(messages)
             references = session.encode_references(prompt.references)
             trials: dict[str, list[_Trial]] = {name: [] for name in names}
-            for repeat in range(repeats):
-                # Whatever warms or tires the machine meets every method in every place.
-                for name in names[repeat % len(names) :] + names[: repeat % len(names)]:
+            for _ in range(repeats):
+                for name in turntable:
                     trials[name].append(_run(session, name, ids, references, options))
                     on_trial()
+                # Whatever warms or tires the machine meets every method in every place.
+                turntable.rotate(-1)
             _record(session, result, label, ids, trials)
     return result
 
@@ -198,7 +201,8 @@ def _run(
     options: Options,
 ) -> _Trial:
     eos_ids = () if options.ignore_eos else session.eos_ids
-    stopping = Stopping(options.max_new_tokens, eos_ids)
+    conditions = [OutputText(session.tokenizer, options.stop).push] if options.stop else []
+    stopping = Stopping(options.max_new_tokens, eos_ids, conditions)
     stats = Stats()
     session.target.sync([ids[:1]])  # every trial reads its whole prompt
     began = perf_counter()
@@ -234,8 +238,7 @@ def _mismatch(
     shared = min(len(plain), len(other))
     place = next((i for i in range(shared) if plain[i] != other[i]), shared)
     if place == shared:
-        ended = (plain[place:] or [None])[0], (other[place:] or [None])[0]
-        return Mismatch(label, place, *ended, None)
+        return Mismatch(label, place, [*plain, None][place], [*other, None][place], None)
     session.target.sync([[*ids, *plain[:place]]])
     row = session.target.score([EMPTY])[0][0]
     gap = float(row[plain[place]] - row[other[place]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from typing import Any
@@ -33,7 +34,7 @@ class Options:
     min_p: float | None = None
     repetition_penalty: float | None = None
     seed: int = 0
-    stop: tuple[str, ...] = ()
+    stop: Sequence[str] = ()
     processors: tuple[LogitsProcessor, ...] = ()
     ignore_eos: bool = False
     budget: int = DEFAULT_BUDGET

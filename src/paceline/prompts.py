@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from paceline.comparison import PromptRecord
 from paceline.errors import UsageError
@@ -52,7 +52,7 @@ def _parse(line: str, where: str) -> PromptRecord:
         raise UsageError(f'{where} is not a JSON object: write {{"turns": ["…"]}}')
     raw = "turns" not in record
     turns = [record.get("prompt")] if raw else record["turns"]
-    if not (turns and _texts(turns) and all(turn.strip() for turn in turns)):
+    if not (_texts(turns) and turns and all(turn.strip() for turn in turns)):
         raise UsageError(
             f'{where} needs "turns", a list of texts, or "prompt", a text, none of them empty'
         )
@@ -69,7 +69,7 @@ def _parse(line: str, where: str) -> PromptRecord:
     )
 
 
-def _texts(value: Any) -> bool:
+def _texts(value: Any) -> TypeGuard[list[str]]:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 

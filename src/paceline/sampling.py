@@ -92,9 +92,10 @@ class Sampler:
 
     def process(self, row: torch.Tensor, context: Sequence[int]) -> torch.Tensor:
         """Penalties and processors, which apply when decoding greedily too: [vocabulary] fp32."""
-        scores = row.float()[None]
         if not self._depends_on_text:
-            return scores[0]
+            return row.float()
+        # A copy, because processors may write in place and drafters learn from the raw row.
+        scores = row.to(torch.float32, copy=True)[None]
         input_ids = torch.tensor([list(context)], dtype=torch.long, device=row.device)
         if self.repetition_penalty is not None:
             scores = penalise(scores, input_ids, self.repetition_penalty)
@@ -124,11 +125,14 @@ def gumbel(seed: int, position: int, size: int) -> np.ndarray:
     The counter-based Philox generator gives every position its own stream, so noise for a token
     does not depend on what was drawn before, on the device, or on the size of the vocabulary.
     """
-    key = [seed % 2**64, seed // 2**64 % 2**64]
-    generator = np.random.Philox(key=key, counter=[0, position, 0, 0])
+    # As arrays: of a list with large numbers numpy would make floats.
+    key = np.array([seed % 2**64, seed // 2**64 % 2**64], dtype=np.uint64)
+    counter = np.array([0, position, 0, 0], dtype=np.uint64)
+    generator = np.random.Philox(key=key, counter=counter)
     # 52 random bits, centred in their cells: never 0 or 1, so both logarithms are finite.
     uniform = ((generator.random_raw(size) >> np.uint64(12)) + 0.5) * 2.0**-52
-    return -np.log(-np.log(uniform))
+    noise: np.ndarray = -np.log(-np.log(uniform))
+    return noise
 
 
 def penalise(scores: torch.Tensor, input_ids: torch.Tensor, penalty: float) -> torch.Tensor:

@@ -34,7 +34,8 @@ class Tree:
     parents: n node indices, each smaller than the node's own, or ROOT.
     weights: n estimates of how likely each node is to be accepted, or None where unknown.
 
-    Raises ValueError where lengths differ, a parent does not come first, or an id is negative.
+    Raises ValueError where lengths differ, a parent does not come first, an id is negative, or a
+    weight is not a number.
     """
 
     tokens: tuple[int, ...] = ()
@@ -46,6 +47,8 @@ class Tree:
             raise ValueError(f"{len(self.tokens)} tokens but {len(self.parents)} parents")
         if self.weights is not None and len(self.weights) != len(self.tokens):
             raise ValueError(f"{len(self.tokens)} tokens but {len(self.weights)} weights")
+        if any(weight != weight for weight in self.weights or ()):
+            raise ValueError(f"a weight is nan: {self.weights}")
         for node, parent in enumerate(self.parents):
             if not ROOT <= parent < node:
                 raise ValueError(f"parent {parent} of node {node} does not come before it")
@@ -101,7 +104,11 @@ class Tree:
 
         A side without weights counts as certain (1.0) once the other side has some; grafted
         weights are scaled by the weight of the node they hang from.
+
+        Raises ValueError where there is no node `at`.
         """
+        if not ROOT <= at < len(self):
+            raise ValueError(f"there is no node {at} to graft at")
         shift = len(self)
         parents = tuple(at if parent == ROOT else parent + shift for parent in other.parents)
         weights = None
@@ -136,6 +143,7 @@ class Tree:
 
         No node outlives its parent: a node counts at most as much as the weakest one above it.
         """
+        size = max(size, 0)
         if size >= len(self):
             return self
         if self.weights is None:

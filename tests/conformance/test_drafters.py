@@ -111,7 +111,7 @@ def test_an_oracle_needs_few_rounds(name: str) -> None:
 def test_a_copying_drafter_has_whole_paths_accepted_in_a_text_that_repeats_itself(
     name: str,
 ) -> None:
-    prompt, stream = habit()
+    prompt, _ = habit()
     _, rounds, _ = generate(ToyTarget(), make_drafter(name), prompt, 20)
     assert max(len(round.path.nodes) for round in rounds) >= 5
     assert len(rounds) <= 6
@@ -424,7 +424,7 @@ class Needy(RandomTrees):
 
 def test_a_drafter_that_needs_what_the_target_lacks_is_refused_in_a_sentence() -> None:
     generation = Generation(PROMPT, Needy(), Stopping(5))
-    with pytest.raises(UsageError, match="^Needy needs telepathy, which ToyTarget does not offer"):
+    with pytest.raises(UsageError, match=r"^Needy needs telepathy, which ToyTarget does not offer"):
         next(iter(decode(ToyTarget(), [generation])))
 
 

@@ -34,7 +34,6 @@ from paceline.models.convert import gguf_to_folder, stop_ids
 from paceline.models.explain import explained
 from paceline.models.source import ModelSource
 
-
 # On the CPU also where there is a GPU: the numbers compared are the CPU's.
 load = partial(load_causal_lm, device="cpu")
 

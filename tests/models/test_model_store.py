@@ -361,13 +361,13 @@ def test_parallel_pulls_do_the_work_once(store: ModelStore, tmp_path: Path) -> N
     slow = replace(store, download=SlowIndex(store.download.files, log))
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
-    workers = [context.Process(target=_pull_and_report, args=(slow, queue)) for _ in range(3)]
+    workers = [context.Process(target=_pull_and_report, args=(slow, queue)) for _ in range(2)]
     for worker in workers:
         worker.start()
     stages = [queue.get(timeout=120) for _ in workers]
     for worker in workers:
         worker.join(timeout=60)
-    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+    assert [worker.exitcode for worker in workers] == [0, 0]
     assert log.read_text().count("download") == 1
     assert sorted(map(sorted, stages))[0] == ["download", "verify"]
     assert slow.path("tiny").is_dir()

@@ -6,16 +6,22 @@ one sentence on standard error and exit code 2.
 
 from __future__ import annotations
 
+import io
 import sys
+from typing import Final, cast
 
 import typer
-from rich.console import Console
 
 from paceline import __version__
 from paceline.cli import chat, compare, generate, models, store
+from paceline.cli.common import note
 from paceline.errors import PacelineError
 
 __all__ = ["app", "main"]
+
+# What typer raises for a wrong word on the command line. It exports this one subclass only, and has
+# had the base in click or in itself, by version.
+_Mistyped: Final = cast(type[Exception], typer.BadParameter.__base__)
 
 app = typer.Typer(
     name="paceline",
@@ -48,9 +54,16 @@ def _root(
 
 def main() -> None:
     """Entry point of the `paceline` command."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal or locale that lacks a character is no reason to lose the rest of the text.
+        sys.stdout.reconfigure(errors="replace")
     try:
-        app()
-    except PacelineError as error:
-        console = Console(stderr=True, highlight=False)
-        console.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
-        sys.exit(2)
+        code = app(standalone_mode=False)
+    except (PacelineError, _Mistyped) as error:
+        message = " ".join(str(getattr(error, "format_message", error.__str__)()).splitlines())
+        if message:  # there is none where typer has printed the help of a bare `paceline`
+            note(f"error: {message}", style="red")
+        code = 2
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
+    sys.exit(code or 0)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
-
-from rich.console import Console
 
 from paceline.cli import common
 from paceline.cli.show import print_stream, summary
+from paceline.errors import PacelineError, UsageError
 
 if TYPE_CHECKING:
     from paceline.session import Session
@@ -43,36 +45,54 @@ def chat(
         budget=budget,
     )
     references = common.read_references(reference)
+    common.check_stdin()
     session = common.open_session(
         model, method, threads=threads, device=device, dtype=dtype, store=store
     )
     session.options = session.options.with_(**options)
-    common.error_console().print(_HELP, style="dim")
+    if not session.tokenizer.chat_template:
+        raise UsageError(f"{model} has no chat template: use 'paceline generate' instead")
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
+    common.note(_HELP)
     _converse(session, references, show_drafts)
 
 
 def _converse(session: Session, references: list[str], show_drafts: bool) -> None:
-    console, notes = Console(highlight=False), common.error_console()
+    console = common.output_console()
     messages: list[dict[str, str]] = []
     show_stats = True
-    while True:
-        try:
-            text = console.input("[bold]> [/bold]").strip()
-        except (EOFError, KeyboardInterrupt):
-            console.print()
-            return
-        if text == "/quit":
-            return
+    while (text := _ask()) != "/quit":
         if text == "/clear":
             messages.clear()
         elif text == "/stats":
             show_stats = not show_stats
         elif text.startswith("/"):
-            notes.print(_HELP, style="dim")
+            common.note(_HELP)
         elif text:
             messages.append({"role": "user", "content": text})
-            stream = session.stream(messages, references=references)
-            completion = print_stream(stream, console, show_drafts)
+            try:
+                stream = session.stream(messages, references=references)
+                completion = print_stream(stream, console, show_drafts)
+            except PacelineError as error:
+                if not sys.stdin.isatty():
+                    raise
+                messages.pop()
+                common.note(f"error: {error} (/clear starts anew)", style="red")
+                continue
             messages.append({"role": "assistant", "content": completion.text})
             if show_stats:
-                notes.print(summary(completion), style="dim", markup=False)
+                common.note(summary(completion))
+
+
+def _ask() -> str:
+    """The user's next line, "/quit" where there is none. No prompt where nobody types."""
+    with suppress(ImportError):  # Windows has none
+        import readline  # noqa: F401 - `input` edits lines and takes long ones with it
+    typed = sys.stdin.isatty()
+    try:
+        return input("> " if typed else "").strip()
+    except (EOFError, KeyboardInterrupt):
+        if typed:
+            print()  # noqa: T201
+        return "/quit"

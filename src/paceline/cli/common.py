@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -64,6 +69,32 @@ StoreOption = Annotated[
 ]
 
 
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C ends the body with KeyboardInterrupt, and with nothing else.
+
+    Modules that are being imported swallow the interrupt, or make an error of their own of it.
+    """
+    interrupted = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # whoever started the process wants none
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if interrupted:
+            raise KeyboardInterrupt
+
+
+@interruptible()
 def open_session(
     model: str,
     method: str,
@@ -86,7 +117,7 @@ def open_session(
     from paceline.references import ReferenceStore
 
     with RichProgress(model) as progress:
-        return load(
+        session = load(
             model,
             method,
             device=device,
@@ -94,8 +125,13 @@ def open_session(
             store=ReferenceStore(store) if store is not None else None,
             progress=progress,
         )
+    # What is loaded stays until the process ends: collecting it would only cost time, now and
+    # then while generating and once more, a second, at exit.
+    gc.freeze()
+    return session
 
 
+@interruptible()
 def request_options(**options: Any) -> dict[str, Any]:
     """The options that were given, checked before a model is loaded."""
     from paceline.options import Options
@@ -117,6 +153,7 @@ def read_references(paths: list[Path] | None) -> list[str]:
     return texts
 
 
+@interruptible()
 def gather_prompts(
     prompt: str | None, prompt_file: Path | None, limit: int | None, raw: bool = False
 ) -> list[PromptRecord]:
@@ -128,21 +165,61 @@ def gather_prompts(
         raise UsageError("give either a prompt or --prompt-file")
     if prompt_file is not None:
         return read_prompts(prompt_file, limit)
-    text = sys.stdin.read() if prompt == "-" else str(prompt)
+    if prompt == "-":
+        check_stdin()
+    try:
+        text = sys.stdin.read() if prompt == "-" else str(prompt)
+        text.encode()  # undecodable bytes on the command line arrive as lone surrogates
+    except UnicodeError as error:
+        raise UsageError("the prompt is not UTF-8 text: convert it first") from error
     if not text.strip():
         raise UsageError("the prompt is empty: write at least one character")
     return [PromptRecord("prompt", (text,), raw=raw)]
 
 
+def check_stdin() -> None:
+    """Raise UsageError where there is no standard input at all."""
+    if sys.stdin is None:
+        raise UsageError("standard input is closed: connect it to a file or a terminal")
+
+
+def check_writable(path: Path | None) -> None:
+    """Raise UsageError where a result file could not be written, before work goes into it."""
+    if path is None or not (path.is_file() or path.is_dir() or not path.exists()):
+        return  # nothing to write, or a pipe or device, which must not be opened twice
+    is_new = not path.exists()
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("a").close()
+        if is_new:
+            path.unlink()
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a result file; raises UsageError where that is not possible."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with writing(path):
         path.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def writing(what: object) -> Iterator[None]:
+    """Raise UsageError where the body cannot write, because a disk is full for example."""
+    try:
+        yield
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+        raise UsageError(f"cannot write {what}: {error.strerror}") from error
+
+
+def output_console() -> Console:
+    """Where results go; they are printed as they are, whatever brackets and colons they hold."""
+    return Console(highlight=False, markup=False, emoji=False)
 
 
 def error_console() -> Console:
     """Where bars, notes and statistics go, so that standard output holds results alone."""
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+def note(text: str, style: str = "dim") -> None:
+    """One line on standard error, left to the terminal to wrap."""
+    error_console().print(text, style=style, soft_wrap=True)

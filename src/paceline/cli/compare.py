@@ -62,13 +62,15 @@ def compare(
     prompts = _prompts(prompt, prompt_file, limit, raw)
     for name in names:
         _check_method(name)
+    common.check_writable(json_file)
     session = common.open_session(model, "plain", threads=threads, device=device, dtype=dtype)
     result = _run(session, prompts, names, options, repeats)
-    console = Console(highlight=False)
-    console.print(_table(result))
-    if len(prompts) > 1:
-        console.print(_prompt_table(result))
-    _print_mismatches(console, result)
+    console = common.output_console()
+    with common.writing("the tables"):
+        console.print(_table(result))
+        if len(prompts) > 1:
+            console.print(_prompt_table(result))
+        _print_mismatches(console, result)
     if json_file is not None:
         report = _report(session, model, prompts, options | {"repeats": repeats}, result)
         common.write_text(json_file, json.dumps(report, ensure_ascii=False, indent=2) + "\n")
@@ -121,7 +123,7 @@ def _run(
         console=common.error_console(),
         transient=True,
     ) as bars:
-        task = bars.add_task("", total=count_trials(prompts, names, repeats))
+        task = bars.add_task("", total=count_trials(session, prompts, names, repeats))
         return run(
             session,
             prompts,
@@ -168,7 +170,7 @@ def _print_mismatches(console: Console, result: Comparison) -> None:
                 f"{name} differs on {found.prompt} at token {found.position}: "
                 f"{found.method_token} instead of {found.plain_token}, logit gap {gap}",
                 style="yellow",
-                markup=False,
+                soft_wrap=True,
             )
 
 

@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from paceline.cli import common
 from paceline.cli.show import print_stream, summary
@@ -54,6 +53,7 @@ def generate(
     )
     prompts = common.gather_prompts(prompt, prompt_file, limit, raw)
     references = common.read_references(reference)
+    common.check_writable(json_file)
     session = common.open_session(
         model, method, threads=threads, device=device, dtype=dtype, store=store
     )
@@ -77,12 +77,12 @@ def _answer(
     show_drafts: bool,
 ) -> list[Completion]:
     """All turns of one record, the model's answers in between."""
-    console, notes = Console(highlight=False), common.error_console()
+    console = common.output_console()
     texts = [*references, *record.references]
     if record.raw or not session.tokenizer.chat_template:
         stream = session.stream("\n\n".join(record.turns), references=texts, **options)
         completion = print_stream(stream, console, show_drafts)
-        notes.print(summary(completion), style="dim", markup=False)
+        common.note(summary(completion))
         return [completion]
     messages: list[dict[str, str]] = []
     completions = []
@@ -90,7 +90,7 @@ def _answer(
         messages.append({"role": "user", "content": turn})
         stream = session.stream(messages, references=texts, **options)
         completions.append(print_stream(stream, console, show_drafts))
-        notes.print(summary(completions[-1]), style="dim", markup=False)
+        common.note(summary(completions[-1]))
         if completions[-1].finish_reason == "interrupted":
             break
         messages.append({"role": "assistant", "content": completions[-1].text})

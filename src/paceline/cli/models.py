@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from paceline.cli.common import error_console
+from paceline.cli.common import interruptible, note, output_console, writing
 
 app = typer.Typer(
     help="List, fetch, locate and remove the models that have an alias.", no_args_is_help=True
@@ -35,7 +34,8 @@ def list_() -> None:
             info.licence,
             info.description,
         )
-    Console(highlight=False).print(table)
+    with writing("the table"):
+        output_console().print(table)
 
 
 @app.command()
@@ -47,7 +47,7 @@ def pull(
     from paceline.models import RichProgress
     from paceline.models import pull as fetch
 
-    with RichProgress(name) as progress:
+    with interruptible(), RichProgress(name) as progress:
         folder = fetch(name, progress=progress, force=force)
     typer.echo(folder)
 
@@ -66,4 +66,4 @@ def remove(name: Name) -> None:
     from paceline.models import remove as delete
 
     freed = delete(name)
-    error_console().print(f"removed {name}, {freed / 1e6:.0f} MB freed")
+    note(f"removed {name}, {freed / 1e6:.0f} MB freed")

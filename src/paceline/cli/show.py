@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.segment import Segment, Segments
 
+from paceline.cli import common
+
 if TYPE_CHECKING:
     from paceline.session import Completion, Stream
 
@@ -29,7 +31,8 @@ def print_stream(stream: Stream, console: Console, show_drafts: bool) -> Complet
 
 def _write(console: Console, text: str, style: str = "none") -> None:
     """Text as it is: `Console.print` would drop control characters and expand tabs."""
-    console.print(Segments([Segment(text, console.get_style(style))]), end="", crop=False)
+    with common.writing("the output"):
+        console.print(Segments([Segment(text, console.get_style(style))]), end="", crop=False)
 
 
 def summary(completion: Completion) -> str:

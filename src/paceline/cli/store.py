@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from paceline.cli.common import error_console
+from paceline.cli.common import note
 from paceline.errors import StoreError
 
 app = typer.Typer(help="Look into or clear a store of earlier answers.", no_args_is_help=True)
@@ -37,7 +37,7 @@ def clear(path: StorePath) -> None:
     _must_exist(path)
     with ReferenceStore(path) as store:
         removed = store.clear()
-    error_console().print(f"cleared {path}, {removed} entries removed")
+    note(f"cleared {path}, {removed} entries removed")
 
 
 def _must_exist(path: Path) -> None:

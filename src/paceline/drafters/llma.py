@@ -46,7 +46,7 @@ class Llma:
         self.copy_length = at_least(1, k=k)
         self._tie: Literal["random", "first"] = tie
         self._seed = seed
-        self._references: list[Sequence[int]] = []
+        self._references: list[tuple[int, ...]] = []
         self._prompt: list[int] = []
         self._index = SuffixIndex(seed=seed, tie=tie)
         self._match: Match = self._index.begin()
@@ -55,12 +55,13 @@ class Llma:
         """Index prompt and references. The next turn of a conversation with the same references
         adds only what is new, as a text of its own."""
         known = len(self._prompt)
-        if list(context[:known]) != self._prompt or list(references) != self._references:
+        texts = [tuple(reference) for reference in references]
+        if list(context[:known]) != self._prompt or texts != self._references:
             known = 0
             self._index = SuffixIndex(seed=self._seed, tie=self._tie)
-            self._references = list(references)
-            for reference in references:
-                self._index.add(reference)
+            self._references = texts
+            for text in texts:
+                self._index.add(text)
         self._index.add(context[known:])
         self._prompt = list(context)
         self._match = self._index.begin()

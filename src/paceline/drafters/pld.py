@@ -51,7 +51,7 @@ class PromptLookup:
         for run in range(min(self.max_run, len(text)), 0, -1):
             begin = self._first[run - 1].get(tuple(text[-run:]))
             if begin is not None:
-                return Tree.chain(text[begin : begin + min(self.draft_length, budget)])
+                return Tree.chain(text[begin : begin + max(0, min(self.draft_length, budget))])
         return Tree()
 
     def _learn(self, tokens: Iterable[int]) -> None:

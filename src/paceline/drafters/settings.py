@@ -38,6 +38,8 @@ def parse_method(text: str) -> tuple[str, dict[str, str]]:
                 f"cannot read {part!r} in method {text!r}: write it as name:setting=value,…, "
                 "for example anpd:n=5,k=7"
             )
+        if key.strip() in settings:
+            raise UsageError(f"method {text!r} sets {key.strip()} twice: write it once")
         settings[key.strip()] = value.strip()
     return name.strip(), settings
 

@@ -6,10 +6,8 @@ commands that load nothing should not pay for it.
 
 from __future__ import annotations
 
-import gc
 from contextlib import nullcontext
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -62,7 +60,6 @@ def load_causal_lm(
             model, or too little memory.
         UsageError: `device`, `dtype` or `device_map` cannot be used.
     """
-    _import_libraries()
     options = placement(device, dtype, device_map)
     if attn_implementation is not None:
         options["attn_implementation"] = attn_implementation
@@ -76,20 +73,6 @@ def load_causal_lm(
     quiet = muted() if source.repo is None else nullcontext()
     with explained(source), quiet:
         return _load(source, hub, options)
-
-
-def _import_libraries() -> None:
-    """Import torch and the heavy part of transformers with the garbage collector paused.
-
-    Nothing that an import makes is garbage, and looking for some takes a fifth of the time.
-    """
-    running = gc.isenabled()
-    gc.disable()
-    try:
-        import_module("transformers.modeling_utils")
-    finally:
-        if running:
-            gc.enable()
 
 
 def _load(source: ModelSource, hub: dict[str, Any], options: dict[str, Any]) -> LoadedModel:

@@ -20,10 +20,10 @@ __all__ = ["ProgressCallback", "RichProgress", "Stage", "ignore_progress", "mute
 Stage = Literal["wait", "download", "verify", "convert"]
 
 _LABELS: dict[Stage, str] = {
-    "wait": "waiting for another process",
-    "download": "downloading",
-    "verify": "verifying",
-    "convert": "converting",
+    "wait": "another process is fetching {}",
+    "download": "downloading {}",
+    "verify": "verifying {}",
+    "convert": "converting {}",
 }
 
 
@@ -76,7 +76,7 @@ class RichProgress:
         amount = "" if total is None else f"{done / 1e6:.0f}/{total / 1e6:.0f} MB"
         if stage not in self._tasks:
             self._finish(self._tasks)
-            label = f"{_LABELS[stage]} {self._name}"
+            label = _LABELS[stage].format(self._name)
             self._tasks[stage] = self._bars.add_task(label, total=total, amount=amount)
         self._bars.update(self._tasks[stage], completed=done, total=total, amount=amount)
 

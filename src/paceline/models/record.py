@@ -53,7 +53,11 @@ def find_damage(folder: Path, alias: Alias) -> str | None:
 def weights_damage(folder: Path) -> str | None:
     """Which safetensors file of any model folder is cut short or not one, or None."""
     for path in sorted(folder.glob("*.safetensors")):
-        if not _is_whole_safetensors(path):
+        try:
+            whole = _is_whole_safetensors(path)
+        except OSError as error:
+            return f"{path.name} cannot be read: {error.strerror}"
+        if not whole:
             return f"{path.name} is truncated or corrupt"
     return None
 

@@ -11,14 +11,21 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from paceline.errors import UsageError
 from paceline.records import Path
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.layout import PassLayout
-from paceline.targets.support import attention_windows, check_supported, self_check
+from paceline.targets.support import (
+    attention_windows,
+    check_supported,
+    longest_context,
+    self_check,
+)
 from paceline.tree import EMPTY, Tree
 
 __all__ = ["CausalLMTarget"]
@@ -48,7 +55,7 @@ class CausalLMTarget:
         self.model = model
         config = model.config.get_text_config()
         self.vocab_size: int = config.vocab_size
-        self.max_context: int | None = getattr(config, "max_position_embeddings", None)
+        self.max_context = longest_context(config)
         self.capabilities = frozenset({"virtual_tokens"} if virtual_embeddings is not None else ())
         self._virtual = virtual_embeddings
         self._windows = attention_windows(config)
@@ -61,9 +68,11 @@ class CausalLMTarget:
 
     @property
     def device(self) -> torch.device:
-        """Where inputs go."""
-        device: torch.device = self.model.get_input_embeddings().weight.device
-        return device
+        """Where inputs go: to the embeddings, or where accelerate will bring them."""
+        embeddings = self.model.get_input_embeddings()
+        hook = getattr(embeddings, "_hf_hook", None)
+        place = getattr(hook, "execution_device", None)
+        return torch.device(embeddings.weight.device if place is None else place)
 
     def sync(self, contexts: Sequence[Sequence[int]]) -> None:
         """Hold these texts. See `Target.sync`.
@@ -155,16 +164,22 @@ class CausalLMTarget:
             masks[kind] = mask[:, None]
         return masks if len(masks) > 1 else masks.popitem()[1]
 
-    def _inputs(self, tokens: Any) -> dict[str, torch.Tensor]:
+    def _inputs(self, tokens: NDArray[np.int64]) -> dict[str, torch.Tensor]:
         ids = torch.from_numpy(tokens).to(self.device)
-        virtual = ids >= self.vocab_size
-        if not virtual.any():
+        largest = int(tokens.max())
+        if largest < self.vocab_size:
             return {"input_ids": ids}
         if self._virtual is None:
             raise UsageError(
                 "the tree holds virtual token ids, but this target was given no embeddings for "
                 "them: pass virtual_embeddings"
             )
+        if largest >= self.vocab_size + len(self._virtual):
+            raise UsageError(
+                f"the tree holds the virtual token id {largest}, but embeddings were given for "
+                f"{len(self._virtual)} ids from {self.vocab_size} on: pass more"
+            )
+        virtual = ids >= self.vocab_size
         embeddings = self.model.get_input_embeddings()(ids.masked_fill(virtual, 0))
         own = self._virtual.to(embeddings)[(ids - self.vocab_size).clamp(min=0)]
         return {"inputs_embeds": torch.where(virtual[..., None], own, embeddings)}

@@ -18,7 +18,7 @@ __all__ = ["TreeCache"]
 _GRAIN = 256  # capacities are multiples of this, so that growing is rare
 
 
-class TreeCache(Cache):
+class TreeCache(Cache):  # type: ignore[misc]
     """Keys and values of all layers, [batch, heads, capacity, head_dim] each.
 
     lengths: committed slots per row of the batch; only the owner of the cache changes them.
@@ -64,10 +64,12 @@ class TreeCache(Cache):
         self.lengths = list(lengths)
 
 
-class _Layer(CacheLayerMixin):
+class _Layer(CacheLayerMixin):  # type: ignore[misc]
     """One layer's keys and values; what and where to write was planned by the cache."""
 
     is_sliding = False
+    keys: torch.Tensor | None
+    values: torch.Tensor | None
 
     def __init__(self, cache: TreeCache) -> None:
         super().__init__()

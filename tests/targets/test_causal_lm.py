@@ -1,0 +1,636 @@
+"""The transformers target against the models' own forward and `generate`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path as FilePath
+from typing import Any
+
+import pytest
+import torch
+from accelerate import dispatch_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.helpers import Oracle, RandomTrees, generate, play, token_path, trees
+from tests.tiny_models import VOCAB, new_model, some_prompt, tiny_model
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from paceline.drafters import make_drafter
+from paceline.errors import ModelError, UsageError
+from paceline.loop import Generation
+from paceline.protocols import Drafter
+from paceline.records import Path
+from paceline.sampling import Sampler
+from paceline.stopping import Stopping
+from paceline.targets import causal_lm
+from paceline.targets.causal_lm import CausalLMTarget
+from paceline.tree import EMPTY, ROOT, Tree
+
+NAMED = ["llama", "qwen2", "qwen3", "mistral", "gemma3", "gpt2", "phi"]
+WINDOWED = ["phi3", "starcoder2", "ministral3", "mixtral", "phimoe", "qwen3_moe"]
+METHODS = ["plain", "anpd", "anpd:branches=3", "llma", "pld"]
+
+F32, F64 = torch.float32, torch.float64
+each_attention = pytest.mark.parametrize("attention", ["sdpa", "eager"])
+
+
+def tolerance(attention: str, dtype: torch.dtype) -> float:
+    """Relative to the largest logit. Eager attention computes its softmax in single precision."""
+    return 1e-10 if (attention, dtype) == ("sdpa", F64) else 1e-4
+
+
+def gap(rows: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((rows - expected).abs().max() / expected.abs().max())
+
+
+@torch.no_grad()
+def own_row(model: PreTrainedModel, text: Sequence[int]) -> torch.Tensor:
+    """The last row of the model's own forward: no cache, no mask, no positions."""
+    logits: torch.Tensor = model(torch.tensor([list(text)]), use_cache=False).logits
+    return logits[0, -1]
+
+
+def own_rows(model: PreTrainedModel, text: Sequence[int], tree: Tree) -> torch.Tensor:
+    paths = [token_path(tree, node) for node in range(ROOT, len(tree))]
+    return torch.stack([own_row(model, [*text, *path]) for path in paths])
+
+
+def greedy(model: PreTrainedModel, prompt: Sequence[int], count: int) -> list[int]:
+    """What transformers' `generate` says."""
+    ids = torch.tensor([list(prompt)])
+    out = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        max_new_tokens=count,
+        pad_token_id=0,
+        eos_token_id=-1,
+    )
+    tokens: list[int] = out[0, len(prompt) :].tolist()
+    assert len(tokens) == count
+    return tokens
+
+
+def drafters(story: Sequence[int]) -> list[Drafter]:
+    return [
+        *map(make_drafter, METHODS),
+        Oracle(story, VOCAB, siblings=2),
+        Oracle(story, VOCAB, twins=1),
+        RandomTrees(VOCAB, seed=1),
+    ]
+
+
+def random_tree(rng: random.Random, size: int, vocab_size: int = VOCAB) -> Tree:
+    return Tree(
+        tuple(rng.randrange(vocab_size) for _ in range(size)),
+        tuple(rng.randrange(-1, node) for node in range(size)),
+    )
+
+
+class Passes:
+    """Shapes [batch, width] of a model's forward passes while it is watched."""
+
+    def __init__(self) -> None:
+        self.shapes: list[tuple[int, int]] = []
+
+    @property
+    def widths(self) -> list[int]:
+        return [width for _, width in self.shapes]
+
+
+@contextmanager
+def watched(model: PreTrainedModel) -> Iterator[Passes]:
+    passes = Passes()
+
+    def note(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        inputs = kwargs["inputs_embeds"] if ids is None else ids
+        passes.shapes.append((inputs.shape[0], inputs.shape[1]))
+
+    handle = model.register_forward_pre_hook(note, with_kwargs=True)
+    try:
+        yield passes
+    finally:
+        handle.remove()
+
+
+# ---- rows and streams of every architecture ----
+
+
+@pytest.mark.parametrize("dtype", [F32, F64])
+@each_attention
+@pytest.mark.parametrize("name", [*NAMED, *WINDOWED])
+def test_every_row_of_a_tree_is_the_row_of_the_models_own_forward(
+    name: str, attention: str, dtype: torch.dtype
+) -> None:
+    """Before and after a commit across branches, and beyond every window."""
+    model = tiny_model(name, attention, dtype)
+    target = CausalLMTarget(model)
+    rng = random.Random(0)
+    text = some_prompt(22)
+    target.sync([text])
+    for size in (9, 0, 14):
+        tree = random_tree(rng, size)
+        (rows,) = target.score([tree])
+        assert rows.shape == (size + 1, VOCAB)
+        assert not rows.requires_grad
+        assert gap(rows, own_rows(model, text, tree)) < tolerance(attention, dtype)
+        nodes = tree.path_to(size - 1) if size else ()
+        path = Path(nodes, (*(tree.tokens[node] for node in nodes), rng.randrange(VOCAB)))
+        target.commit([path])
+        text += path.tokens
+
+
+@each_attention
+@pytest.mark.parametrize("name", [*NAMED, *WINDOWED])
+def test_the_text_is_that_of_generate_with_every_drafter(name: str, attention: str) -> None:
+    model = tiny_model(name, attention)
+    prompt, count = some_prompt(20), 20
+    expected = greedy(model, prompt, count)
+    target = CausalLMTarget(model)
+    for drafter in drafters([*prompt, *expected]):
+        output, _, _ = generate(target, drafter, prompt, count, references=[expected[3:12]])
+        assert output == expected
+    assert greedy(model, prompt, count) == expected  # the model itself was left as it was
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_sampled_text_is_that_of_plain_decoding_with_its_seed(name: str) -> None:
+    model = tiny_model(name, "sdpa", F64)
+    sampler = Sampler(seed=9, temperature=0.8, top_p=0.95, repetition_penalty=1.1)
+    prompt = some_prompt(15, seed=2)
+    story = list(prompt)
+    for _ in range(16):
+        story.append(sampler.draw(own_row(model, story), story))
+    target = CausalLMTarget(model)
+    for drafter in drafters(story):
+        output, rounds, _ = generate(target, drafter, prompt, 16, sampler=sampler)
+        assert output == story[15:]
+        if isinstance(drafter, Oracle):
+            assert len(rounds) <= 3
+
+
+@each_attention
+@pytest.mark.parametrize("name", NAMED)
+def test_the_texts_of_a_ragged_batch_are_those_that_generate_says_to_each(
+    name: str, attention: str
+) -> None:
+    """Lengths, limits and drafters differ, so rows end at different times."""
+    model = tiny_model(name, attention)
+    target = CausalLMTarget(model)
+    prompts = [some_prompt(length, seed=length) for length in (3, 26, 9, 1, 14)]
+    limits = [14, 5, 1, 9, 11]
+    expected = [greedy(model, prompt, limit) for prompt, limit in zip(prompts, limits, strict=True)]
+    drafter_list = [
+        Oracle([*prompts[0], *expected[0]], VOCAB, siblings=2),
+        make_drafter("anpd:branches=2"),
+        RandomTrees(VOCAB, seed=3),
+        Oracle([*prompts[3], *expected[3]], VOCAB),
+        make_drafter("pld"),
+    ]
+    generations = [
+        Generation(prompt, drafter, Stopping(limit))
+        for prompt, drafter, limit in zip(prompts, drafter_list, limits, strict=True)
+    ]
+    play(target, generations, budget=9)
+    assert [generation.output for generation in generations] == expected
+
+
+def test_a_model_in_bfloat16_is_driven_too() -> None:
+    model = tiny_model("llama", "sdpa", torch.bfloat16)
+    target = CausalLMTarget(model)
+    text, tree = some_prompt(20), random_tree(random.Random(1), 9)
+    target.sync([text])
+    (rows,) = target.score([tree])
+    assert gap(rows.float(), own_rows(model, text, tree).float()) < 0.05
+
+
+# ---- the cache ----
+
+
+@pytest.fixture(scope="module")
+def small() -> PreTrainedModel:
+    return new_model("llama", "sdpa", F64, num_hidden_layers=2)
+
+
+# Three symbols and shared beginnings: synced texts often continue, extend or cut cached ones.
+some_texts = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), min_size=1, max_size=4)
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_after_any_history_the_cache_is_as_good_as_a_fresh_one(
+    small: PreTrainedModel, data: st.DataObject
+) -> None:
+    """Syncs, passes with any trees, commits of any paths, passes that nobody commits."""
+    target = CausalLMTarget(small, check=False)
+    contexts: list[list[int]] = []
+    for step in range(data.draw(st.integers(1, 6))):
+        if step == 0 or data.draw(st.booleans()):
+            contexts = data.draw(some_texts)
+            target.sync(contexts)
+        some = [data.draw(trees(max_size=6, vocab_size=3)) for _ in contexts]
+        fresh = CausalLMTarget(small, check=False)
+        fresh.sync(contexts)
+        scored, expected = target.score(some), fresh.score(some)
+        for rows, fresh_rows, tree in zip(scored, expected, some, strict=True):
+            assert rows.shape == (len(tree) + 1, VOCAB)
+            assert gap(rows, fresh_rows) < 1e-10
+        if data.draw(st.booleans()):
+            paths = []
+            for tree in some:
+                nodes = tree.path_to(data.draw(st.integers(ROOT, len(tree) - 1)))
+                bonus = data.draw(st.integers(0, 2))
+                paths.append(Path(nodes, (*(tree.tokens[node] for node in nodes), bonus)))
+            target.commit(paths)
+            contexts = [[*text, *path.tokens] for text, path in zip(contexts, paths, strict=True)]
+    for text, rows in zip(contexts, target.score([EMPTY] * len(contexts)), strict=True):
+        assert gap(rows, own_row(small, text)[None]) < 1e-10
+
+
+def test_growing_beyond_its_capacity_keeps_what_the_cache_holds(small: PreTrainedModel) -> None:
+    """Capacity comes in steps of some hundred slots."""
+    target = CausalLMTarget(small)
+    text = some_prompt(230)
+    target.sync([text])
+    tree = random_tree(random.Random(0), 60)  # its slots cross the first step
+    (rows,) = target.score([tree])
+    deepest = max(range(60), key=tree.depths.__getitem__)
+    nodes = tree.path_to(deepest)
+    target.commit([Path(nodes, (*(tree.tokens[node] for node in nodes), 5))])
+    text += [*token_path(tree, deepest), 5]
+    (rows,) = target.score([Tree.chain([1, 2])])
+    assert gap(rows, own_rows(small, text, Tree.chain([1, 2]))) < 1e-10
+
+
+def test_the_next_turn_reads_only_what_is_new(small: PreTrainedModel) -> None:
+    target = CausalLMTarget(small)
+    prompt = some_prompt(40)
+    output, _, _ = generate(target, make_drafter("anpd"), prompt, 10)
+    question = [1, 2, 3, 4, 5]
+    second = [*prompt, *output, *question]
+    with watched(small) as passes:
+        again, _, _ = generate(target, make_drafter("plain"), second, 4)
+    # The last token of the output is the old root: it was said, but never read.
+    assert passes.widths == [1 + len(question), 1, 1, 1]
+    assert again == greedy(small, second, 4)
+
+
+def test_a_text_that_was_cut_or_changed_is_read_from_there(small: PreTrainedModel) -> None:
+    target = CausalLMTarget(small)
+    prompt = some_prompt(40)
+    generate(target, make_drafter("anpd"), prompt, 10)
+    for changed, unread in ((prompt[:25], 1), ([*prompt[:25], 63, 9, 9], 4), (prompt[:12], 1)):
+        with watched(small) as passes:
+            target.sync([changed])
+            (rows,) = target.score([EMPTY])
+        assert passes.widths == [min(unread, len(changed))]
+        assert gap(rows, own_row(small, changed)[None]) < 1e-10
+
+
+def test_the_same_text_again_reads_its_last_token_alone(small: PreTrainedModel) -> None:
+    target = CausalLMTarget(small)
+    prompt = some_prompt(30)
+    for first in (30, 1, 1):
+        with watched(small) as passes:
+            output, _, _ = generate(target, make_drafter("plain"), prompt, 3)
+        assert passes.widths == [first, 1, 1]
+        assert output == greedy(small, prompt, 3)
+
+
+def test_a_batch_that_shares_a_prefix_reads_it_from_one_cached_text(
+    small: PreTrainedModel,
+) -> None:
+    target = CausalLMTarget(small)
+    system = some_prompt(30)
+    target.sync([[*system, 1]])
+    target.score([EMPTY])
+    target.commit([Path((), (2,))])
+    texts = [[*system, 5, 6], [*system, 7], [*system, 8, 9, 10]]
+    with watched(small) as passes:
+        target.sync(texts)
+        scored = target.score([EMPTY, Tree.chain([4]), EMPTY])
+    assert passes.shapes == [(3, 3)]
+    for text, rows in zip(texts, scored, strict=True):
+        assert gap(rows[:1], own_row(small, text)[None]) < 1e-10
+
+
+def test_rows_may_change_places_multiply_and_go(small: PreTrainedModel) -> None:
+    target = CausalLMTarget(small)
+    one, two, three = some_prompt(8, seed=1), some_prompt(15, seed=2), some_prompt(11, seed=3)
+    for texts in ([one, two, three], [three, one], [one, one, two], [two], [two, two, two, one]):
+        with watched(small) as passes:
+            target.sync(texts)
+            scored = target.score([EMPTY] * len(texts))
+        for text, rows in zip(texts, scored, strict=True):
+            assert gap(rows, own_row(small, text)[None]) < 1e-10
+        assert len(passes.widths) == 1
+        target.commit([Path((), (1,)) for _ in texts])
+
+
+def test_two_conversations_may_take_turns_on_one_target(small: PreTrainedModel) -> None:
+    target = CausalLMTarget(small)
+    texts = [some_prompt(12, seed=1), some_prompt(17, seed=2)]
+    for _ in range(3):
+        for text in texts:
+            output, _, _ = generate(target, make_drafter("anpd"), text, 5)
+            assert output == greedy(small, text, 5)
+            text += [*output, 3, 1]
+
+
+def test_a_text_like_that_of_the_self_check_is_scored_like_any_other() -> None:
+    """The self-check leaves its text in the cache."""
+    model = tiny_model("llama", "sdpa", F64)
+    target = CausalLMTarget(model)
+    for length in range(1, 12):
+        text = [(7 + 31 * step) % VOCAB for step in range(length)]
+        target.sync([text])
+        assert gap(target.score([EMPTY])[0], own_row(model, text)[None]) < 1e-10
+
+
+# ---- prompts in chunks ----
+
+
+@pytest.mark.parametrize("length", [1, 3, 4, 5, 8, 9, 13, 30])
+def test_a_long_prompt_is_read_in_chunks(
+    small: PreTrainedModel, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    monkeypatch.setattr(causal_lm, "PREFILL_CHUNK", 4)
+    target = CausalLMTarget(small, check=False)
+    prompt = some_prompt(length)
+    with watched(small) as passes:
+        output, _, _ = generate(target, make_drafter("plain"), prompt, 5)
+    assert output == greedy(small, prompt, 5)
+    assert max(passes.widths) <= 4
+    assert sum(passes.widths) == length + 4
+
+
+def test_a_ragged_batch_is_read_in_chunks(
+    small: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short texts of the batch are done while long ones are still being read."""
+    monkeypatch.setattr(causal_lm, "PREFILL_CHUNK", 4)
+    target = CausalLMTarget(small, check=False)
+    prompts = [some_prompt(length, seed=length) for length in (1, 30, 4, 5, 17)]
+    expected = [greedy(small, prompt, 6) for prompt in prompts]
+    generations = [Generation(prompt, make_drafter("anpd"), Stopping(6)) for prompt in prompts]
+    play(target, generations)
+    assert [generation.output for generation in generations] == expected
+
+
+@pytest.mark.parametrize("name", ["mistral", "gemma3", "gpt2"])
+def test_chunks_and_windows_go_together(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(causal_lm, "PREFILL_CHUNK", 4)
+    model = tiny_model(name, "sdpa", F64)
+    prompt = some_prompt(27)
+    expected = greedy(model, prompt, 8)
+    for drafter in drafters([*prompt, *expected]):
+        assert generate(CausalLMTarget(model), drafter, prompt, 8)[0] == expected
+
+
+# ---- virtual tokens ----
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])
+def test_virtual_tokens_are_scored_by_their_own_embeddings(name: str) -> None:
+    model = tiny_model(name, "sdpa", F64)
+    virtual = torch.randn(3, 32, dtype=F64, generator=torch.Generator().manual_seed(4))
+    target = CausalLMTarget(model, virtual_embeddings=virtual)
+    assert target.capabilities == {"virtual_tokens"}
+    text = some_prompt(14)
+    tree = Tree((5, VOCAB + 2, VOCAB, 7, VOCAB + 1), (-1, 0, -1, 2, 3))
+    target.sync([text])
+    (rows,) = target.score([tree])
+    embed = model.get_input_embeddings()
+    for node in range(ROOT, len(tree)):
+        parts = [
+            virtual[token - VOCAB] if token >= VOCAB else embed(torch.tensor(token))
+            for token in [*text, *token_path(tree, node)]
+        ]
+        with torch.no_grad():
+            own = model(inputs_embeds=torch.stack(parts)[None], use_cache=False).logits[0, -1]
+        assert gap(rows[node + 1], own) < 1e-9
+
+
+def test_virtual_tokens_are_never_said(small: PreTrainedModel) -> None:
+    virtual = torch.randn(4, 32, generator=torch.Generator().manual_seed(4))
+    target = CausalLMTarget(small, virtual_embeddings=virtual)
+    prompt = some_prompt(12)
+    expected = greedy(small, prompt, 12)
+    for drafter in (
+        RandomTrees(VOCAB, seed=2, beyond=4),
+        Oracle([*prompt, *expected], VOCAB, virtual=3),
+    ):
+        assert generate(target, drafter, prompt, 12, budget=20)[0] == expected
+
+
+def test_virtual_tokens_without_embeddings_are_refused(small: PreTrainedModel) -> None:
+    target = CausalLMTarget(small)
+    assert target.capabilities == frozenset()
+    target.sync([[1, 2, 3]])
+    with pytest.raises(UsageError, match="given no embeddings for them: pass virtual_embeddings"):
+        target.score([Tree.chain([VOCAB])])
+
+
+def test_a_virtual_token_beyond_the_given_embeddings_is_refused(small: PreTrainedModel) -> None:
+    """On a GPU an index out of range is no exception but the end of the process."""
+    target = CausalLMTarget(small, virtual_embeddings=torch.zeros(2, 32))
+    target.sync([[1, 2, 3]])
+    with pytest.raises(UsageError, match=f"{VOCAB + 2}"):
+        target.score([Tree.chain([VOCAB + 2])])
+
+
+# ---- limits and devices ----
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_a_text_may_fill_the_models_context_to_the_last_position(name: str) -> None:
+    """Learned positions end there: a guess beyond would be an index out of range."""
+    longest = {"llama": {"max_position_embeddings": 32}, "gpt2": {"n_positions": 32}}[name]
+    model = new_model(name, "sdpa", F64, **longest)
+    target = CausalLMTarget(model)
+    assert target.max_context == 32
+    prompt = some_prompt(20)
+    expected = greedy(model, prompt, 12)
+    for drafter in drafters([*prompt, *expected, *[1] * 50]):
+        output, _, reason = generate(target, drafter, prompt, 1000)
+        assert output == expected
+        assert reason == "length"
+
+
+def test_a_model_placed_by_a_device_map_is_driven(
+    small: PreTrainedModel, tmp_path: FilePath
+) -> None:
+    small.save_pretrained(tmp_path)
+    prompt = some_prompt(12)
+    expected = greedy(small, prompt, 10)
+    placed = AutoModelForCausalLM.from_pretrained(tmp_path, device_map={"": "cpu"}, dtype=F64)
+    assert generate(CausalLMTarget(placed), make_drafter("anpd"), prompt, 10)[0] == expected
+    # With more than one entry accelerate wraps every module, as it does over several GPUs.
+    places = {name: "cpu" for name, _ in placed.model.named_children()}
+    split = dispatch_model(
+        placed,
+        {"lm_head": "cpu", **{f"model.{name}": at for name, at in places.items()}},
+        force_hooks=True,
+    )
+    assert hasattr(split.model.layers, "_hf_hook")
+    assert generate(CausalLMTarget(split), make_drafter("anpd"), prompt, 10)[0] == expected
+
+
+def test_a_model_whose_weights_wait_on_disk_is_driven(
+    small: PreTrainedModel, tmp_path: FilePath
+) -> None:
+    """Offloaded weights are on the device "meta", where no input must be sent."""
+    small.save_pretrained(tmp_path / "model")
+    offloaded = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "model", device_map={"": "disk"}, dtype=F64, offload_folder=tmp_path / "offload"
+    )
+    prompt = some_prompt(12)
+    output, _, _ = generate(CausalLMTarget(offloaded), make_drafter("anpd"), prompt, 10)
+    assert output == greedy(small, prompt, 10)
+
+
+# ---- models that cannot be driven ----
+
+
+def t5() -> PreTrainedModel:
+    config = T5Config(vocab_size=VOCAB, d_model=32, d_kv=8, d_ff=48, num_layers=1, num_heads=4)
+    return T5ForConditionalGeneration(config).eval()
+
+
+def flex() -> PreTrainedModel:
+    model = new_model("llama")
+    model.config._attn_implementation = "flex_attention"
+    return model
+
+
+def training() -> PreTrainedModel:
+    return new_model("llama").train()
+
+
+def mamba() -> PreTrainedModel:
+    return new_model("mamba", "eager")
+
+
+def linear() -> PreTrainedModel:
+    return new_model("qwen3_next")
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (t5, "^T5ForConditionalGeneration is an encoder-decoder model"),
+        (mamba, "^MambaForCausalLM keeps a recurrent state"),
+        (linear, "^Qwen3NextForCausalLM (keeps a recurrent state|has layers of type linear)"),
+        (flex, "^LlamaForCausalLM runs attention 'flex_attention'"),
+        (training, r"^LlamaForCausalLM is in training mode.*call model\.eval\(\)"),
+    ],
+)
+@pytest.mark.parametrize("check", [False, True])
+def test_a_model_that_cannot_be_driven_is_refused_with_the_reason(
+    make: Any, reason: str, check: bool
+) -> None:
+    """Without the trial as well: what a configuration tells needs no trial."""
+    with pytest.raises(ModelError, match=reason):
+        CausalLMTarget(make(), check=check)
+
+
+class IgnoresMask(LlamaForCausalLM):
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        kwargs.pop("attention_mask", None)
+        return super().forward(*args, **kwargs)
+
+
+class IgnoresPositions(LlamaForCausalLM):
+    """Counts cache slots instead, as RoFormer does: wrong for all nodes but those of a chain."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        kwargs.pop("position_ids", None)
+        return super().forward(*args, **kwargs)
+
+
+class IgnoresCache(LlamaForCausalLM):
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        cache = kwargs.pop("past_key_values", None)
+        mask = kwargs.get("attention_mask")
+        if cache is not None and mask is not None:
+            width = kwargs["input_ids"].shape[1]
+            kwargs["attention_mask"] = mask[..., -width:]
+        return super().forward(*args, **kwargs)
+
+
+class SeesSiblings(LlamaForCausalLM):
+    """Lets every row of a pass attend to all rows before it."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        mask = kwargs.get("attention_mask")
+        if mask is not None:
+            width, slots = mask.shape[-2:]
+            causal = torch.ones(width, slots, dtype=torch.bool).tril(slots - width)
+            kwargs["attention_mask"] = mask.masked_fill(causal, 0.0)
+        return super().forward(*args, **kwargs)
+
+
+@pytest.mark.parametrize("strength", [1.0, 0.25])
+@pytest.mark.parametrize("dtype", [F32, F64, torch.bfloat16])
+@pytest.mark.parametrize("kind", [IgnoresMask, IgnoresPositions, IgnoresCache, SeesSiblings])
+def test_a_model_that_does_not_do_as_told_fails_the_self_check(
+    kind: type[LlamaForCausalLM], dtype: torch.dtype, strength: float
+) -> None:
+    """Also where positions and masks move the logits by a tenth only, and weights are rough."""
+    model = new_model("llama", "sdpa", F32, kind)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() >= 2:
+                parameter.mul_(strength)
+    with pytest.raises(ModelError, match=f"^a tree pass of {kind.__name__} with sdpa attention"):
+        CausalLMTarget(model.to(dtype))
+
+
+def test_a_model_that_cannot_be_driven_is_never_driven_wrongly() -> None:
+    """GPT-Neo's local layers mask by cache slot, so siblings push a node's past out of the window,
+    and rows of a batch are misplaced. Refusing it is right; so is driving it rightly."""
+    model = tiny_model("gpt_neo", "eager")
+    prompt = some_prompt(25)
+    expected = greedy(model, prompt, 16)
+    try:
+        target = CausalLMTarget(model)
+    except ModelError:
+        return
+    drafter = Oracle([*prompt, *expected], VOCAB, siblings=3)
+    assert generate(target, drafter, prompt, 16)[0] == expected
+
+
+@pytest.mark.parametrize("length", [20, 31, 40])
+def test_a_rotary_embedding_that_changes_with_the_length_changes_no_text(length: int) -> None:
+    """Phi-3's "longrope" has other angles for a pass that reaches beyond its original context, so
+    a long guess would change the rows before it. Refused, cut off there, or right."""
+    model = tiny_model("phi3 longrope", "sdpa", F64)
+    prompt = some_prompt(length)
+    expected = greedy(model, prompt, 20)
+    try:
+        target = CausalLMTarget(model)
+        for drafter in drafters([*prompt, *expected]):
+            output, _, _ = generate(target, drafter, prompt, 20)
+            assert output == expected[: len(output)]
+    except (ModelError, UsageError):
+        return
+
+
+@pytest.mark.parametrize("dtype", [F32, F64])
+def test_single_precision_inside_a_model_in_double_is_not_taken_for_an_error(
+    dtype: torch.dtype,
+) -> None:
+    model = tiny_model("gptj", "eager", dtype)
+    prompt = some_prompt(20)
+    expected = greedy(model, prompt, 10)
+    output, _, _ = generate(CausalLMTarget(model), make_drafter("anpd"), prompt, 10)
+    assert output == expected

@@ -1,0 +1,224 @@
+"""The borders between rooms, and the size of things, read from the source itself."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import paceline
+
+ROOT = Path(paceline.__file__).parent
+MODULES = sorted(ROOT.rglob("*.py"))
+
+CORE = {"errors", "tree", "records", "protocols", "sampling", "stopping", "verify", "loop"}
+# What a room may import of paceline, besides itself.
+ALLOWED = {
+    "drafters": CORE,
+    "targets": CORE,
+    "models": {"errors"},
+    "references": {"errors"},
+}
+BACK_ENDS = {"transformers", "tokenizers", "huggingface_hub", "accelerate", "gguf", "safetensors"}
+
+FILE_LINES, FUNCTION_LINES = 300, 60
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def room_of(path: Path) -> str:
+    """The folder, or the module's own name at the top: "drafters", "tree", "__init__"."""
+    return path.relative_to(ROOT).with_suffix("").parts[0]
+
+
+def imported(path: Path) -> Iterator[tuple[str, int]]:
+    """Every module that is imported anywhere in the file, in functions and for types as well."""
+    package = ["paceline", *path.relative_to(ROOT).parts[:-1]]
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield base, node.lineno
+            yield from ((f"{base}.{alias.name}", node.lineno) for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            argument = node.args[0]
+            if isinstance(argument, ast.Constant):
+                yield str(argument.value), node.lineno
+
+
+def rooms_imported(path: Path) -> Iterator[tuple[str, str]]:
+    """The rooms of paceline that the file imports, each with where."""
+    for module, line in imported(path):
+        parts = module.split(".")
+        if parts[0] == "paceline" and len(parts) > 1:
+            where = f"{name_of(path)}:{line} imports {module}"
+            is_room = (ROOT / parts[1]).is_dir() or (ROOT / f"{parts[1]}.py").is_file()
+            yield (parts[1] if is_room else "__init__"), where
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def public_things(
+    body: list[ast.stmt],
+) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+    """Public classes and functions, and the public methods of the former."""
+    for node in body:
+        kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+        if isinstance(node, kinds) and not node.name.startswith("_"):
+            yield node
+            if isinstance(node, ast.ClassDef):
+                yield from public_things(node.body)
+
+
+def test_there_is_something_to_look_at() -> None:
+    """A wrong path would make every test below pass."""
+    names = {name_of(path) for path in MODULES}
+    assert {f"{module}.py" for module in CORE} <= names
+    assert {f"{room}/__init__.py" for room in ALLOWED} <= names
+    tree = next(path for path in MODULES if name_of(path) == "verify.py")
+    assert {room for room, _ in rooms_imported(tree)} == {"records", "sampling", "stopping", "tree"}
+
+
+def test_the_core_imports_nothing_of_paceline_but_the_core() -> None:
+    core = [path for path in MODULES if room_of(path) in CORE]
+    found = [where for path in core for room, where in rooms_imported(path) if room not in CORE]
+    assert found == []
+
+
+def test_the_core_knows_no_back_end() -> None:
+    """Not even for types: it runs on any target."""
+    found = [
+        f"{name_of(path)}:{line} imports {module}"
+        for path in MODULES
+        if room_of(path) in CORE
+        for module, line in imported(path)
+        if module.split(".")[0] in BACK_ENDS
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("room", ALLOWED)
+def test_a_room_imports_only_what_lies_below_it(room: str) -> None:
+    found = [
+        where
+        for path in MODULES
+        if room_of(path) == room
+        for other, where in rooms_imported(path)
+        if other not in ALLOWED[room] | {room}
+    ]
+    assert found == []
+
+
+def test_drafters_know_no_back_end() -> None:
+    found = [
+        f"{name_of(path)}:{line} imports {module}"
+        for path in MODULES
+        if room_of(path) == "drafters"
+        for module, line in imported(path)
+        if module.split(".")[0] in BACK_ENDS - {"safetensors", "huggingface_hub"}
+    ]
+    assert found == []
+
+
+def test_nothing_imports_the_command_line_but_its_entry() -> None:
+    found = [
+        where
+        for path in MODULES
+        if room_of(path) not in ("cli", "__main__")
+        for room, where in rooms_imported(path)
+        if room == "cli"
+    ]
+    assert found == []
+
+
+def test_only_the_command_line_and_the_package_itself_import_the_integrations() -> None:
+    found = [
+        where
+        for path in MODULES
+        if room_of(path) not in ("integrations", "cli", "__main__", "__init__")
+        for room, where in rooms_imported(path)
+        if room == "integrations"
+    ]
+    assert found == []
+
+
+def test_modules_do_not_import_one_another_in_a_circle() -> None:
+    """Rooms, and the modules at the top, form layers. The package itself only re-exports."""
+    edges: dict[str, set[str]] = {}
+    for path in MODULES:
+        room = room_of(path)
+        if room != "__init__":
+            others = {other for other, _ in rooms_imported(path)} - {room, "__init__"}
+            edges.setdefault(room, set()).update(others)
+    while free := [room for room, others in edges.items() if not others & edges.keys()]:
+        for room in free:
+            del edges[room]
+    assert edges == {}
+
+
+def test_only_the_command_line_prints() -> None:
+    found = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in MODULES
+        if room_of(path) not in ("cli", "__main__")
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "print"
+    ]
+    assert found == []
+
+
+def test_no_code_of_strangers_is_run() -> None:
+    """`trust_remote_code=True` runs whatever a model's repository holds."""
+    found = []
+    for path in MODULES:
+        for node in ast.walk(parsed(path)):
+            trusted = isinstance(node, ast.keyword) and node.arg == "trust_remote_code"
+            if trusted and not (isinstance(node.value, ast.Constant) and node.value.value is False):
+                found.append(f"{name_of(path)}:{node.value.lineno}")
+            if isinstance(node, ast.Dict):
+                for key, value in zip(node.keys, node.values, strict=True):
+                    named = isinstance(key, ast.Constant) and key.value == "trust_remote_code"
+                    if named and not (isinstance(value, ast.Constant) and value.value is False):
+                        found.append(f"{name_of(path)}:{node.lineno}")
+    assert found == []
+
+
+def test_everything_public_says_what_it_is() -> None:
+    found = []
+    for path in MODULES:
+        module = parsed(path)
+        if not ast.get_docstring(module):
+            found.append(name_of(path))
+        found += [
+            f"{name_of(path)}:{thing.lineno} {thing.name}"
+            for thing in public_things(module.body)
+            if not ast.get_docstring(thing)
+        ]
+    assert found == []
+
+
+def test_files_and_functions_fit_into_a_head() -> None:
+    found = []
+    for path in MODULES:
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        if lines > FILE_LINES:
+            found.append(f"{name_of(path)} has {lines} lines")
+        for function in functions(parsed(path)):
+            length = (function.end_lineno or function.lineno) - function.lineno + 1
+            if length > FUNCTION_LINES:
+                found.append(f"{name_of(path)}:{function.lineno} {function.name} has {length}")
+    assert found == []
