@@ -50,10 +50,12 @@ def warped(sampler: Sampler, row: torch.Tensor, context: list[int]) -> torch.Ten
     return scores[0]
 
 
-# Whole and half numbers make ties; -inf is what grammars and suppressed tokens leave.
+# Whole and half numbers make ties, neighbouring ones make ties when divided by a temperature;
+# -inf is what grammars and suppressed tokens leave.
+NEXT = 1.0 + 2**-23
 logit_rows = st.lists(
     st.one_of(
-        st.sampled_from([-math.inf, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0]),
+        st.sampled_from([-math.inf, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, NEXT, 2.0]),
         st.floats(-20, 20, width=32),
     ),
     min_size=2,
@@ -64,7 +66,7 @@ warping_samplers = st.builds(
     Sampler,
     temperature=st.sampled_from([0.1, 0.7, 1.0, 1.3, 5.0]),
     top_k=st.sampled_from([None, 1, 2, 5, 100]),
-    top_p=st.sampled_from([None, 1e-6, 0.1, 0.5, 0.9, 0.999, 1.0]),
+    top_p=st.sampled_from([None, 1e-9, 1e-6, 0.1, 0.5, 0.9, 0.999, 1.0]),
     min_p=st.sampled_from([None, 0.0, 0.05, 0.5, 1.0]),
     repetition_penalty=st.sampled_from([None, 0.5, 1.0, 1.3]),
 )

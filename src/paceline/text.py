@@ -70,14 +70,18 @@ class OutputText:
         return pieces
 
     def _decode(self, complete: bool) -> str:
-        before = self._tokenizer.decode(
-            self._ids[self._anchor : self._decoded], skip_special_tokens=True
-        )
-        now = self._tokenizer.decode(self._ids[self._anchor :], skip_special_tokens=True)
+        before = self._read(self._ids[self._anchor : self._decoded])
+        now = self._read(self._ids[self._anchor :])
         if complete and now.endswith(_INCOMPLETE):
             return ""
         self._anchor, self._decoded = self._decoded, len(self._ids)
-        return str(now[len(before) :])
+        return now[len(before) :]
+
+    def _read(self, ids: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode(
+            ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return text
 
     def _extend(self, new: str) -> None:
         searched = len(self.text)

@@ -257,18 +257,37 @@ def test_after_any_history_the_cache_is_as_good_as_a_fresh_one(
 
 
 def test_growing_beyond_its_capacity_keeps_what_the_cache_holds(small: PreTrainedModel) -> None:
-    """Capacity comes in steps of some hundred slots."""
+    """Capacity comes in steps of some hundred slots: the passes below grow it several times."""
     target = CausalLMTarget(small)
-    text = some_prompt(230)
+    rng = random.Random(0)
+    text = some_prompt(100)
     target.sync([text])
-    tree = random_tree(random.Random(0), 60)  # its slots cross the first step
-    (rows,) = target.score([tree])
-    deepest = max(range(60), key=tree.depths.__getitem__)
-    nodes = tree.path_to(deepest)
-    target.commit([Path(nodes, (*(tree.tokens[node] for node in nodes), 5))])
-    text += [*token_path(tree, deepest), 5]
-    (rows,) = target.score([Tree.chain([1, 2])])
-    assert gap(rows, own_rows(small, text, Tree.chain([1, 2]))) < 1e-10
+    for _ in range(6):
+        tree = random_tree(rng, 60)
+        (rows,) = target.score([tree])
+        assert gap(rows[:1], own_row(small, text)[None]) < 1e-10
+        assert gap(rows[-1:], own_row(small, [*text, *token_path(tree, 59)])[None]) < 1e-10
+        guessed = [rng.randrange(VOCAB) for _ in range(40)]
+        target.score([Tree.chain(guessed)])
+        target.commit([Path(tuple(range(40)), (*guessed, 5))])
+        text += [*guessed, 5]
+
+
+def test_logits_are_computed_for_the_root_and_its_tree_and_not_for_the_prompt(
+    small: PreTrainedModel,
+) -> None:
+    """Over a large vocabulary the logits of a long prompt would take gigabytes."""
+    sizes: list[int] = []
+    handle = small.lm_head.register_forward_pre_hook(
+        lambda module, args: sizes.append(args[0].shape[1])
+    )
+    target = CausalLMTarget(small, check=False)
+    target.sync([some_prompt(90)])
+    target.score([Tree.chain([1, 2, 3])])
+    target.sync([some_prompt(90, seed=1), some_prompt(50, seed=2)])
+    target.score([Tree.chain([1, 2, 3]), EMPTY])
+    handle.remove()
+    assert sizes == [4, 4 + 1]
 
 
 def test_the_next_turn_reads_only_what_is_new(small: PreTrainedModel) -> None:

@@ -8,6 +8,7 @@ import typer
 from rich.table import Table
 
 from paceline.cli.common import interruptible, note, output_console, writing
+from paceline.errors import ModelError
 
 app = typer.Typer(
     help="List, fetch, locate and remove the models that have an alias.", no_args_is_help=True
@@ -66,4 +67,6 @@ def remove(name: Name) -> None:
     from paceline.models import remove as delete
 
     freed = delete(name)
+    if not freed:
+        raise ModelError(f"{name} is not on this machine: there is nothing to remove")
     note(f"removed {name}, {freed / 1e6:.0f} MB freed")
