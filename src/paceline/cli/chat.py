@@ -52,8 +52,7 @@ def chat(
     session.options = session.options.with_(**options)
     if not session.tokenizer.chat_template:
         raise UsageError(f"{model} has no chat template: use 'paceline generate' instead")
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="replace")
+    _prepare_input()
     common.note(_HELP)
     _converse(session, references, show_drafts)
 
@@ -85,10 +84,18 @@ def _converse(session: Session, references: list[str], show_drafts: bool) -> Non
                 common.note(summary(completion))
 
 
+def _prepare_input() -> None:
+    """Let `input` edit lines, take long ones, and take pasted lines as one message."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
+    with suppress(ImportError):  # Windows has no readline
+        import readline
+
+        readline.parse_and_bind("set enable-bracketed-paste on")
+
+
 def _ask() -> str:
-    """The user's next line, "/quit" where there is none. No prompt where nobody types."""
-    with suppress(ImportError):  # Windows has none
-        import readline  # noqa: F401 - `input` edits lines and takes long ones with it
+    """The user's next message, "/quit" where there is none. No prompt where nobody types."""
     typed = sys.stdin.isatty()
     try:
         return input("> " if typed else "").strip()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from paceline.errors import UsageError
 
@@ -70,17 +71,21 @@ StoreOption = Annotated[
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
+def interruptible(at_once: bool = True) -> Iterator[None]:
     """Ctrl-C ends the body with KeyboardInterrupt, and with nothing else.
 
-    Modules that are being imported swallow the interrupt, or make an error of their own of it.
+    at_once: otherwise only after the body has come to its end, if it is pressed no second time.
+
+    Modules that are being imported swallow the interrupt, or make an error of their own of it; and
+    what is written half-way would be written twice.
     """
     interrupted = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal interrupted
-        interrupted = True
-        raise KeyboardInterrupt
+        now, interrupted = at_once or interrupted, True
+        if now:
+            raise KeyboardInterrupt
 
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield  # whoever started the process wants none
@@ -215,11 +220,23 @@ def output_console() -> Console:
     return Console(highlight=False, markup=False, emoji=False)
 
 
+def print_table(table: Table) -> None:
+    """Print a table as a result; what finds no room in a column is folded, and never cut off."""
+    console = output_console()
+    # Below 80 columns nothing fits; and without a terminal a row is one line, for `grep` and `awk`.
+    console.width = max(console.width, 80) if console.is_terminal else 200
+    for column in table.columns:
+        column.overflow = "fold"
+    with writing("the table"):
+        console.print(table)
+
+
 def error_console() -> Console:
     """Where bars, notes and statistics go, so that standard output holds results alone."""
     return Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def note(text: str, style: str = "dim") -> None:
-    """One line on standard error, left to the terminal to wrap."""
-    error_console().print(text, style=style, soft_wrap=True)
+    """One line on standard error, between words where a terminal has to break it."""
+    console = error_console()
+    console.print(text, style=style, soft_wrap=not console.is_terminal)

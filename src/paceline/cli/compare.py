@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -65,12 +64,10 @@ def compare(
     common.check_writable(json_file)
     session = common.open_session(model, "plain", threads=threads, device=device, dtype=dtype)
     result = _run(session, prompts, names, options, repeats)
-    console = common.output_console()
-    with common.writing("the tables"):
-        console.print(_table(result))
-        if len(prompts) > 1:
-            console.print(_prompt_table(result))
-        _print_mismatches(console, result)
+    common.print_table(_table(result))
+    if len(prompts) > 1:
+        common.print_table(_prompt_table(result))
+    _print_mismatches(result)
     if json_file is not None:
         report = _report(session, model, prompts, options | {"repeats": repeats}, result)
         common.write_text(json_file, json.dumps(report, ensure_ascii=False, indent=2) + "\n")
@@ -162,7 +159,8 @@ def _prompt_table(result: Comparison) -> Table:
     return table
 
 
-def _print_mismatches(console: Console, result: Comparison) -> None:
+def _print_mismatches(result: Comparison) -> None:
+    console = common.output_console()
     for name, report in result.methods.items():
         for found in report.mismatches:
             gap = "-" if found.logit_gap is None else f"{found.logit_gap:.2e}"

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from paceline.cli.common import interruptible, note, output_console, writing
+from paceline.cli.common import interruptible, note, print_table
 from paceline.errors import ModelError
 
 app = typer.Typer(
@@ -35,8 +35,7 @@ def list_() -> None:
             info.licence,
             info.description,
         )
-    with writing("the table"):
-        output_console().print(table)
+    print_table(table)
 
 
 @app.command()

@@ -21,8 +21,9 @@ def print_stream(stream: Stream, console: Console, show_drafts: bool) -> Complet
     written = 0
     with suppress(KeyboardInterrupt):
         for chunk in stream:
-            _write(console, chunk.text, DRAFTED if show_drafts and chunk.drafted else "none")
-            written += len(chunk.text)
+            with common.interruptible(at_once=False):
+                _write(console, chunk.text, DRAFTED if show_drafts and chunk.drafted else "none")
+                written += len(chunk.text)
     completion = stream.completion
     # What was held back where the generation was broken off.
     _write(console, completion.text[written:] + "\n")

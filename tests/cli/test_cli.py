@@ -1,0 +1,797 @@
+"""The command line as its user meets it: what is printed where, exit codes, Ctrl-C."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import string
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from tests.tiny import byte_tokenizer
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import paceline
+from paceline.cli import main
+from paceline.cli.common import interruptible
+from paceline.cli.compare import split_methods
+from paceline.cli.show import print_stream
+from paceline.models import ModelStore, load_causal_lm
+from paceline.records import Stats
+from paceline.session import Chunk, Completion
+
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass
+class Result:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def notes(self) -> list[str]:
+        """The lines on standard error that are not blank."""
+        return [line for line in self.err.splitlines() if line.strip()]
+
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run `paceline` in this process."""
+
+    def run(*words: object, stdin: str | bytes = b"") -> Result:
+        typed = stdin.encode() if isinstance(stdin, str) else stdin
+        monkeypatch.setattr(sys, "argv", ["paceline", *map(str, words)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed), encoding="utf-8"))
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Result(int(ended.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a random model that greedily writes printable ASCII, and never ends."""
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    tokenizer = byte_tokenizer()
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        initializer_range=0.4,
+    )
+    model = LlamaForCausalLM(config)
+    printable = set(tokenizer(string.ascii_letters + string.digits + " :[]\t\r").input_ids)
+    with torch.no_grad():
+        for token in set(range(len(tokenizer))) - printable:
+            model.lm_head.weight[token] = 0
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def untemplated(tiny: Path) -> Path:
+    """The same model without a chat template."""
+    folder = tiny.parent / "untemplated"
+    shutil.copytree(tiny, folder)
+    byte_tokenizer(template=None).save_pretrained(folder)
+    (folder / "chat_template.jinja").unlink()
+    return folder
+
+
+def greedy(folder: Path, messages: Sequence[dict[str, str]] | str, count: int) -> str:
+    """What the library writes, to compare with what the command prints."""
+    session = paceline.load(str(folder), "plain")
+    return session.generate(messages, max_new_tokens=count).text
+
+
+def asked(*texts: str) -> list[dict[str, str]]:
+    """A conversation, the user first."""
+    roles = ("user", "assistant")
+    return [{"role": roles[place % 2], "content": text} for place, text in enumerate(texts)]
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+# What cannot be done.
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> dict[str, object]:
+    """Names for the placeholders of the commands below."""
+    folder = tmp_path_factory.mktemp("places")
+    (folder / "latin").write_bytes(b"caf\xe9")
+    (folder / "junk.db").write_bytes(b"this is no database " * 100)
+    (folder / "list.jsonl").write_text('{"prompt": "x"}\n["y"]\n', encoding="utf-8")
+    (folder / "good.jsonl").write_text('{"prompt": "x"}\n', encoding="utf-8")
+    (folder / "twins.jsonl").write_text('{"id": "a", "prompt": "x"}\n' * 2, encoding="utf-8")
+    return {"dir": folder, "tiny": tiny, "long": "x" * 5000}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        # Words that are no command or option.
+        ("frobnicate", "No such command"),
+        ("generate hi --frobnicate", "No such option"),
+        ("generate hi there", "unexpected extra argument"),
+        ("generate hi --model", "requires an argument"),
+        ("generate hi -n many", "--max-new-tokens"),
+        ("generate hi --threads 0", "--threads"),
+        ("generate hi --limit 0", "--limit"),
+        ("compare --limit 0", "--limit"),
+        ("compare --repeats 0", "--repeats"),
+        ("models path", "Missing argument"),
+        ("models frobnicate", "No such command"),
+        # Models.
+        ("generate hi --model smolm2-135m", "unknown model 'smolm2-135m' (did you mean"),
+        ("generate hi --model nonsense", "unknown model 'nonsense': use one of"),
+        ("generate hi --model [/b]:smile:", "unknown model '[/b]:smile:'"),
+        ("generate hi --model {dir}", "no config.json"),
+        ("generate hi --model {dir}/junk.db", "unknown model"),
+        ("chat --model nonsense", "unknown model"),
+        ("compare --model nonsense", "unknown model"),
+        ("models path nonsense", "unknown model"),
+        ("models pull smollm2", "did you mean"),
+        ("models remove nonsense", "unknown model"),
+        # Methods.
+        ("generate hi --method anpdd", "unknown method 'anpdd' (did you mean anpd?)"),
+        ("generate hi --method anpd:q=3", "no setting 'q'"),
+        ("generate hi --method anpd:n", "cannot read 'n'"),
+        ("generate hi --method anpd:n=x", "anpd:n must be a whole number, got 'x'"),
+        ("generate hi --method anpd:n=0", "n must be a whole number >= 2, got 0"),
+        ("chat --method nonsense", "unknown method"),
+        ("compare --methods plain,lmla", "did you mean llma"),
+        ("compare --methods n=5", "unknown method 'n=5'"),
+        ("compare --methods ,", "at least one method"),
+        # Settings of the request.
+        ("generate hi -n 0", "max_new_tokens must be at least 1, got 0"),
+        ("generate hi -n -3", "max_new_tokens must be at least 1, got -3"),
+        ("chat -n 0", "max_new_tokens must be at least 1"),
+        ("compare -n 0", "max_new_tokens must be at least 1"),
+        ("generate hi --temperature -1", "temperature must be a number >= 0"),
+        ("generate hi --temperature nan", "temperature must be a number >= 0"),
+        ("generate hi --temperature inf", "temperature must be a number >= 0"),
+        ("generate hi --top-p 2", "top_p must be in (0, 1]"),
+        ("generate hi --min-p -1", "min_p must be in [0, 1]"),
+        ("generate hi --top-k 0", "top_k must be >= 1"),
+        ("generate hi --budget -1", "budget must be at least 0"),
+        # Prompts and references.
+        ("generate", "either a prompt or --prompt-file"),
+        ("generate hi --prompt-file {dir}/good.jsonl", "either a prompt or --prompt-file"),
+        ("compare hi --prompt-file {dir}/good.jsonl", "either a prompt or --prompt-file"),
+        ("generate -", "the prompt is empty"),
+        ("generate --prompt-file {dir}/missing", "cannot read the prompt file"),
+        ("generate --prompt-file {dir}", "cannot read the prompt file"),
+        ("generate --prompt-file {dir}/latin", "not UTF-8"),
+        ("generate --prompt-file {dir}/list.jsonl", "list.jsonl, line 2 is not a JSON object"),
+        ("compare --prompt-file {dir}/list.jsonl", "list.jsonl, line 2 is not a JSON object"),
+        ("compare --prompt-file {dir}/twins.jsonl --model {tiny}", "'a' is the id of several"),
+        ("generate hi --reference {dir}/missing", "cannot read the reference file"),
+        ("generate hi --reference {dir}", "cannot read the reference file"),
+        ("chat --reference {dir}/latin", "not UTF-8"),
+        ("generate {long} --model {tiny}", "but the model's context is 4096"),
+        # Files to write, and devices.
+        ("generate hi --model {tiny} --json {dir}", "cannot write"),
+        ("generate hi --model {tiny} --json {dir}/good.jsonl/below", "cannot write"),
+        ("compare hi --model {tiny} --json {dir}", "cannot write"),
+        ("generate hi --model {tiny} --store {dir}", "cannot use the reference store"),
+        ("generate hi --model {tiny} --store {dir}/junk.db", "no SQLite database"),
+        ("store info {dir}/missing.db", "there is no store"),
+        ("store info {dir}/junk.db", "no SQLite database"),
+        ("store clear {dir}/missing.db", "there is no store"),
+        ("store clear {dir}", "cannot use the reference store"),
+        ("generate hi --model {tiny} --device nonsense", "no device 'nonsense'"),
+        ("generate hi --model {tiny} --dtype int8", "dtype 'int8'"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence_and_exit_code_2(
+    command: Command, places: dict[str, object], words: str, expected: str
+) -> None:
+    result = command(*(word.format(**places) for word in words.split()))
+    assert result.code == 2
+    assert result.out == ""
+    (sentence,) = result.notes
+    assert sentence.startswith("error: ")
+    assert expected in sentence
+
+
+@pytest.mark.parametrize("prompt", ["", "  \n\t", "\udcff"])
+def test_a_prompt_without_text_is_refused(command: Command, prompt: str) -> None:
+    for words in (("generate", prompt), ("compare", prompt)):
+        result = command(*words)
+        assert (result.code, result.out, len(result.notes)) == (2, "", 1)
+        assert "error: the prompt is " in result.err
+
+
+@pytest.mark.parametrize("stdin", [b"", b" \n", b"caf\xe9"])
+def test_standard_input_without_text_is_refused(command: Command, stdin: bytes) -> None:
+    result = command("generate", "-", stdin=stdin)
+    assert (result.code, result.out, len(result.notes)) == (2, "", 1)
+    assert "error: the prompt is " in result.err
+
+
+def test_empty_words_are_refused(command: Command) -> None:
+    for words, expected in (
+        (("generate", "hi", "--stop", ""), "a stop string is empty"),
+        (("generate", "hi", "--model", ""), "unknown model ''"),
+        (("generate", "hi", "--method", ""), "unknown method ''"),
+        (("compare", "--methods", ""), "at least one method"),
+    ):
+        result = command(*words)
+        assert (result.code, result.out, len(result.notes)) == (2, "", 1)
+        assert expected in result.err
+
+
+def test_a_failed_command_leaves_no_result_file(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "result.json"
+    assert command("generate", "hi", "--model", tmp_path, "--json", path).code == 2
+    assert not path.exists()
+    path.write_text("[1]", encoding="utf-8")
+    assert command("generate", "hi", "--model", tmp_path, "--json", path).code == 2
+    assert path.read_text(encoding="utf-8") == "[1]"
+
+
+COMMANDS = (
+    *("", "generate", "chat", "compare", "store", "store info", "store clear"),
+    *("models", "models list", "models pull", "models path", "models remove"),
+)
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_every_command_explains_itself(command: Command, words: str) -> None:
+    result = command(*words.split(), "--help")
+    assert (result.code, result.err) == (0, "")
+    assert f"paceline {words}".strip() in result.out
+    assert "Usage" in result.out
+
+
+def test_the_version_is_printed(command: Command) -> None:
+    assert command("--version") == Result(0, f"paceline {paceline.__version__}\n", "")
+
+
+@pytest.mark.parametrize("words", [(), ("models",), ("store",)])
+def test_a_command_group_alone_shows_its_help(command: Command, words: tuple[str, ...]) -> None:
+    result = command(*words)
+    assert "Commands" in result.out
+    assert result.err == ""
+
+
+# Output as it is.
+
+
+class Told(Iterator[Chunk]):
+    """A stream that tells what it is given, and is broken off where it ends with None."""
+
+    def __init__(self, *texts: str | None) -> None:
+        self.text = "".join(text or "" for text in texts)
+        self._chunks = iter(
+            [text and Chunk(text, place % 2 == 1) for place, text in enumerate(texts)]
+        )
+
+    def __next__(self) -> Chunk:
+        chunk = next(self._chunks)
+        if chunk is None:
+            raise KeyboardInterrupt
+        return chunk
+
+    @property
+    def completion(self) -> Completion:
+        return Completion(self.text, [], "length", Stats(), 1)
+
+
+STRANGE = (
+    "a\tb ",
+    ":smile: [bold]",
+    "x\r\ny\x07\x08\x0c ",
+    "é 你好 🚲 \x1b[31m",
+    "z" * 3000,
+    " \n\n",
+)
+
+
+@pytest.mark.parametrize("show_drafts", [False, True])
+def test_text_is_printed_character_for_character(show_drafts: bool) -> None:
+    file = io.StringIO(newline="")
+    print_stream(Told(*STRANGE), Console(file=file, width=40), show_drafts)  # type: ignore[arg-type]
+    assert file.getvalue() == "".join(STRANGE) + "\n"
+
+
+def test_drafted_text_is_green_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    texts = ("one ", "two\t", "three\n", "four")
+    file = io.StringIO(newline="")
+    console = Console(file=file, width=40, force_terminal=True, color_system="standard")
+    print_stream(Told(*texts), console, show_drafts=True)  # type: ignore[arg-type]
+    assert file.getvalue() == "one \x1b[32mtwo\t\x1b[0mthree\n\x1b[32mfour\x1b[0m\n"
+
+
+def test_what_was_held_back_is_printed_where_a_text_is_broken_off() -> None:
+    stream = Told("one ", "two ", None, "held back")
+    file = io.StringIO(newline="")
+    print_stream(stream, Console(file=file), False)  # type: ignore[arg-type]
+    assert file.getvalue() == "one two held back\n"
+
+
+def test_a_terminal_without_unicode_loses_no_more_than_a_character(
+    command: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("generate", "hello", "-m", tiny, "-n", 30, "--temperature", 8)
+    text = command(*words).out
+    assert not text.isascii()
+    ascii_only = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(ascii_only, "ascii", newline=""))
+    result = command(*words)
+    assert (result.code, len(result.notes)) == (0, 1)
+    assert ascii_only.getvalue() == text.encode("ascii", "replace")
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("plain,anpd:n=4,k=5,llma", ["plain", "anpd:n=4,k=5", "llma"]),
+        ("anpd:n=4, k=5 , llma:n=2", ["anpd:n=4,k=5", "llma:n=2"]),
+        (" plain ,, pld,", ["plain", "pld"]),
+        ("anpd", ["anpd"]),
+    ],
+)
+def test_settings_stay_with_their_method(text: str, names: list[str]) -> None:
+    assert split_methods(text) == names
+
+
+# generate
+
+
+def test_generate_prints_the_text_and_writes_the_record(
+    command: Command, tiny: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "below" / "result.json"
+    result = command("generate", "hello", "-m", tiny, "-n", 40, "--json", path)
+    text = greedy(tiny, asked("hello"), 40)
+    assert (result.code, result.out) == (0, text + "\n")
+    (summary,) = result.notes
+    assert summary.startswith("[40 tokens in ")
+    assert summary.endswith("ended by: length]")
+    (record,) = read_json(path)
+    assert record["id"] == "prompt"
+    assert record["text"] == text
+    assert byte_tokenizer().decode(record["tokens"]) == text
+    assert record["finish_reason"] == "length"
+    assert record["prompt_tokens"] == len("<user>hello\n<assistant>")
+    assert record["rounds"] == sum(record["acceptance_histogram"].values()) <= 40
+    assert record["mean_acceptance_length"] == 40 / record["rounds"]
+    assert record["tokens_per_second"] == pytest.approx(40 / sum(record["seconds"].values()))
+
+
+def test_generate_reads_standard_input_as_it_stands(command: Command, tiny: Path) -> None:
+    words = ("--raw", "-m", tiny, "-n", 12)
+    for text in ("plain words", " naïve 你好 🚲\n\n", "- x"):
+        piped = command("generate", "-", *words, stdin=text)
+        assert piped.out == greedy(tiny, text, 12) + "\n"
+        assert command("generate", *words, "--", text).out == piped.out
+
+
+def test_generate_answers_a_file_of_prompts(command: Command, tiny: Path, tmp_path: Path) -> None:
+    prompts, path = tmp_path / "prompts.jsonl", tmp_path / "result.json"
+    records = [{"id": "talk", "turns": ["hello", "go on"]}, {"prompt": "once"}, {"prompt": "no"}]
+    prompts.write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
+    words = ("generate", "--prompt-file", prompts, "-m", tiny, "-n", 9, "--json", path)
+    result = command(*words, "--limit", 2)
+    first = greedy(tiny, asked("hello"), 9)
+    second = greedy(tiny, asked("hello", first, "go on"), 9)
+    texts = [first, second, greedy(tiny, "once", 9)]
+    assert (result.code, result.out) == (0, "".join(f"{text}\n" for text in texts))
+    written = [(record["id"], record["text"]) for record in read_json(path)]
+    assert written == list(zip(("talk", "talk", "2"), texts, strict=True))
+    assert len(result.notes) == 3
+
+
+def test_generate_keeps_what_was_done_before_an_error(
+    command: Command, tiny: Path, tmp_path: Path
+) -> None:
+    prompts, path = tmp_path / "prompts.jsonl", tmp_path / "result.json"
+    records = [{"prompt": "once"}, {"prompt": "x" * 5000}, {"prompt": "twice"}]
+    prompts.write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
+    result = command("generate", "--prompt-file", prompts, "-m", tiny, "-n", 5, "--json", path)
+    assert result.code == 2
+    assert result.notes[-1].startswith("error: the prompt has 5000 tokens")
+    assert [record["id"] for record in read_json(path)] == ["1"]
+
+
+def test_generate_works_without_a_chat_template(
+    command: Command, tiny: Path, untemplated: Path
+) -> None:
+    result = command("generate", "hello", "-m", untemplated, "-n", 9)
+    assert (result.code, result.out) == (0, greedy(tiny, "hello", 9) + "\n")
+
+
+def test_references_save_rounds_and_change_nothing(
+    command: Command, tiny: Path, tmp_path: Path
+) -> None:
+    reference, path = tmp_path / "reference.txt", tmp_path / "result.json"
+    words = ("generate", "hello", "-m", tiny, "-n", 40, "--method", "llma", "--json", path)
+    alone = command(*words)
+    rounds = read_json(path)[0]["rounds"]
+    reference.write_text(alone.out, encoding="utf-8", newline="")
+    helped = command(*words, "--reference", reference)
+    assert helped.out == alone.out
+    assert read_json(path)[0]["rounds"] < rounds
+
+
+def test_a_stop_string_ends_the_output(command: Command, tiny: Path) -> None:
+    text = greedy(tiny, asked("hello"), 40)
+    stop = text[20:22]
+    result = command("generate", "hello", "-m", tiny, "-n", 40, "--stop", "never", "--stop", stop)
+    assert result.out == text[: text.find(stop)] + "\n"
+    assert "ended by: stop" in result.err
+
+
+def test_a_seed_decides_the_text(command: Command, tiny: Path) -> None:
+    words = ("generate", "hello", "-m", tiny, "-n", 40, "--temperature", 1.5)
+    first = command(*words, "--seed", 7)
+    assert command(*words, "--seed", 7, "--method", "plain").out == first.out
+    assert command(*words, "--seed", -8, "--method", "plain").out != first.out
+
+
+def test_colours_are_for_terminals_only(
+    command: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("generate", "hello", "-m", tiny, "-n", 60, "--show-drafts")
+    plain = command(*words)
+    assert "\x1b" not in plain.out
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    coloured = command(*words)
+    assert "\x1b[32m" in coloured.out
+    assert ANSI.sub("", coloured.out) == plain.out
+
+
+def test_a_store_keeps_answers_until_it_is_cleared(
+    command: Command, tiny: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "answers.db"
+    words = ("generate", "tell me a story", "-m", tiny, "-n", 40, "--method", "llma")
+    first = command(*words, "--store", path)
+    second = command(*words, "--store", path)
+    assert first.out == second.out
+    rounds = [re.search(r"; (\d+) rounds", result.err) for result in (first, second)]
+    assert int(rounds[1][1]) < int(rounds[0][1])  # type: ignore[index]
+    info = command("store", "info", path)
+    assert info.out.startswith(f"{path}: 1 answers, ")
+    cleared = command("store", "clear", path)
+    assert (cleared.code, cleared.out) == (0, "")
+    assert "1 entries removed" in cleared.err
+    assert ": 0 answers" in command("store", "info", path).out
+
+
+# chat
+
+
+def test_chat_continues_a_conversation_until_it_is_cleared(command: Command, tiny: Path) -> None:
+    talk = "hello\n\n  hello \n/clear\nhello\n/quit\nnever\n"
+    result = command("chat", "-m", tiny, "-n", 9, stdin=talk)
+    first = greedy(tiny, asked("hello"), 9)
+    second = greedy(tiny, asked("hello", first, "hello"), 9)
+    assert first != second
+    assert (result.code, result.out) == (0, f"{first}\n{second}\n{first}\n")
+    assert "/clear" in result.notes[0]
+    assert len(result.notes) == 1 + 3
+
+
+def test_chat_ends_with_its_input_and_hides_figures(command: Command, tiny: Path) -> None:
+    result = command("chat", "-m", tiny, "-n", 5, stdin="/stats\nhello\n/stats\n/what\nhello")
+    assert result.code == 0
+    assert len(result.out.splitlines()) == 2
+    assert [line[0] for line in result.notes] == ["T", "T", "["]
+    assert command("chat", "-m", tiny).out == ""
+
+
+def test_chat_reads_bytes_that_are_no_text(command: Command, tiny: Path) -> None:
+    result = command("chat", "-m", tiny, "-n", 5, stdin=b"caf\xe9\n")
+    assert (result.code, len(result.out.splitlines())) == (0, 1)
+
+
+def test_chat_needs_a_chat_template(command: Command, untemplated: Path) -> None:
+    result = command("chat", "-m", untemplated, stdin="hello\n")
+    assert (result.code, result.out, len(result.notes)) == (2, "", 1)
+    assert "no chat template" in result.err
+
+
+def test_a_message_beyond_the_context_is_refused(command: Command, tiny: Path) -> None:
+    result = command("chat", "-m", tiny, "-n", 5, stdin="hello\n" + "x" * 5000 + "\n")
+    assert (result.code, len(result.out.splitlines())) == (2, 1)
+    assert "the model's context is 4096" in result.notes[-1]
+
+
+# compare
+
+
+def test_compare_reports_every_method(command: Command, tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    methods = "plain,anpd:n=4,k=5,llma"
+    words = ("compare", "-m", tiny, "-n", 8, "--repeats", 1, "--methods", methods, "--json", path)
+    result = command(*words)
+    assert result.code == 0
+    for part in ("plain", "anpd:n=4,k=5", "llma", "question", "documents", "1.00x", "yes"):
+        assert part in result.out
+    report = read_json(path)
+    assert report["command"] == "paceline " + " ".join(map(str, words))
+    assert {"processor", "cores", "threads", "device", "system"} <= set(report["machine"])
+    assert {"paceline", "torch", "transformers", "numpy"} <= set(report["versions"])
+    assert report["model"] == {"name": str(tiny), "fingerprint": load_causal_lm(str(tiny))[2]}
+    assert report["options"]["repeats"] == 1
+    assert [prompt["task"] for prompt in report["prompts"]] == [
+        "chat",
+        "summarization",
+        "code_edit",
+        "rag",
+    ]
+    assert [entry["method"] for entry in report["methods"]] == ["plain", "anpd:n=4,k=5", "llma"]
+    for entry in report["methods"]:
+        assert (entry["identical"], entry["mismatches"], entry["tokens"]) == (True, [], 32)
+        assert set(entry["speedup_per_prompt"]) == {prompt["id"] for prompt in report["prompts"]}
+    assert report["methods"][0]["speedup"] == 1.0
+
+
+def test_compare_prints_names_as_they_are(command: Command, tiny: Path, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    names = ("[/b]", "[bold]x", ":smile:")
+    prompts.write_text(
+        "".join(json.dumps({"id": name, "prompt": "hi"}) + "\n" for name in names), encoding="utf-8"
+    )
+    words = ("-m", tiny, "-n", 3, "--repeats", 1, "--methods", "anpd")
+    result = command("compare", "--prompt-file", prompts, *words)
+    assert result.code == 0
+    assert all(name in result.out for name in names)
+
+
+# models
+
+
+def test_an_empty_cache_holds_no_model(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "none"))
+    listed = command("models", "list")
+    assert listed.code == 0
+    for alias in ModelStore().aliases:
+        (line,) = [line for line in listed.out.splitlines() if f" {alias} " in line]
+        assert " no " in line
+    for words in (("path",), ("remove",)):
+        result = command("models", *words, "smollm2-135m")
+        assert (result.code, result.out, len(result.notes)) == (2, "", 1)
+        assert "is not on this machine" in result.err
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_a_narrow_terminal_cuts_nothing_off(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "none"))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = ANSI.sub("", command("models", "list").out).splitlines()
+    assert max(map(len, lines)) <= max(columns, 80)
+    cells = "".join(line.split("│")[-2] for line in lines if "│" in line)
+    described = "".join(alias.description for alias in ModelStore().aliases.values())
+    assert "".join(cells.split()) == "".join(described.split())
+
+
+# Processes of their own: Ctrl-C, pipes, the module as a command.
+
+
+def start(*words: object, **settings: Any) -> subprocess.Popen[bytes]:
+    """`python -m paceline` in the background."""
+    return subprocess.Popen(
+        [sys.executable, *map(str, words)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **settings,
+    )
+
+
+def finish(process: subprocess.Popen[bytes], stdin: bytes = b"") -> tuple[str, str]:
+    """Wait for its end; returns what was not read yet of stdout and stderr."""
+    out, err = process.communicate(stdin, timeout=120)
+    return out.decode(errors="replace"), err.decode(errors="replace")
+
+
+def test_ctrl_c_ends_generate_with_what_there_is(tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    process = start("-m", "paceline", "generate", "hello", "-m", tiny, "-n", 4000, "--json", path)
+    assert process.stdout is not None
+    began = process.stdout.read(3).decode()
+    process.send_signal(signal.SIGINT)
+    out, err = finish(process)
+    assert process.returncode == 130
+    (record,) = read_json(path)
+    assert (began + out).removesuffix("\n") == record["text"]
+    assert record["finish_reason"] == "interrupted"
+    assert 3 <= len(record["tokens"]) < 4000
+    (summary,) = err.split("\n")[:-1][-1:]
+    assert summary.endswith("ended by: interrupted]")
+    assert "Traceback" not in err
+
+
+def test_ctrl_c_in_a_chat_returns_to_the_prompt(tiny: Path) -> None:
+    process = start("-m", "paceline", "chat", "-m", tiny, "-n", 3000)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b"hello\n")
+    process.stdin.flush()
+    began = process.stdout.read(3).decode()
+    process.send_signal(signal.SIGINT)
+    # The next message is answered, for as long as nobody interrupts again.
+    rest = process.stdout.readline().decode()
+    process.stdin.write(b"/clear\nhello\n")
+    process.stdin.flush()
+    again = process.stdout.read(3).decode()
+    process.send_signal(signal.SIGINT)
+    out, err = finish(process, b"/quit\n")
+    assert process.returncode == 0
+    assert began == again
+    assert len(rest) < 3000
+    assert out.endswith("\n")
+    assert err.count("ended by: interrupted]") == 2
+    assert "Traceback" not in err
+
+
+def test_ctrl_c_ends_compare(tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    # The progress bar of a terminal tells that the comparison has begun.
+    process = start(
+        *("-m", "paceline", "compare", "hello", "-m", tiny, "-n", 3000, "--json", path),
+        env=os.environ | {"FORCE_COLOR": "1", "TERM": "xterm"},
+    )
+    assert process.stderr is not None
+    seen = b""
+    while b"comparing" not in seen:
+        seen += process.stderr.read(1)
+    process.send_signal(signal.SIGINT)
+    out, err = finish(process)
+    assert process.returncode == 130
+    assert out == ""
+    assert "Traceback" not in err
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("module", ["numpy.linalg", "torch", "transformers.utils"])
+def test_ctrl_c_ends_loading(tiny: Path, module: str) -> None:
+    # Python tells on standard error what it has imported, this module among others.
+    process = start("-X", "importtime", "-m", "paceline", "generate", "hello", "-m", tiny)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.decode().split("|")[-1].strip().startswith(module):
+            process.send_signal(signal.SIGINT)
+            break
+    out, err = finish(process)
+    assert (process.returncode, out) == (130, "")
+    assert [line for line in err.splitlines() if not line.startswith("import time:")] == []
+
+
+@pytest.mark.parametrize("outcome", ["swallowed", "mistaken", "raised"])
+def test_an_interrupt_while_loading_is_nothing_else(outcome: str) -> None:
+    def load() -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            if outcome == "mistaken":
+                raise ImportError("your installation is broken") from None
+            if outcome == "raised":
+                raise
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), interruptible():
+        load()
+    assert signal.getsignal(signal.SIGINT) is before
+    with interruptible():
+        pass
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_interrupt_can_wait_for_what_is_under_way() -> None:
+    done = []
+
+    def write(interrupts: int) -> None:
+        for _ in range(interrupts):
+            signal.raise_signal(signal.SIGINT)
+        done.append(interrupts)
+
+    with pytest.raises(KeyboardInterrupt), interruptible(at_once=False):
+        write(1)
+    with pytest.raises(KeyboardInterrupt), interruptible(at_once=False):
+        write(2)
+    assert done == [1]
+
+
+def test_an_error_while_loading_stays_what_it_is() -> None:
+    with pytest.raises(ImportError), interruptible():
+        raise ImportError
+
+
+def test_a_reader_that_has_enough_is_no_error(tiny: Path) -> None:
+    process = start("-m", "paceline", "generate", "hello", "-m", tiny, "-n", 3000)
+    assert process.stdout is not None
+    assert len(process.stdout.read(5)) == 5
+    process.stdout.close()
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.stderr is not None
+    err = process.stderr.read().decode()
+    assert process.wait(timeout=120) != 130
+    assert "Traceback" not in err
+    assert "rror" not in err
+
+
+def test_without_a_network_a_hub_model_is_one_sentence() -> None:
+    process = start(
+        *("-m", "paceline", "generate", "hi", "-m", "nobody/nothing"),
+        env=os.environ | {"HF_HUB_OFFLINE": "1"},
+    )
+    out, err = finish(process)
+    assert (process.returncode, out) == (2, "")
+    assert "error: cannot reach the model hub to get nobody/nothing" in err
+    assert len(err.strip().splitlines()) == 1
+
+
+# The default model.
+
+
+@pytest.mark.model
+def test_the_default_model_writes_the_same_with_every_method(command: Command) -> None:
+    texts = {
+        command("generate", "Count from one to ten.", "-n", 24, "--method", method).out
+        for method in ("plain", "anpd")
+    }
+    assert len(texts) == 1
+    assert len(texts.pop()) > 20
+
+
+@pytest.mark.model
+def test_a_prompt_longer_than_the_context_is_refused(command: Command) -> None:
+    result = command("generate", "-", stdin="word " * 9000)
+    assert (result.code, result.out, len(result.notes)) == (2, "", 1)
+    assert "but the model's context is 8192: shorten the prompt" in result.err
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("size", [0, 100, 1 << 20])
+def test_weights_cut_short_are_refused(command: Command, tmp_path: Path, size: int) -> None:
+    folder = tmp_path / "copy"
+    original = paceline.models.pull(paceline.models.DEFAULT_MODEL)
+    shutil.copytree(original, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    with (original / "model.safetensors").open("rb") as weights:
+        (folder / "model.safetensors").write_bytes(weights.read(size))
+    result = command("generate", "hi", "-m", folder)
+    assert (result.code, result.out, len(result.notes)) == (2, "", 1)
+    assert "damaged" in result.err

@@ -1,0 +1,104 @@
+"""The embedded default model: the text of transformers, from every method."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import paceline
+from paceline.drafters import make_drafter
+from paceline.loop import Generation, decode
+from paceline.prompts import demo_prompts
+from paceline.sampling import Sampler
+from paceline.session import Session
+from paceline.stopping import Stopping
+
+pytestmark = pytest.mark.model
+
+METHODS = ["plain", "anpd", "anpd:branches=2", "llma", "pld"]
+NEW_TOKENS = 24
+
+
+@pytest.fixture(scope="module")
+def session() -> Session:
+    return paceline.load("smollm2-135m", "plain")
+
+
+@pytest.fixture(scope="module")
+def prompts(session: Session) -> dict[str, list[int]]:
+    return {
+        prompt.id: session.encode([{"role": "user", "content": prompt.turns[0]}])
+        for prompt in demo_prompts()
+    }
+
+
+def write(
+    session: Session, method: str, prompts: list[list[int]], sampler: Sampler | None = None
+) -> list[list[int]]:
+    generations = [
+        Generation(
+            prompt,
+            make_drafter(method),
+            Stopping(NEW_TOKENS, session.eos_ids),
+            sampler or Sampler(),
+            [prompts[0]],
+        )
+        for prompt in prompts
+    ]
+    for _ in decode(session.target, generations):
+        pass
+    return [generation.output for generation in generations]
+
+
+def test_greedy_text_is_that_of_transformers(
+    session: Session, prompts: dict[str, list[int]]
+) -> None:
+    for name, prompt in prompts.items():
+        generated = session.target.model.generate(  # type: ignore[attr-defined]
+            torch.tensor([prompt]), max_new_tokens=NEW_TOKENS, do_sample=False
+        )[0, len(prompt) :].tolist()
+        for method in METHODS:
+            assert write(session, method, [prompt]) == [generated], (name, method)
+
+
+def test_sampled_text_is_that_of_plain_decoding(
+    session: Session, prompts: dict[str, list[int]]
+) -> None:
+    sampler = Sampler(seed=11, temperature=0.8, top_p=0.95, repetition_penalty=1.1)
+    prompt = prompts["code-edit"]
+    plain = write(session, "plain", [prompt], sampler)
+    for method in METHODS[1:]:
+        assert write(session, method, [prompt], sampler) == plain, method
+
+
+def test_a_ragged_batch_is_its_texts_one_by_one(
+    session: Session, prompts: dict[str, list[int]]
+) -> None:
+    several = list(prompts.values())[:3]
+    single = [write(session, "plain", [prompt])[0] for prompt in several]
+    assert write(session, "anpd", several) == single
+
+
+def test_a_second_turn_reads_only_what_is_new(session: Session) -> None:
+    messages = [{"role": "user", "content": "Name three colours."}]
+    first = session.generate(messages, max_new_tokens=12)
+    messages += [
+        {"role": "assistant", "content": first.text},
+        {"role": "user", "content": "And three animals."},
+    ]
+    rows: list[int] = []
+    handle = session.target.model.register_forward_pre_hook(  # type: ignore[attr-defined]
+        lambda module, args, kwargs: rows.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    second = session.generate(messages, max_new_tokens=4)
+    handle.remove()
+    assert rows[0] < second.prompt_tokens - first.prompt_tokens
+    fresh = paceline.load("smollm2-135m", "plain").generate(messages, max_new_tokens=4)
+    assert second.tokens == fresh.tokens
+
+
+def test_text_and_stream_agree_with_the_tokenizer(session: Session) -> None:
+    stream = session.stream("Bicycle in Chinese is 自行车, in Japanese", max_new_tokens=16)
+    text = "".join(chunk.text for chunk in stream)
+    done = stream.completion
+    assert text == done.text == session.tokenizer.decode(done.tokens, skip_special_tokens=True)
