@@ -327,6 +327,7 @@ def test_turns_of_raw_text_are_one_text(starts: list[Start], template: bool) -> 
     result = compare(session, [prompt], ["a"], GREEDY, repeats=1)
     assert (starts[-1].method, starts[-1].context) == ("a", session.encode("hello\n\ngo on"))
     assert list(result.methods["a"].speedups) == ["joined"]
+    assert count_trials(session, [prompt], ["a"], 3) == 2 * 3
 
 
 def test_references_reach_every_method(

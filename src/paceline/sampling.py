@@ -88,7 +88,7 @@ class Sampler:
             return int(scores.argmax())
         scores = self.warp(scores)
         noise = torch.from_numpy(gumbel(self.seed, len(context), scores.numel()))
-        return int((scores.double() + noise.to(scores.device)).argmax())
+        return int((scores.cpu().double() + noise).argmax())
 
     def process(self, row: torch.Tensor, context: Sequence[int]) -> torch.Tensor:
         """Penalties and processors, which apply when decoding greedily too: [vocabulary] fp32."""

@@ -49,6 +49,6 @@ class Stopping:
             self.reason = "eos"
         elif any(stopped):
             self.reason = "stop"
-        elif self.remaining == 0:
+        elif self.remaining <= 0:
             self.reason = "length"
         return self.reason is not None

@@ -51,14 +51,22 @@ class Result:
 Command = Callable[..., Result]
 
 
+class Typed(io.TextIOWrapper):
+    """Standard input at a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """Run `paceline` in this process."""
 
-    def run(*words: object, stdin: str | bytes = b"") -> Result:
-        typed = stdin.encode() if isinstance(stdin, str) else stdin
+    def run(*words: object, stdin: str | bytes = b"", terminal: bool = False) -> Result:
+        given = io.BytesIO(stdin.encode() if isinstance(stdin, str) else stdin)
         monkeypatch.setattr(sys, "argv", ["paceline", *map(str, words)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed), encoding="utf-8"))
+        kind = Typed if terminal else io.TextIOWrapper
+        monkeypatch.setattr(sys, "stdin", kind(given, encoding="utf-8"))
         with pytest.raises(SystemExit) as ended:
             main()
         return Result(int(ended.value.code or 0), *capsys.readouterr())
@@ -417,12 +425,12 @@ def test_generate_keeps_what_was_done_before_an_error(
     command: Command, tiny: Path, tmp_path: Path
 ) -> None:
     prompts, path = tmp_path / "prompts.jsonl", tmp_path / "result.json"
-    records = [{"prompt": "once"}, {"prompt": "x" * 5000}, {"prompt": "twice"}]
+    records = [{"prompt": "once"}, {"turns": ["talk", "x" * 5000]}, {"prompt": "twice"}]
     prompts.write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
     result = command("generate", "--prompt-file", prompts, "-m", tiny, "-n", 5, "--json", path)
     assert result.code == 2
-    assert result.notes[-1].startswith("error: the prompt has 5000 tokens")
-    assert [record["id"] for record in read_json(path)] == ["1"]
+    assert result.notes[-1].startswith("error: the prompt has 50")
+    assert [record["id"] for record in read_json(path)] == ["1", "2"]
 
 
 def test_generate_works_without_a_chat_template(
@@ -531,6 +539,16 @@ def test_a_message_beyond_the_context_is_refused(command: Command, tiny: Path) -
     assert "the model's context is 4096" in result.notes[-1]
 
 
+def test_at_a_terminal_a_chat_goes_on_after_an_error(command: Command, tiny: Path) -> None:
+    talk = "x" * 5000 + "\nhello\n"
+    result = command("chat", "-m", tiny, "-n", 9, stdin=talk, terminal=True)
+    assert result.code == 0
+    assert result.out == f"> > {greedy(tiny, asked('hello'), 9)}\n> \n"
+    (error,) = [line for line in result.notes if line.startswith("error: ")]
+    assert "the model's context is 4096" in error
+    assert "/clear starts anew" in error
+
+
 # compare
 
 
@@ -609,14 +627,14 @@ def test_a_narrow_terminal_cuts_nothing_off(
 # Processes of their own: Ctrl-C, pipes, the module as a command.
 
 
-def start(*words: object, **settings: Any) -> subprocess.Popen[bytes]:
-    """`python -m paceline` in the background."""
+def start(*words: object, **environment: str) -> subprocess.Popen[bytes]:
+    """Python in the background; several threads would only get in the way of other tests."""
     return subprocess.Popen(
         [sys.executable, *map(str, words)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        **settings,
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
     )
 
 
@@ -671,7 +689,8 @@ def test_ctrl_c_ends_compare(tiny: Path, tmp_path: Path) -> None:
     # The progress bar of a terminal tells that the comparison has begun.
     process = start(
         *("-m", "paceline", "compare", "hello", "-m", tiny, "-n", 3000, "--json", path),
-        env=os.environ | {"FORCE_COLOR": "1", "TERM": "xterm"},
+        FORCE_COLOR="1",
+        TERM="xterm",
     )
     assert process.stderr is not None
     seen = b""
@@ -754,10 +773,7 @@ def test_a_reader_that_has_enough_is_no_error(tiny: Path) -> None:
 
 
 def test_without_a_network_a_hub_model_is_one_sentence() -> None:
-    process = start(
-        *("-m", "paceline", "generate", "hi", "-m", "nobody/nothing"),
-        env=os.environ | {"HF_HUB_OFFLINE": "1"},
-    )
+    process = start("-m", "paceline", "generate", "hi", "-m", "nobody/nothing", HF_HUB_OFFLINE="1")
     out, err = finish(process)
     assert (process.returncode, out) == (2, "")
     assert "error: cannot reach the model hub to get nobody/nothing" in err

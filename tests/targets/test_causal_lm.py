@@ -373,11 +373,12 @@ def test_two_conversations_may_take_turns_on_one_target(small: PreTrainedModel) 
             text += [*output, 3, 1]
 
 
-def test_a_text_like_that_of_the_self_check_is_scored_like_any_other() -> None:
-    """The self-check leaves its text in the cache."""
-    model = tiny_model("llama", "sdpa", F64)
-    target = CausalLMTarget(model)
-    for length in range(1, 12):
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma3"])
+def test_a_text_like_that_of_the_self_check_is_scored_like_any_other(name: str) -> None:
+    """What the self-check has read, perhaps through narrower windows, must not be reused."""
+    model = tiny_model(name, "sdpa", F64)
+    for length in (1, 4, 5, 9, 12):
+        target = CausalLMTarget(model)
         text = [(7 + 31 * step) % VOCAB for step in range(length)]
         target.sync([text])
         assert gap(target.score([EMPTY])[0], own_row(model, text)[None]) < 1e-10
@@ -680,6 +681,44 @@ def test_a_model_that_does_not_do_as_told_fails_the_self_check(
                 parameter.mul_(strength)
     with pytest.raises(ModelError, match=f"^a tree pass of {kind.__name__} with sdpa attention"):
         CausalLMTarget(model.to(dtype))
+
+
+def test_a_window_that_a_model_names_but_does_not_look_through_spoils_no_row() -> None:
+    """A stray "sliding_window" in a Llama's configuration, or Moshi's: it is wider than the texts
+    of the trial, so only a trial with a narrow window can tell who slides. Refusing is right too:
+    such a model's own `generate` drops what its forward would see."""
+    model = new_model("llama", "sdpa", F64, sliding_window=16)
+    text = some_prompt(30)
+    try:
+        target = CausalLMTarget(model)
+    except ModelError:
+        return
+    target.sync([text])
+    assert gap(target.score([EMPTY])[0], own_row(model, text)[None]) < 1e-10
+
+
+class Raises(LlamaForCausalLM):
+    error: type[Exception] = AssertionError
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        raise self.error("no such pass")
+
+
+@pytest.mark.parametrize("error", [AssertionError, KeyError, NotImplementedError, ValueError])
+def test_a_model_that_cannot_take_the_pass_is_refused_whatever_it_raises(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """XLM asserts, others raise what they like: a traceback tells a user nothing."""
+    monkeypatch.setattr(Raises, "error", error)
+    with pytest.raises(ModelError, match=rf"^Raises cannot be driven .*{error.__name__}"):
+        CausalLMTarget(new_model("llama", kind=Raises))
+
+
+def test_a_refusal_does_not_advise_what_is_the_case_already() -> None:
+    for attention, advised in (("sdpa", True), ("eager", False)):
+        with pytest.raises(ModelError) as refused:
+            CausalLMTarget(new_model("llama", attention, kind=IgnoresMask))
+        assert ('attn_implementation="eager"' in str(refused.value)) == advised
 
 
 def test_a_rotary_embedding_that_changes_with_the_length_limits_the_text() -> None:

@@ -53,7 +53,8 @@ BudgetOption = Annotated[
     int | None, typer.Option("--budget", help="Most tokens guessed per round.")
 ]
 ThreadsOption = Annotated[
-    int | None, typer.Option("--threads", min=1, help="CPU threads; default: torch's choice.")
+    int | None,
+    typer.Option("--threads", min=1, max=1024, help="CPU threads; default: torch's choice."),
 ]
 DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, …")]
 DtypeOption = Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16, float16.")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -61,6 +62,7 @@ def generate(
     try:
         for record in prompts:
             for completion in _answer(session, record, references, options, show_drafts):
+                common.note(summary(completion))
                 records.append(_as_json(record, completion))
                 if completion.finish_reason == "interrupted":
                     raise typer.Exit(130)
@@ -75,26 +77,21 @@ def _answer(
     references: list[str],
     options: dict[str, Any],
     show_drafts: bool,
-) -> list[Completion]:
+) -> Iterator[Completion]:
     """All turns of one record, the model's answers in between."""
     console = common.output_console()
     texts = [*references, *record.references]
     if record.raw or not session.tokenizer.chat_template:
         stream = session.stream("\n\n".join(record.turns), references=texts, **options)
-        completion = print_stream(stream, console, show_drafts)
-        common.note(summary(completion))
-        return [completion]
+        yield print_stream(stream, console, show_drafts)
+        return
     messages: list[dict[str, str]] = []
-    completions = []
     for turn in record.turns:
         messages.append({"role": "user", "content": turn})
         stream = session.stream(messages, references=texts, **options)
-        completions.append(print_stream(stream, console, show_drafts))
-        common.note(summary(completions[-1]))
-        if completions[-1].finish_reason == "interrupted":
-            break
-        messages.append({"role": "assistant", "content": completions[-1].text})
-    return completions
+        completion = print_stream(stream, console, show_drafts)
+        messages.append({"role": "assistant", "content": completion.text})
+        yield completion
 
 
 def _as_json(record: PromptRecord, completion: Completion) -> dict[str, Any]:

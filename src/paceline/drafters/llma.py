@@ -20,7 +20,7 @@ from typing import Literal
 from paceline.drafters.settings import at_least
 from paceline.drafters.suffix_index import Match, SuffixIndex
 from paceline.records import Round
-from paceline.tree import EMPTY, Tree
+from paceline.tree import Tree
 
 __all__ = ["Llma"]
 
@@ -73,7 +73,5 @@ class Llma:
 
     def propose(self, budget: int) -> Tree:
         """A chain of up to `k` tokens copied from the reference."""
-        if self._match.length < self.match_length:
-            return EMPTY
         count = min(self.copy_length, budget)
         return Tree.chain(self._index.continuation(self._match, count, minimum=self.match_length))

@@ -24,6 +24,7 @@ from paceline.targets.support import (
     attention_windows,
     check_supported,
     longest_context,
+    narrow_windows,
     self_check,
 )
 from paceline.tree import EMPTY, Tree
@@ -64,7 +65,12 @@ class CausalLMTarget:
         self._cached: list[list[int]] = []  # the tokens behind the cache's slots, per text
         self._pending: list[list[int]] = []  # to be read by the next pass, the root last
         if check:
-            self_check(self)
+            with narrow_windows(config):
+                self._windows = attention_windows(config)
+                self_check(self)
+            self._windows = attention_windows(config)
+            self._cache = TreeCache(config.num_hidden_layers)
+            self._cached, self._pending = [], []
 
     @property
     def device(self) -> torch.device:

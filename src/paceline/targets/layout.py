@@ -72,6 +72,9 @@ class PassLayout:
             view[:chain, cached:node] = np.tri(chain, dtype=np.bool_)
             view[chain:, cached:node] = True
             view[chain : chain + len(tree), node : node + len(tree)] = tree.ancestor_mask
+            # Padding sees itself: a row that sees nothing may turn to NaN, and 0 * NaN is NaN.
+            own = np.arange(self.width)
+            view[own, cached + own] = True
         if window is not None:
             visible &= self._within(slots, window)
         return visible

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,7 +16,13 @@ from paceline.tree import Tree
 if TYPE_CHECKING:
     from paceline.targets.causal_lm import CausalLMTarget
 
-__all__ = ["attention_windows", "check_supported", "longest_context", "self_check"]
+__all__ = [
+    "attention_windows",
+    "check_supported",
+    "longest_context",
+    "narrow_windows",
+    "self_check",
+]
 
 _FULL = "full_attention"
 _SLIDING = "sliding_attention"
@@ -22,8 +30,8 @@ _ATTENTION = ("sdpa", "eager")
 
 # Largest difference between the logits of a tree pass and those of the model's own forward that
 # rounding can explain, relative to how far the logits of a row are spread.
-_TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 6e-2}
-_TOLERANCE_FULL = 1e-4
+_EXACT = 1e-4
+_ROUGH = {torch.float16: 1.5e-2, torch.bfloat16: 8e-2}
 
 
 def check_supported(model: PreTrainedModel) -> None:
@@ -87,43 +95,65 @@ def self_check(target: CausalLMTarget) -> None:
 
     Raises ModelError where they differ by more than rounding, or the model refuses.
     """
-    model, vocab = target.model, target.vocab_size
-    ids = [(7 + 31 * step) % vocab for step in range(12)]
-    prompt, tree = ids[:5], Tree(tuple(ids[5:9]), (-1, -1, 0, 1))
-    next_root, last = ids[9], Tree.chain(ids[10:12])
+    model = target.model
+    tolerance = _tolerance(model.dtype)
+    # Rough arithmetic may flip an expert's choice here and there; an error hits the same rows
+    # every time, so they are told apart by the median of several trials.
+    trials = 1 if tolerance == _EXACT else 3
     try:
-        target.sync([prompt])
-        (branching,) = target.score([tree])
-        target.commit([Path((1, 3), (ids[6], ids[8], next_root))])
-        (chained,) = target.score([last])
-        texts = torch.tensor(
-            [
-                [*prompt, ids[5], ids[7], *[next_root] * 4],
-                [*prompt, ids[6], ids[8], next_root, *ids[10:12], 0],
-            ],
-            device=target.device,
-        )
-        plain = model(texts, use_cache=False).logits
-    except (TypeError, ValueError, RuntimeError, AttributeError, IndexError) as error:
+        gaps = torch.stack([_gaps(target, first=7 + 5 * trial) for trial in range(trials)])
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
         raise ModelError(
             f"{type(model).__name__} cannot be driven with a tree mask and explicit positions "
-            f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}): "
-            "choose another model"
+            f"({type(error).__name__}: {reason}): choose another model"
         ) from error
-    rows = torch.cat([branching, chained])
+    gap = float(gaps.median(dim=0).values.max())
+    if not gap <= tolerance:
+        attention = model.config._attn_implementation
+        advice = "choose" if attention == "eager" else 'try attn_implementation="eager", or'
+        raise ModelError(
+            f"a tree pass of {type(model).__name__} with {attention} attention differs from its "
+            f"plain forward by {gap:.1%}, more than rounding explains: {advice} another model"
+        )
+
+
+def _gaps(target: CausalLMTarget, first: int) -> torch.Tensor:
+    """[rows]: how far the target's rows are from the model's own, relative to their spread."""
+    ids = [(first + 31 * step) % target.vocab_size for step in range(12)]
+    prompt, tree, next_root = ids[:5], Tree(tuple(ids[5:9]), (-1, -1, 0, 1)), ids[9]
+    target.sync([prompt])
+    (branching,) = target.score([tree])
+    target.commit([Path((1, 3), (ids[6], ids[8], next_root))])
+    (chained,) = target.score([Tree.chain(ids[10:12])])
+    texts = [
+        [*prompt, ids[5], ids[7], *[next_root] * 4],
+        [*prompt, ids[6], ids[8], next_root, *ids[10:12], 0],
+    ]
+    plain = target.model(torch.tensor(texts, device=target.device), use_cache=False).logits.float()
+    rows = torch.cat([branching, chained]).float()
     expected = torch.stack(
         [plain[0, 4], plain[0, 5], plain[1, 5], plain[0, 6], plain[1, 6], *plain[1, 7:10]]
-    )
-    target.sync([prompt])
-    _compare(model, rows.float(), expected.float())
-
-
-def _compare(model: PreTrainedModel, rows: torch.Tensor, expected: torch.Tensor) -> None:
+    ).to(rows.device)
     spread = (expected - expected.mean(-1, keepdim=True)).norm(dim=-1).clamp(min=1e-6)
-    gap = float(((rows - expected).norm(dim=-1) / spread).max())
-    if not gap <= _TOLERANCE.get(model.dtype, _TOLERANCE_FULL):
-        raise ModelError(
-            f"a tree pass of {type(model).__name__} with {model.config._attn_implementation} "
-            f"attention differs from its plain forward by {gap:.1%}, more than rounding explains: "
-            'try attn_implementation="eager", or another model'
-        )
+    return (rows - expected).norm(dim=-1) / spread
+
+
+def _tolerance(dtype: torch.dtype) -> float:
+    if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
+        return _ROUGH[torch.float16]  # the products may be TF32's, with as many bits
+    return _ROUGH.get(dtype, _EXACT)
+
+
+@contextmanager
+def narrow_windows(config: PreTrainedConfig) -> Iterator[None]:
+    """Let every sliding layer see 4 tokens, so that a trial of 12 tells who slides."""
+    window = getattr(config, "sliding_window", None)
+    if window is None:
+        yield
+        return
+    config.sliding_window = min(window, 4)
+    try:
+        yield
+    finally:
+        config.sliding_window = window
