@@ -40,7 +40,7 @@ def main() -> None:
     options = _arguments()
     session = paceline.load(options.model, "plain")
     done = _finished(options.out)
-    for task in TASKS:
+    for task in options.tasks.split(","):
         chosen = _choose(session, options.data / f"{task}.jsonl", options.per_task)
         for record in track(chosen, description=task):
             if record["prompt"] not in done:
@@ -55,6 +55,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--tasks", default=",".join(TASKS), help="names of files, by commas")
     parser.add_argument("--per-task", type=int, default=3)
     parser.add_argument("--max-new-tokens", type=int, default=128)
     return parser.parse_args()

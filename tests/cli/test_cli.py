@@ -51,6 +51,14 @@ class Result:
 Command = Callable[..., Result]
 
 
+@pytest.fixture(autouse=True)
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C as usual: who runs the tests in the background has it ignored, here and in children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class Typed(io.TextIOWrapper):
     """Standard input at a terminal."""
 

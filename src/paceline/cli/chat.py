@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.cli import common
@@ -20,6 +22,8 @@ _HELP = "Type a message. /clear starts anew, /stats shows or hides figures, /qui
 def chat(
     model: common.ModelOption = common.DEFAULT_MODEL,
     method: common.MethodOption = "anpd",
+    prompt_file: common.PromptFileOption = None,
+    limit: common.LimitOption = None,
     reference: common.ReferenceOption = None,
     max_new_tokens: common.TokensOption = 512,
     temperature: common.TemperatureOption = 0.0,
@@ -33,8 +37,12 @@ def chat(
     dtype: common.DtypeOption = None,
     store: common.StoreOption = None,
     show_drafts: common.ShowDraftsOption = False,
+    json_file: common.JsonOption = None,
 ) -> None:
-    """Talk with a model; each turn reads only what is new."""
+    """Talk with a model; each turn reads only what is new.
+
+    The turns of a prompt file are said first, each record as a conversation of its own.
+    """
     options = common.request_options(
         max_new_tokens=max_new_tokens,
         temperature=temperature,
@@ -46,6 +54,8 @@ def chat(
     )
     references = common.read_references(reference)
     common.check_stdin()
+    common.check_writable(json_file)
+    opening = _opening(prompt_file, limit)
     session = common.open_session(
         model, method, threads=threads, device=device, dtype=dtype, store=store
     )
@@ -54,14 +64,38 @@ def chat(
         raise UsageError(f"{model} has no chat template: use 'paceline generate' instead")
     _prepare_input()
     common.note(_HELP)
-    _converse(session, references, show_drafts)
-
-
-def _converse(session: Session, references: list[str], show_drafts: bool) -> None:
-    console = common.output_console()
     messages: list[dict[str, str]] = []
+    try:
+        _converse(session, messages, opening, references, show_drafts)
+    finally:
+        if json_file is not None:
+            common.write_text(json_file, json.dumps(messages, ensure_ascii=False, indent=2) + "\n")
+
+
+def _opening(prompt_file: Path | None, limit: int | None) -> list[str]:
+    """What is said before the user has a word: the turns of each record, /clear in between."""
+    if prompt_file is None:
+        return []
+    from paceline.prompts import read_prompts
+
+    said: list[str] = []
+    for record in read_prompts(prompt_file, limit):
+        said += ["/clear", *record.turns] if said else record.turns
+    return said
+
+
+def _converse(
+    session: Session,
+    messages: list[dict[str, str]],
+    opening: list[str],
+    references: list[str],
+    show_drafts: bool,
+) -> None:
+    """Take turns until the user leaves; `messages` holds the conversation at any time."""
+    console = common.output_console()
     show_stats = True
-    while (text := _ask()) != "/quit":
+    said = iter(opening)
+    while (text := next(said, None) or _ask()) != "/quit":
         if text == "/clear":
             messages.clear()
         elif text == "/stats":

@@ -6,6 +6,7 @@ import json
 import platform
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,6 +30,7 @@ def compare(
     prompt: Annotated[str | None, typer.Argument(help='A prompt; "-" reads stdin.')] = None,
     prompt_file: common.PromptFileOption = None,
     limit: common.LimitOption = None,
+    reference: common.ReferenceOption = None,
     raw: common.RawOption = False,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Runs per prompt.")] = 3,
     max_new_tokens: common.TokensOption = 128,
@@ -58,7 +60,11 @@ def compare(
         budget=budget,
     )
     names = split_methods(methods)
-    prompts = _prompts(prompt, prompt_file, limit, raw)
+    given = tuple(common.read_references(reference))
+    prompts = [
+        replace(record, references=given + record.references)
+        for record in _prompts(prompt, prompt_file, limit, raw)
+    ]
     for name in names:
         _check_method(name)
     common.check_writable(json_file)

@@ -62,8 +62,8 @@ def generate(
     try:
         for record in prompts:
             for completion in _answer(session, record, references, options, show_drafts):
-                common.note(summary(completion))
                 records.append(_as_json(record, completion))
+                common.note(summary(completion))
                 if completion.finish_reason == "interrupted":
                     raise typer.Exit(130)
     finally:

@@ -136,7 +136,8 @@ def _gaps(target: CausalLMTarget, first: int) -> torch.Tensor:
         [plain[0, 4], plain[0, 5], plain[1, 5], plain[0, 6], plain[1, 6], *plain[1, 7:10]]
     ).to(rows.device)
     spread = (expected - expected.mean(-1, keepdim=True)).norm(dim=-1).clamp(min=1e-6)
-    return (rows - expected).norm(dim=-1) / spread
+    gaps: torch.Tensor = (rows - expected).norm(dim=-1) / spread
+    return gaps
 
 
 def _tolerance(dtype: torch.dtype) -> float:
