@@ -184,3 +184,42 @@ def test_one_token_and_an_immediate_end_work(method: str) -> None:
 def test_the_context_limit_ends_a_text() -> None:
     done = toy_session("anpd").generate("x" * 4090, max_new_tokens=50)
     assert (len(done.tokens), done.finish_reason) == (6, "length")
+
+
+def test_a_tokenizer_of_another_model_is_named() -> None:
+    session = Session(ToyTarget(vocab_size=20), byte_tokenizer(), "plain")
+    with pytest.raises(UsageError, match="the tokenizer belongs to another model"):
+        session.generate("hello")
+
+
+def test_what_is_no_character_is_refused() -> None:
+    with pytest.raises(UsageError, match="no character"):
+        toy_session().generate("a\ud800")
+
+
+def test_a_temperature_next_to_nothing_is_greedy() -> None:
+    greedy = toy_session().generate("once upon", max_new_tokens=20)
+    cold = toy_session().generate("once upon", max_new_tokens=20, temperature=1e-300)
+    assert cold.tokens == greedy.tokens
+
+
+def test_an_interrupt_in_the_middle_of_a_walk_leaves_text_and_tokens_in_step() -> None:
+    calls = 0
+
+    def interrupt(ids: Any, scores: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 30:
+            raise KeyboardInterrupt
+        return scores
+
+    prompt = "once upon a time"
+    answer = toy_session("plain").generate(prompt, max_new_tokens=80)
+    session = toy_session(lambda: Oracle(answer.tokens))
+    stream = session.stream(prompt, max_new_tokens=80, processors=(interrupt,))
+    with pytest.raises(KeyboardInterrupt):
+        list(stream)
+    part = stream.completion
+    assert part.tokens == answer.tokens[: len(part.tokens)]
+    assert len(part.tokens) == part.stats.tokens < 30
+    assert part.text == session.tokenizer.decode(part.tokens, skip_special_tokens=True).rstrip("�")

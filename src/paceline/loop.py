@@ -102,6 +102,11 @@ class Generation:
     def start(self, target: Target) -> None:
         """Check that `target` can serve this text, and let the drafter read the prompt."""
         check_capabilities(self.drafter, target)
+        if max(self.prompt) >= target.vocab_size:
+            raise UsageError(
+                f"the prompt holds token {max(self.prompt)} but the model's vocabulary ends at "
+                f"{target.vocab_size}: the tokenizer belongs to another model"
+            )
         if target.max_context is not None:
             room = target.max_context - len(self.prompt)
             if room < 1:

@@ -36,7 +36,7 @@ class Sampler:
     """How tokens are drawn. The default is greedy decoding.
 
     seed: any integer; two generations with one seed and one prompt are the same.
-    temperature: 0 is greedy, and then the fields below are not used.
+    temperature: 0 is greedy, and so is anything below 0.00001, where logits would overflow.
     top_k, top_p, min_p: None switches each off.
     repetition_penalty: divides positive and multiplies negative logits of tokens seen so far.
     processors: transformers `LogitsProcessor`s or any callable like them. Each is called exactly
@@ -76,7 +76,7 @@ class Sampler:
 
         Where nothing depends on the path, all rows are read with one device synchronisation.
         """
-        if self.temperature == 0 and not self._depends_on_text:
+        if self.greedy and not self._depends_on_text:
             choices: list[int] = logits.argmax(dim=-1).tolist()
             return lambda row, context: choices[row]
         return lambda row, context: self.draw(logits[row], context)
@@ -84,7 +84,7 @@ class Sampler:
     def draw(self, row: torch.Tensor, context: Sequence[int]) -> int:
         """Draw the token that follows `context` from one row of raw logits [vocabulary]."""
         scores = self.process(row, context)
-        if self.temperature == 0:
+        if self.greedy:
             return int(scores.argmax())
         scores = self.warp(scores)
         noise = torch.from_numpy(gumbel(self.seed, len(context), scores.numel()))
@@ -113,6 +113,11 @@ class Sampler:
         if self.min_p is not None:
             scores = keep_min_p(scores, self.min_p)
         return scores
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is taken, without noise."""
+        return self.temperature < 1e-5
 
     @property
     def _depends_on_text(self) -> bool:

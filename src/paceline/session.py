@@ -152,7 +152,7 @@ class Session:
         if isinstance(prompt, str):
             if not prompt:
                 raise UsageError("the prompt is empty: give at least one character")
-            return list(self.tokenizer(prompt).input_ids)
+            return self._tokenize(prompt, special=True)
         if prompt and not isinstance(prompt[0], Mapping):
             return [int(token) for token in prompt]  # type: ignore[arg-type]
         if not prompt:
@@ -164,13 +164,19 @@ class Session:
         text = self.tokenizer.apply_chat_template(
             list(prompt), tokenize=False, add_generation_prompt=True
         )
-        return list(self.tokenizer(text, add_special_tokens=False).input_ids)
+        return self._tokenize(text)
 
     def encode_references(self, references: Sequence[str]) -> list[list[int]]:
         """Token ids of reference texts, without special tokens."""
-        return [
-            list(self.tokenizer(text, add_special_tokens=False).input_ids) for text in references
-        ]
+        return [self._tokenize(text) for text in references]
+
+    def _tokenize(self, text: str, special: bool = False) -> list[int]:
+        try:
+            return list(self.tokenizer(text, add_special_tokens=special).input_ids)
+        except (TypeError, UnicodeEncodeError) as error:
+            raise UsageError(
+                "the text holds what is no character (a lone surrogate): read it as UTF-8"
+            ) from error
 
     def _new_drafter(self) -> Drafter:
         return make_drafter(self.method) if isinstance(self.method, str) else self.method()
@@ -221,9 +227,10 @@ class Stream(Iterator[Chunk]):
     @property
     def completion(self) -> Completion:
         """The result, or what there is of it where the generation was broken off."""
+        tokens = self.generation.output
         return Completion(
-            text=self.output.text,
-            tokens=self.generation.output,
+            text=self.output.of(len(tokens)),
+            tokens=tokens,
             finish_reason=self.generation.stopping.reason or "interrupted",
             stats=self.stats,
             prompt_tokens=len(self.generation.prompt),

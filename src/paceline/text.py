@@ -57,6 +57,10 @@ class OutputText:
             self._ends.pop()
             self._extend(self._decode(complete=False))
 
+    def of(self, tokens: int) -> str:
+        """The text of the first `tokens` tokens: an interrupted walk may have pushed more."""
+        return self.text[: self._ends[tokens - 1]] if tokens else ""
+
     def release(self, final: bool = False) -> list[Piece]:
         """The text not yet handed out, by token; all of it where `final`."""
         safe = len(self.text) if final or self._stopped else len(self.text) - self._held_back()

@@ -819,3 +819,19 @@ def test_weights_cut_short_are_refused(command: Command, tmp_path: Path, size: i
     result = command("generate", "hi", "-m", folder)
     assert (result.code, result.out, len(result.notes)) == (2, "", 1)
     assert "damaged" in result.err
+
+
+def test_chat_says_the_turns_of_a_file_first_and_writes_the_conversation(
+    command: Command, tiny: Path, tmp_path: Path
+) -> None:
+    prompts, path = tmp_path / "prompts.jsonl", tmp_path / "talk.json"
+    prompts.write_text('{"turns": ["one"]}\n{"turns": ["hello", "hello"]}\n{"turns": ["no"]}\n')
+    words = ("chat", "-m", tiny, "-n", 9, "--prompt-file", prompts, "--limit", 2, "--json", path)
+    result = command(*words)
+    first = greedy(tiny, asked("hello"), 9)
+    second = greedy(tiny, asked("hello", first, "hello"), 9)
+    assert (result.code, result.out) == (0, f"{greedy(tiny, asked('one'), 9)}\n{first}\n{second}\n")
+    assert read_json(path) == [
+        *asked("hello", first, "hello"),
+        {"role": "assistant", "content": second},
+    ]

@@ -14,16 +14,19 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
 from paceline.drafters.settings import at_least
+from paceline.errors import UsageError
 from paceline.records import Round
 from paceline.tree import ROOT, Tree
 
 __all__ = ["Anpd", "NGramTable"]
 
+LONGEST_ORDER = 64
+
 
 class Anpd:
     """Drafts by asking n-gram tables of the text itself, longest first.
 
-    n: longest n-gram, >= 2 (the paper's N; speed is flat beyond 5).
+    n: longest n-gram, 2 to 64 (the paper's N; speed is flat beyond 5).
     k: longest draft, >= 1 (the paper's K; speed is flat for 6 to 8). A miss at every level ends
     the draft early, so its length adapts.
     branches: continuations that are followed per context; 1 gives the paper's chain. From 2 on
@@ -37,6 +40,8 @@ class Anpd:
 
     def __init__(self, n: int = 5, k: int = 7, branches: int = 1, persist: bool = False) -> None:
         self.max_order = at_least(2, n=n)
+        if n > LONGEST_ORDER:
+            raise UsageError(f"n must be at most {LONGEST_ORDER}, got {n}: each order is a table")
         self.draft_length = at_least(1, k=k)
         self.branches = at_least(1, branches=branches)
         self.persist = persist

@@ -58,7 +58,6 @@ class RichProgress:
         self._tasks: dict[Stage, TaskID] = {}
 
     def __enter__(self) -> RichProgress:
-        self._bars.start()
         return self
 
     def __exit__(
@@ -75,6 +74,8 @@ class RichProgress:
         """Move the stage's bar."""
         amount = "" if total is None else f"{done / 1e6:.0f}/{total / 1e6:.0f} MB"
         if stage not in self._tasks:
+            # Not before there is something to show: starting the bars moves the cursor.
+            self._bars.start()
             self._finish(self._tasks)
             label = _LABELS[stage].format(self._name)
             self._tasks[stage] = self._bars.add_task(label, total=total, amount=amount)
