@@ -21,6 +21,7 @@ from paceline.tree import ROOT, Tree
 __all__ = ["Anpd", "NGramTable"]
 
 LONGEST_ORDER = 64
+SHARDS = 32
 
 
 class Anpd:
@@ -111,7 +112,8 @@ class NGramTable:
 
     Keeps the `width` best followers of each run ready, so that a query costs one look-up. Holds
     nothing but dicts of tuples of numbers: the garbage collector does not have to walk them, which
-    would stop a long text for tens of milliseconds now and then.
+    would stop a long text for tens of milliseconds now and then. They are cut into shards, because
+    a dict that grows is moved as a whole.
 
     Tie rule: of followers seen equally often, the one seen last comes first. (The paper is silent
     on ties; text drifts, so the recent habit is the better guess.)
@@ -120,12 +122,13 @@ class NGramTable:
     def __init__(self, order: int, width: int = 1) -> None:
         self.order = order
         self._width = width
-        self._counts: dict[tuple[int, ...], int] = {}  # run and follower -> how often
-        self._best: dict[tuple[int, ...], tuple[int, ...]] = {}  # run -> best followers
+        self._counts: list[dict[tuple[int, ...], int]] = [{} for _ in range(SHARDS)]
+        self._best: list[dict[tuple[int, ...], tuple[int, ...]]] = [{} for _ in range(SHARDS)]
 
     def count(self, run: tuple[int, ...], token: int) -> None:
         """See `token` follow `run` once more."""
-        counts, best = self._counts, self._best.get(run, ())
+        shard = run[-1] % SHARDS
+        counts, best = self._counts[shard], self._best[shard].get(run, ())
         counts[*run, token] = seen = counts.get((*run, token), 0) + 1
         if best[:1] == (token,):
             return
@@ -133,11 +136,11 @@ class NGramTable:
         ranked = [other for other in best if other != token]
         place = sum(counts[*run, other] > seen for other in ranked)
         ranked.insert(place, token)
-        self._best[run] = tuple(ranked[: self._width])
+        self._best[shard][run] = tuple(ranked[: self._width])
 
     def best(self, run: tuple[int, ...]) -> Sequence[int]:
         """The most frequent followers of `run`, best first; () where it was never seen."""
-        return self._best.get(run, ())
+        return self._best[run[-1] % SHARDS].get(run, ())
 
 
 def _common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
