@@ -71,7 +71,9 @@ def _choose(session: Any, path: Path, count: int) -> list[dict[str, Any]]:
     """The first prompts that are not too long for two cores."""
     chosen = []
     for record in read_prompts(path):
-        ids = session.encode([{"role": "user", "content": record.turns[0]}])
+        text = record.turns[0]
+        chat = session.tokenizer.chat_template
+        ids = session.encode([{"role": "user", "content": text}] if chat else text)
         if len(ids) <= LONGEST_PROMPT:
             references = session.encode_references(record.references)
             chosen.append({"prompt": record.id, "ids": ids, "references": references})
@@ -143,7 +145,8 @@ def _difference(
 def _summarise(session: Any, options: argparse.Namespace) -> None:
     records = [json.loads(line) for line in options.out.read_text().splitlines()]
     summary = {
-        "command": f"python benchmarks/losslessness.py --data DIR --out {options.out}",
+        "command": "python benchmarks/losslessness.py --data DIR "
+        f"--model {options.model} --max-new-tokens {options.max_new_tokens}",
         "machine": describe_machine(session.target),
         "versions": describe_versions(),
         "model": {"name": options.model, "fingerprint": session.fingerprint},

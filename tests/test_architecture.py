@@ -13,7 +13,17 @@ import paceline
 ROOT = Path(paceline.__file__).parent
 MODULES = sorted(ROOT.rglob("*.py"))
 
-CORE = {"errors", "tree", "records", "protocols", "sampling", "stopping", "verify", "loop"}
+CORE = {
+    "errors",
+    "tree",
+    "prefix",
+    "records",
+    "protocols",
+    "sampling",
+    "stopping",
+    "verify",
+    "loop",
+}
 # What a room may import of paceline, besides itself.
 ALLOWED = {
     "drafters": CORE,

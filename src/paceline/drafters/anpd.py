@@ -15,6 +15,7 @@ from heapq import heappop, heappush
 
 from paceline.drafters.settings import at_least
 from paceline.errors import UsageError
+from paceline.prefix import common_prefix
 from paceline.records import Round
 from paceline.tree import ROOT, Tree
 
@@ -51,7 +52,7 @@ class Anpd:
 
     def start(self, context: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         """Count the n-grams of `context`, but for the part that is counted already."""
-        known = _common_prefix(self._text, context)
+        known = common_prefix(self._text, context)
         if known < len(self._text):
             if not self.persist:
                 self._tables = self._new_tables()
@@ -141,10 +142,3 @@ class NGramTable:
     def best(self, run: tuple[int, ...]) -> Sequence[int]:
         """The most frequent followers of `run`, best first; () where it was never seen."""
         return self._best[run[-1] % SHARDS].get(run, ())
-
-
-def _common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    for index, (left, right) in enumerate(zip(one, other)):
-        if left != right:
-            return index
-    return min(len(one), len(other))

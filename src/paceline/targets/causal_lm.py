@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from paceline.errors import UsageError
+from paceline.prefix import common_prefix
 from paceline.records import Path
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.layout import PassLayout
@@ -67,7 +68,7 @@ class CausalLMTarget:
         if check:
             with narrow_windows(config):
                 self._windows = attention_windows(config)
-                self_check(self)
+                self_check(self, model)
             self._windows = attention_windows(config)
             self._cache = TreeCache(config.num_hidden_layers)
             self._cached, self._pending = [], []
@@ -123,7 +124,7 @@ class CausalLMTarget:
         """For each text the cache row to continue from, and how much of that row to keep."""
         rows, lengths = [], []
         for index, text in enumerate(contexts):
-            common = [_common_prefix(cached, text) for cached in self._cached]
+            common = [common_prefix(cached, text) for cached in self._cached]
             kept = max(common, default=0)
             # A text that shares nothing overwrites its own row, where there is one.
             rows.append(common.index(kept) if kept else max(min(index, len(common) - 1), 0))
@@ -189,10 +190,3 @@ class CausalLMTarget:
         embeddings = self.model.get_input_embeddings()(ids.masked_fill(virtual, 0))
         own = self._virtual.to(embeddings)[(ids - self.vocab_size).clamp(min=0)]
         return {"inputs_embeds": torch.where(virtual[..., None], own, embeddings)}
-
-
-def _common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    size = min(len(one), len(other))
-    if list(one[:size]) == list(other[:size]):
-        return size
-    return next(index for index in range(size) if one[index] != other[index])

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from paceline.errors import ModelError
+from paceline.protocols import Target
 from paceline.records import Path
 from paceline.tree import Tree
-
-if TYPE_CHECKING:
-    from paceline.targets.causal_lm import CausalLMTarget
 
 __all__ = [
     "attention_windows",
@@ -89,19 +86,18 @@ def longest_context(config: PreTrainedConfig) -> int | None:
 
 
 @torch.no_grad()
-def self_check(target: CausalLMTarget) -> None:
-    """Score a small branching tree, commit a path across it, score again; compare every row with
-    the model's own forward over the same tokens, without cache or mask.
+def self_check(target: Target, model: PreTrainedModel) -> None:
+    """Let `target`, which drives `model`, score a small branching tree, commit a path across it
+    and score again; compare every row with the model's own forward, without cache or mask.
 
     Raises ModelError where they differ by more than rounding, or the model refuses.
     """
-    model = target.model
     tolerance = _tolerance(model.dtype)
     # Rough arithmetic may flip an expert's choice here and there; an error hits the same rows
     # every time, so they are told apart by the median of several trials.
     trials = 1 if tolerance == _EXACT else 3
     try:
-        gaps = torch.stack([_gaps(target, first=7 + 5 * trial) for trial in range(trials)])
+        gaps = torch.stack([_gaps(target, model, first=7 + 5 * trial) for trial in range(trials)])
     except Exception as error:
         reason = str(error).partition("\n")[0]
         raise ModelError(
@@ -118,7 +114,7 @@ def self_check(target: CausalLMTarget) -> None:
         )
 
 
-def _gaps(target: CausalLMTarget, first: int) -> torch.Tensor:
+def _gaps(target: Target, model: PreTrainedModel, first: int) -> torch.Tensor:
     """[rows]: how far the target's rows are from the model's own, relative to their spread."""
     ids = [(first + 31 * step) % target.vocab_size for step in range(12)]
     prompt, tree, next_root = ids[:5], Tree(tuple(ids[5:9]), (-1, -1, 0, 1)), ids[9]
@@ -130,8 +126,8 @@ def _gaps(target: CausalLMTarget, first: int) -> torch.Tensor:
         [*prompt, ids[5], ids[7], *[next_root] * 4],
         [*prompt, ids[6], ids[8], next_root, *ids[10:12], 0],
     ]
-    plain = target.model(torch.tensor(texts, device=target.device), use_cache=False).logits.float()
     rows = torch.cat([branching, chained]).float()
+    plain = model(torch.tensor(texts, device=rows.device), use_cache=False).logits.float()
     expected = torch.stack(
         [plain[0, 4], plain[0, 5], plain[1, 5], plain[0, 6], plain[1, 6], *plain[1, 7:10]]
     ).to(rows.device)
