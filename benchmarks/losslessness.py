@@ -88,13 +88,13 @@ def _check(session: Any, record: dict[str, Any], max_new_tokens: int) -> dict[st
     differences = []
     for method in METHODS:
         (output,) = _decode(session, ids, references, method, [Sampler()], max_new_tokens)
-        differences += _difference(session, ids, method, "greedy", generated, output)
+        differences += _difference(session, ids, method, Sampler(), generated, output)
     samplers = [Sampler(seed=seed, temperature=0.8) for seed in SEEDS]
     plain = _decode(session, ids, references, "plain", samplers, max_new_tokens)
     for method in METHODS[1:]:
         outputs = _decode(session, ids, references, method, samplers, max_new_tokens)
-        for seed, expected, output in zip(SEEDS, plain, outputs, strict=True):
-            differences += _difference(session, ids, method, f"seed {seed}", expected, output)
+        for sampler, expected, output in zip(samplers, plain, outputs, strict=True):
+            differences += _difference(session, ids, method, sampler, expected, output)
     return {
         "prompt": record["prompt"],
         "prompt_tokens": len(ids),
@@ -128,17 +128,31 @@ def _decode(
 
 
 def _difference(
-    session: Any, ids: list[int], method: str, mode: str, expected: list[int], output: list[int]
+    session: Any,
+    ids: list[int],
+    method: str,
+    sampler: Sampler,
+    expected: list[int],
+    output: list[int],
 ) -> list[dict[str, Any]]:
+    """Where two outputs part, and by how little: gaps of a one-row pass over the common text.
+
+    decision_gap is the gap of the scores that were compared, with temperature and noise.
+    """
     if output == expected:
         return []
     pairs = enumerate(zip(expected, output, strict=False))
     place = next((i for i, (one, other) in pairs if one != other), None)
-    found = {"method": method, "mode": mode, "position": place}
+    mode = "greedy" if sampler.greedy else f"seed {sampler.seed}"
+    found: dict[str, Any] = {"method": method, "mode": mode, "position": place}
     if place is not None:
-        session.target.sync([[*ids, *expected[:place]]])
+        text, pair = [*ids, *expected[:place]], (expected[place], output[place])
+        session.target.sync([text])
         row = session.target.score([EMPTY])[0][0]
-        found["logit_gap"] = float(row[expected[place]] - row[output[place]])
+        scores = sampler.decide(row, text)
+        found["tokens"] = pair
+        found["logit_gap"] = float(row[pair[0]] - row[pair[1]])
+        found["decision_gap"] = float(scores[pair[0]] - scores[pair[1]])
     return [found]
 
 

@@ -83,12 +83,17 @@ class Sampler:
 
     def draw(self, row: torch.Tensor, context: Sequence[int]) -> int:
         """Draw the token that follows `context` from one row of raw logits [vocabulary]."""
+        return int(self.decide(row, context).argmax())
+
+    def decide(self, row: torch.Tensor, context: Sequence[int]) -> torch.Tensor:
+        """The scores [vocabulary] whose largest is drawn: processed, and where not greedy warped
+        and with the noise of this position."""
         scores = self.process(row, context)
         if self.greedy:
-            return int(scores.argmax())
+            return scores
         scores = self.warp(scores)
         noise = torch.from_numpy(gumbel(self.seed, len(context), scores.numel()))
-        return int((scores.cpu().double() + noise).argmax())
+        return scores.cpu().double() + noise
 
     def process(self, row: torch.Tensor, context: Sequence[int]) -> torch.Tensor:
         """Penalties and processors, which apply when decoding greedily too: [vocabulary] fp32."""

@@ -643,7 +643,17 @@ def start(*words: object, **environment: str) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+        bufsize=0,  # what a buffered read takes ahead would be lost to `communicate`
     )
+
+
+def read(process: subprocess.Popen[bytes], count: int) -> str:
+    """The next bytes of its output; an unbuffered read alone may bring fewer."""
+    assert process.stdout is not None
+    data = b""
+    while len(data) < count and (more := process.stdout.read(count - len(data))):
+        data += more
+    return data.decode()
 
 
 def finish(process: subprocess.Popen[bytes], stdin: bytes = b"") -> tuple[str, str]:
@@ -656,7 +666,7 @@ def test_ctrl_c_ends_generate_with_what_there_is(tiny: Path, tmp_path: Path) -> 
     path = tmp_path / "result.json"
     process = start("-m", "paceline", "generate", "hello", "-m", tiny, "-n", 4000, "--json", path)
     assert process.stdout is not None
-    began = process.stdout.read(3).decode()
+    began = read(process, 3)
     process.send_signal(signal.SIGINT)
     out, err = finish(process)
     assert process.returncode == 130
@@ -675,13 +685,13 @@ def test_ctrl_c_in_a_chat_returns_to_the_prompt(tiny: Path) -> None:
     assert process.stdout is not None
     process.stdin.write(b"hello\n")
     process.stdin.flush()
-    began = process.stdout.read(3).decode()
+    began = read(process, 3)
     process.send_signal(signal.SIGINT)
     # The next message is answered, for as long as nobody interrupts again.
     rest = process.stdout.readline().decode()
     process.stdin.write(b"/clear\nhello\n")
     process.stdin.flush()
-    again = process.stdout.read(3).decode()
+    again = read(process, 3)
     process.send_signal(signal.SIGINT)
     out, err = finish(process, b"/quit\n")
     assert process.returncode == 0
@@ -769,7 +779,7 @@ def test_an_error_while_loading_stays_what_it_is() -> None:
 def test_a_reader_that_has_enough_is_no_error(tiny: Path) -> None:
     process = start("-m", "paceline", "generate", "hello", "-m", tiny, "-n", 3000)
     assert process.stdout is not None
-    assert len(process.stdout.read(5)) == 5
+    assert len(read(process, 5)) == 5
     process.stdout.close()
     assert process.stdin is not None
     process.stdin.close()
