@@ -146,7 +146,7 @@ CODE = {"AutoConfig": "configuration_x.X", "AutoModelForCausalLM": "modeling_x.X
         (truncate, "weights of .* are damaged"),
         (empty_weights, "weights of .* are damaged"),
         (pickle_weights, "no safetensors weights"),
-        (drop_tokenizer, "cannot load the tokenizer of"),
+        (drop_tokenizer, "has no tokenizer that can be read: put its"),
         (lambda f: (f / "config.json").unlink(), "not a model folder"),
         (lambda f: (f / "config.json").write_text("{"), "not a valid JSON file"),
         (lambda f: (f / "config.json").write_text("{}"), "does not know the architecture"),

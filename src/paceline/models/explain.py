@@ -47,6 +47,11 @@ _MEANINGS = tuple(
             "another revision or model ({reason})",
         ),
         (
+            r"couldn't instantiate the backend tokenizer",
+            "{name} has no tokenizer that can be read: put its tokenizer.json into the folder, or "
+            "install the package its tokenizer needs",
+        ),
+        (
             r"trust_remote_code|custom code",
             "{name} needs code from its own repository, which paceline never runs: use a model "
             "whose architecture is part of transformers",
