@@ -30,6 +30,8 @@ ALLOWED = {
     "targets": CORE,
     "models": {"errors"},
     "references": {"errors"},
+    # Its curves are kept in the cache folder, under what the machine calls itself.
+    "planning": CORE | {"machine", "models"},
 }
 BACK_ENDS = {"transformers", "tokenizers", "huggingface_hub", "accelerate", "gguf", "safetensors"}
 

@@ -207,7 +207,7 @@ def _run(
     session.target.sync([ids[:1]])  # every trial reads its whole prompt
     began = perf_counter()
     generation = Generation(ids, make_drafter(name), stopping, options.sampler(), references)
-    for round in decode(session.target, [generation], options.budget):
+    for round in decode(session.target, [generation], session.budget_of(options)):
         stats.add(round)
     return _Trial(generation.output, perf_counter() - began, stats)
 

@@ -6,11 +6,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from paceline.drafters import make_drafter
+from paceline.loop import DEFAULT_BUDGET
 from paceline.models import DEFAULT_MODEL, ProgressCallback, load_causal_lm
 from paceline.models.progress import ignore_progress
 from paceline.options import Options
+from paceline.planning.cost_curve import budget_from
+from paceline.planning.curve_store import curve_key, load_curve
 from paceline.session import Session, Store
 from paceline.targets.causal_lm import CausalLMTarget
+from paceline.targets.prepare import AUTO, check_weights, prepare
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +31,7 @@ def load(
     dtype: str | torch.dtype | None = None,
     device_map: str | dict[str, Any] | None = None,
     attn_implementation: str | None = None,
+    weights: str = AUTO,
     store: Store | None = None,
     options: Options | None = None,
     progress: ProgressCallback = ignore_progress,
@@ -40,13 +45,17 @@ def load(
     method, settings: as in "anpd:n=5,k=7".
     device, dtype, device_map, attn_implementation: as in transformers; by default the GPU where
     there is one (bfloat16), else the CPU (float32).
+    weights: how linear layers hold their weights: "auto" (packed on the CPU), "native" (the model is
+    left as it is), "packed", "packed+plain", "int8", "int4", "fused"; see docs/speed.md.
     store: keeps answers as references for similar queries, see `ReferenceStore`.
-    options: defaults of every request.
+    options: defaults of every request. Without a budget among them, it is taken from the cost
+    curve that `paceline tune` has stored for this model here, where there is one.
 
-    Raises UsageError for an unknown method or setting, ModelError where the model cannot be
+    Raises UsageError for an unknown method, setting or kind of weights, ModelError where the model cannot be
     found, read or driven.
     """
     make = partial(make_drafter, method, **settings)
+    check_weights(weights)
     make()  # a wrong method must not wait for the model
     loaded = load_causal_lm(
         model,
@@ -56,14 +65,18 @@ def load(
         attn_implementation=attn_implementation,
         progress=progress,
     )
+    preparation = prepare(loaded.model, weights)
+    target = CausalLMTarget(loaded.model, preparation=preparation)
+    curve = load_curve(curve_key(target, loaded.fingerprint))
     return Session(
-        CausalLMTarget(loaded.model),
+        target,
         loaded.tokenizer,
         make,
         eos_ids=stop_ids(loaded.model, loaded.tokenizer),
         store=store,
         options=options,
         fingerprint=loaded.fingerprint,
+        budget=DEFAULT_BUDGET if curve is None else budget_from(curve),
     )
 
 

@@ -8,7 +8,6 @@ from difflib import get_close_matches
 from typing import Any
 
 from paceline.errors import UsageError
-from paceline.loop import DEFAULT_BUDGET
 from paceline.sampling import LogitsProcessor, Sampler
 
 __all__ = ["Options"]
@@ -22,7 +21,7 @@ class Options:
     temperature … processors: see `Sampler`.
     stop: strings that end the text and are not part of it.
     ignore_eos: go on past end-of-sequence tokens.
-    budget: most nodes a drafter may propose per round; 0 is plain decoding.
+    budget: most nodes a drafter may propose per round; 0 is plain decoding, None the session's.
 
     Raises UsageError for values out of range.
     """
@@ -37,12 +36,12 @@ class Options:
     stop: Sequence[str] = ()
     processors: tuple[LogitsProcessor, ...] = ()
     ignore_eos: bool = False
-    budget: int = DEFAULT_BUDGET
+    budget: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
             raise UsageError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
-        if self.budget < 0:
+        if self.budget is not None and self.budget < 0:
             raise UsageError(f"budget must be at least 0, got {self.budget}")
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         if "" in stop:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.drafters import make_drafter
 from paceline.errors import UsageError
-from paceline.loop import Generation, decode
+from paceline.loop import DEFAULT_BUDGET, Generation, decode
 from paceline.options import Options
 from paceline.protocols import Drafter, Target, check_capabilities
 from paceline.records import FinishReason, Stats
@@ -71,6 +71,7 @@ class Session:
     store: where answers are kept and similar ones looked up as references; None for nowhere.
     options: defaults of every request.
     fingerprint: identifies the model's weights in reports.
+    budget: most nodes a drafter may propose per round, where the request does not say.
 
     The cache of the model and what the drafter has learned are kept from call to call, so the next
     turn of a conversation reads only what is new. Not for several threads at once.
@@ -86,8 +87,10 @@ class Session:
         store: Store | None = None,
         options: Options | None = None,
         fingerprint: str = "",
+        budget: int = DEFAULT_BUDGET,
     ) -> None:
         self.fingerprint = fingerprint
+        self.budget = budget
         self.target = target
         self.tokenizer = tokenizer
         self.method = method
@@ -142,10 +145,14 @@ class Session:
             Stream(self, self._new_drafter(), prompt, references[i] if references else (), chosen)
             for i, prompt in enumerate(prompts)
         ]
-        rounds = decode(self.target, [stream.generation for stream in streams], chosen.budget)
-        for round in rounds:
+        generations = [stream.generation for stream in streams]
+        for round in decode(self.target, generations, self.budget_of(chosen)):
             streams[round.index].stats.add(round)
         return [stream.finish() for stream in streams]
+
+    def budget_of(self, options: Options) -> int:
+        """Most nodes per round of a request: its own budget, else the session's."""
+        return self.budget if options.budget is None else options.budget
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt, special tokens and chat template included."""
@@ -212,7 +219,7 @@ class Stream(Iterator[Chunk]):
             session.encode_references(texts),
         )
         self._drafted: list[bool] = []
-        self._rounds = decode(session.target, [self.generation], options.budget)
+        self._rounds = decode(session.target, [self.generation], session.budget_of(options))
         self._chunks = self._play()
 
     def __next__(self) -> Chunk:

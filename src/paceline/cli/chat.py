@@ -35,6 +35,7 @@ def chat(
     threads: common.ThreadsOption = None,
     device: common.DeviceOption = None,
     dtype: common.DtypeOption = None,
+    weights: common.WeightsOption = "auto",
     store: common.StoreOption = None,
     show_drafts: common.ShowDraftsOption = False,
     json_file: common.JsonOption = None,
@@ -57,7 +58,7 @@ def chat(
     common.check_writable(json_file)
     opening = _opening(prompt_file, limit)
     session = common.open_session(
-        model, method, threads=threads, device=device, dtype=dtype, store=store
+        model, method, threads=threads, device=device, dtype=dtype, weights=weights, store=store
     )
     session.options = session.options.with_(**options)
     if not session.tokenizer.chat_template:

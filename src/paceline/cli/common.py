@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import platform
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -57,6 +59,12 @@ ThreadsOption = Annotated[
     typer.Option("--threads", min=1, max=1024, help="CPU threads; default: torch's choice."),
 ]
 DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, …")]
+WeightsOption = Annotated[
+    str,
+    typer.Option(
+        "--weights", help="auto, native, packed, packed+plain, int8, int4; see docs/speed.md."
+    ),
+]
 DtypeOption = Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16, float16.")]
 JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the result here as JSON.")]
 RawOption = Annotated[
@@ -108,6 +116,7 @@ def open_session(
     threads: int | None = None,
     device: str | None = None,
     dtype: str | None = None,
+    weights: str = "auto",
     store: Path | None = None,
 ) -> Session:
     """Load a session with progress bars on standard error."""
@@ -128,6 +137,7 @@ def open_session(
             method,
             device=device,
             dtype=dtype,
+            weights=weights,
             store=ReferenceStore(store) if store is not None else None,
             progress=progress,
         )
@@ -145,6 +155,22 @@ def request_options(**options: Any) -> dict[str, Any]:
     given = {name: value for name, value in options.items() if value is not None}
     Options().with_(**given)
     return given
+
+
+def circumstances(session: Session, model: str) -> dict[str, Any]:
+    """What a result file says about how it came about, ready for `json.dumps`."""
+    from paceline.machine import describe_machine, describe_versions
+
+    preparation = getattr(session.target, "preparation", None)
+    return {
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "machine": describe_machine(session.target),
+        "versions": describe_versions(),
+        "python": platform.python_version(),
+        "model": {"name": model, "fingerprint": session.fingerprint},
+        "preparation": None if preparation is None else preparation.as_json(),
+        "budget": session.budget,
+    }
 
 
 def read_references(paths: list[Path] | None) -> list[str]:

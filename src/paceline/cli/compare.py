@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
-import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -43,6 +40,7 @@ def compare(
     threads: common.ThreadsOption = None,
     device: common.DeviceOption = None,
     dtype: common.DtypeOption = None,
+    weights: common.WeightsOption = "auto",
     json_file: common.JsonOption = None,
 ) -> None:
     """Run methods side by side on the same prompts, against plain decoding.
@@ -68,7 +66,9 @@ def compare(
     for name in names:
         _check_method(name)
     common.check_writable(json_file)
-    session = common.open_session(model, "plain", threads=threads, device=device, dtype=dtype)
+    session = common.open_session(
+        model, "plain", threads=threads, device=device, dtype=dtype, weights=weights
+    )
     result = _run(session, prompts, names, options, repeats)
     common.print_table(_table(result))
     if len(prompts) > 1:
@@ -186,14 +186,8 @@ def _report(
     result: Comparison,
 ) -> dict[str, Any]:
     from paceline.comparison import report_as_json
-    from paceline.machine import describe_machine, describe_versions
 
-    return {
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "machine": describe_machine(session.target),
-        "versions": describe_versions(),
-        "python": platform.python_version(),
-        "model": {"name": model, "fingerprint": session.fingerprint},
+    return common.circumstances(session, model) | {
         "options": options,
         "prompts": [
             {"id": prompt.id, "task": prompt.task, "turns": len(prompt.turns)} for prompt in prompts

@@ -37,6 +37,7 @@ def generate(
     threads: common.ThreadsOption = None,
     device: common.DeviceOption = None,
     dtype: common.DtypeOption = None,
+    weights: common.WeightsOption = "auto",
     store: common.StoreOption = None,
     show_drafts: common.ShowDraftsOption = False,
     json_file: common.JsonOption = None,
@@ -56,7 +57,7 @@ def generate(
     references = common.read_references(reference)
     common.check_writable(json_file)
     session = common.open_session(
-        model, method, threads=threads, device=device, dtype=dtype, store=store
+        model, method, threads=threads, device=device, dtype=dtype, weights=weights, store=store
     )
     records: list[dict[str, Any]] = []
     try:

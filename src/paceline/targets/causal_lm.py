@@ -21,6 +21,7 @@ from paceline.prefix import common_prefix
 from paceline.records import Path
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.layout import PassLayout
+from paceline.targets.prepare import Preparation
 from paceline.targets.support import (
     attention_windows,
     check_supported,
@@ -28,6 +29,7 @@ from paceline.targets.support import (
     narrow_windows,
     self_check,
 )
+from paceline.targets.weights import least_rows, weight_bytes
 from paceline.tree import EMPTY, Tree
 
 __all__ = ["CausalLMTarget"]
@@ -40,6 +42,7 @@ class CausalLMTarget:
 
     model: a decoder-only causal LM in evaluation mode, on any device or devices.
     virtual_embeddings: [count, hidden] input embeddings of the ids vocab_size, vocab_size + 1, …
+    preparation: what `prepare` did to the model, for reports.
     check: compare a tree pass with the model's plain forward first (some tens of milliseconds
     for a small model).
 
@@ -51,10 +54,12 @@ class CausalLMTarget:
         model: PreTrainedModel,
         *,
         virtual_embeddings: torch.Tensor | None = None,
+        preparation: Preparation | None = None,
         check: bool = True,
     ) -> None:
         check_supported(model)
         self.model = model
+        self.preparation = preparation or Preparation()
         config = model.config.get_text_config()
         self.vocab_size: int = config.vocab_size
         self.max_context = longest_context(config)
@@ -62,6 +67,7 @@ class CausalLMTarget:
         self._virtual = virtual_embeddings
         self._windows = attention_windows(config)
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._min_rows = least_rows(model)
         self._cache = TreeCache(config.num_hidden_layers)
         self._cached: list[list[int]] = []  # the tokens behind the cache's slots, per text
         self._pending: list[list[int]] = []  # to be read by the next pass, the root last
@@ -81,6 +87,16 @@ class CausalLMTarget:
         place = getattr(hook, "execution_device", None)
         return torch.device(embeddings.weight.device if place is None else place)
 
+    @property
+    def weights(self) -> str:
+        """How the linear layers hold their weights, one of `prepare.WEIGHTS`."""
+        return self.preparation.weights
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights that one pass has to read: the floor under its cost."""
+        return weight_bytes(self.model)
+
     def sync(self, contexts: Sequence[Sequence[int]]) -> None:
         """Hold these texts. See `Target.sync`.
 
@@ -94,10 +110,10 @@ class CausalLMTarget:
         while max(map(len, self._pending)) > PREFILL_CHUNK:
             self._prefill(PREFILL_CHUNK)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def score(self, trees: Sequence[Tree]) -> list[torch.Tensor]:
         """Logits [len(tree) + 1, vocab_size] per tree. See `Target.score`."""
-        layout = PassLayout(self._cache.lengths, self._pending, trees)
+        layout = PassLayout(self._cache.lengths, self._pending, trees, self._min_rows)
         # Rows to read: from each text's root to its last node. Texts of a batch share the list.
         wanted = [
             range(len(pending) - 1, len(pending) + len(tree))
@@ -108,7 +124,7 @@ class CausalLMTarget:
         places = [keep.index(rows[0]) for rows in wanted]
         return [logits[i, at : at + len(rows)] for i, (at, rows) in enumerate(zip(places, wanted))]
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def commit(self, paths: Sequence[Path]) -> None:
         """Keep the accepted nodes. See `Target.commit`."""
         bases = [
@@ -132,7 +148,7 @@ class CausalLMTarget:
             lengths.append(min(kept, len(text) - 1))
         return rows, lengths
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def _prefill(self, count: int) -> None:
         """Read up to `count` pending tokens of each text into the cache, all but the root."""
         read = [min(count, len(pending) - 1) for pending in self._pending]
@@ -144,9 +160,11 @@ class CausalLMTarget:
             self._cache.lengths[text] += len(chunk)
 
     def _forward(self, layout: PassLayout, keep: Sequence[int]) -> torch.Tensor:
-        """One pass; the logits [batch, len(keep), vocabulary] of its rows `keep`."""
+        """One pass; the logits [batch, at least len(keep), vocabulary] of its rows `keep`."""
         slots = self._cache.prepare(layout.width, self.device)
-        index = torch.tensor(keep, device=self.device)
+        # The output head, too, costs as much for a few rows as for one.
+        rows = [*keep, *[keep[-1]] * (min(self._min_rows, layout.width) - len(keep))]
+        index = torch.tensor(rows, device=self.device)
         outputs = self.model(
             **self._inputs(layout.tokens()),
             attention_mask=self._masks(layout, slots),

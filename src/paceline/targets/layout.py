@@ -24,16 +24,18 @@ class PassLayout:
     cached: slots in the cache, per text.
     pending: tokens to read before the tree, per text, the root last.
     trees: one per text.
+    min_rows: a narrower pass would cost no less, so it is padded to this.
     """
 
     cached: Sequence[int]
     pending: Sequence[Sequence[int]]
     trees: Sequence[Tree]
+    min_rows: int = 1
 
     @property
     def width(self) -> int:
         """Rows of the pass."""
-        return max(map(len, self._rows))
+        return max(self.min_rows, *map(len, self._rows))
 
     @property
     def _rows(self) -> list[list[int]]:

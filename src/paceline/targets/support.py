@@ -11,6 +11,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from paceline.errors import ModelError
 from paceline.protocols import Target
 from paceline.records import Path
+from paceline.targets.kernels.attention import GROUPED
+from paceline.targets.weights import is_quantised
 from paceline.tree import Tree
 
 __all__ = [
@@ -23,7 +25,7 @@ __all__ = [
 
 _FULL = "full_attention"
 _SLIDING = "sliding_attention"
-_ATTENTION = ("sdpa", "eager")
+_ATTENTION = ("sdpa", "eager", GROUPED)
 
 # Largest difference between the logits of a tree pass and those of the model's own forward that
 # rounding can explain, relative to how far the logits of a row are spread.
@@ -92,7 +94,7 @@ def self_check(target: Target, model: PreTrainedModel) -> None:
 
     Raises ModelError where they differ by more than rounding, or the model refuses.
     """
-    tolerance = _tolerance(model.dtype)
+    tolerance = _tolerance(model)
     # Rough arithmetic may flip an expert's choice here and there; an error hits the same rows
     # every time, so they are told apart by the median of several trials.
     trials = 1 if tolerance == _EXACT else 3
@@ -136,7 +138,10 @@ def _gaps(target: Target, model: PreTrainedModel, first: int) -> torch.Tensor:
     return gaps
 
 
-def _tolerance(dtype: torch.dtype) -> float:
+def _tolerance(model: PreTrainedModel) -> float:
+    dtype = model.dtype
+    if is_quantised(model):
+        return _ROUGH[torch.bfloat16]  # a last bit may decide to which step a value is rounded
     if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
         return _ROUGH[torch.float16]  # the products may be TF32's, with as many bits
     return _ROUGH.get(dtype, _EXACT)

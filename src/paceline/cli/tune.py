@@ -1,0 +1,155 @@
+"""`paceline tune`: what a pass costs on this machine, by width."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from paceline.cli import common
+
+if TYPE_CHECKING:
+    from paceline.planning.cost_curve import CostCurve
+    from paceline.planning.curve_store import CurveKey
+    from paceline.planning.measure import Floor
+    from paceline.session import Session
+
+_EXTRAS = (0.10, 0.25, 0.50)
+_BAR_CELLS = 24
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def tune(
+    model: common.ModelOption = common.DEFAULT_MODEL,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Passes per width.")] = 7,
+    threads: common.ThreadsOption = None,
+    device: common.DeviceOption = None,
+    dtype: common.DtypeOption = None,
+    weights: common.WeightsOption = "auto",
+    json_file: common.JsonOption = None,
+) -> None:
+    """Measure what a pass costs on this machine, by the number of tokens it scores.
+
+    Shows the curve, how near plain decoding comes to what memory allows, and how large a tree may
+    be for little more than one token. The curve is kept in the cache folder: where a request sets
+    no budget, it is taken from there from now on.
+    """
+    common.check_writable(json_file)
+    session = common.open_session(
+        model, "plain", threads=threads, device=device, dtype=dtype, weights=weights
+    )
+    from paceline.planning.curve_store import curve_key, save_curve
+    from paceline.planning.measure import measure_floor
+
+    curve = _measure(session, repeats)
+    floor = measure_floor(session.target)
+    key = curve_key(session.target, session.fingerprint)
+    common.print_table(_table(curve, floor, f"{model}, {_setting(key)}"))
+    _print_lines(_summary(curve, floor, key))
+    if json_file is not None:
+        report = _report(session, model, key, repeats, curve, floor)
+        common.write_text(json_file, json.dumps(report, ensure_ascii=False, indent=2) + "\n")
+    path = save_curve(key, curve)
+    _print_lines([f"stored in {path}"])
+
+
+def _measure(session: Session, repeats: int) -> CostCurve:
+    from paceline.planning.measure import count_passes, measure_curve
+
+    with Progress(
+        TextColumn("measuring"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=common.error_console(),
+        transient=True,
+    ) as bars:
+        task = bars.add_task("", total=count_passes(session.target, repeats=repeats))
+        return measure_curve(session.target, repeats=repeats, on_pass=lambda: bars.advance(task))
+
+
+def _setting(key: CurveKey) -> str:
+    """What was measured on, e.g. "float32, packed weights, cpu (AMD EPYC), 2 threads"."""
+    place = f"{key.device} ({key.processor})" if key.device == "cpu" else key.device
+    return f"{key.dtype}, {key.weights} weights, {place}, {_count(key.threads, 'thread')}"
+
+
+def _table(curve: CostCurve, floor: Floor, title: str) -> Table:
+    """One row per width below that of the floor; ratios and bars are those of the first column."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("width", justify="right")
+    for context in curve.contexts:
+        table.add_column(f"ms at {context}", justify="right")
+    table.add_column("of one token", justify="right")
+    table.add_column(f"at {curve.contexts[0]}", no_wrap=True)
+    longest = max(curve.cost(width) for width in curve.widths)
+    times = [f"{floor.milliseconds:.2f}"] * len(curve.contexts)
+    bar = _bar(floor.milliseconds / longest)
+    table.add_row("floor", *times, f"{floor.share(curve):.2f}x", bar, end_section=True)
+    for width in curve.widths:
+        table.add_row(
+            str(width),
+            *(f"{curve.cost(width, context):.2f}" for context in curve.contexts),
+            f"{curve.relative(width):.2f}x",
+            _bar(curve.cost(width) / longest),
+        )
+    return table
+
+
+def _bar(share: float) -> str:
+    """A bar of so much of the longest one, to an eighth of a cell."""
+    eighths = min(round(share * _BAR_CELLS * 8), _BAR_CELLS * 8)
+    return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
+
+
+def _summary(curve: CostCurve, floor: Floor, key: CurveKey) -> list[str]:
+    from paceline.planning.cost_curve import budget_from
+
+    context = curve.contexts[0]
+    return [
+        f"memory bandwidth, measured just now: {floor.gb_per_s:.1f} GB/s",
+        f"floor: reading {floor.weight_bytes / 1e6:,.1f} MB of weights takes a pass at least "
+        f"{floor.milliseconds:.2f} ms",
+        f"plain decoding: {curve.cost(1):.2f} ms per token at context {context}, "
+        f"{floor.share(curve):.0%} of the speed the floor allows",
+        *(
+            f"at most {extra:.0%} more than one token: {_tree(curve.widest(extra))}"
+            for extra in _EXTRAS
+        ),
+        f"budget of a request that sets none: {_count(budget_from(curve), 'guess')}",
+    ]
+
+
+def _tree(width: int) -> str:
+    return f"{_count(width, 'row')}, a tree of {_count(width - 1, 'guess')}"
+
+
+def _count(number: int, what: str) -> str:
+    plural = f"{what}es" if what.endswith("s") else f"{what}s"
+    return f"{number} {what if number == 1 else plural}"
+
+
+def _print_lines(lines: list[str]) -> None:
+    console = common.output_console()
+    with common.writing("the summary"):
+        for line in lines:
+            console.print(line, soft_wrap=True)
+
+
+def _report(
+    session: Session, model: str, key: CurveKey, repeats: int, curve: CostCurve, floor: Floor
+) -> dict[str, Any]:
+    return common.circumstances(session, model) | {
+        "dtype": key.dtype,
+        "weights": key.weights,
+        "weight_bytes": floor.weight_bytes,
+        "repeats": repeats,
+        "curve": curve.to_records(),
+        "bandwidth_gb_per_s": floor.gb_per_s,
+        "floor_milliseconds": floor.milliseconds,
+        "floor_share": floor.share(curve),
+        "widest": {f"{extra:.2f}": curve.widest(extra) for extra in _EXTRAS},
+    }

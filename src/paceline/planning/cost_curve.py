@@ -1,0 +1,148 @@
+"""The cost of a target pass as a function of its width: pure numbers, measured elsewhere.
+
+A width counts the rows of a pass: the root and every node. Costs need not grow with it. Processors
+have kernels for certain numbers of rows, so a pass of two or three rows may cost more than one of
+four, and nothing here assumes otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import pairwise
+from math import isfinite
+from typing import Any
+
+__all__ = ["CostCurve", "CostPoint", "budget_from"]
+
+# The share of guesses that is right where a drafter that copies has found what to copy.
+_ACCEPTANCE = 0.9
+
+
+@dataclass(frozen=True)
+class CostPoint:
+    """One measurement.
+
+    width: rows of the pass, root included, >= 1.
+    context: tokens in the cache before the root, >= 0.
+    milliseconds: median time of the pass, > 0.
+    """
+
+    width: int
+    context: int
+    milliseconds: float
+
+
+@dataclass(frozen=True)
+class CostCurve:
+    """Measured costs of a pass, at one or more context lengths.
+
+    points: in any order; at every context a point of width 1, which is plain decoding.
+
+    Raises ValueError where a point is out of range or comes twice, or width 1 is missing.
+    """
+
+    points: tuple[CostPoint, ...]
+
+    def __post_init__(self) -> None:
+        if not self.points:
+            raise ValueError("a cost curve needs at least one point")
+        for point in self.points:
+            if point.width < 1 or point.context < 0:
+                raise ValueError(f"{point} has no such width or context")
+            if not (isfinite(point.milliseconds) and point.milliseconds > 0):
+                raise ValueError(f"{point} has no such time")
+        if len({(point.width, point.context) for point in self.points}) < len(self.points):
+            raise ValueError("a width was given twice at one context")
+        for context, costs in self._costs.items():
+            if 1 not in costs:
+                raise ValueError(f"the cost of one row at context {context} is missing")
+
+    @cached_property
+    def widths(self) -> tuple[int, ...]:
+        """The measured widths, ascending."""
+        return tuple(sorted({point.width for point in self.points}))
+
+    @cached_property
+    def contexts(self) -> tuple[int, ...]:
+        """The measured context lengths, ascending."""
+        return tuple(self._costs)
+
+    @cached_property
+    def _costs(self) -> dict[int, dict[int, float]]:
+        """Context -> width -> milliseconds, both ascending."""
+        costs: dict[int, dict[int, float]] = {}
+        for point in sorted(self.points, key=lambda point: (point.context, point.width)):
+            costs.setdefault(point.context, {})[point.width] = point.milliseconds
+        return costs
+
+    def cost(self, width: int, context: int | None = None) -> float:
+        """Milliseconds of a pass over `width` rows.
+
+        context: the nearest measured one counts; None is the shortest. Between two measured widths
+        the cost is interpolated; beyond the widest it is taken to grow with the rows.
+
+        Raises ValueError for a width below 1.
+        """
+        if width < 1:
+            raise ValueError(f"a pass has at least one row, got {width}")
+        costs = self._at(context)
+        for (below, low), (above, high) in pairwise(costs.items()):
+            if below <= width <= above:
+                return low + (high - low) * (width - below) / (above - below)
+        widest, milliseconds = list(costs.items())[-1]
+        return milliseconds * width / widest
+
+    def relative(self, width: int, context: int | None = None) -> float:
+        """Cost of a pass over `width` rows in passes over one; see `cost`."""
+        return self.cost(width, context) / self.cost(1, context)
+
+    def widest(self, extra: float, context: int | None = None) -> int:
+        """The widest measured width that costs at most (1 + extra) times what one row costs.
+
+        A narrower one may cost more: costs are not monotone, and a tree can be filled up to a
+        cheap width. At least 1.
+        """
+        costs = self._at(context)
+        limit = (1 + extra) * costs[1]
+        return max((width for width, cost in costs.items() if cost <= limit), default=1)
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """[{"width", "context", "milliseconds"}, …], ready for `json.dumps`."""
+        return [asdict(point) for point in self.points]
+
+    @classmethod
+    def from_records(cls, records: Iterable[Mapping[str, Any]]) -> CostCurve:
+        """The curve of such records. Raises ValueError where they are not what was written."""
+        try:
+            points = tuple(
+                CostPoint(
+                    int(record["width"]), int(record["context"]), float(record["milliseconds"])
+                )
+                for record in records
+            )
+        except (KeyError, TypeError, OverflowError) as error:
+            raise ValueError(f"these are no records of a cost curve: {error!r}") from error
+        return cls(points)
+
+    def _at(self, context: int | None) -> dict[int, float]:
+        if context is None:
+            return self._costs[self.contexts[0]]
+        return self._costs[min(self.contexts, key=lambda known: abs(known - context))]
+
+
+def budget_from(curve: CostCurve) -> int:
+    """Most nodes a drafter may propose per round where nobody has said so; at least 1.
+
+    A first rule: the measured width, less the root, at which a chain whose guesses are right nine
+    times out of ten gains most tokens per millisecond. Drafters that copy propose only where they
+    have found something to copy, and then are about that often right. It knows nothing of this
+    drafter on this text, nor of the time the drafter itself takes.
+    """
+
+    def tokens_per_pass(width: int) -> float:
+        return (1 - _ACCEPTANCE**width) / (1 - _ACCEPTANCE)
+
+    best = max(curve.widths, key=lambda width: tokens_per_pass(width) / curve.cost(width))
+    return max(1, best - 1)

@@ -1,0 +1,106 @@
+"""Cost curves in the cache folder: one JSON file per model, number format, device and version.
+
+`<cache root>/curves/<name of the key>.json` holds the key in words and the points. A file appears
+in one atomic rename; one that cannot be read, or holds something else, counts as none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from paceline.machine import describe_machine, describe_versions
+from paceline.models.cache import cache_root, explain_os_errors
+from paceline.planning.cost_curve import CostCurve
+
+__all__ = ["CurveKey", "curve_key", "curve_path", "load_curve", "save_curve"]
+
+
+@dataclass(frozen=True)
+class CurveKey:
+    """All that a cost depends on.
+
+    fingerprint: of the model's weights.
+    dtype: of the model, e.g. "float32".
+    weights: how they are kept for the passes, e.g. "native", "packed", "int8".
+    device: its name; of a CPU just "cpu", see `processor`.
+    threads: of torch.
+    torch, paceline: versions.
+    """
+
+    fingerprint: str
+    dtype: str
+    weights: str
+    device: str
+    processor: str
+    threads: int
+    torch: str
+    paceline: str
+
+    @property
+    def name(self) -> str:
+        """Readable up to its last part, which tells apart what the others leave open."""
+        digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+        parts = (self.fingerprint[:8], self.dtype, self.weights, self.device, f"{self.threads}t")
+        readable = re.sub(r"[^a-z0-9]+", "-", "-".join(parts).lower()).strip("-")
+        return f"{readable}-{digest[:12]}"
+
+
+def curve_key(target: Any, fingerprint: str) -> CurveKey:
+    """The key of a target as it stands.
+
+    target: any `Target`; `device`, `weights` and `model.dtype` are read where there are such.
+    fingerprint: as in `Session.fingerprint`.
+    """
+    machine, versions = describe_machine(target), describe_versions()
+    dtype = getattr(getattr(target, "model", None), "dtype", "unknown")
+    return CurveKey(
+        fingerprint=fingerprint,
+        dtype=str(dtype).removeprefix("torch."),
+        weights=getattr(target, "weights", "native"),
+        device=machine["device"],
+        processor=machine["processor"],
+        threads=machine["threads"],
+        torch=versions["torch"],
+        paceline=versions["paceline"],
+    )
+
+
+def curve_path(key: CurveKey, root: Path | None = None) -> Path:
+    """Where the curve of `key` is kept; `root` is the cache folder by default."""
+    return (root or cache_root()) / "curves" / f"{key.name}.json"
+
+
+def save_curve(key: CurveKey, curve: CostCurve, root: Path | None = None) -> Path:
+    """Keep a curve in place of an earlier one, and return its file.
+
+    Raises ModelError where the cache folder cannot be written.
+    """
+    path = curve_path(key, root)
+    text = json.dumps({"key": asdict(key), "curve": curve.to_records()}, indent=2) + "\n"
+    with explain_os_errors(root or cache_root()):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{uuid4().hex}.tmp")
+        try:
+            draft.write_text(text, encoding="utf-8")
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+    return path
+
+
+def load_curve(key: CurveKey, root: Path | None = None) -> CostCurve | None:
+    """The curve kept for `key`; None where there is none, or none that can be read."""
+    try:
+        record = json.loads(curve_path(key, root).read_text(encoding="utf-8"))
+        if record["key"] != asdict(key):
+            return None
+        return CostCurve.from_records(record["curve"])
+    except (OSError, ValueError, KeyError, TypeError):
+        # A curve is a measurement that can be made again: no reason to refuse the model.
+        return None

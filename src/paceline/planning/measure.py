@@ -1,0 +1,262 @@
+"""Measure what a pass costs on this machine, and what its memory allows.
+
+Any target will do: it is driven through `sync`, `score` and `commit` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from random import Random
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from paceline.errors import UsageError
+from paceline.planning.cost_curve import CostCurve, CostPoint
+from paceline.protocols import Target
+from paceline.records import Path
+from paceline.tree import EMPTY, Tree
+
+__all__ = [
+    "CONTEXTS",
+    "REPEATS",
+    "WIDTHS",
+    "Floor",
+    "count_passes",
+    "measure_bandwidth",
+    "measure_curve",
+    "measure_floor",
+    "weight_bytes",
+]
+
+WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128)
+CONTEXTS = (128, 1024)
+REPEATS = 7
+
+# How often to come back to a context: each time may read up to all of it again.
+_BLOCKS = 3
+
+_BUFFER_BYTES = 1 << 29  # more than the processor's caches hold
+_COLUMNS = 4096
+_BANDWIDTH_REPEATS = 7
+
+
+def measure_curve(
+    target: Target,
+    widths: Sequence[int] = WIDTHS,
+    contexts: Sequence[int] = CONTEXTS,
+    repeats: int = REPEATS,
+    on_pass: Callable[[], None] = lambda: None,
+) -> CostCurve:
+    """The median time of a pass at every width and context, over `repeats` passes each.
+
+    widths: rows of a pass, root included; 1 is added where it is missing, and what is wider than
+    the model's context is left out.
+    contexts: tokens in the cache before the root, cut to what leaves room for the widest pass.
+    on_pass: called after each timed pass, for progress bars; see `count_passes`.
+
+    All widths take turns, in a new order each time, and so do the contexts: whatever warms or
+    tires the machine meets every one of them. The target's cache holds random text afterwards.
+
+    Raises UsageError for numbers below 1, and for a model without room for a second token.
+    """
+    fitting, lengths = _grid(target, widths, contexts, repeats)
+    random = Random(0)  # noqa: S311 - the same passes for everyone
+    text = _random_tokens(random, target, lengths[-1] + 1)
+    seconds: dict[tuple[int, int], list[float]] = {}
+    for length, turns in _blocks(lengths, repeats):
+        _enter(target, text[: length + 1])
+        if (1, length) not in seconds:
+            # The first pass of its kind allocates, chooses kernels, or captures a graph.
+            for width in fitting:
+                _time_pass(target, _chain(random, target, width))
+        for _ in range(turns):
+            for width in random.sample(fitting, len(fitting)):
+                taken = _time_pass(target, _chain(random, target, width))
+                seconds.setdefault((width, length), []).append(taken)
+                on_pass()
+    return CostCurve(
+        tuple(
+            CostPoint(width, length, 1000 * median(seconds[width, length]))
+            for length in lengths
+            for width in fitting
+        )
+    )
+
+
+def count_passes(
+    target: Target,
+    widths: Sequence[int] = WIDTHS,
+    contexts: Sequence[int] = CONTEXTS,
+    repeats: int = REPEATS,
+) -> int:
+    """How often `measure_curve` will call `on_pass`; raises what it raises."""
+    fitting, lengths = _grid(target, widths, contexts, repeats)
+    return len(fitting) * len(lengths) * repeats
+
+
+def _grid(
+    target: Target, widths: Sequence[int], contexts: Sequence[int], repeats: int
+) -> tuple[list[int], list[int]]:
+    """The widths and contexts to measure, ascending; every width fits at every context."""
+    if not contexts or min(*widths, *contexts, repeats, 1) < 1:
+        raise UsageError("widths, contexts and repeats of a cost curve must be at least 1")
+    fitting, lengths = sorted({1, *widths}), sorted(set(contexts))
+    room = target.max_context
+    if room is not None:
+        if room < 2:
+            raise UsageError(f"the model's context is {room}: there is no pass to measure")
+        lengths = sorted({min(length, max(room - fitting[-1], 1)) for length in lengths})
+        fitting = [width for width in fitting if lengths[-1] + width <= room]
+    return fitting, lengths
+
+
+def _blocks(lengths: Sequence[int], repeats: int) -> Iterator[tuple[int, int]]:
+    """Contexts with the repeats to do there: up, down, up, so that neighbours share a cache."""
+    count = min(_BLOCKS, repeats)
+    for block in range(count):
+        turns = repeats * (block + 1) // count - repeats * block // count
+        for length in lengths if block % 2 == 0 else reversed(lengths):
+            yield length, turns
+
+
+def _enter(target: Target, text: Sequence[int]) -> None:
+    """Bring all of `text` but its last token, the root, into the cache.
+
+    The first pass after `sync` also reads what `sync` has left to it, which would be timed.
+    """
+    target.sync([text[:-1]])
+    target.score([EMPTY])
+    target.commit([Path((), (text[-1],))])
+
+
+def _time_pass(target: Target, tree: Tree) -> float:
+    """Seconds of one pass. Nothing is committed, so that the next one finds the same cache."""
+    began = perf_counter()
+    rows = target.score([tree])[0]
+    _wait(rows.device)
+    return perf_counter() - began
+
+
+def _wait(device: torch.device) -> None:
+    """Until the device has done all it was told to."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _chain(random: Random, target: Target, width: int) -> Tree:
+    return Tree.chain(_random_tokens(random, target, width - 1))
+
+
+def _random_tokens(random: Random, target: Target, count: int) -> list[int]:
+    return [random.randrange(target.vocab_size) for _ in range(count)]
+
+
+@dataclass(frozen=True)
+class Floor:
+    """What a pass takes at least, because it has to read all weights from memory.
+
+    weight_bytes: what has to be read.
+    gb_per_s: how fast this machine reads, in 10^9 bytes per second.
+    """
+
+    weight_bytes: int
+    gb_per_s: float
+
+    @property
+    def milliseconds(self) -> float:
+        """The least time of a pass."""
+        return self.weight_bytes / self.gb_per_s / 1e6
+
+    def share(self, curve: CostCurve) -> float:
+        """How near plain decoding comes: 1.0 is as fast as memory allows.
+
+        More than that is possible where a model is small enough to stay in the caches.
+        """
+        return self.milliseconds / curve.cost(1)
+
+
+def measure_floor(target: Target) -> Floor:
+    """The floor of `target` on its device; see `measure_bandwidth`."""
+    device = getattr(target, "device", torch.device("cpu"))
+    return Floor(weight_bytes(target), measure_bandwidth(device))
+
+
+def weight_bytes(target: Target) -> int:
+    """Bytes of weights that a pass reads: what the target says, else all its model's parameters."""
+    told = getattr(target, "weight_bytes", None)
+    if told is not None:
+        return int(told)
+    model: Any = getattr(target, "model", None)
+    return 0 if model is None else sum(weights.nbytes for weights in model.parameters())
+
+
+def measure_bandwidth(device: torch.device) -> float:
+    """How fast memory is, in GB/s (10^9 bytes per second): the best of several attempts.
+
+    On a CPU: reading half a gigabyte with torch's threads, by whichever of sum, largest entry, dot
+    product, matrix-vector product and product of four rows with a packed matrix is fastest. One of
+    them alone would flatter the floor: a plain sum may reach two thirds of the packed product.
+
+    On a GPU: copying, bytes read and bytes written both counted.
+
+    The buffer is smaller where little memory is free.
+    """
+    if device.type == "cuda":
+        return _copy_bandwidth(device)
+    rows = max(1, _buffer_bytes(_spare_memory()) // (4 * _COLUMNS))
+    matrix = torch.ones(rows, _COLUMNS)
+    return max(_best_rate(kernel, matrix.nbytes, device) for kernel in _read_kernels(matrix))
+
+
+def _copy_bandwidth(device: torch.device) -> float:
+    free, _ = torch.cuda.mem_get_info(device)
+    source = torch.ones(_buffer_bytes(free), dtype=torch.uint8, device=device)
+    place = torch.empty_like(source)
+    return _best_rate(lambda: place.copy_(source), source.nbytes + place.nbytes, device)
+
+
+def _read_kernels(matrix: torch.Tensor) -> Iterator[Callable[[], object]]:
+    """Ways to read every entry of `matrix` [rows, columns] once."""
+    flat, vector = matrix.flatten(), torch.ones(matrix.shape[1])
+    yield flat.sum
+    yield flat.amax
+    yield lambda: flat.dot(flat)
+    yield lambda: matrix @ vector
+    backend: Any = torch.backends.mkldnn
+    operators: Any = torch.ops.mkldnn
+    # Private to torch, so its absence is no error.
+    if backend.is_available() and hasattr(operators, "_reorder_linear_weight"):
+        packed = operators._reorder_linear_weight(matrix, 4)
+        four = torch.ones(4, matrix.shape[1])
+        yield lambda: operators._linear_pointwise(four, packed, None, "none", [], "")
+
+
+def _best_rate(kernel: Callable[[], object], moved: int, device: torch.device) -> float:
+    """GB/s of a kernel that moves so many bytes."""
+    best = float("inf")
+    for _ in range(_BANDWIDTH_REPEATS):
+        began = perf_counter()
+        kernel()
+        _wait(device)
+        best = min(best, perf_counter() - began)
+    return moved / best / 1e9
+
+
+def _buffer_bytes(spare: int | None) -> int:
+    """A quarter of what is free at most: some kernels make a copy."""
+    return _BUFFER_BYTES if spare is None else max(1, min(_BUFFER_BYTES, spare // 4))
+
+
+def _spare_memory() -> int | None:
+    """Bytes of main memory that are free, or None where the system does not say."""
+    info = FilePath("/proc/meminfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return None

@@ -1,0 +1,146 @@
+"""Linear layers in the weights' own precision: as they are, or packed for the processor.
+
+Plain `F.linear` on a CPU runs one row as a matrix-vector product at the speed of memory and falls
+off a cliff at two to four rows. With weights that were brought into oneDNN's blocked layout once,
+up to eight rows cost about as much as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+__all__ = [
+    "FastLinear",
+    "PackedAndPlainLinear",
+    "PackedLinear",
+    "PlainLinear",
+    "UnpackableError",
+    "keep_faster",
+]
+
+
+class UnpackableError(Exception):
+    """A layer cannot be packed; the message says why."""
+
+
+class FastLinear(nn.Module):
+    """What the stand-ins for `nn.Linear` share.
+
+    min_rows: a pass of fewer rows costs no less, so the target pads to it.
+    weight_bytes: what a pass has to read of it.
+
+    Weights are plain attributes: a packed layout is opaque to torch, so nothing that moves or
+    saves parameters could handle it, and a lookup in a module's registry costs a microsecond.
+    """
+
+    min_rows = 1
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.weight_bytes = weight.nbytes + (0 if bias is None else bias.nbytes)
+
+    def extra_repr(self) -> str:
+        """Sizes, as `nn.Linear` shows them."""
+        return f"in_features={self.in_features}, out_features={self.out_features}"
+
+
+class PlainLinear(FastLinear):
+    """`nn.Linear` on a weight of its own: what fused projections run on where nothing is packed."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        super().__init__(weight, bias)
+        self._held = weight.detach(), None if bias is None else bias.detach()
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """[..., in_features] -> [..., out_features]."""
+        return F.linear(rows, *self._held)
+
+
+class PackedLinear(FastLinear):
+    """`nn.Linear` on a weight in oneDNN's blocked layout, float32 or bfloat16.
+
+    Raises UnpackableError where this build of torch or this processor has no such product.
+    """
+
+    # oneDNN's kernels for one to three rows are slower than its kernel for four, which runs at
+    # the speed of memory.
+    min_rows = 4
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        _check_packable(weight)
+        super().__init__(weight, bias)
+        self.dtype = weight.dtype
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), self.min_rows)
+        self._product = torch.ops.mkldnn._linear_pointwise.default
+        held: tuple[object, ...] = (packed, None if bias is None else bias.detach(), "none", [], "")
+        self._held = held
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """[..., in_features] -> [..., out_features]."""
+        out: torch.Tensor = self._product(rows, *self._held)
+        return out
+
+
+class PackedAndPlainLinear(PackedLinear):
+    """Packed, with the plain weight beside it for passes of one row: twice the memory.
+
+    Pays where the processor's matrix-vector product is faster than the packed product of four
+    rows; `keep_faster` asks.
+    """
+
+    min_rows = 1
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        super().__init__(weight, bias)
+        self._plain: tuple[torch.Tensor, torch.Tensor | None] | None = weight.detach(), bias
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """[..., in_features] -> [..., out_features]."""
+        if self._plain is not None and rows.numel() == self.in_features:
+            return F.linear(rows, *self._plain)
+        return super().forward(rows)
+
+    def drop_plain(self) -> None:
+        """Give the second copy back."""
+        self._plain = None
+        self.min_rows = PackedLinear.min_rows
+
+
+def keep_faster(layers: Sequence[PackedAndPlainLinear]) -> str:
+    """Time one row through the plain and four rows through the packed weights of all layers, drop
+    the plain ones where they lose, and say what was measured."""
+    seconds: dict[int, list[float]] = {1: [], PackedLinear.min_rows: []}
+    inputs = {
+        (count, size): torch.zeros(1, count, size, dtype=layers[0].dtype)
+        for count in seconds
+        for size in {layer.in_features for layer in layers}
+    }
+    for _ in range(4):
+        for count, times in seconds.items():
+            began = perf_counter()
+            for layer in layers:
+                layer(inputs[count, layer.in_features])
+            times.append(perf_counter() - began)
+    plain, packed = (1e3 * min(times) for times in seconds.values())
+    if plain >= packed:
+        for layer in layers:
+            layer.drop_plain()
+    verdict = "kept" if plain < packed else "dropped"
+    return f"{verdict}: one plain row {plain:.1f} ms, four packed rows {packed:.1f} ms"
+
+
+def _check_packable(weight: torch.Tensor) -> None:
+    if weight.device.type != "cpu":
+        raise UnpackableError(f"weights on {weight.device.type}")
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        raise UnpackableError("this build of torch has no oneDNN")
+    if weight.dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        raise UnpackableError("this processor has no products in bfloat16")
+    if weight.dtype not in (torch.float32, torch.bfloat16):
+        raise UnpackableError(f"weights in {str(weight.dtype).removeprefix('torch.')}")

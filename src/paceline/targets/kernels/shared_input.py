@@ -1,0 +1,89 @@
+"""Projections that read the same input, run as one product: query-key-value, gate-up.
+
+Which ones they are is not looked up by name but seen in a trial pass, so it works for any
+architecture: linear layers that are handed the very same tensor share it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from paceline.targets.kernels.linear import FastLinear
+
+__all__ = ["Projection", "SharedInput", "find_shared_inputs"]
+
+
+class SharedInput(nn.Module):
+    """One product for several projections of one tensor.
+
+    linear: the projections' weights, one below the other.
+    sizes: outputs of each.
+    """
+
+    def __init__(self, linear: FastLinear, sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.linear = linear
+        self.sizes = tuple(sizes)
+        # Read for every projection of every layer, hence next to the module, not in its registry.
+        self._run = linear.forward
+        self._last = len(self.sizes) - 1
+        self._input: torch.Tensor | None = None
+        self._outputs: Sequence[torch.Tensor] = ()
+
+    def project(self, rows: torch.Tensor, part: int) -> torch.Tensor:
+        """The `part`-th projection of rows [..., in_features]."""
+        held = self.__dict__  # a module's own __setattr__ takes microseconds
+        if held["_input"] is not rows:
+            held["_outputs"] = torch.split_with_sizes(self._run(rows), self.sizes, -1)
+            held["_input"] = rows
+        output: torch.Tensor = held["_outputs"][part]
+        if part == self._last:
+            held["_input"], held["_outputs"] = None, ()  # nothing outlives the pass
+        return output
+
+
+class Projection(nn.Module):
+    """Stands where one of several projections of the same input stood."""
+
+    def __init__(self, shared: SharedInput, part: int) -> None:
+        super().__init__()
+        self.shared = shared
+        self.in_features = shared.linear.in_features
+        self.out_features = shared.sizes[part]
+        self._part = part
+        self._project = shared.project
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """[..., in_features] -> [..., out_features]."""
+        return self._project(rows, self._part)
+
+
+def find_shared_inputs(
+    run: Callable[[], object], linears: Sequence[nn.Module]
+) -> list[list[nn.Module]]:
+    """Groups of `linears` that are handed the same tensor while `run` runs the model, each in the
+    order of its calls.
+
+    A layer that is called more than once in the pass is in no group.
+    """
+    calls: list[tuple[nn.Module, torch.Tensor]] = []
+    hooks = [
+        linear.register_forward_pre_hook(lambda module, args: calls.append((module, args[0])))
+        for linear in linears
+    ]
+    try:
+        run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    counts = Counter(linear for linear, _ in calls)
+    groups: dict[int, list[nn.Module]] = {}
+    # `calls` keeps every input alive, so no two of them have one id.
+    for linear, rows in calls:
+        if counts[linear] == 1:
+            groups.setdefault(id(rows), []).append(linear)
+    return [group for group in groups.values() if len(group) > 1]

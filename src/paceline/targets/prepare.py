@@ -1,0 +1,243 @@
+"""Make a model's passes cheap: pack or quantise its linear layers, fuse what can be fused.
+
+The model is changed in place and keeps its interface. Everything that is replaced is found by
+walking the modules and by what they compute, never by architecture; what cannot be replaced stays
+as it is and is listed in the report.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from paceline.errors import ModelError, UsageError
+from paceline.targets.kernels.attention import use_grouped_attention
+from paceline.targets.kernels.linear import (
+    FastLinear,
+    PackedAndPlainLinear,
+    PackedLinear,
+    PlainLinear,
+    UnpackableError,
+    keep_faster,
+)
+from paceline.targets.kernels.norm import fast_norm
+from paceline.targets.kernels.quantized import Int4Linear, Int8Linear
+from paceline.targets.kernels.shared_input import Projection, SharedInput, find_shared_inputs
+from paceline.targets.support import check_supported
+
+__all__ = ["AUTO", "WEIGHTS", "Preparation", "check_weights", "prepare"]
+
+Layer = Any  # nn.Linear, or transformers' Conv1D, which has its weight the other way round
+
+AUTO = "auto"
+NATIVE = "native"
+_KINDS: dict[str, type[FastLinear]] = {
+    "fused": PlainLinear,
+    "packed": PackedLinear,
+    "packed+plain": PackedAndPlainLinear,
+    "int8": Int8Linear,
+    "int4": Int4Linear,
+}
+WEIGHTS = (AUTO, NATIVE, *_KINDS)
+"""How linear layers hold their weights. native: the model is left alone; fused: layers with one
+input are one product; packed: that, and in oneDNN's layout; packed+plain: that, and a second copy
+for passes of one row; int8, int4: fused and quantised; auto: packed on the CPU, else native."""
+
+# Largest error of the prepared model's scores in a trial pass, relative to how far they spread:
+# rounding explains the float ones, the quantised ones guard against blunders only.
+_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 3e-2}
+_QUANTISED_TOLERANCE = 0.9
+_TRIAL_TOKENS = 12
+
+
+@dataclass
+class Preparation:
+    """What was done to a model.
+
+    weights: one of `WEIGHTS`, resolved.
+    linears: linear layers that run on them.
+    products: how many products these are, fused ones counted once.
+    norms: normalisations replaced.
+    grouped_attention: whether keys and values are no longer copied per query head.
+    plain_copy: whether a second copy for one-row passes was kept, and the times that decided it.
+    left: reason -> how many layers stayed as they were.
+    """
+
+    weights: str = NATIVE
+    linears: int = 0
+    products: int = 0
+    norms: int = 0
+    grouped_attention: bool = False
+    plain_copy: str = ""
+    left: Counter[str] = field(default_factory=Counter)
+
+    def as_json(self) -> dict[str, Any]:
+        """For reports."""
+        return asdict(self) | {"left": dict(self.left)}
+
+
+def check_weights(weights: str) -> None:
+    """Raises UsageError for a name that is not in `WEIGHTS`."""
+    if weights not in WEIGHTS:
+        raise UsageError(f"unknown weights {weights!r}; there are: {', '.join(WEIGHTS)}")
+
+
+@torch.no_grad()
+def prepare(model: PreTrainedModel, weights: str = AUTO) -> Preparation:
+    """Change `model` in place so that its passes cost less, and say what was done.
+
+    The new weights replace the old ones layer by layer: memory never holds the model twice.
+
+    Raises UsageError for unknown weights, or quantised ones that this machine cannot run.
+    """
+    check_weights(weights)
+    if weights == AUTO:
+        weights = "packed" if model.device.type == "cpu" else NATIVE
+    done = Preparation(weights)
+    if weights == NATIVE:
+        return done
+    check_supported(model)
+    linears = _linear_layers(model, done)
+    before: list[torch.Tensor] = []
+    shared = find_shared_inputs(lambda: before.append(_trial(model)), linears)
+    places = _places(model)
+    for group in _with_single(shared, linears):
+        _replace_together(model, group, places, done)
+    if weights in ("int8", "int4") and not done.linears:
+        reasons = "; ".join(done.left) or "it has no linear layers"
+        raise UsageError(f"this model cannot run on {weights} weights here: {reasons}")
+    for module, names in places.items():
+        norm = fast_norm(module)
+        if norm is not None:
+            _put(model, names, norm)
+            done.norms += 1
+    done.grouped_attention = use_grouped_attention(model)
+    copies = [each for each in model.modules() if isinstance(each, PackedAndPlainLinear)]
+    if copies:
+        done.plain_copy = keep_faster(copies)
+    _compare(model, before[0], weights)
+    return done
+
+
+def _places(model: nn.Module) -> dict[nn.Module, list[str]]:
+    """Every module with all the names under which it can be found."""
+    places: dict[nn.Module, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        places.setdefault(module, []).append(name)
+    return places
+
+
+def _put(model: nn.Module, names: list[str], module: nn.Module) -> None:
+    for name in names:
+        model.set_submodule(name, module)
+
+
+def _linear_layers(model: nn.Module, done: Preparation) -> list[Layer]:
+    """Layers that compute weight @ x + bias and nothing else; why others cannot be had goes to
+    the report."""
+    found = []
+    for module in model.modules():
+        if any(own.dim() > 2 for own in module.parameters(recurse=False)):
+            done.left["weights with more than two dimensions (experts, convolutions)"] += 1
+        elif isinstance(module, nn.Linear | Conv1D):
+            if type(module) not in (nn.Linear, Conv1D):
+                done.left[f"layers of class {type(module).__name__}"] += 1
+            elif hasattr(module, "_hf_hook") or module.weight.is_meta:
+                done.left["layers that accelerate moves between devices"] += 1
+            else:
+                found.append(module)
+    return found
+
+
+def _with_single(shared: list[list[Layer]], linears: list[Layer]) -> list[list[Layer]]:
+    """The groups, and every other layer as a group of its own."""
+    together = {layer for group in shared for layer in group}
+    return [*shared, *([layer] for layer in linears if layer not in together)]
+
+
+def _trial(model: PreTrainedModel) -> torch.Tensor:
+    """Scores [tokens, vocabulary] of a short text."""
+    size = model.config.get_text_config().vocab_size
+    ids = [(7 + 31 * step) % size for step in range(_TRIAL_TOKENS)]
+    logits: torch.Tensor = model(torch.tensor([ids], device=model.device), use_cache=False).logits
+    return logits[0].float()
+
+
+def _compare(model: PreTrainedModel, before: torch.Tensor, weights: str) -> None:
+    """Raises ModelError where the prepared model is another model."""
+    after = _trial(model)
+    spread = (before - before.mean(dim=-1, keepdim=True)).norm().clamp(min=1e-6)
+    error = float((after - before).norm() / spread)
+    quantised = weights in ("int8", "int4")
+    limit = _QUANTISED_TOLERANCE if quantised else _TOLERANCE[model.dtype]
+    if not error <= limit:
+        raise ModelError(
+            f"{type(model).__name__} scores a text otherwise on {weights} weights ({error:.1%} off): "
+            'load it with weights="native"'
+        )
+
+
+def _replace_together(
+    model: nn.Module,
+    group: list[Layer],
+    places: dict[nn.Module, list[str]],
+    done: Preparation,
+) -> None:
+    """Put one product in the place of layers that share an input, or of a single layer."""
+    try:
+        product = _product(model, group, done.weights)
+    except UnpackableError as reason:
+        if len(group) > 1:
+            for layer in group:
+                _replace_together(model, [layer], places, done)
+        else:
+            done.left[str(reason)] += 1
+        return
+    done.linears += len(group)
+    done.products += 1
+    sizes = [len(_weight(layer)) for layer in group]
+    shared = SharedInput(product, sizes)
+    for part, layer in enumerate(group):
+        _put(model, places.pop(layer), Projection(shared, part) if len(group) > 1 else product)
+        layer.weight = layer.bias = None  # whoever still holds the layer holds no memory
+
+
+def _product(model: Any, group: list[Layer], weights: str) -> FastLinear:
+    """The stand-in for a group. Raises UnpackableError where torch or the processor has none."""
+    kind = _KINDS[weights]
+    if kind is Int4Linear and model.get_output_embeddings() in group:
+        kind = Int8Linear  # four bits for the scores of the vocabulary cost too many right tokens
+    weight, bias = _stack(group)
+    try:
+        return kind(weight, bias)
+    except (RuntimeError, AttributeError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UnpackableError(f"torch has no such product here ({reason})") from error
+
+
+def _weight(layer: Layer) -> torch.Tensor:
+    weight: torch.Tensor = layer.weight.detach()
+    return weight.T if isinstance(layer, Conv1D) else weight
+
+
+def _stack(group: list[Layer]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Weights [outputs of all, inputs] and biases of a group, one below the other."""
+    weights = [_weight(layer) for layer in group]
+    if len(group) == 1:
+        return weights[0].contiguous(), group[0].bias
+    if len({(weight.dtype, weight.device) for weight in weights}) > 1:
+        raise UnpackableError("layers of one input that differ in precision or device")
+    biases = [layer.bias for layer in group]
+    if all(bias is None for bias in biases):
+        return torch.cat(weights), None
+    filled = [
+        weight.new_zeros(len(weight)) if bias is None else bias.detach()
+        for weight, bias in zip(weights, biases, strict=True)
+    ]
+    return torch.cat(weights), torch.cat(filled)

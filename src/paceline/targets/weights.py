@@ -1,0 +1,34 @@
+"""What a model's weights cost a pass."""
+
+from __future__ import annotations
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from paceline.targets.kernels.linear import FastLinear
+from paceline.targets.kernels.quantized import Int4Linear, Int8Linear
+
+__all__ = ["is_quantised", "least_rows", "weight_bytes"]
+
+
+def least_rows(model: nn.Module) -> int:
+    """How many rows a pass of the model may have without costing more than one row."""
+    return max(
+        (each.min_rows for each in model.modules() if isinstance(each, FastLinear)), default=1
+    )
+
+
+def is_quantised(model: nn.Module) -> bool:
+    """Whether `prepare` gave the model integer weights."""
+    return any(isinstance(each, Int8Linear | Int4Linear) for each in model.modules())
+
+
+def weight_bytes(model: PreTrainedModel) -> int:
+    """Bytes of weights that one pass has to read: all but embeddings that are only looked up."""
+    embedding = model.get_input_embeddings().weight
+    head = getattr(model.get_output_embeddings(), "weight", None)
+    parameters: dict[int, int] = {id(each): each.nbytes for each in model.parameters()}
+    if head is not embedding:
+        parameters.pop(id(embedding), None)
+    layers = (each.weight_bytes for each in model.modules() if isinstance(each, FastLinear))
+    return sum(parameters.values()) + sum(layers)

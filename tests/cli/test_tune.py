@@ -1,0 +1,208 @@
+"""`paceline tune` as its user meets it, and what the next session makes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.helpers import RandomTrees
+from tests.tiny import byte_tokenizer, toy_session
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import paceline
+from paceline.cli import main
+from paceline.cli.tune import _bar
+from paceline.loop import DEFAULT_BUDGET
+from paceline.options import Options
+from paceline.planning import measure
+from paceline.planning.cost_curve import CostCurve, CostPoint, budget_from
+from paceline.planning.curve_store import curve_key, load_curve, save_curve
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run `paceline` in this process: its exit code, standard output and standard error."""
+
+    def run(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["paceline", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return (int(ended.value.code or 0), *capsys.readouterr())
+
+    monkeypatch.setattr(measure, "_BUFFER_BYTES", 1 << 22)
+    return run
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of its own."""
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a random model with room for 256 tokens."""
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    tokenizer = byte_tokenizer()
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    torch.manual_seed(0)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_it_shows_writes_and_stores_the_curve(
+    command: Command, tiny: Path, tmp_path: Path, cache: Path
+) -> None:
+    path = tmp_path / "curve.json"
+    code, out, err = command("tune", "-m", tiny, "--repeats", 2, "--json", path)
+    assert (code, err.strip()) == (0, "")
+    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    for key in ("bandwidth_gb_per_s", "floor_milliseconds", "floor_share"):
+        assert report[key] > 0
+    assert report["command"] == f"paceline tune -m {tiny} --repeats 2 --json {path}"
+    assert {"processor", "threads", "device"} <= report["machine"].keys()
+    assert {"paceline", "torch"} <= report["versions"].keys()
+    curve = CostCurve.from_records(report["curve"])
+    assert (curve.widths, curve.contexts) == (measure.WIDTHS, (128,))
+    floor = report["weight_bytes"] / report["bandwidth_gb_per_s"] / 1e6
+    assert report["floor_milliseconds"] == pytest.approx(floor)
+    assert report["floor_share"] == pytest.approx(floor / curve.cost(1))
+    assert report["widest"] == {
+        "0.10": curve.widest(0.1),
+        "0.25": curve.widest(0.25),
+        "0.50": curve.widest(0.5),
+    }
+    (stored,) = (cache / "curves").iterdir()
+    assert out.splitlines()[-1] == f"stored in {stored}"
+    assert json.loads(stored.read_text(encoding="utf-8"))["curve"] == report["curve"]
+    rows = {cells[1].strip(): cells for line in out.splitlines() if (cells := line.split("│"))[1:]}
+    assert {"floor", *map(str, measure.WIDTHS)} <= rows.keys()
+    for width in measure.WIDTHS:
+        assert rows[str(width)][2].strip() == f"{curve.cost(width):.2f}"
+        assert rows[str(width)][3].strip() == f"{curve.relative(width):.2f}x"
+    for words in ("memory bandwidth", "floor: ", "plain decoding: ", "10% more", "50% more"):
+        assert words in out
+
+
+def test_the_next_session_takes_its_budget_from_the_curve(command: Command, tiny: Path) -> None:
+    assert paceline.load(str(tiny)).budget == DEFAULT_BUDGET
+    assert command("tune", "-m", tiny, "--repeats", 1)[0] == 0
+    session = paceline.load(str(tiny))
+    key = curve_key(session.target, session.fingerprint)
+    measured = load_curve(key)
+    assert measured is not None
+    assert session.budget == budget_from(measured)
+    points = (CostPoint(1, 8, 1.0), CostPoint(6, 8, 1.5), CostPoint(8, 8, 1.6))
+    path = save_curve(key, CostCurve(points))
+    assert paceline.load(str(tiny)).budget == 7
+    assert paceline.load(str(tiny), dtype="bfloat16").budget == DEFAULT_BUDGET
+    path.write_text("damaged")
+    assert paceline.load(str(tiny)).budget == DEFAULT_BUDGET
+    assert command("tune", "-m", tiny, "--repeats", 1)[0] == 0
+    assert load_curve(key) is not None
+
+
+@pytest.mark.parametrize(("own", "expected"), [(None, 3), (0, 0), (2, 2)])
+def test_a_request_without_a_budget_has_the_sessions(own: int | None, expected: int) -> None:
+    """Whatever writes the text: one prompt, a batch, or a stream."""
+    asked: list[int] = []
+
+    class Curious(RandomTrees):
+        """Notes the budgets it is given."""
+
+        def propose(self, budget: int) -> Any:
+            asked.append(budget)
+            return super().propose(budget)
+
+    session = toy_session(lambda: Curious(16, 0), budget=3, options=Options(budget=own))
+    session.generate("once", max_new_tokens=4)
+    session.generate_batch(["once", "upon"], max_new_tokens=4)
+    list(session.stream("once", max_new_tokens=4))
+    assert set(asked) == {expected}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("tune --repeats 0", "--repeats"),
+        ("tune --repeats many", "--repeats"),
+        ("tune --threads 0", "--threads"),
+        ("tune {tiny}", "unexpected extra argument"),
+        ("tune -m nonsense", "unknown model 'nonsense'"),
+        ("tune -m {tiny} --device nonsense", "no device 'nonsense'"),
+        ("tune -m {tiny} --dtype int8", "dtype 'int8'"),
+        ("tune -m {tiny} --json {dir}", "cannot write"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(
+    command: Command, tiny: Path, tmp_path: Path, cache: Path, words: str, expected: str
+) -> None:
+    given = (word.format(tiny=tiny, dir=tmp_path) for word in words.split())
+    code, out, err = command(*given)
+    assert (code, out) == (2, "")
+    (sentence,) = filter(str.strip, err.splitlines())
+    assert sentence.startswith("error: ")
+    assert expected in sentence
+    assert not (cache / "curves").exists()
+
+
+def test_results_are_not_lost_where_the_cache_cannot_be_written(
+    command: Command, tiny: Path, tmp_path: Path, cache: Path
+) -> None:
+    cache.write_text("in the way")
+    path = tmp_path / "curve.json"
+    code, out, err = command("tune", "-m", tiny, "--repeats", 1, "--json", path)
+    assert code == 2
+    assert "plain decoding: " in out
+    assert "error: cannot write to the cache folder" in err
+    assert path.exists()
+
+
+def test_ctrl_c_ends_it_without_a_word(tiny: Path, cache: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "paceline", "tune", "-m", str(tiny), "--repeats", "100000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "FORCE_COLOR": "1", "TERM": "xterm"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        bufsize=0,
+    )
+    assert process.stderr is not None
+    seen = b""
+    while b"measuring" not in seen and (more := process.stderr.read(1)):
+        seen += more
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, out) == (130, b"")
+    assert b"Traceback" not in err
+    assert not (cache / "curves").exists()
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [(0.0, ""), (1.0, "█" * 24), (0.5, "█" * 12), (1 / 48, "▌"), (7.0, "█" * 24)],
+)
+def test_a_bar_is_as_long_as_its_share(share: float, expected: str) -> None:
+    assert _bar(share) == expected

@@ -1,0 +1,232 @@
+"""Measuring a target: what is driven how. How long anything takes is never asserted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from tests.helpers import generate
+from tests.tiny_models import new_model, some_prompt, tiny_model
+
+from paceline.drafters import Anpd
+from paceline.errors import UsageError
+from paceline.planning import measure
+from paceline.planning.cost_curve import CostCurve, CostPoint
+from paceline.planning.measure import (
+    Floor,
+    count_passes,
+    measure_bandwidth,
+    measure_curve,
+    measure_floor,
+    weight_bytes,
+)
+from paceline.protocols import Target
+from paceline.records import Path
+from paceline.targets.causal_lm import CausalLMTarget
+from paceline.targets.toy import ToyTarget
+from paceline.tree import EMPTY, Tree
+
+
+@dataclass
+class Recording:
+    """A target that notes what it is asked for: ("sync", cached), ("score", width), ("commit", 0).
+
+    The cache's length is kept as `Target` says it is.
+    """
+
+    inner: Target
+    calls: list[tuple[str, int]] = field(default_factory=list)
+    passes: list[tuple[int, int]] = field(default_factory=list)
+    length: int = 0
+
+    def __post_init__(self) -> None:
+        self.vocab_size, self.capabilities = self.inner.vocab_size, self.inner.capabilities
+
+    @property
+    def max_context(self) -> int | None:
+        return self.inner.max_context
+
+    def sync(self, contexts: Sequence[Sequence[int]]) -> None:
+        self.length = len(contexts[0]) - 1
+        self.calls.append(("sync", self.length))
+        self.inner.sync(contexts)
+
+    def score(self, trees: Sequence[Tree]) -> Sequence[torch.Tensor]:
+        (tree,) = trees
+        assert max(tree.depths, default=0) == len(tree)
+        if self.max_context is not None:
+            assert self.length + 1 + len(tree) <= self.max_context
+        self.calls.append(("score", len(tree) + 1))
+        if self.calls[-2][0] != "sync":
+            self.passes.append((len(tree) + 1, self.length))
+        return self.inner.score(trees)
+
+    def commit(self, paths: Sequence[Path]) -> None:
+        self.length += 1 + len(paths[0].nodes)
+        self.calls.append(("commit", 0))
+        self.inner.commit(paths)
+
+
+def llama() -> CausalLMTarget:
+    return CausalLMTarget(tiny_model("llama"))
+
+
+@pytest.mark.parametrize("make", [lambda: ToyTarget(), llama])
+def test_a_pass_may_be_repeated_without_a_commit(make: type[ToyTarget]) -> None:
+    """What measuring relies on: `score` alone changes nothing that the next `score` sees."""
+    target, again = make(), make()
+    for one in (target, again):
+        one.sync([[1, 2, 3, 4, 5]])
+        one.score([EMPTY])
+        one.commit([Path((), (6,))])
+    trees = [Tree.chain([7, 8, 9]), EMPTY, Tree.chain(range(10)), Tree.chain([7, 8, 9])]
+    rows = [target.score([tree])[0] for tree in trees]
+    torch.testing.assert_close(rows[0], rows[3], rtol=0, atol=0)
+    torch.testing.assert_close(rows[3], again.score([trees[3]])[0])
+
+
+def test_every_width_is_timed_as_often_at_every_context() -> None:
+    heard: list[int] = []
+    target = Recording(ToyTarget())
+    curve = measure_curve(target, [4, 2, 1], [20, 5], repeats=7, on_pass=lambda: heard.append(1))
+    assert [(point.width, point.context) for point in curve.points] == [
+        *((width, 5) for width in (1, 2, 4)),
+        *((width, 20) for width in (1, 2, 4)),
+    ]
+    assert all(point.milliseconds > 0 for point in curve.points)
+    assert len(heard) == count_passes(target, [4, 2, 1], [20, 5], 7) == 42
+    # One more of each, the first, is not timed.
+    counts = {grid: target.passes.count(grid) for grid in target.passes}
+    assert counts == {(width, context): 8 for width in (1, 2, 4) for context in (5, 20)}
+
+
+def test_contexts_alternate_and_widths_take_turns() -> None:
+    target = Recording(ToyTarget())
+    measure_curve(target, [1, 2, 3, 4, 6, 8], [5, 20], repeats=7)
+    assert [length + 1 for kind, length in target.calls if kind == "sync"] == [5, 20, 20, 5, 5, 20]
+    turns = [width for width, _ in target.passes]
+    orders = {tuple(turns[place : place + 6]) for place in range(0, len(turns), 6)}
+    assert all(sorted(order) == [1, 2, 3, 4, 6, 8] for order in orders)
+    assert len(orders) > 7
+
+
+def test_only_the_pass_after_a_sync_is_committed() -> None:
+    target = Recording(ToyTarget())
+    measure_curve(target, [1, 3], [4], repeats=2)
+    kinds = [kind for kind, _ in target.calls]
+    assert [place for place, kind in enumerate(kinds) if kind == "commit"] == [
+        place + 2 for place, kind in enumerate(kinds) if kind == "sync"
+    ]
+
+
+def test_the_passes_are_the_same_for_everyone() -> None:
+    one, other = Recording(ToyTarget()), Recording(ToyTarget())
+    for target in (one, other):
+        measure_curve(target, [1, 2, 3, 4], [4, 9], repeats=3)
+    assert one.calls == other.calls
+
+
+@pytest.mark.parametrize(
+    ("room", "widths", "contexts"),
+    [
+        (None, (1, 8, 128), (128, 1024)),
+        (2000, (1, 8, 128), (128, 1024)),
+        (1152, (1, 8, 128), (128, 1024)),
+        (1000, (1, 8, 128), (128, 872)),
+        (256, (1, 8, 128), (128,)),
+        (129, (1, 8, 128), (1,)),
+        (100, (1, 8), (1,)),
+        (2, (1,), (1,)),
+    ],
+)
+def test_what_the_model_cannot_hold_is_cut(
+    room: int | None, widths: tuple[int, ...], contexts: tuple[int, ...]
+) -> None:
+    target = Recording(ToyTarget(max_context=room))
+    curve = measure_curve(target, [8, 128], [128, 1024], repeats=1)
+    assert (curve.widths, curve.contexts) == (widths, contexts)
+
+
+def test_a_model_for_one_token_is_refused() -> None:
+    with pytest.raises(UsageError, match="context is 1"):
+        measure_curve(ToyTarget(max_context=1))
+
+
+@pytest.mark.parametrize(
+    "request_", [([0], [1], 1), ([1], [0], 1), ([1], [1], 0), ([1], [], 1), ([-2], [1], 1)]
+)
+def test_numbers_below_one_are_refused(request_: tuple[list[int], list[int], int]) -> None:
+    for measuring in (measure_curve, count_passes):
+        with pytest.raises(UsageError, match="at least 1"):
+            measuring(ToyTarget(), *request_)
+
+
+def test_a_real_model_writes_the_same_after_it_was_measured() -> None:
+    prompt = some_prompt(40)
+    measured = llama()
+    curve = measure_curve(measured, repeats=1)
+    # Its context is 256, and the widest pass has 128 rows.
+    assert (curve.widths, curve.contexts) == (measure.WIDTHS, (128,))
+    expected = generate(llama(), Anpd(), prompt, 20)[0]
+    assert generate(measured, Anpd(), prompt, 20)[0] == expected
+
+
+def test_the_floor_is_the_time_to_read_all_weights() -> None:
+    floor = Floor(weight_bytes=3_000_000_000, gb_per_s=30.0)
+    assert floor.milliseconds == pytest.approx(100.0)
+    assert floor.share(CostCurve((CostPoint(1, 8, 125.0),))) == pytest.approx(0.8)
+
+
+def test_weights_are_those_that_the_target_tells_or_those_of_its_model() -> None:
+    class Stating:
+        """Says what a pass reads, as targets with weights of their own do."""
+
+        weight_bytes = 7
+        model = new_model("llama")
+
+    class Silent:
+        """Has a model, and nothing to say about it."""
+
+        model = Stating.model
+
+    assert weight_bytes(Stating()) == 7  # type: ignore[arg-type]
+    parameters = Silent.model.parameters()
+    assert weight_bytes(Silent()) == 4 * sum(weights.numel() for weights in parameters)  # type: ignore[arg-type]
+    assert weight_bytes(ToyTarget()) == 0
+
+
+@pytest.mark.parametrize("spare", [None, 1, 1 << 20])
+def test_bandwidth_is_measured_with_whatever_memory_there_is(
+    monkeypatch: pytest.MonkeyPatch, spare: int | None
+) -> None:
+    monkeypatch.setattr(measure, "_BUFFER_BYTES", 1 << 22)
+    monkeypatch.setattr(measure, "_spare_memory", lambda: spare)
+    assert measure_bandwidth(torch.device("cpu")) > 0
+    floor = measure_floor(llama())
+    assert floor.gb_per_s > 0
+    assert floor.weight_bytes > 0
+
+
+def test_bandwidth_needs_no_packed_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    kernels = list(measure._read_kernels(torch.ones(2, 4)))
+    assert len(kernels) == 4
+    assert [float(kernel()) for kernel in kernels[:3]] == [8.0, 1.0, 8.0]  # type: ignore[arg-type]
+
+
+def test_every_kernel_reads_the_whole_buffer() -> None:
+    matrix = torch.arange(8.0).reshape(2, 4)
+    total, largest, product, rows, *packed = [run() for run in measure._read_kernels(matrix)]
+    assert (float(total), float(largest), float(product)) == (28.0, 7.0, 140.0)  # type: ignore[arg-type]
+    assert rows.tolist() == [6.0, 22.0]  # type: ignore[attr-defined]
+    for four in packed:
+        assert four.tolist() == [[6.0, 22.0]] * 4  # type: ignore[attr-defined]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_copies_and_passes_are_waited_for() -> None:
+    target = CausalLMTarget(new_model("llama").cuda())
+    assert measure_curve(target, [1, 4], [8], repeats=2).widths == (1, 4)
+    assert measure_floor(target).gb_per_s > 0
