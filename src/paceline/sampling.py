@@ -5,7 +5,8 @@ absolute position t is argmax over the vocabulary of warped logits plus Gumbel n
 (seed, t), which is an exact draw from the warped distribution (the Gumbel-max trick). Plain
 decoding and every drafter therefore see the same token at the same place, so losslessness at
 T > 0 is an equality (drafter-invariant speculation, arXiv 2408.07978), and a draft model that
-samples with the same noise is coupled to its target.
+samples with the same noise is coupled to its target. A GPU makes noise of its own, of which all
+this is true as well.
 
 Warping follows transformers' `generate` to the letter: processors first, then temperature, top-k,
 top-p, min-p, each on the output of the one before.
@@ -13,6 +14,7 @@ top-p, min-p, each on the output of the one before.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,6 +31,9 @@ LogitsProcessor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 Draw = Callable[[int, Sequence[int]], int]
 """Row of a scored tree, all tokens before the one to draw -> the token."""
+
+_LEAST_NOISE = 1 << 18  # more than most vocabularies
+_ROWS_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -71,19 +76,42 @@ class Sampler:
             f"repetition_penalty must be > 0, got {self.repetition_penalty}",
         )
 
-    def over(self, logits: torch.Tensor) -> Draw:
+    def over(self, logits: torch.Tensor, positions: Sequence[int] | None = None) -> Draw:
         """Prepare draws from the rows of one scored tree, logits [rows, vocabulary].
 
-        Where nothing depends on the path, all rows are read with one device synchronisation.
+        positions: of the token that each row draws, the length of the context there.
+
+        Where nothing depends on the path, all rows are read with one device synchronisation; when
+        sampling only on a GPU and with the positions, since a CPU draws faster what is asked for.
         """
-        if self.greedy and not self._depends_on_text:
-            choices: list[int] = logits.argmax(dim=-1).tolist()
-            return lambda row, context: choices[row]
+        if not self._depends_on_text:
+            if self.greedy:
+                choices: list[int] = logits.argmax(dim=-1).tolist()
+                return lambda row, context: choices[row]
+            if positions is not None and _draws_there(logits.device):
+                drawn = self.draw_together(logits, positions)
+                return lambda row, context: drawn[row]
         return lambda row, context: self.draw(logits[row], context)
 
     def draw(self, row: torch.Tensor, context: Sequence[int]) -> int:
         """Draw the token that follows `context` from one row of raw logits [vocabulary]."""
         return int(self.decide(row, context).argmax())
+
+    def draw_together(self, logits: torch.Tensor, positions: Sequence[int]) -> list[int]:
+        """Draw from all rows of logits [rows, vocabulary], which stand at these positions, on
+        their own device and with its noise. For samplers that depend on nothing else."""
+        noise = {
+            position: device_gumbel(self.seed, position, logits.shape[1], logits.device)
+            for position in set(positions)
+        }
+        drawn = []
+        # In parts, because the rows of a wide tree take gigabytes in double precision.
+        for start in range(0, len(positions), _ROWS_AT_ONCE):
+            part = slice(start, start + _ROWS_AT_ONCE)
+            own = torch.stack([noise[position] for position in positions[part]])
+            drawn.append((self.warp(logits[part].float()).double() + own).argmax(dim=-1))
+        tokens: list[int] = torch.cat(drawn).tolist()
+        return tokens
 
     def decide(self, row: torch.Tensor, context: Sequence[int]) -> torch.Tensor:
         """The scores [vocabulary] whose largest is drawn: processed, and where not greedy warped
@@ -92,6 +120,9 @@ class Sampler:
         if self.greedy:
             return scores
         scores = self.warp(scores)
+        if _draws_there(scores.device):
+            noise = device_gumbel(self.seed, len(context), scores.numel(), scores.device)
+            return scores.double() + noise
         noise = torch.from_numpy(gumbel(self.seed, len(context), scores.numel()))
         return scores.cpu().double() + noise
 
@@ -109,7 +140,7 @@ class Sampler:
         return scores[0]
 
     def warp(self, scores: torch.Tensor) -> torch.Tensor:
-        """Temperature, top-k, top-p and min-p on processed scores [vocabulary]."""
+        """Temperature, top-k, top-p and min-p on processed scores [..., vocabulary]."""
         scores = scores / self.temperature
         if self.top_k is not None:
             scores = keep_top_k(scores, self.top_k)
@@ -145,6 +176,22 @@ def gumbel(seed: int, position: int, size: int) -> np.ndarray:
     return noise
 
 
+def device_gumbel(seed: int, position: int, size: int, device: torch.device) -> torch.Tensor:
+    """Standard Gumbel noise [size] float64 made on `device`, where moving that of `gumbel` over
+    would take longer than a pass.
+
+    It depends on (seed, position) alone as well, but is another one on every kind of device, and
+    may be another one in another version of torch. Every drafter and every batch gets the same.
+    """
+    key = hashlib.blake2b(f"{seed} {position}".encode(), digest_size=8).digest()
+    generator = torch.Generator(device).manual_seed(int.from_bytes(key, "little"))
+    # A GPU's numbers depend on how many are asked for: models that differ a little in the size of
+    # their vocabulary, as a draft model and its target may, ask for the same.
+    count = max(_LEAST_NOISE, 1 << (size - 1).bit_length())
+    noise = torch.empty(count, dtype=torch.float64, device=device)
+    return noise.exponential_(generator=generator).log_().neg_()[:size]
+
+
 def penalise(scores: torch.Tensor, input_ids: torch.Tensor, penalty: float) -> torch.Tensor:
     """Repetition penalty (Keskar et al. 2019, section 4.1): scores [1, vocabulary]."""
     seen = scores.gather(1, input_ids)
@@ -152,23 +199,32 @@ def penalise(scores: torch.Tensor, input_ids: torch.Tensor, penalty: float) -> t
 
 
 def keep_top_k(scores: torch.Tensor, count: int) -> torch.Tensor:
-    """-inf for everything below the `count`-th best of scores [vocabulary]; ties survive."""
-    threshold = scores.topk(min(count, scores.numel())).values[-1]
+    """-inf for everything below the `count`-th best of scores [..., vocabulary]; ties survive."""
+    threshold = scores.topk(min(count, scores.shape[-1])).values[..., -1:]
     return scores.masked_fill(scores < threshold, -math.inf)
 
 
 def keep_top_p(scores: torch.Tensor, mass: float) -> torch.Tensor:
-    """-inf outside the smallest set of best tokens that holds probability `mass`."""
+    """-inf outside the smallest set of best tokens [..., vocabulary] with probability `mass`."""
     ascending, order = scores.sort()
-    drop = ascending.softmax(-1).cumsum(-1) <= 1 - mass
-    drop[-1] = False
-    return scores.masked_fill(torch.zeros_like(drop).scatter(0, order, drop), -math.inf)
+    # A GPU adds up in another order when there are more rows: in double precision that is nothing.
+    precision = torch.float64 if _draws_there(scores.device) else scores.dtype
+    drop = ascending.softmax(-1).cumsum(-1, dtype=precision) <= 1 - mass
+    drop[..., -1] = False
+    return scores.masked_fill(torch.zeros_like(drop).scatter(-1, order, drop), -math.inf)
 
 
 def keep_min_p(scores: torch.Tensor, share: float) -> torch.Tensor:
-    """-inf for tokens less likely than `share` of the likeliest (arXiv 2407.01082)."""
+    """-inf for tokens [..., vocabulary] less likely than `share` of the likeliest (arXiv
+    2407.01082)."""
     probabilities = scores.softmax(-1)
-    return scores.masked_fill(probabilities < share * probabilities.max(), -math.inf)
+    likeliest = probabilities.amax(dim=-1, keepdim=True)
+    return scores.masked_fill(probabilities < share * likeliest, -math.inf)
+
+
+def _draws_there(device: torch.device) -> bool:
+    """Whether tokens are sampled on `device` itself; else on the CPU."""
+    return device.type == "cuda"
 
 
 def _require(condition: bool, message: str) -> None:

@@ -29,7 +29,8 @@ def walk(
         tree: root ─ 7 ─ 4, draws 7, 4, 2  ->  nodes (0, 1), tokens (7, 4, 2)
         tree: root ─ 7 ─ 4, draws 7, 5     ->  nodes (0,),   tokens (7, 5)
     """
-    draw = sampler.over(logits)
+    positions = [len(context) + depth for depth in (0, *tree.depths)]
+    draw = sampler.over(logits, positions)
     text = list(context)
     nodes: list[int] = []
     node = ROOT

@@ -168,6 +168,7 @@ def circumstances(session: Session, model: str) -> dict[str, Any]:
         "versions": describe_versions(),
         "python": platform.python_version(),
         "model": {"name": model, "fingerprint": session.fingerprint},
+        "graphs": getattr(session.target, "graphs", None),
         "preparation": None if preparation is None else preparation.as_json(),
         "budget": session.budget,
     }

@@ -33,6 +33,7 @@ from paceline.records import Stats
 from paceline.sampling import Sampler
 from paceline.stopping import Stopping
 from paceline.targets.causal_lm import CausalLMTarget
+from paceline.targets.prepare import NATIVE, prepare
 from paceline.targets.support import check_supported
 
 __all__ = ["Accelerated", "Pace", "accelerate"]
@@ -179,18 +180,24 @@ class Accelerated:
         return getattr(self.model, name)
 
 
-def accelerate(model: PreTrainedModel, method: str = "anpd", **settings: Any) -> Accelerated:
+def accelerate(
+    model: PreTrainedModel, method: str = "anpd", *, weights: str = NATIVE, **settings: Any
+) -> Accelerated:
     """Wrap a loaded model so that its `generate` is accelerated.
 
         fast = paceline.accelerate(model, "anpd", n=5, k=7)
         fast.generate(**tokenizer("Hello", return_tensors="pt"), max_new_tokens=100)
 
+    weights: how linear layers hold their weights. "native" leaves the model alone; anything else
+    changes it in place, once and for good: see docs/speed.md, and save the model before.
     settings: of the method; `seed` and `budget` go to `Pace`.
 
     Raises ModelError where the model cannot be driven, UsageError for an unknown method or setting.
     """
     check_supported(model)
-    return Accelerated(model, Pace(method, **settings))
+    pace = Pace(method, **settings)  # a wrong setting must not cost the model its weights
+    prepare(model, weights)
+    return Accelerated(model, pace)
 
 
 def _check_request(

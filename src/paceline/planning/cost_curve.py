@@ -88,8 +88,10 @@ class CostCurve:
         if width < 1:
             raise ValueError(f"a pass has at least one row, got {width}")
         costs = self._at(context)
+        if width in costs:
+            return costs[width]
         for (below, low), (above, high) in pairwise(costs.items()):
-            if below <= width <= above:
+            if below < width < above:
                 return low + (high - low) * (width - below) / (above - below)
         widest, milliseconds = list(costs.items())[-1]
         return milliseconds * width / widest

@@ -11,17 +11,23 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from paceline.errors import UsageError
 from paceline.prefix import common_prefix
 from paceline.records import Path
 from paceline.targets.kv_cache import TreeCache
-from paceline.targets.layout import PassLayout
+from paceline.targets.layout import (
+    STATIC_WIDTHS,
+    PassLayout,
+    padded_slots,
+    padded_width,
+    static_slots,
+)
+from paceline.targets.pass_inputs import PassInputs
 from paceline.targets.prepare import Preparation
+from paceline.targets.static_pass import StaticPasses, on_one_gpu
 from paceline.targets.support import (
     attention_windows,
     check_supported,
@@ -29,12 +35,21 @@ from paceline.targets.support import (
     narrow_windows,
     self_check,
 )
-from paceline.targets.weights import least_rows, weight_bytes
+from paceline.targets.weights import least_rows, slot_grain, weight_bytes
 from paceline.tree import EMPTY, Tree
 
 __all__ = ["CausalLMTarget"]
 
 PREFILL_CHUNK = 1024
+
+# Slots, over all texts of a batch, that passes of static shape find reserved: what was captured
+# is lost when the cache has to move.
+STATIC_ROOM = 2048
+
+# Pending tokens per text up to which a pass may have a static shape: its root and what a draft
+# model, which is a target of its own, lags behind. Passes that read a prompt seldom come twice in
+# one shape.
+_FEW_PENDING = 4
 
 
 class CausalLMTarget:
@@ -45,6 +60,8 @@ class CausalLMTarget:
     preparation: what `prepare` did to the model, for reports.
     check: compare a tree pass with the model's plain forward first (some tens of milliseconds
     for a small model).
+    static: run passes that recur in few shapes on inputs that keep their place, captured as CUDA
+    graphs where the device is one; None where the whole model is on one CUDA device.
 
     Raises ModelError, naming the reason, where the model cannot be driven this way.
     """
@@ -56,6 +73,7 @@ class CausalLMTarget:
         virtual_embeddings: torch.Tensor | None = None,
         preparation: Preparation | None = None,
         check: bool = True,
+        static: bool | None = None,
     ) -> None:
         check_supported(model)
         self.model = model
@@ -68,16 +86,18 @@ class CausalLMTarget:
         self._windows = attention_windows(config)
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._min_rows = least_rows(model)
-        self._cache = TreeCache(config.num_hidden_layers)
-        self._cached: list[list[int]] = []  # the tokens behind the cache's slots, per text
-        self._pending: list[list[int]] = []  # to be read by the next pass, the root last
+        self._slot_grain = slot_grain(model)
+        self.static = on_one_gpu(model) if static is None else static
+        self._cached: list[list[int]]  # the tokens behind the cache's slots, per text
+        self._pending: list[list[int]]  # to be read by the next pass, the root last
+        self._inputs: PassInputs | None = None  # of the last pass in the ordinary way
+        self._forget()
         if check:
             with narrow_windows(config):
                 self._windows = attention_windows(config)
                 self_check(self, model)
             self._windows = attention_windows(config)
-            self._cache = TreeCache(config.num_hidden_layers)
-            self._cached, self._pending = [], []
+            self._forget()
 
     @property
     def device(self) -> torch.device:
@@ -97,6 +117,12 @@ class CausalLMTarget:
         """Bytes of weights that one pass has to read: the floor under its cost."""
         return weight_bytes(self.model)
 
+    @property
+    def graphs(self) -> dict[str, Any]:
+        """What became of static shapes, for reports: {"static": whether there are any, and then
+        "shapes", "captured", "failed"}; see `StaticPasses.as_json`."""
+        return {"static": self.static, **(self._passes.as_json() if self._passes else {})}
+
     def sync(self, contexts: Sequence[Sequence[int]]) -> None:
         """Hold these texts. See `Target.sync`.
 
@@ -113,12 +139,26 @@ class CausalLMTarget:
     @torch.inference_mode()
     def score(self, trees: Sequence[Tree]) -> list[torch.Tensor]:
         """Logits [len(tree) + 1, vocab_size] per tree. See `Target.score`."""
-        layout = PassLayout(self._cache.lengths, self._pending, trees, self._min_rows)
-        # Rows to read: from each text's root to its last node. Texts of a batch share the list.
-        wanted = [
-            range(len(pending) - 1, len(pending) + len(tree))
-            for pending, tree in zip(self._pending, trees, strict=True)
+        needed = [
+            len(pending) + len(tree) for pending, tree in zip(self._pending, trees, strict=True)
         ]
+        passes = self._passes if self._recurs(max(needed), trees) else None
+        rows = padded_width(max(needed), self._min_rows, static=passes is not None)
+        layout = PassLayout(self._cache.lengths, self._pending, trees, rows)
+        # Rows to read: from each text's root to its last node.
+        wanted = [
+            range(len(pending) - 1, count)
+            for pending, count in zip(self._pending, needed, strict=True)
+        ]
+        if passes is not None:
+            slots = static_slots(max(layout.cached) + layout.width)
+            self._cache.reserve(max(slots, STATIC_ROOM // len(trees)))
+            logits = passes.run(layout, slots, self._cache.moves)
+            # The next pass overwrites them, and whoever hears of this round may keep them.
+            return [
+                logits[text, rows.start : rows.stop].clone() for text, rows in enumerate(wanted)
+            ]
+        # Texts of a batch share the list.
         keep = sorted(set().union(*wanted))
         logits = self._forward(layout, keep)
         places = [keep.index(rows[0]) for rows in wanted]
@@ -135,6 +175,21 @@ class CausalLMTarget:
         for text, path in enumerate(paths):
             self._cached[text] += [*self._pending[text], *path.tokens[:-1]]
             self._pending[text] = [path.tokens[-1]]
+
+    def _forget(self) -> None:
+        """Hold no text."""
+        self._cache = TreeCache(self.model.config.get_text_config().num_hidden_layers)
+        self._passes = StaticPasses(self._static_forward, self.device) if self.static else None
+        self._cached, self._pending = [], []
+
+    def _recurs(self, rows: int, trees: Sequence[Tree]) -> bool:
+        """Whether the next pass, which needs so many rows, is run in a static shape."""
+        if self._passes is None or not self._passes.usable or rows > STATIC_WIDTHS[-1]:
+            return False
+        if max(map(len, self._pending)) > _FEW_PENDING:
+            return False
+        # Virtual tokens come as embeddings, not as ids.
+        return all(token < self.vocab_size for tree in trees for token in tree.tokens)
 
     def _reuse(self, contexts: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
         """For each text the cache row to continue from, and how much of that row to keep."""
@@ -161,37 +216,40 @@ class CausalLMTarget:
 
     def _forward(self, layout: PassLayout, keep: Sequence[int]) -> torch.Tensor:
         """One pass; the logits [batch, at least len(keep), vocabulary] of its rows `keep`."""
-        slots = self._cache.prepare(layout.width, self.device)
+        shape = (len(layout.trees), layout.width)
+        if self._inputs is None or self._inputs.tokens.shape != shape:
+            self._inputs = PassInputs(*shape, self.device)
+        inputs = self._inputs.fill(layout)
+        slots = padded_slots(max(layout.cached) + layout.width, self._slot_grain)
+        self._cache.reserve(slots)
+        alike = len(set(layout.cached)) == 1
+        self._cache.direct(layout.cached[0] if alike else (inputs.texts, inputs.slots), slots)
         # The output head, too, costs as much for a few rows as for one.
         rows = [*keep, *[keep[-1]] * (min(self._min_rows, layout.width) - len(keep))]
         index = torch.tensor(rows, device=self.device)
+        tokens = self._tokens(layout.largest_token, inputs.tokens)
+        if self._keeps_logits:
+            return self._call(inputs, slots, **tokens, logits_to_keep=index)
+        return self._call(inputs, slots, **tokens)[:, index]
+
+    def _static_forward(self, inputs: PassInputs, slots: int) -> torch.Tensor:
+        """One pass over inputs that may change later; the logits of all its rows."""
+        self._cache.direct((inputs.texts, inputs.slots), slots)
+        return self._call(inputs, slots, input_ids=inputs.tokens)
+
+    def _call(self, inputs: PassInputs, slots: int, **arguments: torch.Tensor) -> torch.Tensor:
         outputs = self.model(
-            **self._inputs(layout.tokens()),
-            attention_mask=self._masks(layout, slots),
-            position_ids=torch.from_numpy(layout.positions()).to(self.device),
+            **arguments,
+            attention_mask=inputs.masks(slots, self._windows, self.model.dtype),
+            position_ids=inputs.positions,
             past_key_values=self._cache,
             use_cache=True,
-            **({"logits_to_keep": index} if self._keeps_logits else {}),
         )
         logits: torch.Tensor = outputs.logits
-        return logits if self._keeps_logits else logits[:, index]
+        return logits
 
-    def _masks(self, layout: PassLayout, slots: int) -> Any:
-        """A float mask [batch, 1, width, slots]; one per kind of layer where kinds differ.
-
-        Float, because eager attention adds the mask, and a boolean one would be added silently.
-        """
-        masks = {}
-        for kind, window in self._windows.items():
-            visible = torch.from_numpy(layout.visible(slots, window)).to(self.device)
-            mask = torch.zeros(visible.shape, dtype=self.model.dtype, device=self.device)
-            mask.masked_fill_(~visible, torch.finfo(self.model.dtype).min)
-            masks[kind] = mask[:, None]
-        return masks if len(masks) > 1 else masks.popitem()[1]
-
-    def _inputs(self, tokens: NDArray[np.int64]) -> dict[str, torch.Tensor]:
-        ids = torch.from_numpy(tokens).to(self.device)
-        largest = int(tokens.max())
+    def _tokens(self, largest: int, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The model's argument for the tokens `ids`, of which the largest is known."""
         if largest < self.vocab_size:
             return {"input_ids": ids}
         if self._virtual is None:

@@ -17,32 +17,37 @@ __all__ = ["TreeCache"]
 
 _GRAIN = 256  # capacities are multiples of this, so that growing is rare
 
+_Where = int | tuple[torch.Tensor, torch.Tensor]
+
 
 class TreeCache(Cache):  # type: ignore[misc]
     """Keys and values of all layers, [batch, heads, capacity, head_dim] each.
 
     lengths: committed slots per row of the batch; only the owner of the cache changes them.
+    moves: how often the keys and values went to another place in memory.
     """
 
     def __init__(self, num_layers: int) -> None:
         self.lengths: list[int] = []
+        self.moves = 0
         self._capacity = 0
         super().__init__(layers=[_Layer(self) for _ in range(num_layers)])
 
-    def prepare(self, width: int, device: torch.device) -> int:
-        """Make room for a pass of `width` new slots per row; returns the slots that it attends to.
-
-        The next forward writes row b's keys to slots lengths[b] … lengths[b] + width - 1.
-        """
-        used = max(self.lengths) + width
-        if used > self._capacity:
+    def reserve(self, slots: int) -> None:
+        """Make room for so many slots per row; layers move when the next pass reaches them."""
+        if slots > self._capacity:
             # A quarter of spare room keeps the number of copies logarithmic in the length.
-            self._capacity = -(-(used + used // 4) // _GRAIN) * _GRAIN
-        ragged = len(set(self.lengths)) > 1
-        starts = torch.tensor(self.lengths, device=device)[:, None] if ragged else None
+            self._capacity = -(-(slots + slots // 4) // _GRAIN) * _GRAIN
+            self.moves += 1
+
+    def direct(self, where: _Where, slots: int) -> None:
+        """Tell all layers where the next forward writes, and how many slots it attends to.
+
+        where: the slot of its first row, if that is the same for all texts, or [batch, 1] texts
+        and [batch, width] slots, which a captured graph will read anew each time.
+        """
         for layer in self.layers:
-            layer.plan(self.lengths[0], starts, used, self._capacity)
-        return used
+            layer.direct(where, slots, self._capacity)
 
     def commit(self, bases: Sequence[int], nodes: Sequence[Sequence[int]]) -> None:
         """Row b keeps its slots before bases[b] and, behind them, those of its accepted nodes.
@@ -52,13 +57,15 @@ class TreeCache(Cache):  # type: ignore[misc]
         for row, (base, path) in enumerate(zip(bases, nodes, strict=True)):
             # A path that is a prefix of the tree, as every chain is, lies in place already.
             if list(path) != list(range(len(path))):
+                slots: torch.Tensor = torch.tensor(path) + base
                 for layer in self.layers:
-                    layer.gather(row, base, path)
+                    slots = layer.gather(row, slots, base)
             self.lengths[row] = base + len(path)
 
     def select(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
         """New row b takes over the first lengths[b] slots of old row rows[b]."""
         if list(rows) != list(range(len(self.lengths))):
+            self.moves += 1
             for layer in self.layers:
                 layer.select(rows)
         self.lengths = list(lengths)
@@ -74,14 +81,13 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
     def __init__(self, cache: TreeCache) -> None:
         super().__init__()
         self._cache = cache
-        self._start = 0
-        self._starts: torch.Tensor | None = None
-        self._used = 0
+        self._where: _Where = 0
+        self._slots = 0
         self._capacity = 0
 
-    def plan(self, start: int, starts: torch.Tensor | None, used: int, capacity: int) -> None:
-        """Where the next `update` writes: one start for all rows, or `starts` [batch, 1]."""
-        self._start, self._starts, self._used, self._capacity = start, starts, used, capacity
+    def direct(self, where: _Where, slots: int, capacity: int) -> None:
+        """What the next `update` does; see `TreeCache.direct`."""
+        self._where, self._slots, self._capacity = where, slots, capacity
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Allocate for the first pass, or grow and carry over what is there."""
@@ -96,28 +102,28 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write [batch, heads, width, head_dim]; returns [batch, heads, used, head_dim]."""
+        """Write [batch, heads, width, head_dim]; returns [batch, heads, slots, head_dim]."""
         if self.keys is None or self.keys.shape[2] < self._capacity:
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None and self.values is not None
-        width = key_states.shape[2]
-        if self._starts is None:
-            self.keys[:, :, self._start : self._start + width] = key_states
-            self.values[:, :, self._start : self._start + width] = value_states
+        if isinstance(self._where, int):
+            end = self._where + key_states.shape[2]
+            self.keys[:, :, self._where : end] = key_states
+            self.values[:, :, self._where : end] = value_states
         else:
-            starts = self._starts.to(key_states.device)
-            rows = torch.arange(len(starts), device=starts.device)[:, None]
-            slots = starts + torch.arange(width, device=starts.device)
-            self.keys[rows, :, slots] = key_states.transpose(1, 2)
-            self.values[rows, :, slots] = value_states.transpose(1, 2)
-        return self.keys[:, :, : self._used], self.values[:, :, : self._used]
+            texts, slots = (index.to(key_states.device) for index in self._where)
+            self.keys[texts, :, slots] = key_states.transpose(1, 2)
+            self.values[texts, :, slots] = value_states.transpose(1, 2)
+        return self.keys[:, :, : self._slots], self.values[:, :, : self._slots]
 
-    def gather(self, row: int, base: int, path: Sequence[int]) -> None:
-        """Move the slots base + path[i] of one row to base + i."""
+    def gather(self, row: int, slots: torch.Tensor, base: int) -> torch.Tensor:
+        """Move these slots of one row to base, base + 1, …; returns `slots` where they are now,
+        so that the next layer, which is mostly on the same device, need not fetch them."""
         for states in (self.keys, self.values):
             if states is not None:
-                slots = torch.tensor(path, device=states.device) + base
-                states[row, :, base : base + len(path)] = states[row, :, slots]
+                slots = slots.to(states.device, non_blocking=True)
+                states[row, :, base : base + len(slots)] = states[row, :, slots]
+        return slots
 
     def select(self, rows: Sequence[int]) -> None:
         """Rebuild the batch from old rows."""
@@ -128,7 +134,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Length and offset of the keys; asked only where no mask is given."""
-        return self._used, 0
+        return self._slots, 0
 
     def get_seq_length(self) -> int:
         """Committed slots of the longest row."""

@@ -1,4 +1,4 @@
-"""Where everything lies in one target pass: rows, positions and attention masks.
+"""Where everything lies in one target pass: rows, positions, and which row sees which.
 
 Per sequence the pass holds first its pending tokens (those of the text that are not in the cache
 yet, the root last), then the nodes of its tree. Shorter sequences are padded behind.
@@ -8,13 +8,49 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.tree import Tree
 
-__all__ = ["PassLayout"]
+__all__ = ["STATIC_WIDTHS", "PassLayout", "padded_slots", "padded_width", "static_slots"]
+
+STATIC_WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
+"""Rows of the passes that come in static shapes."""
+
+FEWEST_SLOTS = 256
+_EVEN_SLOTS = 4096
+
+
+def padded_width(rows: int, least: int = 1, static: bool = False) -> int:
+    """How many rows a pass gets that needs `rows`.
+
+    least: a narrower pass would cost no less, see `least_rows`.
+    static: the shape is to come again, so it is one of `STATIC_WIDTHS` where these are enough.
+    """
+    rows = max(rows, least)
+    if static:
+        return next((width for width in STATIC_WIDTHS if width >= rows), rows)
+    return rows
+
+
+def static_slots(used: int) -> int:
+    """How many slots a pass of static shape attends to when `used` are in use.
+
+    Few different numbers, so that a long text meets few shapes: they double while slots are
+    cheap, and then go by steps that cost little beside what is in use.
+    """
+    slots = FEWEST_SLOTS
+    while slots < min(used, _EVEN_SLOTS):
+        slots *= 2
+    return max(slots, -(-used // _EVEN_SLOTS) * _EVEN_SLOTS if used > _EVEN_SLOTS else 0)
+
+
+def padded_slots(used: int, grain: int) -> int:
+    """How many slots an ordinary pass attends to when `used` are in use; see `slot_grain`."""
+    return -(-used // grain) * grain
 
 
 @dataclass(frozen=True)
@@ -24,7 +60,7 @@ class PassLayout:
     cached: slots in the cache, per text.
     pending: tokens to read before the tree, per text, the root last.
     trees: one per text.
-    min_rows: a narrower pass would cost no less, so it is padded to this.
+    min_rows: the pass is padded to this, see `padded_width`.
     """
 
     cached: Sequence[int]
@@ -32,16 +68,21 @@ class PassLayout:
     trees: Sequence[Tree]
     min_rows: int = 1
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Rows of the pass."""
         return max(self.min_rows, *map(len, self._rows))
 
-    @property
+    @cached_property
     def _rows(self) -> list[list[int]]:
         return [
             [*pending, *tree.tokens] for pending, tree in zip(self.pending, self.trees, strict=True)
         ]
+
+    @property
+    def largest_token(self) -> int:
+        """The largest id in the pass."""
+        return max(max(row, default=0) for row in self._rows)
 
     def tokens(self) -> NDArray[np.int64]:
         """[batch, width] token ids; 0 where padded."""
@@ -51,7 +92,8 @@ class PassLayout:
         return tokens
 
     def positions(self) -> NDArray[np.int64]:
-        """[batch, width] absolute positions: a node's is its depth below the root."""
+        """[batch, width] absolute positions: a node's is its depth below the root; 0 where
+        padded."""
         positions = np.zeros((len(self.trees), self.width), dtype=np.int64)
         for text, tree in enumerate(self.trees):
             chain = len(self.pending[text])
@@ -60,30 +102,23 @@ class PassLayout:
             positions[text, chain : chain + len(tree)] = root + np.array(tree.depths, dtype=int)
         return positions
 
-    def visible(self, slots: int, window: int | None = None) -> NDArray[np.bool_]:
-        """[batch, width, slots]: whether a row may attend to a cache slot.
+    def slots(self) -> NDArray[np.int64]:
+        """[batch, width] where in the cache each row's keys and values go."""
+        return np.array(self.cached, dtype=np.int64)[:, None] + np.arange(self.width)
 
-        window: only positions less than this far back are seen (sliding-window attention).
+    def among(self) -> NDArray[np.bool_]:
+        """[batch, width, width]: whether a row may attend to another row of the pass.
+
+        All that is in the cache already is seen by every row, as far as its window reaches.
         """
-        visible = np.zeros((len(self.trees), self.width, slots), dtype=np.bool_)
+        among = np.zeros((len(self.trees), self.width, self.width), dtype=np.bool_)
         for text, tree in enumerate(self.trees):
-            cached, chain = self.cached[text], len(self.pending[text])
-            node = cached + chain
-            view = visible[text]
-            view[:, :cached] = True
-            view[:chain, cached:node] = np.tri(chain, dtype=np.bool_)
-            view[chain:, cached:node] = True
-            view[chain : chain + len(tree), node : node + len(tree)] = tree.ancestor_mask
-            # Padding sees itself: a row that sees nothing may turn to NaN, and 0 * NaN is NaN.
-            own = np.arange(self.width)
-            view[own, cached + own] = True
-        if window is not None:
-            visible &= self._within(slots, window)
-        return visible
-
-    def _within(self, slots: int, window: int) -> NDArray[np.bool_]:
-        positions = self.positions()
-        keys = np.broadcast_to(np.arange(slots), (len(self.trees), slots)).copy()
-        for text, cached in enumerate(self.cached):
-            keys[text, cached : cached + self.width] = positions[text]
-        return keys[:, None, :] > positions[:, :, None] - window
+            chain = len(self.pending[text])
+            view = among[text]
+            view[:chain, :chain] = np.tri(chain, dtype=np.bool_)
+            view[chain : chain + len(tree), :chain] = True
+            view[chain : chain + len(tree), chain : chain + len(tree)] = tree.ancestor_mask
+        # Padding sees itself: a row that sees nothing may turn to NaN, and 0 * NaN is NaN.
+        own = np.arange(self.width)
+        among[:, own, own] = True
+        return among

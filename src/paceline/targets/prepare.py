@@ -26,12 +26,14 @@ from paceline.targets.kernels.linear import (
     UnpackableError,
     keep_faster,
 )
+from paceline.targets.kernels.memory import FilePages, use_huge_pages
 from paceline.targets.kernels.norm import fast_norm
 from paceline.targets.kernels.quantized import Int4Linear, Int8Linear
 from paceline.targets.kernels.shared_input import Projection, SharedInput, find_shared_inputs
 from paceline.targets.support import check_supported
+from paceline.targets.weights import weight_bytes
 
-__all__ = ["AUTO", "WEIGHTS", "Preparation", "check_weights", "prepare"]
+__all__ = ["AUTO", "NATIVE", "WEIGHTS", "Preparation", "check_weights", "prepare"]
 
 Layer = Any  # nn.Linear, or transformers' Conv1D, which has its weight the other way round
 
@@ -54,6 +56,7 @@ for passes of one row; int8, int4: fused and quantised; auto: packed on the CPU,
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 3e-2}
 _QUANTISED_TOLERANCE = 0.9
 _TRIAL_TOKENS = 12
+_WORTH_HUGE_PAGES = 64 << 20
 
 
 @dataclass
@@ -105,10 +108,17 @@ def prepare(model: PreTrainedModel, weights: str = AUTO) -> Preparation:
     check_supported(model)
     linears = _linear_layers(model, done)
     before: list[torch.Tensor] = []
-    shared = find_shared_inputs(lambda: before.append(_trial(model)), linears)
+    try:
+        shared = find_shared_inputs(lambda: before.append(_trial(model)), linears)
+    except Exception as error:  # whatever a model raises that needs more than token ids
+        return Preparation(
+            left=Counter({f"all layers: a trial pass failed ({error})": len(linears)})
+        )
     places = _places(model)
-    for group in _with_single(shared, linears):
-        _replace_together(model, group, places, done)
+    pages = FilePages()
+    pages.forget(model.parameters())
+    for group in _largest_first(shared, linears):
+        _replace_together(model, group, places, pages, done)
     if weights in ("int8", "int4") and not done.linears:
         reasons = "; ".join(done.left) or "it has no linear layers"
         raise UsageError(f"this model cannot run on {weights} weights here: {reasons}")
@@ -118,6 +128,8 @@ def prepare(model: PreTrainedModel, weights: str = AUTO) -> Preparation:
             _put(model, names, norm)
             done.norms += 1
     done.grouped_attention = use_grouped_attention(model)
+    if weight_bytes(model) >= _WORTH_HUGE_PAGES:
+        use_huge_pages()
     copies = [each for each in model.modules() if isinstance(each, PackedAndPlainLinear)]
     if copies:
         done.plain_copy = keep_faster(copies)
@@ -155,10 +167,12 @@ def _linear_layers(model: nn.Module, done: Preparation) -> list[Layer]:
     return found
 
 
-def _with_single(shared: list[list[Layer]], linears: list[Layer]) -> list[list[Layer]]:
-    """The groups, and every other layer as a group of its own."""
+def _largest_first(shared: list[list[Layer]], linears: list[Layer]) -> list[list[Layer]]:
+    """The groups, and every other layer as a group of its own, so that old and new weights lie
+    side by side for the largest while there is nothing else yet."""
     together = {layer for group in shared for layer in group}
-    return [*shared, *([layer] for layer in linears if layer not in together)]
+    groups = [*shared, *([layer] for layer in linears if layer not in together)]
+    return sorted(groups, key=lambda group: -sum(layer.weight.nbytes for layer in group))
 
 
 def _trial(model: PreTrainedModel) -> torch.Tensor:
@@ -175,7 +189,7 @@ def _compare(model: PreTrainedModel, before: torch.Tensor, weights: str) -> None
     spread = (before - before.mean(dim=-1, keepdim=True)).norm().clamp(min=1e-6)
     error = float((after - before).norm() / spread)
     quantised = weights in ("int8", "int4")
-    limit = _QUANTISED_TOLERANCE if quantised else _TOLERANCE[model.dtype]
+    limit = _QUANTISED_TOLERANCE if quantised else _TOLERANCE.get(model.dtype, 1e-3)
     if not error <= limit:
         raise ModelError(
             f"{type(model).__name__} scores a text otherwise on {weights} weights ({error:.1%} off): "
@@ -187,6 +201,7 @@ def _replace_together(
     model: nn.Module,
     group: list[Layer],
     places: dict[nn.Module, list[str]],
+    pages: FilePages,
     done: Preparation,
 ) -> None:
     """Put one product in the place of layers that share an input, or of a single layer."""
@@ -195,7 +210,7 @@ def _replace_together(
     except UnpackableError as reason:
         if len(group) > 1:
             for layer in group:
-                _replace_together(model, [layer], places, done)
+                _replace_together(model, [layer], places, pages, done)
         else:
             done.left[str(reason)] += 1
         return
@@ -203,6 +218,7 @@ def _replace_together(
     done.products += 1
     sizes = [len(_weight(layer)) for layer in group]
     shared = SharedInput(product, sizes)
+    pages.forget(layer.weight for layer in group)
     for part, layer in enumerate(group):
         _put(model, places.pop(layer), Projection(shared, part) if len(group) > 1 else product)
         layer.weight = layer.bias = None  # whoever still holds the layer holds no memory

@@ -8,7 +8,9 @@ from transformers import PreTrainedModel
 from paceline.targets.kernels.linear import FastLinear
 from paceline.targets.kernels.quantized import Int4Linear, Int8Linear
 
-__all__ = ["is_quantised", "least_rows", "weight_bytes"]
+__all__ = ["is_quantised", "least_rows", "slot_grain", "weight_bytes"]
+
+_ATTENTION_BLOCK = 512
 
 
 def least_rows(model: nn.Module) -> int:
@@ -16,6 +18,17 @@ def least_rows(model: nn.Module) -> int:
     return max(
         (each.min_rows for each in model.modules() if isinstance(each, FastLinear)), default=1
     )
+
+
+def slot_grain(model: PreTrainedModel) -> int:
+    """Passes attend to a multiple of so many cache slots, those behind the text masked.
+
+    The CPU's attention kernel works through the slots in blocks of 512, and sums in another order
+    where the last block is shorter. With whole blocks, and products that treat every row alike
+    whatever their number, a token's scores are the same bit for bit in a pass of any width.
+    """
+    prepared = any(isinstance(each, FastLinear) for each in model.modules())
+    return _ATTENTION_BLOCK if prepared and model.device.type == "cpu" else 1
 
 
 def is_quantised(model: nn.Module) -> bool:

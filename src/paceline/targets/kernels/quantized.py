@@ -6,6 +6,8 @@ the pass: drafted and plain decoding on the quantised model give the same text.
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 
 from paceline.targets.kernels.linear import FastLinear, UnpackableError
@@ -22,31 +24,16 @@ class Int8Linear(FastLinear):
     any width. Raises UnpackableError where the processor has no exact 8-bit dot product (VNNI).
     """
 
-    min_rows = 1
-
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         _check_cpu(weight)
+        if not _sums_are_exact():
+            raise UnpackableError("8-bit products that overflow on this processor (no VNNI)")
         super().__init__(weight, bias)
         weight = weight.detach().float()
         scale = weight.abs().amax(dim=1).clamp(min=1e-12) / 127
         quantised = (weight / scale[:, None]).round_().to(torch.int8)
         self.weight_bytes = quantised.nbytes + scale.nbytes
-        packed = torch.ops.onednn.qlinear_prepack(quantised, [8, self.in_features])
-        zeros = torch.zeros(len(scale), dtype=torch.int64)
-        self._product = torch.ops.onednn.qlinear_pointwise.default
-        held: tuple[object, ...] = (
-            packed,
-            scale,
-            zeros,
-            None,
-            1.0,
-            0,
-            torch.float32,
-            "none",
-            [],
-            "",
-        )
-        self._held = held
+        self._product = _IntegerProduct(quantised, scale)
         self._bias = None if bias is None else bias.detach()
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
@@ -54,10 +41,35 @@ class Int8Linear(FastLinear):
         flat = rows.reshape(-1, self.in_features).float()
         scale = flat.abs().amax(dim=1, keepdim=True).clamp_(min=1e-12).div_(127)
         quantised = (flat / scale).round_().add_(_ZERO).to(torch.uint8)
-        out: torch.Tensor = self._product(quantised, 1.0, _ZERO, *self._held).mul_(scale)
+        out = self._product(quantised).mul_(scale)
         if self._bias is not None:
             out += self._bias
         return out.view(*rows.shape[:-1], self.out_features).to(rows.dtype)
+
+
+class _IntegerProduct:
+    """8-bit rows times 8-bit weights [outputs, inputs], each output times its scale."""
+
+    def __init__(self, weight: torch.Tensor, scale: torch.Tensor) -> None:
+        self._run = torch.ops.onednn.qlinear_pointwise.default
+        packed = torch.ops.onednn.qlinear_prepack(weight, [8, weight.shape[1]])
+        zero_points = torch.zeros(len(scale), dtype=torch.int64)
+        output = (1.0, 0, torch.float32)  # scale, zero point and type
+        held: tuple[object, ...] = (packed, scale, zero_points, None, *output, "none", [], "")
+        self._held = held
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """uint8 [rows, inputs], 128 standing for 0 -> float32 [rows, outputs]."""
+        out: torch.Tensor = self._run(rows, 1.0, _ZERO, *self._held)
+        return out
+
+
+@cache
+def _sums_are_exact() -> bool:
+    """Whether the largest values come out right: older processors add pairs of them in 16 bits."""
+    weight = torch.full((16, 64), 127, dtype=torch.int8)
+    largest = _IntegerProduct(weight, torch.ones(16))(torch.full((5, 64), 255, dtype=torch.uint8))
+    return bool((largest == 64 * 127 * (255 - _ZERO)).all())
 
 
 class Int4Linear(FastLinear):

@@ -1,0 +1,219 @@
+"""One model twice, untouched for transformers and prepared for paceline, and how each is timed.
+
+Both copies live in one process, so that threads, memory and the state of
+the machine are the same for both and runs can take turns.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import torch
+from transformers import DynamicCache, PreTrainedModel
+
+import paceline
+from paceline.drafters import make_drafter
+from paceline.loop import Generation, decode
+from paceline.models import load_causal_lm
+from paceline.records import Path as Accepted
+from paceline.records import Stats
+from paceline.session import Session
+from paceline.stopping import Stopping
+from paceline.tree import EMPTY, Tree
+
+TRANSFORMERS = "transformers"
+LOOKUP = "transformers-lookup"
+LOOKUP_TOKENS = 10  # most that transformers' prompt lookup guesses
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One generation.
+
+    first_seconds, first_tokens: until the first pass was through, and what it brought.
+    rounds: passes of the model.
+    """
+
+    tokens: list[int]
+    seconds: float
+    first_seconds: float
+    first_tokens: int
+    rounds: int
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of the whole request, reading the prompt included."""
+        return len(self.tokens) / self.seconds
+
+    @property
+    def decode_tokens_per_second(self) -> float | None:
+        """Behind the first pass; None where that was all."""
+        rest = len(self.tokens) - self.first_tokens
+        return rest / (self.seconds - self.first_seconds) if rest else None
+
+    @property
+    def acceptance_length(self) -> float:
+        """Tokens per pass."""
+        return len(self.tokens) / self.rounds
+
+
+@dataclass
+class Pair:
+    """native: transformers' model as it was loaded; session: paceline with another copy.
+
+    stop_ids: tokens that end a text, taken from the generation config of `native`, so that
+    `generate` goes past them where it is not told.
+    """
+
+    native: PreTrainedModel
+    session: Session
+    stop_ids: list[int]
+    _clock: list[float] = field(default_factory=list)  # when each pass of `native` was through
+
+    @classmethod
+    def load(cls, model: str, weights: str) -> Pair:
+        """Both copies on the CPU, in float32."""
+        native = load_causal_lm(model, device="cpu", dtype="float32").model
+        session = paceline.load(model, "plain", device="cpu", dtype="float32", weights=weights)
+        native.generation_config.eos_token_id = None
+        pair = cls(native, session, list(session.eos_ids))
+        native.register_forward_hook(lambda *_: pair._clock.append(perf_counter()))
+        return pair
+
+    def runner(self, method: str) -> Callable[[Sequence[int], int, bool], Trial]:
+        """What generates with a method: TRANSFORMERS, LOOKUP, or one of paceline's.
+
+        It takes the prompt's ids, the most new tokens, and whether to go on past the end.
+        """
+        if method == TRANSFORMERS:
+            return self._generate
+        if method == LOOKUP:
+            return lambda *request: self._generate(*request, prompt_lookup_num_tokens=LOOKUP_TOKENS)
+        return lambda *request: self._decode(method, *request)
+
+    def _generate(
+        self, ids: Sequence[int], new_tokens: int, ignore_eos: bool, **settings: Any
+    ) -> Trial:
+        if not ignore_eos:
+            settings["eos_token_id"] = self.stop_ids
+        prompt = torch.tensor([list(ids)])
+        self._clock.clear()
+        began = perf_counter()
+        output = self.native.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=new_tokens,
+            do_sample=False,
+            pad_token_id=0,
+            **settings,
+        )
+        ended = perf_counter()
+        tokens = output[0, len(ids) :].tolist()
+        return Trial(tokens, ended - began, self._clock[0] - began, 1, len(self._clock))
+
+    def _decode(self, method: str, ids: Sequence[int], new_tokens: int, ignore_eos: bool) -> Trial:
+        session, stats = self.session, Stats()
+        stopping = Stopping(new_tokens, () if ignore_eos else self.stop_ids)
+        session.target.sync([ids[:1]])  # the whole prompt is to be read
+        began = perf_counter()
+        generation = Generation(ids, make_drafter(method), stopping)
+        first = None
+        for round in decode(session.target, [generation], session.budget):
+            first = first or (perf_counter() - began, len(round.path.tokens))
+            stats.add(round)
+        seconds = perf_counter() - began
+        return Trial(generation.output, seconds, *(first or (seconds, 0)), stats.rounds)
+
+    @torch.inference_mode()
+    def first_difference(
+        self, ids: Sequence[int], expected: Sequence[int], other: Sequence[int]
+    ) -> dict[str, Any] | None:
+        """Where two texts part; None where they are the same.
+
+        The gaps are the logit of `expected`'s token minus that of `other`'s, by each of the two
+        models; there are none where one text has simply ended.
+        """
+        if list(expected) == list(other):
+            return None
+        pairs = list(zip(expected, other, strict=False))
+        place = next((i for i, (one, two) in enumerate(pairs) if one != two), None)
+        if place is None:
+            return {"position": len(pairs), "lengths": [len(expected), len(other)]}
+        text, (one, two) = [*ids, *expected[:place]], pairs[place]
+        native = self.native(torch.tensor([text]), use_cache=False).logits[0, -1]
+        self.session.target.sync([text])
+        own = self.session.target.score([EMPTY])[0][0]
+        return {
+            "position": place,
+            "tokens": [one, two],
+            "logit_gap_transformers": float(native[one] - native[two]),
+            "logit_gap_paceline": float(own[one] - own[two]),
+        }
+
+    def passes(self, text: Sequence[int]) -> tuple[Callable[..., float], Callable[..., float]]:
+        """What times a pass, by transformers and by paceline.
+
+        Each takes the tokens of the pass behind the first one, which is the last of `text`; the
+        rest of `text` is in the cache, every time.
+        """
+        past, root = list(text[:-1]), text[-1]
+        cache, target = DynamicCache(config=self.native.config), self.session.target
+        with torch.inference_mode():
+            self.native(torch.tensor([past]), past_key_values=cache, use_cache=True)
+        # A pass reads what `sync` has left to it, so that is done before the clock runs.
+        target.sync([past])
+        target.score([EMPTY])
+        target.commit([Accepted((), (root,))])
+
+        @torch.inference_mode()
+        def by_transformers(tokens: Sequence[int]) -> float:
+            ids = torch.tensor([[root, *tokens]])
+            began = perf_counter()
+            self.native(ids, past_key_values=cache, use_cache=True)
+            seconds = perf_counter() - began
+            cache.crop(-ids.shape[1])
+            return seconds
+
+        def by_paceline(tokens: Sequence[int]) -> float:
+            tree = Tree.chain(list(tokens))
+            began = perf_counter()
+            target.score([tree])
+            return perf_counter() - began
+
+        return by_transformers, by_paceline
+
+    @torch.inference_mode()
+    def prefill_transformers(self, text: Sequence[int]) -> float:
+        """Seconds to read a text and score what follows it."""
+        keeps = "logits_to_keep" in inspect.signature(self.native.forward).parameters
+        last = {"logits_to_keep": 1} if keeps else {}
+        ids = torch.tensor([list(text)])
+        began = perf_counter()
+        cache = DynamicCache(config=self.native.config)
+        self.native(ids, past_key_values=cache, use_cache=True, **last)
+        return perf_counter() - began
+
+    def prefill_paceline(self, text: Sequence[int]) -> float:
+        """Seconds to read a text and score what follows it."""
+        target = self.session.target
+        target.sync([text[:1]])
+        began = perf_counter()
+        target.sync([text])
+        target.score([EMPTY])
+        return perf_counter() - began
+
+
+def rotations(names: Sequence[str]) -> Iterator[list[str]]:
+    """The names in another rotation each time, without end.
+
+    Whatever warms or tires the machine meets every name in every place.
+    """
+    turntable = deque(names)
+    while True:
+        yield list(turntable)
+        turntable.rotate(-1)

@@ -1,0 +1,37 @@
+"""How the benchmarks print: tables whose first column is text and whose others are numbers."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+
+def new_table(title: str, first: str, *others: str) -> Table:
+    """The first column to the left, the others to the right."""
+    result = Table(title=title, title_justify="left")
+    result.add_column(first, overflow="fold")
+    for name in others:
+        result.add_column(name, justify="right", overflow="fold")
+    return result
+
+
+def number(value: float | None, unit: str = "") -> str:
+    """Two digits behind the point, and the unit; a dash for nothing."""
+    return "-" if value is None else f"{value:.2f}{unit}"
+
+
+def show(table: Table) -> None:
+    """Print as it is; without a terminal a row is one line."""
+    console = Console(highlight=False, markup=False, emoji=False)
+    console.width = max(console.width, 80) if console.is_terminal else 200
+    console.print(table)
+
+
+def shown_command() -> str:
+    """This process's command, without the folders in which somebody keeps the files."""
+    words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
+    return shlex.join(["python", *words])

@@ -1,0 +1,88 @@
+"""What quantised weights cost in quality: perplexity, and how often the best token stays the best.
+
+    python benchmarks/weights_quality.py --texts answers.jsonl --json quality.json
+
+The first of each record's "outputs" is scored after its first turn (the chat template in between), so the numbers
+are those of text that an assistant would write. Agreement is with the same model's float weights,
+token by token on the same text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+import paceline
+from paceline.machine import describe_machine, describe_versions
+from paceline.session import Session
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--texts", type=Path, required=True, nargs="+")
+    parser.add_argument("--per-file", type=int, default=8, help="records of each file")
+    parser.add_argument("--tokens", type=int, default=256, help="most tokens scored per record")
+    parser.add_argument("--weights", default="native,packed,int8,int4")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    records = [record for path in options.texts for record in read(path, options.per_file)]
+    results: dict[str, dict[str, float]] = {}
+    reference: list[torch.Tensor] = []
+    for weights in options.weights.split(","):
+        session = paceline.load(options.model, "plain", weights=weights)
+        rows = [score(session, record, options.tokens) for record in records]
+        reference = reference or [best for best, _ in rows]
+        results[weights] = summary(rows, reference)
+        print(weights, results[weights], flush=True)
+        machine = describe_machine(session.target)
+    if options.json is not None:
+        report = {
+            "command": shlex.join(Path(word).name if "/" in word else word for word in sys.argv),
+            "machine": machine,
+            "versions": describe_versions(),
+            "model": options.model,
+            "texts": len(records),
+            "weights": results,
+        }
+        options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+def read(path: Path, count: int) -> list[dict[str, Any]]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    return [record for record in records if record.get("outputs") and record.get("turns")][:count]
+
+
+@torch.inference_mode()
+def score(session: Session, record: dict[str, Any], most: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The likeliest token in place of each token of the answer, and the answer's losses [nats]."""
+    prompt = session.encode([{"role": "user", "content": record["turns"][0]}])
+    answer = session.encode_references([record["outputs"][0]])[0][:most]
+    model = session.target.model  # type: ignore[attr-defined]
+    ids = torch.tensor([prompt[-1024:] + answer])
+    logits = model(ids, use_cache=False).logits[0, -len(answer) - 1 : -1].float()
+    return logits.argmax(dim=-1), F.cross_entropy(logits, torch.tensor(answer), reduction="none")
+
+
+def summary(
+    rows: list[tuple[torch.Tensor, torch.Tensor]], reference: list[torch.Tensor]
+) -> dict[str, float]:
+    losses = torch.cat([loss for _, loss in rows])
+    same = torch.cat([best == other for (best, _), other in zip(rows, reference, strict=True)])
+    return {
+        "tokens": len(losses),
+        "perplexity": float(losses.mean().exp()),
+        "best_token_agrees": float(same.float().mean()),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Two favours to ask of Linux: drop what was read from a file, and use huge pages for the rest.
+
+Elsewhere, or where the kernel refuses, nothing happens and nothing is lost.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+
+import torch
+
+__all__ = ["FilePages", "use_huge_pages"]
+
+_MAPS = Path("/proc/self/smaps")
+_DONTNEED, _HUGEPAGE, _COLLAPSE = 4, 14, 25  # advice of madvise(2)
+_LARGE = 4 << 20  # smaller regions hold no weights worth a huge page of two megabytes
+
+
+class FilePages:
+    """The memory behind weights that are mapped from a file and were never written.
+
+    The loader maps the file, and every page that was read stays resident as long as one tensor of
+    the file is in use: packed weights would come on top of the original ones. Pages given back
+    are read again from the file where somebody needs them after all.
+    """
+
+    def __init__(self) -> None:
+        regions = _regions() if _supported() else iter(())
+        self._regions = [region for region in regions if region.from_file and not region.written]
+
+    def forget(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Give back the pages of these tensors, as far as they are from a file."""
+        for tensor in tensors:
+            start, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+            if any(region.start <= start and end <= region.end for region in self._regions):
+                _advise(start, end, _DONTNEED)
+
+
+def use_huge_pages() -> Thread | None:
+    """Put the large regions of this process on huge pages, in the background.
+
+    A pass reads all weights once; with pages of 4 KiB the processor spends a good part of that
+    time on finding the next page. The move takes up to some seconds per gigabyte, during which
+    passes are as slow as without. Returns the thread that asks for it, where there is one.
+    """
+    if not _supported():
+        return None
+    thread = Thread(target=_collapse_large_regions, name="paceline-huge-pages", daemon=True)
+    thread.start()
+    return thread
+
+
+def _collapse_large_regions() -> None:
+    for region in _regions():
+        if region.anonymous and region.end - region.start >= _LARGE:
+            _advise(region.start, region.end, _HUGEPAGE)
+            _advise(region.start, region.end, _COLLAPSE)
+
+
+@dataclass
+class _Region:
+    """A stretch of this process's memory; `written`: some of its pages are its own by now."""
+
+    start: int
+    end: int
+    from_file: bool
+    anonymous: bool
+    written: bool = False
+
+
+def _supported() -> bool:
+    return sys.platform == "linux" and _MAPS.exists()
+
+
+def _advise(start: int, end: int, advice: int) -> None:
+    """Ask for the whole pages in [start, end); a refusal changes nothing, so it is not looked at."""
+    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+    last = end // mmap.PAGESIZE * mmap.PAGESIZE
+    if last > first:
+        libc = ctypes.CDLL(None)
+        libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), ctypes.c_int(advice))
+
+
+def _regions() -> Iterator[_Region]:
+    """The regions of this process, as the kernel lists them."""
+    region: _Region | None = None
+    for line in _MAPS.read_text(encoding="utf-8", errors="replace").splitlines():
+        name, *words = line.split()
+        if not name.endswith(":"):
+            if region is not None:
+                yield region
+            region = _region(name, words)
+        elif region is not None and name == "Anonymous:":
+            region.written = words[0] != "0"
+    if region is not None:
+        yield region
+
+
+def _region(name: str, words: list[str]) -> _Region:
+    """From a line like "7f00-7f10 rw-p 00000000 00:00 0  [heap]"."""
+    start, end = (int(side, 16) for side in name.split("-"))
+    access, inode, label = words[0], words[3], words[4] if len(words) > 4 else "[heap]"
+    from_file = inode != "0" and access.endswith("p")
+    anonymous = inode == "0" and access == "rw-p" and label == "[heap]"
+    return _Region(start, end, from_file, anonymous)

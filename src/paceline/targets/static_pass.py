@@ -1,0 +1,126 @@
+"""Passes of recurring shapes on inputs that keep their place, so that a GPU can replay them.
+
+A small model's pass takes a GPU less time than Python needs to ask for its thousand kernels. A
+CUDA graph asks for all of them at once, but it is the recording of one pass: shapes, addresses
+and every number that Python knew are part of it. So the passes recorded here have few shapes, and
+all that changes from pass to pass is read from `PassInputs` on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from paceline.targets import cuda_graph
+from paceline.targets.cuda_graph import Recorder, Run
+from paceline.targets.layout import PassLayout
+from paceline.targets.pass_inputs import PassInputs
+
+__all__ = ["Forward", "StaticPasses", "on_one_gpu"]
+
+Forward = Callable[[PassInputs, int], torch.Tensor]
+"""Inputs, and how many slots the pass attends to -> logits [batch, width, vocabulary]."""
+
+_Shape = tuple[int, int, int]
+
+
+def on_one_gpu(model: PreTrainedModel) -> bool:
+    """Whether the whole model is on one CUDA device, so that its passes may be captured."""
+    devices = {parameter.device for parameter in model.parameters()}
+    # A model that is sharded over processes waits for the passes of the others.
+    alone = getattr(model, "tp_size", None) is None
+    return alone and len(devices) == 1 and devices.pop().type == "cuda"
+
+
+class StaticPasses:
+    """The passes of a target that come in static shapes, one per (batch, width, slots).
+
+    forward: runs the model; reads nothing that changes from pass to pass but its inputs.
+    device: of the inputs. On a CUDA device a shape that comes for the second time is captured,
+    and replayed from then on: a capture costs about as much as replaying saves at once. Elsewhere
+    `forward` runs each time.
+    """
+
+    def __init__(self, forward: Forward, device: torch.device) -> None:
+        self._forward = forward
+        self._device = device
+        self._recorder = cuda_graph.recorder_for(device)
+        self._moves = -1
+        self._passes: dict[_Shape, _Pass] = {}
+        self._shapes: set[_Shape] = set()
+        self._captured = 0
+        self._failed: str | None = None
+
+    @property
+    def usable(self) -> bool:
+        """False from the first failed capture on: then all passes run in the ordinary way."""
+        return self._failed is None
+
+    def as_json(self) -> dict[str, Any]:
+        """For reports: how many shapes came, how many captures were made (a shape is captured
+        again when the cache has moved), and why one failed."""
+        return {"shapes": len(self._shapes), "captured": self._captured, "failed": self._failed}
+
+    def run(self, layout: PassLayout, slots: int, moves: int) -> torch.Tensor:
+        """Logits [batch, width, vocabulary], which the next pass may overwrite.
+
+        moves: of the cache, see `TreeCache.moves`: a captured pass writes where that was.
+        """
+        shape = (len(layout.trees), layout.width, slots)
+        with self._on_device():
+            if moves != self._moves:
+                self._passes, self._moves = {}, moves
+                if self._recorder is not None:
+                    self._recorder.renew()
+            known = self._passes.get(shape)
+            if known is None:
+                return self._run_first(layout, shape)
+            known.inputs.fill(layout)
+            if self._recorder is not None and not known.captured:
+                self._capture(known, self._recorder)
+            return known.run()
+
+    def _run_first(self, layout: PassLayout, shape: _Shape) -> torch.Tensor:
+        batch, width, slots = shape
+        self._shapes.add(shape)
+        inputs = PassInputs(batch, width, self._device, pinned=True).fill(layout)
+        new = _Pass(inputs, lambda: self._forward(inputs, slots))
+        logits = new.run()
+        # Kept only now: a pass that was interrupted may have moved half of the cache.
+        self._passes[shape] = new
+        return logits
+
+    def _capture(self, known: _Pass, recorder: Recorder) -> None:
+        """Record a pass whose inputs are filled; whether it runs meanwhile does not matter, since
+        running it again writes the same to the same slots."""
+        try:
+            known.run = recorder.record(known.run)
+            known.captured = True
+            self._captured += 1
+        except Exception as error:
+            # Whatever it was, passes can be run without.
+            cause: BaseException = error
+            while cause.__context__ is not None:  # a capture that breaks off fails again at its end
+                cause = cause.__context__
+            reason = str(cause).partition("\n")[0]
+            self._failed = f"{type(cause).__name__}: {reason}"
+            self._passes.clear()
+
+    def _on_device(self) -> AbstractContextManager[Any]:
+        if self._device.type == "cuda":
+            return torch.cuda.device(self._device)
+        return nullcontext()
+
+
+@dataclass
+class _Pass:
+    """One shape: its inputs, and what runs the model on them."""
+
+    inputs: PassInputs
+    run: Run
+    captured: bool = False

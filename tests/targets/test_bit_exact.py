@@ -1,0 +1,111 @@
+"""A token's scores do not depend on what else is in the pass: on prepared weights, not by one bit.
+
+That takes kernels that treat every row alike, which is a property of processor and library, seen
+on AMD Zen 4 with torch 2.13. Where a bare product or attention fails it, there is nothing to test.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import paceline
+from paceline.records import Path
+from paceline.session import Session
+from paceline.targets.kernels.linear import PackedLinear
+from paceline.tree import EMPTY, Tree
+
+# On either side of where the cache's padding grows, and of the chunks that prompts are read in.
+CONTEXTS = (1, 3, 60, 255, 300, 505, 512, 1025)
+WIDTHS = (1, 2, 3, 4, 7, 16)
+WIDEST = 24
+
+
+def kernels_treat_rows_alike() -> bool:
+    torch.manual_seed(0)
+    rows, weight = torch.randn(1, WIDEST, 1536), torch.randn(576, 1536)
+    query, keys = torch.randn(1, 9, WIDEST, 64), torch.randn(1, 3, 1024, 64)
+    mask = torch.zeros(1, 1, WIDEST, 1024)
+    mask[..., 500:] = torch.finfo(torch.float32).min
+    product = PackedLinear(weight, None)
+
+    def attend(width: int, slots: int) -> torch.Tensor:
+        return F.scaled_dot_product_attention(
+            query[:, :, :width],
+            keys[:, :, :slots],
+            keys[:, :, :slots],
+            attn_mask=mask[:, :, :width, :slots],
+            enable_gqa=True,
+        )
+
+    widths = range(4, WIDEST)
+    return all(torch.equal(product(rows[:, :w]), product(rows)[:, :w]) for w in widths) and all(
+        torch.equal(attend(w, slots), attend(WIDEST, 1024)[:, :, :w])
+        for w in widths
+        for slots in (512, 1024)
+    )
+
+
+@pytest.fixture(scope="module", params=["packed", "int8", "int4"])
+def session(request: pytest.FixtureRequest) -> Session:
+    if not kernels_treat_rows_alike():
+        pytest.skip("this processor's kernels sum in another order at another width")
+    try:
+        return paceline.load("smollm2-135m", "plain", weights=request.param)
+    except paceline.UsageError as error:
+        pytest.skip(str(error))
+
+
+def chain(tokens: list[int]) -> Tree:
+    return Tree.chain(tokens) if tokens else EMPTY
+
+
+@pytest.mark.model
+def test_rows_are_the_same_bits_in_a_pass_of_any_width(session: Session) -> None:
+    target = session.target
+    random = Random(0)
+    text = [random.randrange(4000) for _ in range(CONTEXTS[-1] + WIDEST + 2)]
+    for length in CONTEXTS:
+        target.sync([text[:length]])
+        target.score([EMPTY])
+        target.commit([Path((), (text[length],))])
+        guesses = text[length + 1 :]
+        widest = target.score([chain(guesses[: WIDEST - 1])])[0]
+        for width in WIDTHS:
+            rows = target.score([chain(guesses[: width - 1])])[0]
+            assert torch.equal(rows, widest[:width]), (length, width)
+
+
+@pytest.mark.model
+def test_a_prompt_is_read_to_the_same_bits_whatever_is_guessed_behind_it(
+    session: Session,
+) -> None:
+    target = session.target
+    random = Random(1)
+    text = [random.randrange(4000) for _ in range(600)]
+    for length in (2, 40, 256, 512):
+        seen = []
+        for width in (1, 2, 8):
+            target.sync([text[-1:]])
+            target.sync([text[:length]])
+            first = target.score([chain(text[length : length + width - 1])])[0][0]
+            target.commit([Path((), (text[length],))])
+            seen.append((first, target.score([chain(text[length + 1 : length + 5])])[0]))
+        for first, after in seen[1:]:
+            assert torch.equal(first, seen[0][0]) and torch.equal(after, seen[0][1]), length
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_drafted_texts_are_those_of_plain_decoding(session: Session, temperature: float) -> None:
+    prompt = [{"role": "user", "content": "Repeat after me: one, two, three, one, two, three, one"}]
+    texts = []
+    for method in ("plain", "anpd", "llma"):
+        session.method = method
+        session._drafter = session._new_drafter()
+        result = session.generate(prompt, max_new_tokens=40, temperature=temperature, seed=3)
+        texts.append(result.tokens)
+    assert texts[0] == texts[1] == texts[2]
