@@ -43,7 +43,7 @@ def measure_edits(pair: Pair, options: argparse.Namespace, save: Save) -> None:
     _compare(
         pair,
         "edits",
-        (TRANSFORMERS, LOOKUP, "plain", options.edit_method),
+        options.edit_methods,
         fitting[: options.edit_count],
         {"repeats": options.edit_repeats, "max_new_tokens": new_tokens, "ignore_eos": False},
         save,

@@ -3,8 +3,8 @@
     python benchmarks/losslessness.py --data DIR --out benchmarks/results/losslessness.jsonl
 
 Takes prompts from several task files of DIR. For each, greedy: plain decoding and every method
-against `model.generate`; sampled at T=0.8 with three seeds: every method against plain decoding
-with that seed, the three seeds as one batch. Results are appended prompt by prompt, so an
+against `generate` of the model as transformers loads it; sampled at T=0.8 with three seeds: every
+method against plain decoding with that seed. Results are appended prompt by prompt, so an
 interrupted run resumes where it stopped.
 """
 
@@ -22,6 +22,7 @@ import paceline
 from paceline.drafters import make_drafter
 from paceline.loop import Generation, decode
 from paceline.machine import describe_machine, describe_versions
+from paceline.models import load_causal_lm
 from paceline.prompts import read_prompts
 from paceline.sampling import Sampler
 from paceline.stopping import Stopping
@@ -38,13 +39,14 @@ LONGEST_PROMPT = 1200
 
 def main() -> None:
     options = _arguments()
-    session = paceline.load(options.model, "plain")
+    session = paceline.load(options.model, "plain", weights=options.weights)
+    untouched = load_causal_lm(options.model).model
     done = _finished(options.out)
     for task in options.tasks.split(","):
         chosen = _choose(session, options.data / f"{task}.jsonl", options.per_task)
         for record in track(chosen, description=task):
             if record["prompt"] not in done:
-                result = _check(session, record, options.max_new_tokens)
+                result = _check(session, untouched, record, options.max_new_tokens)
                 with options.out.open("a", encoding="utf-8") as file:
                     file.write(json.dumps({"task": task, **result}) + "\n")
     _summarise(session, options)
@@ -55,6 +57,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--weights", default="auto", help="of paceline; transformers has its own")
     parser.add_argument("--tasks", default=",".join(TASKS), help="names of files, by commas")
     parser.add_argument("--per-task", type=int, default=3)
     parser.add_argument("--max-new-tokens", type=int, default=128)
@@ -80,20 +83,24 @@ def _choose(session: Any, path: Path, count: int) -> list[dict[str, Any]]:
     return chosen[:count]
 
 
-def _check(session: Any, record: dict[str, Any], max_new_tokens: int) -> dict[str, Any]:
+def _check(
+    session: Any, untouched: Any, record: dict[str, Any], max_new_tokens: int
+) -> dict[str, Any]:
     ids, references = record["ids"], record["references"]
-    generated = session.target.model.generate(
+    generated = untouched.generate(
         torch.tensor([ids]), max_new_tokens=max_new_tokens, do_sample=False
     )[0, len(ids) :].tolist()
     differences = []
     for method in METHODS:
-        (output,) = _decode(session, ids, references, method, [Sampler()], max_new_tokens)
+        output = _decode(session, ids, references, method, Sampler(), max_new_tokens)
         differences += _difference(session, ids, method, Sampler(), generated, output)
     samplers = [Sampler(seed=seed, temperature=0.8) for seed in SEEDS]
-    plain = _decode(session, ids, references, "plain", samplers, max_new_tokens)
+    plain = [
+        _decode(session, ids, references, "plain", sampler, max_new_tokens) for sampler in samplers
+    ]
     for method in METHODS[1:]:
-        outputs = _decode(session, ids, references, method, samplers, max_new_tokens)
-        for sampler, expected, output in zip(samplers, plain, outputs, strict=True):
+        for sampler, expected in zip(samplers, plain, strict=True):
+            output = _decode(session, ids, references, method, sampler, max_new_tokens)
             differences += _difference(session, ids, method, sampler, expected, output)
     return {
         "prompt": record["prompt"],
@@ -109,22 +116,15 @@ def _decode(
     ids: list[int],
     references: list[list[int]],
     method: str,
-    samplers: list[Sampler],
+    sampler: Sampler,
     max_new_tokens: int,
-) -> list[list[int]]:
-    generations = [
-        Generation(
-            ids,
-            make_drafter(method),
-            Stopping(max_new_tokens, session.eos_ids),
-            sampler,
-            references,
-        )
-        for sampler in samplers
-    ]
-    for _ in decode(session.target, generations):
+) -> list[int]:
+    generation = Generation(
+        ids, make_drafter(method), Stopping(max_new_tokens, session.eos_ids), sampler, references
+    )
+    for _ in decode(session.target, [generation]):
         pass
-    return [generation.output for generation in generations]
+    return generation.output
 
 
 def _difference(
@@ -160,7 +160,9 @@ def _summarise(session: Any, options: argparse.Namespace) -> None:
     records = [json.loads(line) for line in options.out.read_text().splitlines()]
     summary = {
         "command": "python benchmarks/losslessness.py --data DIR "
-        f"--model {options.model} --max-new-tokens {options.max_new_tokens}",
+        f"--model {options.model} --max-new-tokens {options.max_new_tokens} "
+        f"--per-task {options.per_task} --weights {options.weights}",
+        "preparation": session.target.preparation.as_json(),
         "machine": describe_machine(session.target),
         "versions": describe_versions(),
         "model": {"name": options.model, "fingerprint": session.fingerprint},

@@ -102,7 +102,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--edit-count", type=int, default=10, help="prompts to take of them")
     parser.add_argument("--edit-repeats", type=int, default=1)
     parser.add_argument("--edit-max-new-tokens", type=int, default=256)
-    parser.add_argument("--edit-method", default="anpd", help='in the notation "anpd:n=5,k=7"')
+    parser.add_argument(
+        "--edit-methods",
+        type=lambda text: text.split(";"),
+        default="transformers;transformers-lookup;plain;anpd",
+        help="by semicolons; the others are measured by the first, and by the lookup",
+    )
     parser.add_argument("--sections", default=",".join(SECTIONS), help="names, by commas")
     parser.add_argument("--json", type=Path, help="write the results there, too")
     parser.add_argument("--memory-child", action="store_true", help=argparse.SUPPRESS)

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from torch.nn import functional as F
 import paceline
 from paceline.machine import describe_machine, describe_versions
 from paceline.session import Session
+from tables import shown_command
 
 
 def main() -> None:
@@ -45,7 +44,7 @@ def main() -> None:
         machine = describe_machine(session.target)
     if options.json is not None:
         report = {
-            "command": shlex.join(Path(word).name if "/" in word else word for word in sys.argv),
+            "command": shown_command(),
             "machine": machine,
             "versions": describe_versions(),
             "model": options.model,

@@ -1,7 +1,7 @@
-"""Fill the README's generated blocks: the measured table and the loop, quoted from the source.
+"""Fill the generated blocks of README.md and docs: measured tables, and the loop as it stands.
 
-python tools/readme.py            rewrites README.md
-python tools/readme.py --check    exits with 1 where it is stale
+python tools/readme.py            rewrites the pages
+python tools/readme.py --check    exits with 1 where one is stale
 """
 
 from __future__ import annotations
@@ -10,33 +10,36 @@ import ast
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-README = ROOT / "README.md"
-DEMO = ROOT / "benchmarks/results/demo-smollm2-135m.json"
+RESULTS = ROOT / "benchmarks/results"
+DEMO = RESULTS / "demo-smollm2-135m.json"
 LOOP = ROOT / "src/paceline/loop.py"
 
 
 def main() -> int:
     """Entry point."""
-    old = README.read_text(encoding="utf-8")
-    new = filled(old)
-    if "--check" in sys.argv:
-        return int(old != new)
-    README.write_text(new, encoding="utf-8")
-    return 0
+    stale = 0
+    for page, blocks in PAGES.items():
+        old = page.read_text(encoding="utf-8")
+        new = filled(page.name, old, {name: make() for name, make in blocks.items()})
+        stale |= old != new
+        if "--check" not in sys.argv:
+            page.write_text(new, encoding="utf-8")
+    return int(stale and "--check" in sys.argv)
 
 
-def filled(text: str) -> str:
-    """The README with every generated block made anew."""
-    for name, content in {"demo": demo_table(), "loop": quoted_loop()}.items():
+def filled(page: str, text: str, blocks: dict[str, str]) -> str:
+    """The text with every generated block made anew."""
+    for name, content in blocks.items():
         begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
         pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
         if not pattern.search(text):
-            raise ValueError(f"README.md has no block {name!r}")
+            raise ValueError(f"{page} has no block {name!r}")
         block = f"{begin}\n{content}\n{end}"
         text = pattern.sub(lambda _, block=block: block, text)
     return text
@@ -98,6 +101,104 @@ def quoted_loop() -> str:
         quotes.append(dedent("\n".join(head + body)))
     return "```python\n" + "\n\n\n".join(quotes) + "\n```"
 
+
+def quality_table() -> str:
+    """What quantised weights cost in quality."""
+    report = json.loads((RESULTS / "weights-quality-smollm2-135m.json").read_text("utf-8"))
+    rows = [["weights", "perplexity", "best token as with native weights"], ["---", "--:", "--:"]]
+    for name, found in report["weights"].items():
+        agrees = f"{found['best_token_agrees']:.1%}"
+        rows.append([f"`{name}`", f"{found['perplexity']:.3f}", agrees])
+    return _markdown(rows)
+
+
+def passes_table() -> str:
+    """Cost of a pass by width, beside transformers' own, for two models."""
+    models = ["smollm2-135m", "qwen2.5-coder-1.5b"]
+    reports = [
+        json.loads((RESULTS / f"target-pass-{model}.json").read_text("utf-8")) for model in models
+    ]
+    rows = [["width"], ["--:"]]
+    for model in models:
+        rows[0] += [f"{model}, ms", "of one token", "transformers takes"]
+        rows[1] += ["--:"] * 3
+    for points in zip(*(report["passes"]["widths"] for report in reports), strict=True):
+        cells = [str(points[0]["width"])]
+        for point in points:
+            cells += [
+                f"{point['paceline_ms']:.0f}",
+                f"{point['paceline_relative']:.2f}x",
+                f"{point['transformers_over_paceline']:.2f}x",
+            ]
+        rows.append(cells)
+    return _markdown(rows)
+
+
+def plain_table() -> str:
+    """Plain decoding and reading a prompt against transformers, and memory."""
+    report = json.loads((RESULTS / "target-pass-smollm2-135m.json").read_text("utf-8"))
+    larger = json.loads((RESULTS / "target-pass-qwen2.5-coder-1.5b.json").read_text("utf-8"))
+    plain = report["plain"]["methods"]["plain"]
+    floors = [each["passes"]["floor"] for each in (report, larger)]
+    shares = [floor["sides"]["paceline"]["share"] for floor in floors]
+    peaks = [each["memory"]["peak_over_parameters"] for each in (report, larger)]
+    rows = [
+        ["smollm2-135m, plain decoding over `transformers.generate`", ""],
+        ["---", "--:"],
+        ["tokens/s, prompt included", f"{plain['total_speedup']['transformers']:.2f}x"],
+        ["tokens/s behind the prompt", f"{plain['median_decode_speedup']['transformers']:.2f}x"],
+        ["texts alike", f"{plain['identical']} of {len(report['plain']['prompts'])}"],
+    ]
+    rows += [
+        [
+            f"reading {length['tokens']} tokens over transformers",
+            f"{length['transformers_over_paceline']:.2f}x",
+        ]
+        for length in report["prefill"]["lengths"]
+    ]
+    rows += [
+        ["share of the floor's speed at one token, 135M and 1.5B", _both(shares, ".0%")],
+        ["peak memory over the parameters, 135M and 1.5B", _both(peaks, ".2f")],
+    ]
+    return _markdown(rows)
+
+
+def llama_table() -> str:
+    """Beside llama.cpp on the same file."""
+    report = json.loads((RESULTS / "llama-cpp-smollm2-135m.json").read_text("utf-8"))
+    rows = [
+        ["", "tokens/s", "decoding alone", "first token after", "over", "decoding", "first token"],
+        ["---", *["--:"] * 3, "---", *["--:"] * 2],
+    ]
+    for found in report["contestants"]:
+        over = found["over_base"]
+        rows.append(
+            [
+                found["name"],
+                f"{found['tokens_per_second']:.0f}",
+                f"{found['median_decode_tokens_per_second']:.0f}",
+                f"{found['median_first_seconds']:.2f} s",
+                found["base"],
+                f"{over['decode_tokens_per_second']:.2f}x",
+                f"{1 / over['first_seconds']:.2f}x",
+            ]
+        )
+    return _markdown(rows)
+
+
+def _both(values: list[float], form: str) -> str:
+    return " and ".join(f"{value:{form}}" for value in values)
+
+
+PAGES: dict[Path, dict[str, Callable[[], str]]] = {
+    ROOT / "README.md": {"demo": demo_table, "loop": quoted_loop},
+    ROOT / "docs/speed.md": {
+        "passes": passes_table,
+        "plain": plain_table,
+        "llama": llama_table,
+        "quality": quality_table,
+    },
+}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -226,6 +226,8 @@ def places(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> dict[str, ob
         ("store clear {dir}", "cannot use the reference store"),
         ("generate hi --model {tiny} --device nonsense", "no device 'nonsense'"),
         ("generate hi --model {tiny} --dtype int8", "dtype 'int8'"),
+        ("generate hi --model {tiny} --weights int9", "unknown weights 'int9'"),
+        ("tune --model {tiny} --weights int9", "unknown weights 'int9'"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence_and_exit_code_2(
@@ -732,7 +734,9 @@ def test_ctrl_c_ends_loading(tiny: Path, module: str) -> None:
             process.send_signal(signal.SIGINT)
             break
     out, err = finish(process)
-    assert (process.returncode, out) == (130, "")
+    # Where C code that imports Python code was interrupted, CPython remembers it and ends the
+    # process by the signal itself, whatever the exit code: a shell shows 130 for both.
+    assert process.returncode in (130, -signal.SIGINT) and out == ""
     assert [line for line in err.splitlines() if not line.startswith("import time:")] == []
 
 

@@ -106,6 +106,11 @@ def test_it_shows_writes_and_stores_the_curve(
         assert words in out
 
 
+def test_layers_that_could_not_be_packed_are_named(command: Command, tiny: Path) -> None:
+    code, _, err = command("generate", "hello", "-m", tiny, "-n", 1, "--dtype", "float16")
+    assert code == 0 and "linear layers stay as they are: weights in float16" in err
+
+
 def test_the_next_session_takes_its_budget_from_the_curve(command: Command, tiny: Path) -> None:
     assert paceline.load(str(tiny)).budget == DEFAULT_BUDGET
     assert command("tune", "-m", tiny, "--repeats", 1)[0] == 0

@@ -141,6 +141,9 @@ def open_session(
             store=ReferenceStore(store) if store is not None else None,
             progress=progress,
         )
+    preparation = getattr(session.target, "preparation", None)
+    for reason, count in (preparation.left if preparation else {}).items():
+        note(f"{count} linear layers stay as they are: {reason}")
     # What is loaded stays until the process ends: collecting it would only cost time, now and
     # then while generating and once more, a second, at exit.
     gc.freeze()
