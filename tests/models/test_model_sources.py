@@ -69,7 +69,11 @@ def test_an_existing_folder_comes_before_a_hub_id(
         *("missing.gguf", "models/missing.gguf", "owner/name:file.bin"),
     ],
 )
-def test_anything_else_is_unknown(empty: ModelStore, name: str) -> None:
+def test_anything_else_is_unknown(
+    empty: ModelStore, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")  # "../x" is not to be found there
     with pytest.raises(ModelError, match="unknown model") as caught:
         resolve(name, store=empty)
     assert "\n" not in str(caught.value)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from paceline.errors import UsageError
@@ -265,6 +266,18 @@ def print_table(table: Table) -> None:
 def error_console() -> Console:
     """Where bars, notes and statistics go, so that standard output holds results alone."""
     return Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+def progress(label: str) -> Progress:
+    """A bar with counts and the remaining time, on standard error, gone when it is done."""
+    return Progress(
+        TextColumn(label),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=error_console(),
+        transient=True,
+    )
 
 
 def note(text: str, style: str = "dim") -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from paceline.cli import common
@@ -118,14 +117,7 @@ def _run(
     from paceline.comparison import compare as run
     from paceline.comparison import count_trials
 
-    with Progress(
-        TextColumn("comparing"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=common.error_console(),
-        transient=True,
-    ) as bars:
+    with common.progress("comparing") as bars:
         task = bars.add_task("", total=count_trials(session, prompts, names, repeats))
         return run(
             session,

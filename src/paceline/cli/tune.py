@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from paceline.cli import common
@@ -59,14 +58,7 @@ def tune(
 def _measure(session: Session, repeats: int) -> CostCurve:
     from paceline.planning.measure import count_passes, measure_curve
 
-    with Progress(
-        TextColumn("measuring"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=common.error_console(),
-        transient=True,
-    ) as bars:
+    with common.progress("measuring") as bars:
         task = bars.add_task("", total=count_passes(session.target, repeats=repeats))
         return measure_curve(session.target, repeats=repeats, on_pass=lambda: bars.advance(task))
 
