@@ -18,6 +18,7 @@ from paceline.drafters import make_drafter
 from paceline.errors import UsageError
 from paceline.loop import Generation, decode
 from paceline.options import Options
+from paceline.prompts import PromptRecord
 from paceline.records import Stats
 from paceline.stopping import Stopping
 from paceline.text import OutputText
@@ -29,21 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["PLAIN", "Comparison", "MethodReport", "Mismatch", "PromptRecord", "compare"]
 
 PLAIN = "plain"
-
-
-@dataclass(frozen=True)
-class PromptRecord:
-    """One prompt to compare on.
-
-    turns: messages of the user, in order; the model's own answers come in between. `raw` text is
-    continued as it stands, without the chat template.
-    """
-
-    id: str
-    turns: tuple[str, ...]
-    task: str = ""
-    raw: bool = False
-    references: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

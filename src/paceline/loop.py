@@ -6,7 +6,7 @@ command line and benchmarks are consumers of the rounds it yields.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from time import perf_counter
@@ -21,17 +21,22 @@ from paceline.stopping import Stopping
 from paceline.tree import Tree
 from paceline.verify import walk
 
-__all__ = ["DEFAULT_BUDGET", "Generation", "decode"]
+__all__ = ["DEFAULT_BUDGET", "Clock", "Generation", "decode"]
 
 DEFAULT_BUDGET = 64
 
+Clock = Callable[[], float]
+
 
 def decode(
-    target: Target, generations: Sequence[Generation], budget: int = DEFAULT_BUDGET
+    target: Target,
+    generations: Sequence[Generation],
+    budget: int = DEFAULT_BUDGET,
+    clock: Clock = perf_counter,
 ) -> Iterator[Round]:
     """Generate all texts together, one target pass a round, and yield each text's rounds.
 
-    budget: most nodes per tree. The caller may stop between any two rounds: cache, contexts and
+    budget: most nodes per tree. clock: seconds, for the times of the rounds. The caller may stop between any two rounds: cache, contexts and
     drafters are then consistent, and another `decode` may follow on the same target.
 
     Raises UsageError where a prompt does not fit, or a drafter needs what the target lacks.
@@ -42,27 +47,27 @@ def decode(
     while active:
         target.sync([generation.context for _, generation in active])
         while not any(generation.finished for _, generation in active):
-            yield from play_round(target, active, budget)
+            yield from play_round(target, active, budget, clock)
         active = [(index, generation) for index, generation in active if not generation.finished]
 
 
 def play_round(
-    target: Target, active: Sequence[tuple[int, Generation]], budget: int
+    target: Target, active: Sequence[tuple[int, Generation]], budget: int, clock: Clock
 ) -> list[Round]:
     """Guess, check all guesses in one pass, keep what plain decoding would have said, learn."""
-    times = [perf_counter()]
+    times = [clock()]
     trees = [generation.propose(budget) for _, generation in active]
-    times.append(perf_counter())
+    times.append(clock())
     scores = target.score(trees)
     paths = [gen.walk(tree, rows) for (_, gen), tree, rows in zip(active, trees, scores)]
-    times.append(perf_counter())
+    times.append(clock())
     target.commit(paths)
-    times.append(perf_counter())
+    times.append(clock())
     rounds = [
         generation.observe(index, tree, rows, path)
         for (index, generation), tree, rows, path in zip(active, trees, scores, paths)
     ]
-    times.append(perf_counter())
+    times.append(clock())
     share = _share(times, len(active))
     return [replace(round, seconds=share) for round in rounds]
 

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from paceline.comparison import PromptRecord
 from paceline.errors import UsageError
 
-__all__ = ["demo_prompts", "read_prompts"]
+__all__ = ["PromptRecord", "demo_prompts", "read_prompts"]
+
+
+@dataclass(frozen=True)
+class PromptRecord:
+    """One prompt.
+
+    turns: messages of the user, in order; the model's own answers come in between. `raw` text is
+    continued as it stands, without the chat template.
+    """
+
+    id: str
+    turns: tuple[str, ...]
+    task: str = ""
+    raw: bool = False
+    references: tuple[str, ...] = ()
 
 
 def read_prompts(path: Path, limit: int | None = None) -> list[PromptRecord]:
     """Read records with `turns` (messages of the user) or `prompt` (text to continue), and
-    optionally `id`, `task` and `reference_documents`.
+    optionally `id` or `question_id`, `task` or `category`, and `reference_documents`.
 
     limit: at most this many records.
 
@@ -61,9 +76,9 @@ def _parse(line: str, where: str) -> PromptRecord:
     if not _texts(references):
         raise UsageError(f'{where}: "reference_documents" must be a list of texts')
     return PromptRecord(
-        id=_name(record, "id", where.rpartition(" ")[2]),
+        id=_name(record, ("id", "question_id"), where.rpartition(" ")[2]),
         turns=tuple(turns),
-        task=_name(record, "task", ""),
+        task=_name(record, ("task", "category"), ""),
         raw=raw,
         references=tuple(references),
     )
@@ -73,6 +88,7 @@ def _texts(value: Any) -> TypeGuard[list[str]]:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
-def _name(record: dict[str, Any], key: str, otherwise: str) -> str:
-    value = record.get(key)
-    return otherwise if value is None else str(value)
+def _name(record: dict[str, Any], keys: tuple[str, ...], otherwise: str) -> str:
+    """The first of the keys that is there, as text."""
+    values = (record.get(key) for key in keys)
+    return next((str(value) for value in values if value is not None), otherwise)

@@ -65,6 +65,8 @@ class Round:
 class Stats:
     """Sums over the rounds of one text.
 
+    acceptance_histogram: tokens gained -> rounds that gained so many.
+    depth_histogram: depth of the tree, 0 where nothing was guessed -> rounds.
     Times of the first round, which also reads the prompt, count as `prefill_seconds`.
     """
 
@@ -73,6 +75,7 @@ class Stats:
     drafted: int = 0
     accepted: int = 0
     acceptance_histogram: Counter[int] = field(default_factory=Counter)
+    depth_histogram: Counter[int] = field(default_factory=Counter)
     prefill_seconds: float = 0.0
     draft_seconds: float = 0.0
     target_seconds: float = 0.0
@@ -85,6 +88,7 @@ class Stats:
         self.drafted += len(round.tree)
         self.accepted += len(round.path.nodes)
         self.acceptance_histogram[len(round.path.tokens)] += 1
+        self.depth_histogram[max(round.tree.depths, default=0)] += 1
         self.draft_seconds += round.seconds.draft
         self.commit_seconds += round.seconds.commit
         if round.prefill:
@@ -95,15 +99,29 @@ class Stats:
     def merge(self, other: Stats) -> None:
         """Count the rounds of another text as well."""
         for name in vars(self):
-            if name == "acceptance_histogram":
-                self.acceptance_histogram.update(other.acceptance_histogram)
-            else:
-                setattr(self, name, getattr(self, name) + getattr(other, name))
+            # Counters add up as numbers do, but for the zeros that nobody misses.
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
     @property
     def mean_acceptance_length(self) -> float:
         """Tokens gained per round, the bonus token included (MAT, tau, block efficiency)."""
         return self.tokens / self.rounds if self.rounds else 0.0
+
+    @property
+    def triggers(self) -> int:
+        """Rounds in which something was guessed."""
+        return sum(rounds for depth, rounds in self.depth_histogram.items() if depth)
+
+    @property
+    def acceptance_by_position(self) -> list[float]:
+        """Of the rounds whose tree had a guess at depth 1, 2, …: the share that accepted it."""
+        deepest = max(self.depth_histogram, default=0)
+        shares = []
+        for depth in range(1, deepest + 1):
+            guessed = sum(n for reached, n in self.depth_histogram.items() if reached >= depth)
+            accepted = sum(n for gained, n in self.acceptance_histogram.items() if gained > depth)
+            shares.append(accepted / guessed)
+        return shares
 
     @property
     def draft_acceptance_rate(self) -> float:

@@ -307,7 +307,7 @@ def test_memory_favours_change_no_value(tmp_path: FilePath) -> None:
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
     before = [each.clone() for each in model.parameters()]
     FilePages().forget(model.parameters())
-    thread = use_huge_pages()
+    thread = use_huge_pages(patience=0.0)
     if thread is not None:
         thread.join()
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
+from threading import Timer
 
 import torch
 
@@ -20,6 +20,7 @@ __all__ = ["FilePages", "use_huge_pages"]
 _MAPS = Path("/proc/self/smaps")
 _DONTNEED, _HUGEPAGE, _COLLAPSE = 4, 14, 25  # advice of madvise(2)
 _LARGE = 4 << 20  # smaller regions hold no weights worth a huge page of two megabytes
+_PATIENCE = 4.0  # seconds; what ends sooner would pay for the move and gain nothing by it
 
 
 class FilePages:
@@ -42,16 +43,19 @@ class FilePages:
                 _advise(start, end, _DONTNEED)
 
 
-def use_huge_pages() -> Thread | None:
-    """Put the large regions of this process on huge pages, in the background.
+def use_huge_pages(patience: float = _PATIENCE) -> Timer | None:
+    """Put the large regions of this process on huge pages, in the background, in a few seconds.
 
     A pass reads all weights once; with pages of 4 KiB the processor spends a good part of that
     time on finding the next page. The move takes up to some seconds per gigabyte, during which
-    passes are as slow as without. Returns the thread that asks for it, where there is one.
+    passes are slower than without: a process that lives only for one short answer never begins it.
+
+    patience: seconds from now until it begins. Returns the thread, where there is one.
     """
     if not _supported():
         return None
-    thread = Thread(target=_collapse_large_regions, name="paceline-huge-pages", daemon=True)
+    thread = Timer(patience, _collapse_large_regions)
+    thread.name, thread.daemon = "paceline-huge-pages", True
     thread.start()
     return thread
 

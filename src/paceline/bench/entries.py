@@ -1,0 +1,144 @@
+"""The lines of a result file, one per trial."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from paceline.bench.loops import loop_share
+from paceline.bench.trial import Trial
+from paceline.records import Stats
+
+__all__ = ["Difference", "Entry", "Key", "LeftOut", "parse_line"]
+
+Key = tuple[str, str, int]
+"""Suite, prompt and turn: one text."""
+
+_PARTS = ("prefill", "draft", "target", "commit")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first place where an output parts from plain decoding's.
+
+    logit_gap: the target's logit of plain's token minus that of the method's, both scored by a
+    one-token pass; None where one of the outputs ended there.
+    """
+
+    position: int
+    plain_token: int | None
+    method_token: int | None
+    logit_gap: float | None
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A text that was not run, and why."""
+
+    suite: str
+    task: str
+    prompt: str
+    turn: int
+    reason: str
+
+    @property
+    def key(self) -> Key:
+        """Which text."""
+        return self.suite, self.prompt, self.turn
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One trial of one method on one text.
+
+    turn, repeat: counted from 0.
+    stats: with the trial's times by part in seconds; `seconds` is the whole of it.
+    peak_bytes: most memory held meanwhile, by the process or on the GPU; None where unknown.
+    output: the tokens where they are not those of plain decoding's first run of the text, which
+    always has its own.
+    error: what went wrong, or "".
+    """
+
+    suite: str
+    task: str
+    prompt: str
+    turn: int
+    repeat: int
+    method: str
+    prompt_tokens: int
+    tokens: int = 0
+    seconds: float = 0.0
+    stats: Stats = field(default_factory=Stats)
+    peak_bytes: int | None = None
+    loop_share: float = 0.0
+    output: tuple[int, ...] | None = None
+    difference: Difference | None = None
+    error: str = ""
+
+    @property
+    def key(self) -> Key:
+        """Which text."""
+        return self.suite, self.prompt, self.turn
+
+    def to_json(self) -> dict[str, Any]:
+        """A record without what can be derived or is not there."""
+        record = {name: value for name, value in vars(self).items() if value not in ("", None)}
+        record["stats"] = _stats_as_json(self.stats)
+        if self.output is not None:
+            record["output"] = list(self.output)
+        if self.difference is not None:
+            record["difference"] = asdict(self.difference)
+        return record
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Entry:
+        """The entry of such a record. Raises KeyError, TypeError or ValueError for another."""
+        values = dict(record)
+        values["stats"] = _stats_from_json(record["stats"], record.get("tokens", 0))
+        if "output" in record:
+            values["output"] = tuple(record["output"])
+        if "difference" in record:
+            values["difference"] = Difference(**record["difference"])
+        return cls(**values)
+
+
+def _stats_as_json(stats: Stats) -> dict[str, Any]:
+    return {
+        "rounds": stats.rounds,
+        "drafted": stats.drafted,
+        "accepted": stats.accepted,
+        "acceptance": {str(key): n for key, n in sorted(stats.acceptance_histogram.items())},
+        "depths": {str(key): n for key, n in sorted(stats.depth_histogram.items())},
+        "seconds": {part: getattr(stats, f"{part}_seconds") for part in _PARTS},
+    }
+
+
+def _stats_from_json(record: dict[str, Any], tokens: int) -> Stats:
+    return Stats(
+        rounds=record["rounds"],
+        tokens=tokens,
+        drafted=record["drafted"],
+        accepted=record["accepted"],
+        acceptance_histogram=Counter({int(key): n for key, n in record["acceptance"].items()}),
+        depth_histogram=Counter({int(key): n for key, n in record["depths"].items()}),
+        **{f"{part}_seconds": record["seconds"][part] for part in _PARTS},
+    )
+
+
+def parse_line(record: dict[str, Any]) -> Entry | LeftOut:
+    """The entry of a line behind the first. Raises as `Entry.from_json` does."""
+    return LeftOut(**record) if "reason" in record else Entry.from_json(record)
+
+
+def completed(entry: Entry, trial: Trial, plain: Sequence[int] | None) -> dict[str, Any]:
+    """What a trial adds to its entry; `plain` is plain decoding's output, None if this is it."""
+    same = plain is not None and list(plain) == trial.output
+    return {
+        "tokens": len(trial.output),
+        "seconds": trial.seconds,
+        "stats": trial.stats,
+        "loop_share": loop_share(trial.output),
+        "output": None if same else tuple(trial.output),
+    }

@@ -1,0 +1,274 @@
+"""From trials to tables: speed-ups with intervals, acceptance, memory, identity.
+
+Speed-up: tokens per second of the method over tokens per second of plain decoding, both over the
+same texts, where a text's time is the median of its trials; the interval comes from resampling
+texts in pairs. Texts on which either failed are not counted for that method.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import mean, median
+
+import numpy as np
+
+from paceline.bench.entries import Difference, Entry, Key, LeftOut
+from paceline.bench.loops import LOOPING
+from paceline.bench.trial import PLAIN
+from paceline.records import Stats
+
+__all__ = ["Group", "MethodSummary", "Summary", "summarise"]
+
+_RESAMPLES = 2000
+_CONFIDENCE = 0.95
+
+Trials = Sequence[Entry]
+Cell = Mapping[str, Trials]
+"""Method -> its trials on one text."""
+
+
+@dataclass(frozen=True)
+class MethodSummary:
+    """What one method did on the texts of a group.
+
+    texts: on which both it and plain decoding came through; failures: reasons by text.
+    tokens, seconds: sums over texts of a text's first trial, and of its median time.
+    speedup, interval: over plain decoding; decode_speedup: the same behind the prompt, None where
+    nothing was generated behind the first pass.
+    mean_of_ratios: speed-up as Spec-Bench computes it, from mean speeds of questions.
+    stats: sums over the first trials.
+    peak_over_plain: median over texts of the memory held more than by plain decoding, bytes.
+    differences: text -> where its output parted from plain decoding's, over all trials.
+    speedups: text -> speed-up.
+    """
+
+    method: str
+    texts: int
+    tokens: int
+    seconds: float
+    speedup: float
+    interval: tuple[float, float]
+    decode_speedup: float | None
+    mean_of_ratios: float
+    stats: Stats
+    peak_over_plain: float | None
+    loop_share: float
+    differences: dict[Key, list[Difference]] = field(default_factory=dict)
+    failures: dict[Key, str] = field(default_factory=dict)
+    speedups: dict[Key, float] = field(default_factory=dict)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of whole requests, reading the prompt included."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def identical(self) -> bool:
+        """Whether every output was plain decoding's, token for token."""
+        return not self.differences
+
+
+@dataclass(frozen=True)
+class Group:
+    """Texts of one task.
+
+    name: "suite", or "suite/task" where a suite has several tasks; looping: how many of its texts
+    plain decoding ran into a loop on.
+    methods: those that came through on at least one text.
+    failed: methods that came through on none, with a reason.
+    """
+
+    name: str
+    texts: int
+    looping: int
+    methods: dict[str, MethodSummary]
+    failed: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All texts, and those that do not loop: overall, and task by task.
+
+    left_out: texts that were not run.
+    """
+
+    overall: Group
+    groups: list[Group]
+    overall_without_loops: Group | None
+    groups_without_loops: list[Group]
+    left_out: list[LeftOut]
+
+
+def summarise(lines: Iterable[Entry | LeftOut]) -> Summary:
+    """What a run found. Raises ValueError where there is no trial of plain decoding."""
+    lines = list(lines)
+    cells = _cells(line for line in lines if isinstance(line, Entry))
+    if not any(PLAIN in cell for cell in cells.values()):
+        raise ValueError("no trial of plain decoding: there is nothing to compare with")
+    calm = {key: cell for key, cell in cells.items() if not _loops(cell)}
+    return Summary(
+        overall=_group("overall", cells),
+        groups=_by_task(cells),
+        overall_without_loops=_group("overall", calm) if calm else None,
+        groups_without_loops=_by_task(calm),
+        left_out=[line for line in lines if isinstance(line, LeftOut)],
+    )
+
+
+def _cells(entries: Iterable[Entry]) -> dict[Key, Cell]:
+    cells: dict[Key, dict[str, list[Entry]]] = defaultdict(lambda: defaultdict(list))
+    for entry in entries:
+        cells[entry.key][entry.method].append(entry)
+    order = {method: None for cell in cells.values() for method in cell}  # as the first text has it
+    return {
+        key: {
+            method: sorted(cell[method], key=lambda trial: trial.repeat)
+            for method in order
+            if method in cell
+        }
+        for key, cell in cells.items()
+    }
+
+
+def _loops(cell: Cell) -> bool:
+    return any(trial.loop_share >= LOOPING for trial in cell.get(PLAIN, ())[:1])
+
+
+def _by_task(cells: Mapping[Key, Cell]) -> list[Group]:
+    tasks: dict[str, list[str]] = {}
+    places: dict[tuple[str, str], dict[Key, Cell]] = {}
+    for key, cell in cells.items():
+        suite, task = key[0], next(iter(cell.values()))[0].task
+        places.setdefault((suite, task), {})[key] = cell
+        if task not in tasks.setdefault(suite, []):
+            tasks[suite].append(task)
+    return [
+        _group(f"{suite}/{task}" if len(tasks[suite]) > 1 else suite, found)
+        for (suite, task), found in places.items()
+    ]
+
+
+def _group(name: str, cells: Mapping[Key, Cell]) -> Group:
+    methods = dict.fromkeys(method for cell in cells.values() for method in cell)
+    summaries: dict[str, MethodSummary] = {}
+    failed: dict[str, str] = {}
+    for method in methods:
+        failures = {
+            key: trial.error
+            for key, cell in cells.items()
+            for trial in cell.get(method, ())
+            if trial.error
+        }
+        both = {
+            key: cell
+            for key, cell in cells.items()
+            if _came_through(cell, method) and _came_through(cell, PLAIN)
+        }
+        if both:
+            summaries[method] = _summary(method, both, failures)
+        else:
+            failed[method] = next(iter(failures.values()), "plain decoding did not come through")
+    return Group(name, len(cells), sum(map(_loops, cells.values())), summaries, failed)
+
+
+def _came_through(cell: Cell, method: str) -> bool:
+    trials = cell.get(method, ())
+    return bool(trials) and not any(trial.error for trial in trials)
+
+
+def _summary(method: str, cells: Mapping[Key, Cell], failures: dict[Key, str]) -> MethodSummary:
+    own = [_Times.of(cell[method]) for cell in cells.values()]
+    plain = [_Times.of(cell[PLAIN]) for cell in cells.values()]
+    stats = Stats()
+    for cell in cells.values():
+        stats.merge(cell[method][0].stats)
+    return MethodSummary(
+        method=method,
+        texts=len(cells),
+        tokens=sum(each.tokens for each in own),
+        seconds=sum(each.seconds for each in own),
+        speedup=_ratio(own, plain),
+        interval=_interval(own, plain),
+        decode_speedup=_decode_ratio(own, plain),
+        mean_of_ratios=mean(each.speed for each in own) / mean(each.speed for each in plain),
+        stats=stats,
+        peak_over_plain=_peak_over_plain(cells.values(), method),
+        loop_share=_share_in_loops(cells.values(), method),
+        differences={
+            key: found
+            for key, cell in cells.items()
+            if (found := [trial.difference for trial in cell[method] if trial.difference])
+        },
+        failures=failures,
+        speedups={key: a.speed / b.speed for key, a, b in zip(cells, own, plain)},
+    )
+
+
+@dataclass(frozen=True)
+class _Times:
+    """One text by one method: its tokens, median seconds, and those behind the first pass."""
+
+    tokens: int
+    seconds: float
+    behind_prompt: float
+
+    @classmethod
+    def of(cls, trials: Trials) -> _Times:
+        return cls(
+            trials[0].tokens,
+            median(trial.seconds for trial in trials),
+            median(trial.seconds - trial.stats.prefill_seconds for trial in trials),
+        )
+
+    @property
+    def speed(self) -> float:
+        return self.tokens / self.seconds
+
+
+def _ratio(own: Sequence[_Times], plain: Sequence[_Times]) -> float:
+    tokens, seconds = (
+        [sum(getattr(each, name) for each in side) for side in (own, plain)]
+        for name in ("tokens", "seconds")
+    )
+    return float((tokens[0] / seconds[0]) / (tokens[1] / seconds[1]))
+
+
+def _decode_ratio(own: Sequence[_Times], plain: Sequence[_Times]) -> float | None:
+    """Of whole texts over the time behind their first passes: those bring a token or more."""
+    own_time, plain_time = (sum(each.behind_prompt for each in side) for side in (own, plain))
+    own_tokens, plain_tokens = (sum(each.tokens for each in side) for side in (own, plain))
+    if not (own_time > 0 and plain_time > 0 and plain_tokens > len(plain)):
+        return None
+    return (own_tokens / own_time) / (plain_tokens / plain_time)
+
+
+def _interval(own: Sequence[_Times], plain: Sequence[_Times]) -> tuple[float, float]:
+    """Where the speed-up lies with 95 % confidence: percentiles over resampled texts."""
+    values = np.array([[a.tokens, a.seconds, b.tokens, b.seconds] for a, b in zip(own, plain)])
+    drawn = np.random.default_rng(0).integers(len(values), size=(_RESAMPLES, len(values)))
+    sums = values[drawn].sum(axis=1)
+    ratios = (sums[:, 0] / sums[:, 1]) / (sums[:, 2] / sums[:, 3])
+    tail = (1 - _CONFIDENCE) / 2
+    low, high = np.quantile(ratios, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def _peak_over_plain(cells: Iterable[Cell], method: str) -> float | None:
+    extra = [
+        median(own) - median(plain)
+        for cell in cells
+        if (own := _peaks(cell[method])) and (plain := _peaks(cell[PLAIN]))
+    ]
+    return median(extra) if extra else None
+
+
+def _peaks(trials: Trials) -> list[int]:
+    return [trial.peak_bytes for trial in trials if trial.peak_bytes is not None]
+
+
+def _share_in_loops(cells: Iterable[Cell], method: str) -> float:
+    first = [cell[method][0] for cell in cells]
+    tokens = sum(trial.tokens for trial in first)
+    return sum(trial.loop_share * trial.tokens for trial in first) / tokens if tokens else 0.0

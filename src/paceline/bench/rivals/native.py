@@ -1,0 +1,127 @@
+"""What rivals have in common: the model as transformers loads it, and how its passes are watched."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from time import perf_counter
+from typing import Any, Protocol
+
+import torch
+from transformers import PreTrainedModel
+
+from paceline.bench.trial import Request, Trial
+from paceline.models import load_causal_lm
+from paceline.records import Stats
+
+__all__ = ["Native", "Rival", "generate"]
+
+
+class Rival(Protocol):
+    """A contender whose settings are read before its model is loaded."""
+
+    name: str
+
+    def check(self) -> None:
+        """Raise UsageError where it could not run: software or files are missing."""
+        ...
+
+    def open(self, name: str, native: Native) -> None:
+        """Get ready, under this name."""
+        ...
+
+    def generate(self, request: Request) -> Trial:
+        """See `Contender.generate`."""
+        ...
+
+
+@dataclass
+class Native:
+    """The model as transformers loads it, next to paceline's copy of it.
+
+    source: alias, folder, GGUF file or hub id; eos_ids: tokens that end a text.
+    """
+
+    source: str
+    device: str | torch.device | None = None
+    dtype: str | torch.dtype | None = None
+    eos_ids: Sequence[int] = ()
+    watch: Watch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.watch = Watch()
+
+    @cached_property
+    def model(self) -> PreTrainedModel:
+        """Loaded when it is first asked for, untouched but for its passes being watched."""
+        model = load_causal_lm(self.source, device=self.device, dtype=self.dtype).model
+        model.generation_config.eos_token_id = None  # each request says what ends it
+        self.watch.follow(model)
+        return model
+
+    def draft_model(self, source: str) -> PreTrainedModel:
+        """A smaller model for assisted generation."""
+        return load_causal_lm(source, device=self.device, dtype=self.dtype).model
+
+
+class Watch:
+    """Times the passes of a model, and counts the tokens they score."""
+
+    def __init__(self) -> None:
+        self.passes: list[tuple[float, int]] = []
+        self._began = 0.0
+
+    def follow(self, model: PreTrainedModel) -> None:
+        """Note every pass of `model` from now on."""
+        model.register_forward_pre_hook(self._begin, with_kwargs=True)
+        model.register_forward_hook(self._end, with_kwargs=True)
+
+    def _begin(self, model: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        self._began = perf_counter()
+
+    def _end(self, model: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        if output.logits.is_cuda:
+            torch.cuda.synchronize()
+        ids = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
+        self.passes.append((perf_counter() - self._began, int(ids.shape[1])))
+
+
+@torch.inference_mode()
+def generate(native: Native, request: Request, **settings: Any) -> Trial:
+    """One generation by transformers' own `generate`."""
+    model, watch, options = native.model, native.watch, request.options
+    ids = torch.tensor([list(request.ids)], device=model.device)
+    settings |= {"do_sample": options.temperature > 0, "pad_token_id": 0}
+    if options.temperature > 0:
+        settings |= {
+            name: value
+            for name in ("temperature", "top_k", "top_p", "min_p")
+            if (value := getattr(options, name)) is not None
+        }
+        torch.manual_seed(options.seed)
+    if native.eos_ids and not options.ignore_eos:
+        settings["eos_token_id"] = list(native.eos_ids)
+    watch.passes.clear()
+    began = perf_counter()
+    output = model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=options.max_new_tokens, **settings
+    )
+    tokens: list[int] = output[0, ids.shape[1] :].tolist()
+    return Trial(tokens, perf_counter() - began, _stats(watch, len(request.ids), len(tokens)))
+
+
+def _stats(watch: Watch, prompt_tokens: int, tokens: int) -> Stats:
+    """How many tokens each round gained is not to be seen from outside, so those stay empty."""
+    (first, read), *rest = watch.passes
+    guesses = [read - prompt_tokens, *(scored - 1 for _, scored in rest)]
+    return Stats(
+        rounds=len(watch.passes),
+        tokens=tokens,
+        drafted=sum(guesses),
+        accepted=tokens - len(watch.passes) if sum(guesses) else 0,
+        depth_histogram=Counter(guesses),
+        prefill_seconds=first,
+        target_seconds=sum(seconds for seconds, _ in rest),
+    )

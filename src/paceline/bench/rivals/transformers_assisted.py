@@ -1,0 +1,45 @@
+"""transformers' assisted generation, with a smaller model as its assistant."""
+
+from __future__ import annotations
+
+from paceline.bench.rivals.native import Native, generate
+from paceline.bench.trial import Request, Trial
+from paceline.errors import UsageError
+
+__all__ = ["TransformersAssisted"]
+
+
+class TransformersAssisted:
+    """Assisted generation by transformers.
+
+    draft: the smaller model with the same tokenizer: alias, folder, GGUF file or hub id.
+    """
+
+    name = "transformers-assisted"
+
+    def __init__(self, draft: str = "") -> None:
+        self.draft = draft
+
+    def check(self) -> None:
+        """It needs a draft model."""
+        if not self.draft:
+            raise UsageError(
+                "transformers-assisted needs a draft model: transformers-assisted:draft=NAME"
+            )
+
+    def open(self, name: str, native: Native) -> None:
+        """Load both models. Raises UsageError where their vocabularies differ."""
+        self.name, self._native = name, native
+        self._assistant = native.draft_model(self.draft)
+        own, other = (
+            each.config.get_text_config().vocab_size for each in (native.model, self._assistant)
+        )
+        if own != other:
+            raise UsageError(
+                f"{self.draft} has a vocabulary of {other} tokens and {native.source} of {own}: "
+                "assisted generation needs a draft model with the same tokenizer"
+            )
+
+    def generate(self, request: Request) -> Trial:
+        """One generation."""
+        return generate(self._native, request, assistant_model=self._assistant)

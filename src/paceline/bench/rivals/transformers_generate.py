@@ -1,0 +1,26 @@
+"""transformers' `generate` as it comes."""
+
+from __future__ import annotations
+
+from paceline.bench.rivals.native import Native, generate
+from paceline.bench.trial import Request, Trial
+
+__all__ = ["TransformersGenerate"]
+
+
+class TransformersGenerate:
+    """Plain decoding by transformers."""
+
+    name = "transformers"
+
+    def check(self) -> None:
+        """It is always there."""
+
+    def open(self, name: str, native: Native) -> None:
+        """Load the model."""
+        self.name, self._native = name, native
+        _ = native.model
+
+    def generate(self, request: Request) -> Trial:
+        """One generation."""
+        return generate(self._native, request)

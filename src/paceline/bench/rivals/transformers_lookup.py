@@ -1,0 +1,33 @@
+"""transformers' prompt lookup decoding (`prompt_lookup_num_tokens`)."""
+
+from __future__ import annotations
+
+from paceline.bench.rivals.native import Native, generate
+from paceline.bench.trial import Request, Trial
+from paceline.drafters.settings import at_least
+
+__all__ = ["TransformersLookup"]
+
+
+class TransformersLookup:
+    """Prompt lookup by transformers.
+
+    k: most tokens that it copies per round, >= 1.
+    """
+
+    name = "transformers-lookup"
+
+    def __init__(self, k: int = 10) -> None:
+        self.draft_length = at_least(1, k=k)
+
+    def check(self) -> None:
+        """It is always there."""
+
+    def open(self, name: str, native: Native) -> None:
+        """Load the model."""
+        self.name, self._native = name, native
+        _ = native.model
+
+    def generate(self, request: Request) -> Trial:
+        """One generation."""
+        return generate(self._native, request, prompt_lookup_num_tokens=self.draft_length)

@@ -1,0 +1,117 @@
+"""Suites: collections of prompts in JSONL files, by name.
+
+A name stands for files in a folder that the user names; `paceline bench fetch` fills one from
+public sources.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+
+from paceline.bench.contest import Text
+from paceline.errors import UsageError
+from paceline.prompts import PromptRecord, read_prompts
+
+__all__ = ["ALL", "SUITES", "read_suites"]
+
+ALL = "all"
+
+SUITES: dict[str, tuple[str, ...]] = {
+    "spec-bench": ("spec_bench",),
+    "mt-bench": ("mt_bench",),
+    "chat": ("vicuna_bench", "eagle_alpaca"),
+    "humaneval": ("humaneval",),
+    "mbpp": ("mbpp",),
+    "gsm8k": ("gsm8k",),
+    "math": ("math500",),
+    "cnndm": ("cnndm", "llma_cnndm"),
+    "xsum": ("xsum",),
+    "translation": ("wmt16_deen",),
+    "rag": ("llma_rag",),
+    "code-edits": ("canitedit", "editeval", "humanevalfix", "refactor"),
+    "text-edits": ("jfleg", "asset"),
+    "refinement": ("mteval_refine",),
+    "multi-turn": ("mtbench101",),
+}
+"""Name of a suite -> files without their ending; those that are there are read."""
+
+# Spec-Bench counts the categories of MT-bench as one task.
+_MT_BENCH = [
+    "writing",
+    "roleplay",
+    "reasoning",
+    "math",
+    "coding",
+    "extraction",
+    "stem",
+    "humanities",
+]
+_MULTI_TURN = "multi_turn"
+
+
+def read_suites(names: Sequence[str], folder: Path | None, limit: int | None) -> list[Text]:
+    """The texts of suites.
+
+    names: of suites, of JSONL files in `folder` without their ending, paths of JSONL files, or
+    "all" for every JSONL file in `folder`.
+    limit: at most so many prompts of each task of a suite, the first ones.
+
+    Raises UsageError for an unknown name, and for a file that is missing, malformed or empty.
+    """
+    paths = dict.fromkeys(path for name in names for path in _files(name, folder))
+    texts = [text for path in paths for text in _texts(path, limit)]
+    suites = Counter(path.stem for path in paths)
+    twice = [suite for suite, count in suites.items() if count > 1]
+    if twice:
+        raise UsageError(f"two files are named {twice[0]}.jsonl: rename one of them")
+    return texts
+
+
+def _files(name: str, folder: Path | None) -> list[Path]:
+    if name.endswith(".jsonl"):
+        return [Path(name)]
+    if folder is None:
+        raise UsageError(
+            f"where is {name!r}? name the folder that holds it with --data, or give the path of a "
+            "JSONL file"
+        )
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is no folder: name the one that holds the suites with --data")
+    if name == ALL:
+        found = sorted(folder.glob("*.jsonl"))
+        if not found:
+            raise UsageError(f"{folder} holds no JSONL files: fill it with 'paceline bench fetch'")
+        return found
+    stems = SUITES.get(name, (name,))
+    found = [path for stem in stems if (path := folder / f"{stem}.jsonl").is_file()]
+    if found:
+        return found
+    if name in SUITES:
+        wanted = " or ".join(f"{stem}.jsonl" for stem in stems)
+        raise UsageError(
+            f"{folder} has no {wanted} for the suite {name!r}: 'paceline bench fetch {name} --data "
+            f"{folder}' gets it"
+        )
+    known = [*SUITES, *(path.stem for path in sorted(folder.glob("*.jsonl")))]
+    close = get_close_matches(name, known, n=1)
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    raise UsageError(f"unknown suite {name!r}{hint}; there are: {', '.join(dict.fromkeys(known))}")
+
+
+def _texts(path: Path, limit: int | None) -> list[Text]:
+    taken: Counter[str] = Counter()
+    texts = []
+    for record in read_prompts(path):
+        record = _with_task(record)
+        taken[record.task] += 1
+        if limit is None or taken[record.task] <= limit:
+            texts.append(Text(path.stem, record))
+    return texts
+
+
+def _with_task(record: PromptRecord) -> PromptRecord:
+    return replace(record, task=_MULTI_TURN) if record.task in _MT_BENCH else record

@@ -1,0 +1,95 @@
+"""What is asked of every contender alike, and what it hands back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING, Protocol
+
+from paceline.drafters import make_drafter
+from paceline.loop import Clock, Generation, decode
+from paceline.options import Options
+from paceline.records import Stats
+from paceline.stopping import Stopping
+from paceline.text import OutputText
+
+if TYPE_CHECKING:
+    from paceline.session import Session
+
+__all__ = ["PLAIN", "Contender", "Method", "Request", "Trial"]
+
+PLAIN = "plain"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One text to generate.
+
+    ids: the prompt, chat template included; references: texts the output may resemble, for
+    contenders that copy.
+    """
+
+    ids: Sequence[int]
+    references: Sequence[Sequence[int]] = ()
+    options: Options = field(default_factory=Options)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One generation of one contender.
+
+    output: all tokens, the one that ended the text included.
+    seconds: from the token ids of the prompt to those of the output.
+    stats: as far as the contender can tell; what it leaves at zero is not known.
+    """
+
+    output: list[int]
+    seconds: float
+    stats: Stats
+
+
+class Contender(Protocol):
+    """Something that generates: a method of paceline, or other software on the same model."""
+
+    @property
+    def name(self) -> str:
+        """As it stands in results."""
+        ...
+
+    def generate(self, request: Request) -> Trial:
+        """Generate once, from a cold cache: the whole prompt is read."""
+        ...
+
+
+@dataclass
+class Method:
+    """A method of paceline.
+
+    name: in the notation "anpd:n=5,k=7"; clock: seconds.
+
+    Raises UsageError for a method that does not exist.
+    """
+
+    name: str
+    session: Session
+    clock: Clock = perf_counter
+
+    def __post_init__(self) -> None:
+        make_drafter(self.name)
+
+    def generate(self, request: Request) -> Trial:
+        """Run the loop with a new drafter."""
+        session, options = self.session, request.options
+        eos_ids = () if options.ignore_eos else session.eos_ids
+        conditions = [OutputText(session.tokenizer, options.stop).push] if options.stop else []
+        stopping = Stopping(options.max_new_tokens, eos_ids, conditions)
+        session.target.sync([request.ids[:1]])  # the rest of the prompt is to be read
+        stats, clock = Stats(), self.clock
+        began = clock()
+        generation = Generation(
+            request.ids, make_drafter(self.name), stopping, options.sampler(), request.references
+        )
+        for round in decode(session.target, [generation], session.budget_of(options), clock):
+            stats.add(round)
+        return Trial(generation.output, clock() - began, stats)

@@ -1,0 +1,16 @@
+"""`paceline bench`: the measuring room on the command line, one file per command."""
+
+from __future__ import annotations
+
+import typer
+
+from paceline.cli.bench import run
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="bench",
+    help="Measure methods, and other software, on suites of prompts.",
+    no_args_is_help=True,
+)
+app.command("run")(run.run)
