@@ -26,7 +26,7 @@ from paceline.targets.kernels.linear import (
     UnpackableError,
     keep_faster,
 )
-from paceline.targets.kernels.memory import FilePages, use_huge_pages
+from paceline.targets.kernels.memory import FilePages, HugePages
 from paceline.targets.kernels.norm import fast_norm
 from paceline.targets.kernels.quantized import Int4Linear, Int8Linear
 from paceline.targets.kernels.shared_input import find_shared_inputs
@@ -307,9 +307,7 @@ def test_memory_favours_change_no_value(tmp_path: FilePath) -> None:
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
     before = [each.clone() for each in model.parameters()]
     FilePages().forget(model.parameters())
-    thread = use_huge_pages(patience=0.0)
-    if thread is not None:
-        thread.join()
+    HugePages(patience=60.0).settle()
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 

@@ -8,7 +8,7 @@ as it is and is listed in the report.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from paceline.targets.kernels.linear import (
     UnpackableError,
     keep_faster,
 )
-from paceline.targets.kernels.memory import FilePages, use_huge_pages
+from paceline.targets.kernels.memory import FilePages, HugePages
 from paceline.targets.kernels.norm import fast_norm
 from paceline.targets.kernels.quantized import Int4Linear, Int8Linear
 from paceline.targets.kernels.shared_input import Projection, SharedInput, find_shared_inputs
@@ -70,6 +70,7 @@ class Preparation:
     grouped_attention: whether keys and values are no longer copied per query head.
     plain_copy: whether a second copy for one-row passes was kept, and the times that decided it.
     left: reason -> how many layers stayed as they were.
+    huge_pages: the move of the weights to them, which goes on in the background.
     """
 
     weights: str = NATIVE
@@ -79,10 +80,17 @@ class Preparation:
     grouped_attention: bool = False
     plain_copy: str = ""
     left: Counter[str] = field(default_factory=Counter)
+    huge_pages: HugePages | None = None
 
     def as_json(self) -> dict[str, Any]:
         """For reports."""
-        return asdict(self) | {"left": dict(self.left)}
+        values = {name: value for name, value in vars(self).items() if name != "huge_pages"}
+        return values | {"left": dict(self.left)}
+
+    def settle(self) -> None:
+        """Wait for what goes on in the background, so that measurements are not disturbed."""
+        if self.huge_pages is not None:
+            self.huge_pages.settle()
 
 
 def check_weights(weights: str) -> None:
@@ -129,7 +137,7 @@ def prepare(model: PreTrainedModel, weights: str = AUTO) -> Preparation:
             done.norms += 1
     done.grouped_attention = use_grouped_attention(model)
     if weight_bytes(model) >= _WORTH_HUGE_PAGES:
-        use_huge_pages()
+        done.huge_pages = HugePages()
     copies = [each for each in model.modules() if isinstance(each, PackedAndPlainLinear)]
     if copies:
         done.plain_copy = keep_faster(copies)

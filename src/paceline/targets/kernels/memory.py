@@ -11,11 +11,11 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Timer
+from threading import Lock, Timer
 
 import torch
 
-__all__ = ["FilePages", "use_huge_pages"]
+__all__ = ["FilePages", "HugePages"]
 
 _MAPS = Path("/proc/self/smaps")
 _DONTNEED, _HUGEPAGE, _COLLAPSE = 4, 14, 25  # advice of madvise(2)
@@ -43,21 +43,30 @@ class FilePages:
                 _advise(start, end, _DONTNEED)
 
 
-def use_huge_pages(patience: float = _PATIENCE) -> Timer | None:
-    """Put the large regions of this process on huge pages, in the background, in a few seconds.
+class HugePages:
+    """Puts the large regions of this process on huge pages, in the background, in a few seconds.
 
     A pass reads all weights once; with pages of 4 KiB the processor spends a good part of that
     time on finding the next page. The move takes up to some seconds per gigabyte, during which
     passes are slower than without: a process that lives only for one short answer never begins it.
 
-    patience: seconds from now until it begins. Returns the thread, where there is one.
+    patience: seconds from now until it begins.
     """
-    if not _supported():
-        return None
-    thread = Timer(patience, _collapse_large_regions)
-    thread.name, thread.daemon = "paceline-huge-pages", True
-    thread.start()
-    return thread
+
+    def __init__(self, patience: float = _PATIENCE) -> None:
+        self._turn = Lock()
+        self._done = not _supported()
+        if not self._done:
+            timer = Timer(patience, self.settle)
+            timer.name, timer.daemon = "paceline-huge-pages", True
+            timer.start()
+
+    def settle(self) -> None:
+        """Do it now, or wait for its end, so that what is measured next is not disturbed."""
+        with self._turn:
+            if not self._done:
+                _collapse_large_regions()
+            self._done = True
 
 
 def _collapse_large_regions() -> None:
