@@ -13,11 +13,21 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
-from typing import Any
+
+from bench_tables import (
+    LARGE,
+    SMALL,
+    ablation,
+    anpd_table,
+    llma_table,
+    markdown,
+    overall_table,
+    task_table,
+    trace_table,
+)
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks/results"
-DEMO = RESULTS / "demo-smollm2-135m.json"
 LOOP = ROOT / "src/paceline/loop.py"
 
 
@@ -45,46 +55,6 @@ def filled(page: str, text: str, blocks: dict[str, str]) -> str:
     return text
 
 
-def demo_table() -> str:
-    """The table that `make demo` prints, from its result file."""
-    report = json.loads(DEMO.read_text(encoding="utf-8"))
-    heads = ["method", "tokens/s", "speed-up", "tokens per round", "drafts accepted", "identical"]
-    rows = [heads, ["---", *["--:"] * 5]]
-    rows += [_row(method) for method in report["methods"]]
-    prompts = [[prompt["id"] for prompt in report["prompts"]]]
-    by_prompt = [["method", *prompts[0]], ["---", *["--:"] * len(prompts[0])]]
-    by_prompt += [
-        [
-            f"`{method['method']}`",
-            *(f"{method['speedup_per_prompt'][prompt]:.2f}x" for prompt in prompts[0]),
-        ]
-        for method in report["methods"]
-    ]
-    machine = report["machine"]
-    note = (
-        f"{report['model']['name']}, float32, {machine['processor']}, {machine['threads']} threads, "
-        f"{report['options']['max_new_tokens']} new tokens, greedy, medians of "
-        f"{report['options']['repeats']} interleaved runs. The same by prompt:"
-    )
-    return f"{_markdown(rows)}\n\n{note}\n\n{_markdown(by_prompt)}"
-
-
-def _row(method: dict[str, Any]) -> list[str]:
-    drafted = method["mean_acceptance_length"] > 1
-    return [
-        f"`{method['method']}`",
-        f"{method['tokens_per_second']:.1f}",
-        f"{method['speedup']:.2f}x",
-        f"{method['mean_acceptance_length']:.2f}",
-        f"{method['draft_acceptance_rate']:.0%}" if drafted else "-",
-        "yes" if method["identical"] else f"no ({len(method['mismatches'])})",
-    ]
-
-
-def _markdown(rows: list[list[str]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
 def quoted_loop() -> str:
     """`decode` and `play_round` as they stand in the source, without docstrings."""
     source = LOOP.read_text(encoding="utf-8")
@@ -109,7 +79,7 @@ def quality_table() -> str:
     for name, found in report["weights"].items():
         agrees = f"{found['best_token_agrees']:.1%}"
         rows.append([f"`{name}`", f"{found['perplexity']:.3f}", agrees])
-    return _markdown(rows)
+    return markdown(rows)
 
 
 def passes_table() -> str:
@@ -131,7 +101,7 @@ def passes_table() -> str:
                 f"{point['transformers_over_paceline']:.2f}x",
             ]
         rows.append(cells)
-    return _markdown(rows)
+    return markdown(rows)
 
 
 def plain_table() -> str:
@@ -160,7 +130,7 @@ def plain_table() -> str:
         ["share of the floor's speed at one token, 135M and 1.5B", _both(shares, ".0%")],
         ["peak memory over the parameters, 135M and 1.5B", _both(peaks, ".2f")],
     ]
-    return _markdown(rows)
+    return markdown(rows)
 
 
 def llama_table() -> str:
@@ -183,7 +153,7 @@ def llama_table() -> str:
                 f"{1 / over['first_seconds']:.2f}x",
             ]
         )
-    return _markdown(rows)
+    return markdown(rows)
 
 
 def _both(values: list[float], form: str) -> str:
@@ -191,7 +161,18 @@ def _both(values: list[float], form: str) -> str:
 
 
 PAGES: dict[Path, dict[str, Callable[[], str]]] = {
-    ROOT / "README.md": {"demo": demo_table, "loop": quoted_loop},
+    ROOT / "README.md": {"bench": overall_table, "loop": quoted_loop},
+    ROOT / "docs/bench.md": {
+        "tasks-small": lambda: task_table(SMALL),
+        "tasks-large": lambda: task_table(LARGE),
+        "traces": trace_table,
+    },
+    ROOT / "docs/paper-anpd.md": {
+        "anpd": anpd_table,
+        "anpd-k": lambda: ablation("anpd-k"),
+        "anpd-n": lambda: ablation("anpd-n"),
+    },
+    ROOT / "docs/paper-llma.md": {"llma": llma_table, "llma-ablation": lambda: ablation("llma")},
     ROOT / "docs/speed.md": {
         "passes": passes_table,
         "plain": plain_table,

@@ -104,7 +104,7 @@ def offer(site: Site, stem: str, rows: list[Any] | None = None) -> None:
 
 def records(fetcher: Fetcher, stem: str) -> list[dict[str, Any]]:
     text = fetcher.path(stem).read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()]
+    return [json.loads(line) for line in text.removesuffix("\n").split("\n")]
 
 
 def refusal(fetcher: Fetcher, stem: str) -> str:

@@ -143,8 +143,9 @@ def test_the_sentences_state_exactly_the_known_numbers(tmp_path: Path) -> None:
         "On 5 texts of 2 tasks, anpd wrote the same tokens as plain decoding everywhere and ran at "
         f"1.25x its speed (95 % interval {low:.2f} to {high:.2f}): the interval includes 1, not "
         "distinguishable from plain decoding. "
-        "Fastest task: copy, 2.00x (2.00 to 2.00); slowest: chat, 0.80x (0.80 to 0.80). "
-        "Slower than plain decoding on 1 of 2 tasks: chat."
+        "Fastest task: copy, 2.00x (2.00 to 2.00, 3 texts); slowest: chat, 0.80x (0.80 to "
+        "0.80, 2 texts). "
+        "Slower than plain decoding on 1 of 2 tasks: chat (on fewer than 5 texts)."
     )
     assert limits(run) == [
         "No output of plain decoding loops (a fifth or more of its tokens in runs of twenty that "
@@ -238,7 +239,10 @@ def test_rivals_are_told_apart_and_their_texts_compared(tmp_path: Path) -> None:
         "On 5 texts of 2 tasks, transformers wrote the same tokens as plain decoding everywhere "
         "and ran at 0.50x its speed (95 % interval 0.50 to 0.50): slower. "
     )
-    assert "Slower than plain decoding on all 2 tasks." in told["transformers"]
+    assert (
+        "Slower than plain decoding on all 2 tasks (each on fewer than 5 texts)."
+        in told["transformers"]
+    )
     assert (
         "Its texts differ from those of plain decoding on 5 of 5 texts; the largest logit gap is "
         "0.75." in told["llama.cpp"]

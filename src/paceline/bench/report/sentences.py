@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import chain
 
 from paceline.bench.entries import Entry
@@ -137,12 +138,27 @@ def _tasks(run: Run, name: str) -> list[str]:
         if such:
             every = f"on all {len(found)} tasks"
             some = f"on {len(such)} of {len(found)} tasks: {', '.join(such)}"
-            sentences.append(f"{judgement} {every if len(such) == len(found) else some}.")
+            few = [task for task in such if found[task].texts < _FEW_TEXTS]
+            sentences.append(
+                f"{judgement} {every if len(such) == len(found) else some}{_on_few(few, such)}."
+            )
     return sentences
 
 
+def _on_few(few: Sequence[str], such: Sequence[str]) -> str:
+    """How many texts a judgement on tasks rests on, where they are few."""
+    if not few:
+        return ""
+    if len(few) < len(such):
+        which = f"{', '.join(few)} "
+    else:
+        which = "each " if len(few) > 1 else ""
+    return f" ({which}on fewer than {_FEW_TEXTS} texts)"
+
+
 def _task(task: str, method: MethodSummary) -> str:
-    sure = words.interval(method) or "one text, no interval"
+    texts = words.count(method.texts, "text")
+    sure = f"{words.interval(method) or 'no interval'}, {texts}"
     return f"{task}, {words.times(method.speedup)} ({sure})"
 
 

@@ -1,0 +1,211 @@
+"""Tables of the measuring room's result files, for README.md and docs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from paceline.bench.metrics import Group, MethodSummary, Summary, summarise
+from paceline.bench.results import read_results
+
+FOLDER = Path(__file__).parent.parent / "benchmarks/results/bench"
+SMALL, LARGE = "smollm2-135m", "qwen2.5-coder-1.5b"
+
+
+@cache
+def found(kind: str, model: str) -> tuple[dict[str, Any], Summary]:
+    """What was run, and what came out."""
+    header, entries = read_results(FOLDER / f"{kind}-{model}.jsonl")
+    return header["run"], summarise(entries)
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Rows as a table; the second one holds alignments."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def overall_table() -> str:
+    """Every method on both models, all tasks together."""
+    rows = [["method"], ["---"]]
+    runs = {model: found("run", model) for model in (SMALL, LARGE)}
+    for model in runs:
+        rows[0] += [f"{model}: tokens/s", "speed-up", "tokens per pass", "same text"]
+        rows[1] += ["--:"] * 4
+    for method in runs[SMALL][1].overall.methods:
+        row = [f"`{method}`"]
+        for _, summary in runs.values():
+            row += _overall_cells(summary.overall.methods.get(method))
+        rows.append(row)
+    return f"{markdown(rows)}\n\n{' '.join(_basis(model, *run) for model, run in runs.items())}"
+
+
+def _overall_cells(method: MethodSummary | None) -> list[str]:
+    if method is None:
+        return ["-"] * 4
+    low, high = method.interval
+    speedup = f"{method.speedup:.2f}x"
+    if method.method != "plain":
+        speedup += f" ({low:.2f} to {high:.2f})"
+    differ = len(method.differences)
+    same = "all" if not differ else f"{method.texts - differ} of {method.texts}"
+    length = method.tokens / method.stats.rounds
+    return [f"{method.tokens_per_second:.1f}", speedup, f"{length:.2f}", same]
+
+
+def _basis(model: str, run: dict[str, Any], summary: Summary) -> str:
+    machine, options = run["machine"], run["options"]
+    overall = summary.overall
+    return (
+        f"{model}: {overall.texts} texts of {len(summary.groups)} tasks, float32, "
+        f"{machine['processor']}, {machine['threads']} threads, at most "
+        f"{options['max_new_tokens']} new tokens, greedy, {run['repeats']} trials each in turns, "
+        f"{overall.looping} texts loop."
+    )
+
+
+def task_table(model: str) -> str:
+    """Speed-up by task and method, with intervals overall."""
+    _, summary = found("run", model)
+    methods = [name for name in summary.overall.methods if name != "plain"]
+    rows = [
+        ["task", "texts", *(f"`{name}`" for name in methods)],
+        ["---", *["--:"] * (1 + len(methods))],
+    ]
+    for group in [*summary.groups, summary.overall]:
+        rows.append([group.name, str(group.texts), *_speedups(group, methods)])
+    calm = summary.overall_without_loops
+    if calm is not None:
+        rows.append(["overall, without loops", str(calm.texts), *_speedups(calm, methods)])
+    return markdown(rows)
+
+
+def _speedups(group: Group, methods: Sequence[str]) -> list[str]:
+    cells = (group.methods.get(name) for name in methods)
+    return ["-" if cell is None else f"{cell.speedup:.2f}x" for cell in cells]
+
+
+def trace_table() -> str:
+    """Recorded outputs followed by force."""
+    _, summary = found("simulate", SMALL)
+    methods = [name for name in summary.overall.methods if name != "plain"]
+    rows = [["recorded outputs", "texts"], ["---", "--:"]]
+    for name in methods:
+        rows[0] += [f"`{name}`", "tokens per pass"]
+        rows[1] += ["--:"] * 2
+    for group in [*summary.groups, summary.overall]:
+        row = [group.name, str(group.texts)]
+        for name in methods:
+            cell = group.methods[name]
+            row += [f"{cell.speedup:.2f}x", f"{cell.stats.mean_acceptance_length:.2f}"]
+        rows.append(row)
+    return markdown(rows)
+
+
+def cell(kind: str, model: str, group: str, method: str) -> MethodSummary | None:
+    """One method on one task; None where it was not run."""
+    _, summary = found(kind, model)
+    return next((each.methods.get(method) for each in summary.groups if each.name == group), None)
+
+
+def beside(papers: Sequence[Sequence[str]], ours: dict[str, tuple[str, str, str, str]]) -> str:
+    """A paper's rows, and ours below: label -> (kind, model, group, method)."""
+    rows = [*map(list, papers)]
+    for label, place in ours.items():
+        summary = cell(*place)
+        if summary is not None:
+            low, high = summary.interval
+            rows.append(
+                [
+                    label,
+                    f"{summary.speedup:.2f}x ({low:.2f} to {high:.2f})",
+                    "-" if summary.decode_speedup is None else f"{summary.decode_speedup:.2f}x",
+                    f"{summary.stats.mean_acceptance_length:.2f}",
+                    f"{summary.stats.draft_acceptance_rate:.0%}",
+                    str(summary.texts),
+                ]
+            )
+    return markdown(rows)
+
+
+_HEADINGS = [
+    "task and model",
+    "speed-up",
+    "behind the prompt",
+    "tokens per pass",
+    "hit ratio",
+    "texts",
+]
+
+
+def anpd_table() -> str:
+    """Table 1 of the ANPD paper, and ours on the same kinds of tasks."""
+    paper = [
+        ("CNN/DM, LLaMA-7B / LLaMA-2-13B, one example", "2.75x / 2.91x"),
+        ("CNN/DM, Alpaca-7B / ChatGLM3-6B, no example", "2.56x / 1.70x"),
+        ("XSum, LLaMA-7B / LLaMA-2-13B, one example", "3.12x / 2.61x"),
+        ("XSum, Alpaca-7B / ChatGLM3-6B, no example", "2.30x / 1.66x"),
+        ("HumanEval, CodeLLaMA-7B / CodeLLaMA-13B", "3.60x / 3.67x"),
+    ]
+    ours: dict[str, tuple[str, str, str, str]] = {}
+    for task, group in (("CNN/DM", "cnndm"), ("XSum", "xsum"), ("HumanEval", "humaneval")):
+        for model in (SMALL, LARGE):
+            ours[f"{task}, {model}"] = ("run", model, group, "anpd")
+    ours["CNN/DM and XSum, recorded text of davinci-002"] = (
+        "simulate", SMALL, "news_summary_davinci002", "anpd",
+    )  # fmt: skip
+    ours["HumanEval and MBPP, recorded text of WizardCoder-33B"] = (
+        "simulate", SMALL, "wizardcoder_humaneval_mbpp", "anpd",
+    )  # fmt: skip
+    return _beside("ANPD, Table 1", paper, ours)
+
+
+def llma_table() -> str:
+    """Tables 3 and 4 of the LLMA paper, and ours on the same kinds of tasks."""
+    paper = [
+        ("retrieval-augmented, LLaMA-7B / 13B / 30B, davinci-003's text", "2.48x / 2.22x / 2.49x"),
+        ("cache-assisted, LLaMA-7B / 13B / 30B, davinci-003's text", "2.22x / 2.19x / 3.06x"),
+    ]
+    ours = {
+        f"retrieval-augmented, {SMALL}, its own text": ("run", SMALL, "llma_rag", "llma"),
+        f"retrieval-augmented, {LARGE}, its own text": ("run", LARGE, "llma_rag", "llma"),
+        "retrieval-augmented, davinci-003's text, the authors' data, k = 15": (
+            "llma-data/simulate", SMALL, "llma_rag", "llma",
+        ),
+        "the same, k = 18 as the paper tuned it for 7B": (
+            "llma-data/simulate", SMALL, "llma_rag", "llma:n=1,k=18",
+        ),
+        "the same, `anpd`": ("llma-data/simulate", SMALL, "llma_rag", "anpd"),
+        "CNN/DM, the text that came with the authors' data": (
+            "llma-data/simulate", SMALL, "llma_cnndm", "llma",
+        ),
+        "cached answers: code edits, samples of Qwen2.5-Coder": (
+            "cached-answers/simulate", SMALL, "canitedit_qwen25coder", "llma",
+        ),
+        "cached answers: mathematics, samples of one model": (
+            "cached-answers/simulate", SMALL, "math_cot_8samples", "llma",
+        ),
+        "cached answers: chat, three models": (
+            "cached-answers/simulate", SMALL, "oasst_prompts", "llma",
+        ),
+        f"multi-turn refinement, {SMALL}, its own text": ("run", SMALL, "mteval_refine", "llma"),
+    }  # fmt: skip
+    return _beside("LLMA, Tables 3 and 4", paper, ours)
+
+
+def _beside(
+    source: str,
+    paper: Sequence[tuple[str, str]],
+    ours: dict[str, tuple[str, str, str, str]],
+) -> str:
+    theirs = [["task and model", f"{source}: speed-up"], ["---", "--:"], *map(list, paper)]
+    alignments = ["---", *["--:"] * (len(_HEADINGS) - 1)]
+    return f"{markdown(theirs)}\n\n{beside([_HEADINGS, alignments], ours)}"
+
+
+def ablation(name: str) -> str:
+    """Table of an ablation over all its texts."""
+    text = (FOLDER / f"ablate-{name}-{SMALL}.md").read_text(encoding="utf-8")
+    table = [line for line in text.split("## ")[1].splitlines() if line.startswith("|")]
+    return "\n".join(table)
