@@ -10,8 +10,7 @@ from typing import Any
 
 from rich.table import Table
 
-from paceline.comparison import PromptRecord
-from paceline.prompts import demo_prompts, read_prompts
+from paceline.prompts import PromptRecord, demo_prompts, read_prompts
 from paceline.session import Session
 from pair import LOOKUP, TRANSFORMERS, Pair, Trial, rotations
 from tables import new_table, number, show

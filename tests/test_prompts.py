@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from paceline.comparison import PromptRecord
 from paceline.errors import UsageError
-from paceline.prompts import demo_prompts, read_prompts
+from paceline.prompts import PromptRecord, demo_prompts, read_prompts
 
 GOOD = '{"turns": ["hi"]}\n'
 
@@ -70,6 +69,19 @@ def test_gzip_is_unpacked_whatever_the_name(tmp_path: Path) -> None:
     damages = [packed[:-9], packed[:5], packed[:12] + b"\xff" * 9, packed[:-8] + bytes(8)]
     for damaged in damages:
         assert "its gzip data is damaged" in refusal(write(tmp_path, damaged))
+
+
+def test_the_names_of_spec_bench_stand_behind_our_own(tmp_path: Path) -> None:
+    content = [
+        {"question_id": 81, "category": "writing", "turns": ["a", "b"], "reference": ["c"]},
+        {"question_id": 0, "category": "", "turns": ["a"]},
+        {"id": "mine", "question_id": 82, "task": "chat", "category": "rag", "turns": ["a"]},
+        {"id": None, "question_id": 83, "task": None, "category": "qa", "prompt": "a"},
+        {"question_id": None, "category": None, "turns": ["a"]},
+    ]
+    path = write(tmp_path, "\n".join(map(json.dumps, content)))
+    found = [(record.id, record.task) for record in read_prompts(path)]
+    assert found == [("81", "writing"), ("0", ""), ("mine", "chat"), ("83", "qa"), ("5", "")]
 
 
 def test_a_limit_reads_no_further(tmp_path: Path) -> None:

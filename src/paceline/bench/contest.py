@@ -16,10 +16,10 @@ import torch
 from paceline.bench.entries import Difference, Entry, LeftOut, completed
 from paceline.bench.memory import peak_meter
 from paceline.bench.results import Memory, Sink
+from paceline.bench.texts import Conversation, Text
 from paceline.bench.trial import PLAIN, Contender, Request
 from paceline.errors import PacelineError, UsageError
 from paceline.options import Options
-from paceline.prompts import PromptRecord
 from paceline.session import Session
 from paceline.tree import EMPTY
 
@@ -27,13 +27,7 @@ __all__ = ["Contest", "Text", "in_turns"]
 
 _WARM_UP_TOKENS = 8
 
-
-@dataclass(frozen=True)
-class Text:
-    """One prompt of a suite; a conversation is several texts."""
-
-    suite: str
-    record: PromptRecord
+_Done = dict[tuple[object, ...], Entry | LeftOut]
 
 
 @dataclass
@@ -48,7 +42,7 @@ class Contest:
 
     session: Session
     contenders: Sequence[Contender]
-    texts: Sequence[Text]
+    texts: Sequence[Conversation]
     options: Options
     repeats: int = 1
 
@@ -68,10 +62,8 @@ class Contest:
     @property
     def trials(self) -> int:
         """How often `run` will call `on_trial`, if no text is left out."""
-        return self._turns() * len(self.contenders) * self.repeats
-
-    def _turns(self) -> int:
-        return sum(1 if self._is_raw(text) else len(text.record.turns) for text in self.texts)
+        turns = sum(text.turns(self.session) for text in self.texts)
+        return turns * len(self.contenders) * self.repeats
 
     def run(self, sink: Sink | None = None, on_trial: Callable[[], None] = lambda: None) -> Sink:
         """Run what `sink` does not hold yet, in an order that does not depend on what it holds.
@@ -79,13 +71,16 @@ class Contest:
         A contender that fails on a text is recorded with its error, and the run goes on.
         """
         sink = Memory() if sink is None else sink
-        done: dict[tuple[object, ...], Entry | LeftOut] = {
-            _name(entry): entry for entry in sink.entries
-        }
+        done: _Done = {_name(entry): entry for entry in sink.entries}
         warm = False
         for index, text in enumerate(self.texts):
-            for turn, request in self._requests(text, done):
-                start = self._blank(text, turn, request)
+            for turn, request in enumerate(self._requests(text, done)):
+                if isinstance(request, str):
+                    left_out = LeftOut(*_key(text, turn), request)
+                    if _name(left_out) not in done:
+                        sink.append(left_out)
+                    break
+                start = Entry(*_key(text, turn), 0, PLAIN, len(request.ids))
                 for repeat in range(self.repeats):
                     for contender in self._order(index, repeat):
                         entry = replace(start, method=contender.name, repeat=repeat)
@@ -97,51 +92,37 @@ class Contest:
                             done[_name(entry)] = entry
                             sink.append(entry)
                         on_trial()
-            self._note_left_out(text, done, sink)
         return sink
 
     def _order(self, index: int, repeat: int) -> Sequence[Contender]:
         """Plain decoding goes first once: the others are compared with what it wrote there."""
         plain, *others = self.contenders
-        if repeat == 0:
-            return [plain, *in_turns(others, index)]
-        return in_turns(self.contenders, index + repeat)
+        return in_turns([plain, *in_turns(others, index)], repeat)
 
-    def _requests(
-        self, text: Text, done: dict[tuple[object, ...], Entry | LeftOut]
-    ) -> Iterator[tuple[int, Request]]:
-        """What to generate at each turn; plain decoding's own answers stand in between."""
-        session, record = self.session, text.record
-        references = session.encode_references(record.references)
-        if self._is_raw(text):
-            ids = session.encode("\n\n".join(record.turns))
-            if not self._too_long(ids):
-                yield 0, Request(ids, references, self.options)
-            return
-        messages: list[dict[str, str]] = []
-        for turn, message in enumerate(record.turns):
-            messages.append({"role": "user", "content": message})
-            ids = session.encode(messages)
-            if self._too_long(ids):
-                return
-            yield turn, Request(ids, references, self.options)
-            plain = done.get((text.suite, record.id, turn, 0, PLAIN))
-            if not isinstance(plain, Entry) or plain.output is None:
-                return
-            answer = session.tokenizer.decode(plain.output, skip_special_tokens=True)
-            messages.append({"role": "assistant", "content": answer})
+    def _requests(self, text: Conversation, done: _Done) -> Iterator[Request | str]:
+        """What to run at each turn; where not all can be run, the reason comes last."""
 
-    def _is_raw(self, text: Text) -> bool:
-        """Whether the turns are one text to continue; without a chat template they have to be."""
-        return text.record.raw or not self.session.tokenizer.chat_template
+        def answers(turn: int) -> Sequence[int] | None:
+            plain = done.get((text.suite, text.record.id, turn, 0, PLAIN))
+            return plain.output if isinstance(plain, Entry) else None
 
-    def _too_long(self, ids: Sequence[int]) -> bool:
         room = self.session.target.max_context
-        return room is not None and len(ids) + self.options.max_new_tokens > room
-
-    def _blank(self, text: Text, turn: int, request: Request) -> Entry:
-        record = text.record
-        return Entry(text.suite, record.task, record.id, turn, 0, PLAIN, len(request.ids))
+        turns = 0
+        try:
+            for request in text.requests(self.session, self.options, answers):
+                new = request.options.max_new_tokens
+                if room is not None and len(request.ids) + new > room:
+                    yield (
+                        f"prompt and {new} new tokens do not fit into the model's context of {room}"
+                    )
+                    return
+                yield request
+                turns += 1
+        except Exception as error:  # a chat template, for example, may refuse a conversation
+            yield _sentence(error)
+            return
+        if turns < text.turns(self.session):
+            yield "plain decoding failed before it"
 
     def _warm_up(self, request: Request) -> None:
         """Allocate, choose kernels, capture graphs; what fails here will fail on record, too."""
@@ -157,7 +138,7 @@ class Contest:
         contender: Contender,
         entry: Entry,
         request: Request,
-        done: dict[tuple[object, ...], Entry | LeftOut],
+        done: _Done,
     ) -> Entry:
         meter = peak_meter(getattr(self.session.target, "device", torch.device("cpu")))
         try:
@@ -177,41 +158,24 @@ class Contest:
     ) -> Difference:
         shared = min(len(plain), len(other))
         place = next((i for i in range(shared) if plain[i] != other[i]), shared)
-        if place == shared:
+        if place == shared or other[place] >= self.session.target.vocab_size:
+            # One has ended there, or a rival's vocabulary is padded and the target has no score.
             return Difference(place, [*plain, None][place], [*other, None][place], None)
         self.session.target.sync([[*ids, *plain[:place]]])
         row = self.session.target.score([EMPTY])[0][0]
         gap = float(row[plain[place]] - row[other[place]])
         return Difference(place, plain[place], other[place], gap)
 
-    def _note_left_out(
-        self, text: Text, done: dict[tuple[object, ...], Entry | LeftOut], sink: Sink
-    ) -> None:
-        """Say which turns could not be run: the prompt is too long, or plain decoding failed."""
-        record = text.record
-        turns = 1 if self._is_raw(text) else len(record.turns)
-        for turn in range(turns):
-            first = done.get((text.suite, record.id, turn, 0, PLAIN))
-            if first is None:
-                before = done.get((text.suite, record.id, turn - 1, 0, PLAIN))
-                failed = isinstance(before, Entry) and before.error
-                reason = (
-                    "plain decoding failed before it"
-                    if failed
-                    else f"prompt and {self.options.max_new_tokens} new tokens do not fit into "
-                    f"the model's context of {self.session.target.max_context}"
-                )
-                left_out = LeftOut(text.suite, record.task, record.id, turn, reason)
-                if _name(left_out) not in done:
-                    done[_name(left_out)] = left_out
-                    sink.append(left_out)
-                break
-
 
 def in_turns(contenders: Sequence[Contender], start: int) -> list[Contender]:
     """All of them, beginning with another one for every `start`."""
     start %= max(1, len(contenders))
     return [*contenders[start:], *contenders[:start]]
+
+
+def _key(text: Conversation, turn: int) -> tuple[str, str, str, int]:
+    """How entries about a turn begin."""
+    return text.suite, text.record.task, text.record.id, turn
 
 
 def _name(entry: Entry | LeftOut) -> tuple[object, ...]:

@@ -84,7 +84,9 @@ class Entry:
 
     def to_json(self) -> dict[str, Any]:
         """A record without what can be derived or is not there."""
-        record = {name: value for name, value in vars(self).items() if value not in ("", None)}
+        record = {name: value for name, value in vars(self).items() if value is not None}
+        if not self.error:
+            del record["error"]
         record["stats"] = _stats_as_json(self.stats)
         if self.output is not None:
             record["output"] = list(self.output)

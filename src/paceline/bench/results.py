@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from paceline.errors import UsageError
 __all__ = ["FORMAT", "Memory", "ResultFile", "Sink", "read_results"]
 
 FORMAT = 1
+_BEGIN = f'{{"format":{FORMAT},'.encode()
 
 
 class Sink(Protocol):
@@ -53,20 +55,22 @@ class ResultFile:
     def __init__(self, path: Path, header: dict[str, Any], resume: bool = False) -> None:
         self.path = path
         self.entries: list[Entry | LeftOut] = []
-        try:
+        with _writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            there = path.exists() and _drop_torn_line(path)
-        except OSError as error:
-            raise UsageError(f"cannot write results to {path}: {error.strerror}") from error
-        if not there:
-            self._write({"format": FORMAT, **header})
-            return
-        if not resume:
+            content = path.read_bytes() if path.exists() else b""
+        if content and not resume:
             raise UsageError(
                 f"{path} holds results already: go on with --resume, or choose another --out"
             )
-        found, self.entries = read_results(path)
-        _check_same_run(path, found.get("run", {}), header["run"])
+        begun = b"\n" in content or content[: len(_BEGIN)] != _BEGIN[: len(content)]
+        if begun:
+            found, self.entries = read_results(path)
+            _check_same_run(path, found.get("run", {}), header["run"])
+        with _writing(path):
+            path.touch()
+            os.truncate(path, content.rfind(b"\n") + 1)
+        if not begun:
+            self._write({"format": FORMAT, **header})
 
     def append(self, entry: Entry | LeftOut) -> None:
         """Write one more line; it is on the disk when this returns."""
@@ -75,25 +79,22 @@ class ResultFile:
 
     def _write(self, record: dict[str, Any]) -> None:
         line = json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n"
-        try:
-            with self.path.open("ab") as file:
-                file.write(line.encode())
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise UsageError(
-                f"cannot write results to {self.path}: {error.strerror}; what was measured so far "
-                "is kept there, go on with --resume"
-            ) from error
+        hint = "; what was measured so far is kept there, go on with --resume"
+        with _writing(self.path, hint), self.path.open("ab") as file:
+            file.write(line.encode())
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def read_results(path: Path) -> tuple[dict[str, Any], list[Entry | LeftOut]]:
-    """Header and entries of a result file.
+    """Header and entries of a result file; a last line that was cut off is passed over.
 
     Raises UsageError, naming the line, where it cannot be read or is no such file.
     """
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        content = path.read_bytes()
+        # Of a file without a single whole line, the line that there is shall be told of.
+        lines = content[: content.rfind(b"\n") + 1 or None].decode().split("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise UsageError(f"cannot read the results {path}: {reason}") from error
@@ -126,13 +127,12 @@ def _parse(line: str, where: str) -> dict[str, Any]:
     return record
 
 
-def _drop_torn_line(path: Path) -> bool:
-    """Cut off what follows the last end of a line; whether anything is left."""
-    content = path.read_bytes()
-    kept = content.rfind(b"\n") + 1
-    if kept < len(content):
-        os.truncate(path, kept)
-    return kept > 0
+@contextmanager
+def _writing(path: Path, hint: str = "") -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"cannot write results to {path}: {error.strerror}{hint}") from error
 
 
 def _check_same_run(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from paceline.bench.contest import Text
 from paceline.errors import UsageError
 from paceline.prompts import PromptRecord, read_prompts
 
-__all__ = ["ALL", "SUITES", "read_suites"]
+__all__ = ["ALL", "SUITES", "find_files", "read_suites"]
 
 ALL = "all"
 
@@ -62,13 +62,17 @@ def read_suites(names: Sequence[str], folder: Path | None, limit: int | None) ->
 
     Raises UsageError for an unknown name, and for a file that is missing, malformed or empty.
     """
+    return [text for path in find_files(names, folder) for text in _texts(path, limit)]
+
+
+def find_files(names: Sequence[str], folder: Path | None) -> list[Path]:
+    """The files that `read_suites` would read. Raises UsageError as it does."""
     paths = dict.fromkeys(path for name in names for path in _files(name, folder))
-    texts = [text for path in paths for text in _texts(path, limit)]
     suites = Counter(path.stem for path in paths)
     twice = [suite for suite, count in suites.items() if count > 1]
     if twice:
         raise UsageError(f"two files are named {twice[0]}.jsonl: rename one of them")
-    return texts
+    return list(paths)
 
 
 def _files(name: str, folder: Path | None) -> list[Path]:

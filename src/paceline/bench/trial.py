@@ -11,6 +11,7 @@ from paceline.drafters import make_drafter
 from paceline.loop import Clock, Generation, decode
 from paceline.options import Options
 from paceline.records import Stats
+from paceline.sampling import Sampler
 from paceline.stopping import Stopping
 from paceline.text import OutputText
 
@@ -33,6 +34,10 @@ class Request:
     ids: Sequence[int]
     references: Sequence[Sequence[int]] = ()
     options: Options = field(default_factory=Options)
+
+    def sampler(self) -> Sampler:
+        """What draws the tokens."""
+        return self.options.sampler()
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,7 @@ class Method:
         stats, clock = Stats(), self.clock
         began = clock()
         generation = Generation(
-            request.ids, make_drafter(self.name), stopping, options.sampler(), request.references
+            request.ids, make_drafter(self.name), stopping, request.sampler(), request.references
         )
         for round in decode(session.target, [generation], session.budget_of(options), clock):
             stats.add(round)

@@ -21,7 +21,7 @@ from rich.table import Table
 from paceline.errors import UsageError
 
 if TYPE_CHECKING:
-    from paceline.comparison import PromptRecord
+    from paceline.prompts import PromptRecord
     from paceline.session import Session
 
 DEFAULT_MODEL = "smollm2-135m"
@@ -195,8 +195,7 @@ def gather_prompts(
     prompt: str | None, prompt_file: Path | None, limit: int | None, raw: bool = False
 ) -> list[PromptRecord]:
     """The prompt of the command line ("-": standard input), or those of a file."""
-    from paceline.comparison import PromptRecord
-    from paceline.prompts import read_prompts
+    from paceline.prompts import PromptRecord, read_prompts
 
     if (prompt is None) == (prompt_file is None):
         raise UsageError("give either a prompt or --prompt-file")

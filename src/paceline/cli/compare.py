@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,17 +12,20 @@ import typer
 from rich.table import Table
 
 from paceline.cli import common
-from paceline.errors import UsageError
+from paceline.cli.bench import shared
+from paceline.cli.findings import Findings, method_as_json
 
 if TYPE_CHECKING:
-    from paceline.comparison import Comparison, PromptRecord
+    from paceline.bench.entries import Entry, LeftOut
+    from paceline.bench.trial import Contender
+    from paceline.prompts import PromptRecord
     from paceline.session import Session
 
 
 def compare(
     model: common.ModelOption = common.DEFAULT_MODEL,
     methods: Annotated[
-        str, typer.Option("--methods", help="Names with settings, separated by commas.")
+        str, typer.Option("--methods", help="Names with settings, rivals as well.")
     ] = "plain,anpd,llma,pld",
     prompt: Annotated[str | None, typer.Argument(help='A prompt; "-" reads stdin.')] = None,
     prompt_file: common.PromptFileOption = None,
@@ -40,6 +44,7 @@ def compare(
     device: common.DeviceOption = None,
     dtype: common.DtypeOption = None,
     weights: common.WeightsOption = "auto",
+    gguf: shared.GgufOption = None,
     json_file: common.JsonOption = None,
 ) -> None:
     """Run methods side by side on the same prompts, against plain decoding.
@@ -56,45 +61,26 @@ def compare(
         seed=seed,
         budget=budget,
     )
-    names = split_methods(methods)
+    names = shared.checked_methods(methods, gguf)
     given = tuple(common.read_references(reference))
     prompts = [
         replace(record, references=given + record.references)
         for record in _prompts(prompt, prompt_file, limit, raw)
     ]
-    for name in names:
-        _check_method(name)
     common.check_writable(json_file)
     session = common.open_session(
         model, "plain", threads=threads, device=device, dtype=dtype, weights=weights
     )
-    result = _run(session, prompts, names, options, repeats)
-    common.print_table(_table(result))
-    if len(prompts) > 1:
-        common.print_table(_prompt_table(result))
-    _print_mismatches(result)
+    contenders = shared.make_contenders(
+        names, session, model, device=device, dtype=dtype, gguf=gguf
+    )
+    found = Findings(_measure(session, contenders, prompts, options, repeats))
+    _show(found, len(prompts) > 1)
     if json_file is not None:
-        report = _report(session, model, prompts, options | {"repeats": repeats}, result)
+        report = _report(session, model, prompts, options | {"repeats": repeats}, found)
         common.write_text(json_file, json.dumps(report, ensure_ascii=False, indent=2) + "\n")
-
-
-def split_methods(text: str) -> list[str]:
-    """Split "plain,anpd:n=5,k=7,llma": a part with "=" belongs to the method before it."""
-    names: list[str] = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        if "=" in part and ":" not in part and names:
-            names[-1] += f",{part}"
-        else:
-            names.append(part)
-    if not names:
-        raise UsageError("name at least one method, e.g. --methods plain,anpd,llma")
-    return names
-
-
-def _check_method(name: str) -> None:
-    from paceline.drafters import make_drafter
-
-    make_drafter(name)
+    if found.failures:
+        raise typer.Exit(1)
 
 
 def _prompts(
@@ -107,64 +93,70 @@ def _prompts(
     return common.gather_prompts(prompt, prompt_file, limit, raw)
 
 
-def _run(
+def _measure(
     session: Session,
-    prompts: list[PromptRecord],
-    names: list[str],
+    contenders: Sequence[Contender],
+    prompts: Sequence[PromptRecord],
     options: dict[str, Any],
     repeats: int,
-) -> Comparison:
-    from paceline.comparison import compare as run
-    from paceline.comparison import count_trials
+) -> list[Entry | LeftOut]:
+    from paceline.bench.contest import Contest, Text
+    from paceline.bench.results import Memory
 
-    with common.progress("comparing") as bars:
-        task = bars.add_task("", total=count_trials(session, prompts, names, repeats))
-        return run(
-            session,
-            prompts,
-            names,
-            session.options.with_(**options),
-            repeats,
-            on_trial=lambda: bars.advance(task),
-        )
+    texts = [Text("prompts", record) for record in prompts]
+    contest = Contest(session, contenders, texts, session.options.with_(**options), repeats)
+    sink = Memory()
+    shared.run_with_bar(contest, sink, "comparing")
+    return sink.entries
 
 
-def _table(result: Comparison) -> Table:
+def _show(found: Findings, by_prompt: bool) -> None:
+    common.print_table(_table(found))
+    if by_prompt:
+        common.print_table(_prompt_table(found))
+    _print_mismatches(found)
+    for sentence in found.left_out:
+        common.note(sentence)
+    for (method, label), error in found.failures.items():
+        common.note(f"error: {method} failed on {label}: {error}", style="red")
+
+
+def _table(found: Findings) -> Table:
     table = Table("method", title="all prompts together", title_justify="left")
     for heading in ("tokens/s", "speed-up", "tokens per round", "drafts accepted", "identical"):
         table.add_column(heading, justify="right")
-    for name, report in result.methods.items():
-        stats = report.stats
-        accepted = f"{stats.draft_acceptance_rate:.0%}" if stats.drafted else "-"
+    for method in found.methods:
+        stats, different = method.stats, found.differences(method)
         table.add_row(
-            name,
-            f"{report.tokens_per_second:.1f}",
-            f"{result.speedup(name):.2f}x",
+            method.method,
+            f"{method.tokens_per_second:.1f}",
+            f"{method.speedup:.2f}x",
             f"{stats.mean_acceptance_length:.2f}",
-            accepted,
-            "yes" if report.identical else f"no ({len(report.mismatches)})",
+            f"{stats.draft_acceptance_rate:.0%}" if stats.drafted else "-",
+            f"no ({len(different)})" if different else "yes",
         )
     return table
 
 
-def _prompt_table(result: Comparison) -> Table:
+def _prompt_table(found: Findings) -> Table:
     table = Table("prompt", title="speed-up by prompt", title_justify="left")
-    for name in result.methods:
-        table.add_column(name, justify="right")
-    for label in next(iter(result.methods.values())).speedups:
-        row = [f"{report.speedups[label]:.2f}x" for report in result.methods.values()]
-        table.add_row(label, *row)
+    for method in found.methods:
+        table.add_column(method.method, justify="right")
+    for key, label in found.labels.items():
+        speedups = [method.speedups.get(key) for method in found.methods]
+        if any(speedups):
+            table.add_row(label, *("-" if each is None else f"{each:.2f}x" for each in speedups))
     return table
 
 
-def _print_mismatches(result: Comparison) -> None:
+def _print_mismatches(found: Findings) -> None:
     console = common.output_console()
-    for name, report in result.methods.items():
-        for found in report.mismatches:
-            gap = "-" if found.logit_gap is None else f"{found.logit_gap:.2e}"
+    for method in found.methods:
+        for label, place in found.differences(method):
+            gap = "-" if place.logit_gap is None else f"{place.logit_gap:.2e}"
             console.print(
-                f"{name} differs on {found.prompt} at token {found.position}: "
-                f"{found.method_token} instead of {found.plain_token}, logit gap {gap}",
+                f"{method.method} differs on {label} at token {place.position}: "
+                f"{place.method_token} instead of {place.plain_token}, logit gap {gap}",
                 style="yellow",
                 soft_wrap=True,
             )
@@ -175,14 +167,17 @@ def _report(
     model: str,
     prompts: list[PromptRecord],
     options: dict[str, Any],
-    result: Comparison,
+    found: Findings,
 ) -> dict[str, Any]:
-    from paceline.comparison import report_as_json
-
     return common.circumstances(session, model) | {
         "options": options,
         "prompts": [
             {"id": prompt.id, "task": prompt.task, "turns": len(prompt.turns)} for prompt in prompts
         ],
-        "methods": report_as_json(result),
+        "methods": [method_as_json(found, method) for method in found.methods],
+        "left_out": found.left_out,
+        "failures": [
+            {"method": method, "prompt": label, "error": error}
+            for (method, label), error in found.failures.items()
+        ],
     }

@@ -12,7 +12,7 @@ from paceline.cli import common
 from paceline.cli.show import print_stream, summary
 
 if TYPE_CHECKING:
-    from paceline.comparison import PromptRecord
+    from paceline.prompts import PromptRecord
     from paceline.session import Completion, Session
 
 

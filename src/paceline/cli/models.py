@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -58,6 +59,19 @@ def path(name: Name) -> None:
     from paceline.models import path as locate
 
     typer.echo(locate(name))
+
+
+@app.command()
+def gguf(
+    name: Name,
+    file: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
+) -> None:
+    """Write the GGUF file that a model is made from, for software that reads no other."""
+    from paceline.models import ModelStore, RichProgress
+
+    with interruptible(), RichProgress(name) as progress:
+        ModelStore().write_gguf(name, file, progress=progress)
+    typer.echo(file)
 
 
 @app.command()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
+from typing import Literal
 
 from paceline.drafters.settings import at_least
 from paceline.errors import UsageError
@@ -36,17 +37,27 @@ class Anpd:
     persist: keep what was learned when another text begins. Off, the tables are those of the
     present text alone. Either way a text that continues the last one, as the next turn of a
     conversation does, is read only from where it is new, so nothing is counted twice.
+    levels: "one" asks n-grams of length n alone, the paper's module without the levels below it
+    (its figure 10): a miss there ends the draft.
     """
 
     requires: frozenset[str] = frozenset()
 
-    def __init__(self, n: int = 5, k: int = 7, branches: int = 1, persist: bool = False) -> None:
+    def __init__(
+        self,
+        n: int = 5,
+        k: int = 7,
+        branches: int = 1,
+        persist: bool = False,
+        levels: Literal["all", "one"] = "all",
+    ) -> None:
         self.max_order = at_least(2, n=n)
         if n > LONGEST_ORDER:
             raise UsageError(f"n must be at most {LONGEST_ORDER}, got {n}: each order is a table")
         self.draft_length = at_least(1, k=k)
         self.branches = at_least(1, branches=branches)
         self.persist = persist
+        self._lowest_order = 2 if levels == "all" else n
         self._text: list[int] = []
         self._tables = self._new_tables()
 
@@ -90,9 +101,9 @@ class Anpd:
 
     def query(self, tail: Sequence[int]) -> Sequence[int]:
         """The likeliest continuations of the longest n-gram that is known, best first; none where
-        even the last token alone was never seen before."""
-        for order in range(min(self.max_order, len(tail) + 1), 1, -1):
-            found = self._tables[order - 2].best(tuple(tail[1 - order :]))
+        even the shortest, with all levels the last token alone, was never seen before."""
+        for order in range(min(self.max_order, len(tail) + 1), self._lowest_order - 1, -1):
+            found = self._tables[order - self._lowest_order].best(tuple(tail[1 - order :]))
             if found:
                 return found
         return ()
@@ -100,12 +111,13 @@ class Anpd:
     def _learn(self, tokens: Iterable[int]) -> None:
         text = self._text
         for token in tokens:
-            for table in self._tables[: len(text)]:
+            for table in self._tables[: max(0, len(text) + 2 - self._lowest_order)]:
                 table.count(tuple(text[1 - table.order :]), token)
             text.append(token)
 
     def _new_tables(self) -> list[NGramTable]:
-        return [NGramTable(order, self.branches) for order in range(2, self.max_order + 1)]
+        orders = range(self._lowest_order, self.max_order + 1)
+        return [NGramTable(order, self.branches) for order in orders]
 
 
 class NGramTable:

@@ -24,6 +24,7 @@ __all__ = [
 ]
 
 _CHUNK = 1 << 22
+_ELSEWHERE = "set PACELINE_CACHE to another folder"
 
 
 def cache_root() -> Path:
@@ -36,8 +37,10 @@ def cache_root() -> Path:
 
 
 @contextmanager
-def explain_os_errors(root: Path) -> Iterator[None]:
-    """Turn a failure to write below `root` into one sentence.
+def explain_os_errors(
+    root: Path, what: str = "the cache folder", elsewhere: str = _ELSEWHERE
+) -> Iterator[None]:
+    """Turn a failure to write below `root` into one sentence; `elsewhere` is the user's way out.
 
     Raises:
         ModelError: in place of any OSError from the body.
@@ -46,8 +49,8 @@ def explain_os_errors(root: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ModelError(
-            f"cannot write to the cache folder {root} ({error.strerror or error}): free some space, "
-            "mend its permissions, or set PACELINE_CACHE to another folder"
+            f"cannot write to {what} {root} ({error.strerror or error}): free some space, "
+            f"mend its permissions, or {elsewhere}"
         ) from error
 
 
@@ -90,8 +93,8 @@ def folder_size(folder: Path) -> int:
     return total
 
 
-def require_space(root: Path, needed: int, what: str) -> None:
-    """See that the disk of `root` has room.
+def require_space(root: Path, needed: int, what: str, elsewhere: str = _ELSEWHERE) -> None:
+    """See that the disk of `root` has room; `elsewhere` is the user's way out.
 
     Raises:
         ModelError: fewer than `needed` bytes are free.
@@ -100,5 +103,5 @@ def require_space(root: Path, needed: int, what: str) -> None:
     if free < needed:
         raise ModelError(
             f"{what} needs {needed / 1e9:.1f} GB of disk space while it is prepared and {root} has "
-            f"{free / 1e9:.1f} GB free: make room, or set PACELINE_CACHE to another folder"
+            f"{free / 1e9:.1f} GB free: make room, or {elsewhere}"
         )

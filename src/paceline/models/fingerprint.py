@@ -14,7 +14,7 @@ from pathlib import Path
 from paceline.models.cache import hash_file
 from paceline.models.source import ModelSource
 
-__all__ = ["fingerprint"]
+__all__ = ["fingerprint", "weight_files"]
 
 _DIGITS = 32
 _HEAD_BYTES = 1 << 16
@@ -33,11 +33,24 @@ def fingerprint(source: ModelSource, revision: str | None = None) -> str:
         return source.alias.weights_sha256[:_DIGITS]
     if source.gguf_file is not None:
         return hash_file(Path(source.location, source.gguf_file))[:_DIGITS]
-    files = _weight_files(source, revision)
+    files = weight_files(source, revision)
     if files:
         return _sampled(files)
     # Weights under names we do not know: the place and the hub's commit must do.
     return hashlib.sha256(f"{source.location}@{revision}".encode()).hexdigest()[:_DIGITS]
+
+
+def weight_files(source: ModelSource, revision: str | None) -> list[Path]:
+    """The files the weights are in; for a hub repository, in the hub's own cache."""
+    single = _locate(source, "model.safetensors", revision)
+    if single is not None:
+        return [single]
+    index = _locate(source, "model.safetensors.index.json", revision)
+    if index is None:
+        return []
+    shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    found = (_locate(source, shard, revision) for shard in shards)
+    return [path for path in found if path is not None]
 
 
 def _sampled(files: Iterable[Path]) -> str:
@@ -51,19 +64,6 @@ def _sampled(files: Iterable[Path]) -> str:
                 stream.seek(size * sample // _SAMPLES)
                 digest.update(stream.read(_SAMPLE_BYTES))
     return digest.hexdigest()[:_DIGITS]
-
-
-def _weight_files(source: ModelSource, revision: str | None) -> list[Path]:
-    """The files the weights are in; for a hub repository, in the hub's own cache."""
-    single = _locate(source, "model.safetensors", revision)
-    if single is not None:
-        return [single]
-    index = _locate(source, "model.safetensors.index.json", revision)
-    if index is None:
-        return []
-    shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    found = (_locate(source, shard, revision) for shard in shards)
-    return [path for path in found if path is not None]
 
 
 def _locate(source: ModelSource, name: str, revision: str | None) -> Path | None:

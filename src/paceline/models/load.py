@@ -16,6 +16,7 @@ from paceline.models.checks import check_config, check_folder
 from paceline.models.convert import load_gguf_model, load_gguf_tokenizer
 from paceline.models.explain import explained
 from paceline.models.fingerprint import fingerprint
+from paceline.models.memory import check_memory
 from paceline.models.placement import placement
 from paceline.models.progress import ProgressCallback, ignore_progress, muted
 from paceline.models.registry import DEFAULT_MODEL
@@ -83,6 +84,9 @@ def _load(source: ModelSource, hub: dict[str, Any], options: dict[str, Any]) -> 
     gguf = {} if source.gguf_file is None else {"gguf_file": source.gguf_file}
     config = AutoConfig.from_pretrained(source.location, trust_remote_code=False, **gguf, **hub)
     check_config(source.name, config)
+    place = _single_place(options)
+    if place is not None:
+        check_memory(source, config, options["dtype"], place, hub["revision"])
     model, missing = _load_model(source, {"config": config, **hub, **options})
     if missing:
         raise ModelError(
@@ -93,6 +97,15 @@ def _load(source: ModelSource, hub: dict[str, Any], options: dict[str, Any]) -> 
     with explained(source, "the tokenizer of "):
         tokenizer = _load_tokenizer(source, hub)
     return LoadedModel(model, tokenizer, fingerprint(source, commit))
+
+
+def _single_place(options: dict[str, Any]) -> torch.device | None:
+    """Where all of the model goes, or None where a map of the user's own says more than that."""
+    import torch
+
+    device_map = options.get("device_map", {"": torch.device("cpu")})
+    place = device_map.get("") if isinstance(device_map, dict) else None
+    return place if isinstance(place, torch.device) else None
 
 
 def _load_model(source: ModelSource, options: dict[str, Any]) -> tuple[PreTrainedModel, set[str]]:

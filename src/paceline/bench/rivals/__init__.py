@@ -6,6 +6,7 @@ Each is a contender like paceline's own methods. Settings are written as a metho
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from paceline.bench.rivals.llama_cpp import LlamaCpp, LlamaCppLookup
@@ -32,9 +33,9 @@ def is_rival(name: str) -> bool:
     return parse_method(name)[0] in RIVALS
 
 
-def check_rival(name: str) -> None:
-    """Raise UsageError for wrong settings or software that is not installed."""
-    _parse(name).check()
+def check_rival(name: str, gguf: Path | None = None) -> None:
+    """Raise UsageError for wrong settings, software that is not installed, or a missing file."""
+    _parse(name).check(gguf)
 
 
 def make_rival(name: str, native: Native) -> Any:
@@ -45,7 +46,7 @@ def make_rival(name: str, native: Native) -> Any:
     Raises UsageError for wrong settings or files, ModelError where a model cannot be read.
     """
     rival = _parse(name)
-    rival.check()
+    rival.check(native.gguf)
     rival.open(name, native)
     return rival
 

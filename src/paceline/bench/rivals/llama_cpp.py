@@ -23,50 +23,52 @@ __all__ = ["LlamaCpp", "LlamaCppLookup"]
 class LlamaCpp:
     """Plain decoding by llama.cpp, with as many threads as torch has.
 
-    file: the GGUF file; it runs in the precision the file has, so its text may differ from that of
-    a model in full precision.
+    It runs the GGUF file in the precision the file has, so its text may differ from that of the
+    model in full precision.
+
     context: tokens that its cache holds.
     """
 
     name = "llama.cpp"
 
-    def __init__(self, file: str = "", context: int = 8192) -> None:
-        self.file = file
+    def __init__(self, context: int = 8192) -> None:
         self.context = at_least(1, context=context)
 
-    def check(self) -> None:
+    def check(self, gguf: Path | None) -> None:
         """It needs the library and a file."""
         if importlib.util.find_spec("llama_cpp") is None:
             raise UsageError(
                 f"{self.name} needs llama-cpp-python: pip install 'paceline[llama-cpp]'"
             )
-        if not Path(self.file).is_file():
+        if gguf is None:
             raise UsageError(
-                f"{self.name} needs a GGUF file, and {self.file or 'none'} was given: "
-                f"{self.name}:file=PATH ('paceline models gguf' writes those of the short names)"
+                f"{self.name} needs the model's GGUF file: name it with --gguf ('paceline models "
+                "gguf' writes those of the short names)"
             )
+        if not gguf.is_file():
+            raise UsageError(f"there is no GGUF file {gguf}: name one with --gguf")
 
     def open(self, name: str, native: Native) -> None:
         """Load the file."""
-        from llama_cpp import Llama
-
         self.name, self._eos_ids = name, frozenset(native.eos_ids)
-        threads = torch.get_num_threads()
+        self._passes: list[tuple[float, int]] = []
+        threads, drafter = torch.get_num_threads(), self._draft_model()
         try:
-            self._model: Any = Llama(
-                self.file,
+            self._model = _timed_model(
+                self._passes,
+                str(native.gguf),
                 n_ctx=self.context,
                 n_threads=threads,
                 n_threads_batch=threads,
                 flash_attn=True,
-                draft_model=self._draft_model(),
+                draft_model=drafter,
+                # With a draft model the library scores every token, but makes room for them only
+                # if it is told so: longer prompts than a batch would fail.
+                logits_all=drafter is not None,
                 verbose=False,
             )
         except ValueError as error:
-            raise ModelError(f"llama.cpp cannot load {self.file}: {error}") from error
-        self._passes: list[tuple[float, int]] = []
-        self._eval = self._model.eval
-        self._model.eval = self._timed_eval
+            raise ModelError(f"llama.cpp cannot load {native.gguf}: {error}") from error
 
     def generate(self, request: Request) -> Trial:
         """One generation; greedy, or with the temperature of the request and llama.cpp's noise."""
@@ -84,11 +86,6 @@ class LlamaCpp:
 
     def _draft_model(self) -> Any:
         return None
-
-    def _timed_eval(self, tokens: Sequence[int]) -> None:
-        began = perf_counter()
-        self._eval(tokens)
-        self._passes.append((perf_counter() - began, len(tokens)))
 
     def _stats(self, tokens: Sequence[int]) -> Stats:
         (first, _), *rest = self._passes
@@ -112,11 +109,24 @@ class LlamaCppLookup(LlamaCpp):
 
     name = "llama.cpp-lookup"
 
-    def __init__(self, file: str = "", context: int = 8192, k: int = 10, n: int = 2) -> None:
-        super().__init__(file, context)
+    def __init__(self, context: int = 8192, k: int = 10, n: int = 2) -> None:
+        super().__init__(context)
         self.draft_length, self.max_run = at_least(1, k=k), at_least(1, n=n)
 
     def _draft_model(self) -> Any:
         from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
         return LlamaPromptLookupDecoding(self.max_run, self.draft_length)
+
+
+def _timed_model(passes: list[tuple[float, int]], *arguments: Any, **settings: Any) -> Any:
+    """A model of llama-cpp-python that notes seconds and tokens of each of its passes."""
+    from llama_cpp import Llama
+
+    class TimedLlama(Llama):  # type: ignore[misc, unused-ignore]
+        def eval(self, tokens: Sequence[int]) -> None:
+            began = perf_counter()
+            super().eval(tokens)
+            passes.append((perf_counter() - began, len(tokens)))
+
+    return TimedLlama(*arguments, **settings)

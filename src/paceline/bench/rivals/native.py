@@ -6,15 +6,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from transformers import PreTrainedModel
 
 from paceline.bench.trial import Request, Trial
 from paceline.models import load_causal_lm
 from paceline.records import Stats
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 __all__ = ["Native", "Rival", "generate"]
 
@@ -24,7 +27,7 @@ class Rival(Protocol):
 
     name: str
 
-    def check(self) -> None:
+    def check(self, gguf: Path | None) -> None:
         """Raise UsageError where it could not run: software or files are missing."""
         ...
 
@@ -41,13 +44,15 @@ class Rival(Protocol):
 class Native:
     """The model as transformers loads it, next to paceline's copy of it.
 
-    source: alias, folder, GGUF file or hub id; eos_ids: tokens that end a text.
+    source: alias, folder, GGUF file or hub id; eos_ids: tokens that end a text; gguf: the file
+    of the same model for software that reads no other.
     """
 
     source: str
     device: str | torch.device | None = None
     dtype: str | torch.dtype | None = None
     eos_ids: Sequence[int] = ()
+    gguf: Path | None = None
     watch: Watch = field(init=False)
 
     def __post_init__(self) -> None:
@@ -56,8 +61,12 @@ class Native:
     @cached_property
     def model(self) -> PreTrainedModel:
         """Loaded when it is first asked for, untouched but for its passes being watched."""
+        from transformers import GenerationConfig
+
         model = load_causal_lm(self.source, device=self.device, dtype=self.dtype).model
-        model.generation_config.eos_token_id = None  # each request says what ends it
+        # Each request says what counts. The model's own defaults, a penalty for repetition for
+        # example, would make another text than paceline is asked for.
+        model.generation_config = GenerationConfig()
         self.watch.follow(model)
         return model
 
@@ -93,16 +102,19 @@ def generate(native: Native, request: Request, **settings: Any) -> Trial:
     """One generation by transformers' own `generate`."""
     model, watch, options = native.model, native.watch, request.options
     ids = torch.tensor([list(request.ids)], device=model.device)
-    settings |= {"do_sample": options.temperature > 0, "pad_token_id": 0}
+    settings["do_sample"] = options.temperature > 0
     if options.temperature > 0:
         settings |= {
             name: value
-            for name in ("temperature", "top_k", "top_p", "min_p")
+            for name in ("temperature", "top_p", "min_p")
             if (value := getattr(options, name)) is not None
         }
+        settings["top_k"] = options.top_k or 0  # transformers' default is 50
         torch.manual_seed(options.seed)
     if native.eos_ids and not options.ignore_eos:
-        settings["eos_token_id"] = list(native.eos_ids)
+        # Nothing is padded; but an assistant would pass over a padding token in the prompt, if that
+        # were another than those that end a text.
+        settings |= {"eos_token_id": list(native.eos_ids), "pad_token_id": native.eos_ids[0]}
     watch.passes.clear()
     began = perf_counter()
     output = model.generate(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from paceline.bench.rivals.native import Native, generate
 from paceline.bench.trial import Request, Trial
 from paceline.errors import UsageError
@@ -20,7 +22,7 @@ class TransformersAssisted:
     def __init__(self, draft: str = "") -> None:
         self.draft = draft
 
-    def check(self) -> None:
+    def check(self, gguf: Path | None) -> None:
         """It needs a draft model."""
         if not self.draft:
             raise UsageError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from paceline.bench.rivals.native import Native, generate
 from paceline.bench.trial import Request, Trial
 
@@ -13,7 +15,7 @@ class TransformersGenerate:
 
     name = "transformers"
 
-    def check(self) -> None:
+    def check(self, gguf: Path | None) -> None:
         """It is always there."""
 
     def open(self, name: str, native: Native) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from paceline.bench.rivals.native import Native, generate
 from paceline.bench.trial import Request, Trial
 from paceline.drafters.settings import at_least
@@ -20,7 +22,7 @@ class TransformersLookup:
     def __init__(self, k: int = 10) -> None:
         self.draft_length = at_least(1, k=k)
 
-    def check(self) -> None:
+    def check(self, gguf: Path | None) -> None:
         """It is always there."""
 
     def open(self, name: str, native: Native) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from paceline.cli.bench import run
+from paceline.cli.bench import ablate, fetch, report, run, simulate
 
 __all__ = ["app"]
 
@@ -14,3 +14,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 app.command("run")(run.run)
+app.command("simulate")(simulate.simulate)
+app.command("ablate")(ablate.ablate)
+app.command("report")(report.report)
+app.command("fetch")(fetch.fetch)

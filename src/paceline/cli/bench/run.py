@@ -9,10 +9,10 @@ import typer
 
 from paceline.cli import common
 from paceline.cli.bench import shared
-from paceline.cli.compare import split_methods
 
 if TYPE_CHECKING:
-    from paceline.bench.trial import Contender
+    from paceline.bench.contest import Text
+    from paceline.bench.results import ResultFile
     from paceline.session import Session
 
 
@@ -41,6 +41,7 @@ def run(
     device: common.DeviceOption = None,
     dtype: common.DtypeOption = None,
     weights: common.WeightsOption = "auto",
+    gguf: shared.GgufOption = None,
 ) -> None:
     """Measure methods and rivals on suites of prompts, in turns, against plain decoding.
 
@@ -56,59 +57,46 @@ def run(
         seed=seed,
         budget=budget,
     )
-    names = _checked(split_methods(methods))
+    names = shared.checked_methods(methods, gguf)
     texts = _texts(suites, data, limit)
     session = common.open_session(
         model, "plain", threads=threads, device=device, dtype=dtype, weights=weights
     )
+    asked = {
+        "kind": "run",
+        "methods": names,
+        "suites": suites,
+        "limit": limit,
+        "texts": shared.digest(texts),
+        "options": options,
+        "repeats": repeats,
+        "dtype": dtype,
+    }
+    path = shared.result_path(out, "run", model)
+    results = shared.open_results(path, session, model, asked, resume)
+    placement = {"device": device, "dtype": dtype, "gguf": gguf}
+    _measure(session, model, texts, asked, placement, results)
+
+
+def _measure(
+    session: Session,
+    model: str,
+    texts: list[Text],
+    asked: dict[str, Any],
+    placement: dict[str, Any],
+    results: ResultFile,
+) -> None:
     from paceline.bench.contest import Contest
 
-    results = shared.open_results(
-        shared.result_path(out, "run", model),
-        session,
-        model,
-        {
-            "kind": "run",
-            "methods": names,
-            "suites": suites,
-            "limit": limit,
-            "texts": shared.digest(texts),
-            "options": options,
-            "repeats": repeats,
-        },
-        resume,
-    )
-    contenders = _contenders(names, session, model, {"device": device, "dtype": dtype})
-    contest = Contest(session, contenders, texts, session.options.with_(**options), repeats)
-    shared.play(contest, results)
-    common.note(f"results are in {results.path}; tables and plots: paceline bench report {out}")
+    contenders = shared.make_contenders(asked["methods"], session, model, **placement)
+    options = session.options.with_(**asked["options"])
+    shared.play(Contest(session, contenders, texts, options, asked["repeats"]), results)
+    path = results.path
+    common.note(f"results are in {path}; tables and plots: paceline bench report {path.parent}")
 
 
 @common.interruptible()
-def _checked(names: list[str]) -> list[str]:
-    """Plain decoding first, every name once; raises UsageError for one that does not exist."""
-    from paceline.bench.rivals import check_rival, is_rival
-    from paceline.bench.trial import PLAIN
-    from paceline.drafters import make_drafter
-
-    names = list(dict.fromkeys([PLAIN, *names]))
-    for name in names:
-        check_rival(name) if is_rival(name) else make_drafter(name)
-    return names
-
-
-@common.interruptible()
-def _texts(suites: list[str], data: Path | None, limit: int | None) -> list[Any]:
+def _texts(suites: list[str], data: Path | None, limit: int | None) -> list[Text]:
     from paceline.bench.suites import read_suites
 
     return read_suites(suites, data, limit)
-
-
-def _contenders(
-    names: list[str], session: Session, model: str, placement: dict[str, Any]
-) -> list[Contender]:
-    from paceline.bench.rivals import Native, is_rival, make_rival
-    from paceline.bench.trial import Method
-
-    native = Native(model, **placement, eos_ids=session.eos_ids)
-    return [make_rival(name, native) if is_rival(name) else Method(name, session) for name in names]

@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli import common
+from paceline.errors import UsageError
 
 if TYPE_CHECKING:
-    from paceline.bench.contest import Contest, Text
-    from paceline.bench.results import ResultFile
+    from paceline.bench.contest import Contest
+    from paceline.bench.entries import Entry, LeftOut
+    from paceline.bench.results import ResultFile, Sink
+    from paceline.bench.texts import Conversation
+    from paceline.bench.trial import Contender
     from paceline.session import Session
 
 DataOption = Annotated[
@@ -29,6 +33,50 @@ RepeatsOption = Annotated[
     int, typer.Option("--repeats", min=1, help="Trials per text and method; medians count.")
 ]
 ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")]
+GgufOption = Annotated[
+    Path | None, typer.Option("--gguf", help="The model's GGUF file, for llama.cpp.")
+]
+
+
+def split_methods(text: str) -> list[str]:
+    """Split "plain,anpd:n=5,k=7,llma": a part with "=" belongs to the method before it."""
+    names: list[str] = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        if "=" in part and ":" not in part and names:
+            names[-1] += f",{part}"
+        else:
+            names.append(part)
+    if not names:
+        raise UsageError("name at least one method, e.g. --methods plain,anpd,llma")
+    return names
+
+
+@common.interruptible()
+def checked_methods(text: str, gguf: Path | None) -> list[str]:
+    """Plain decoding first, every name once; raises UsageError for one that could not run."""
+    from paceline.bench.rivals import check_rival, is_rival
+    from paceline.bench.trial import PLAIN
+    from paceline.drafters import make_drafter
+
+    names = list(dict.fromkeys([PLAIN, *split_methods(text)]))
+    for name in names:
+        check_rival(name, gguf) if is_rival(name) else make_drafter(name)
+    return names
+
+
+@common.interruptible()
+def make_contenders(
+    names: Sequence[str], session: Session, model: str, **placement: Any
+) -> list[Contender]:
+    """Methods on the session, and rivals that load the model for themselves.
+
+    placement: device, dtype and GGUF file, see `Native`.
+    """
+    from paceline.bench.rivals import Native, is_rival, make_rival
+    from paceline.bench.trial import Method
+
+    native = Native(model, **placement, eos_ids=session.eos_ids)
+    return [make_rival(name, native) if is_rival(name) else Method(name, session) for name in names]
 
 
 def result_path(out: Path, kind: str, model: str) -> Path:
@@ -53,7 +101,7 @@ def open_results(
     return ResultFile(path, {**header, "run": run}, resume)
 
 
-def digest(texts: Sequence[Text]) -> str:
+def digest(texts: Sequence[Conversation]) -> str:
     """Identifies what was asked, so that a run is not gone on with on other prompts."""
     content = [[text.suite, vars(text.record)] for text in texts]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
@@ -61,10 +109,41 @@ def digest(texts: Sequence[Text]) -> str:
 
 def play(contest: Contest, results: ResultFile) -> None:
     """Run with a bar; Ctrl-C leaves the file ready to be gone on with."""
-    with common.progress("measuring") as bars:
+    try:
+        run_with_bar(contest, results, "measuring")
+    except KeyboardInterrupt:
+        common.note(f"interrupted: {results.path} keeps what was measured, see --resume")
+        raise
+
+
+def run_with_bar(contest: Contest, sink: Sink, label: str) -> None:
+    """Run, and show how far it is."""
+    preparation = getattr(contest.session.target, "preparation", None)
+    if preparation is not None:
+        preparation.settle()  # what still goes on in the background would slow the first trials
+    with common.progress(label) as bars:
         task = bars.add_task("", total=contest.trials)
-        try:
-            contest.run(results, on_trial=lambda: bars.advance(task))
-        except KeyboardInterrupt:
-            common.note(f"interrupted: {results.path} keeps what was measured, see --resume")
-            raise
+        contest.run(sink, on_trial=lambda: bars.advance(task))
+
+
+def measure_methods(
+    path: Path,
+    session: Session,
+    model: str,
+    texts: Sequence[Conversation],
+    asked: dict[str, Any],
+    resume: bool,
+) -> list[Entry | LeftOut]:
+    """Run methods on texts; all that the result file holds then.
+
+    asked: methods, options, repeats, and whatever else has to be the same to go on with a run.
+    """
+    from paceline.bench.contest import Contest
+    from paceline.bench.trial import Method
+
+    asked = asked | {"texts": digest(texts)}
+    results = open_results(path, session, model, asked, resume)
+    contenders = [Method(name, session) for name in asked["methods"]]
+    options = session.options.with_(**asked["options"])
+    play(Contest(session, contenders, texts, options, asked["repeats"]), results)
+    return results.entries

@@ -1,0 +1,225 @@
+"""From the rows of public evaluation sets to prompt records, one function a set.
+
+A function takes a row as its source has it and gives no record, one or several: `task`, `turns`,
+and `id`, `reference_documents` and `reference` where there are any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+__all__ = [
+    "Convert",
+    "Record",
+    "asset",
+    "canitedit",
+    "cnndm",
+    "editeval",
+    "gsm8k",
+    "humaneval",
+    "humanevalfix",
+    "jfleg",
+    "llma_cnndm",
+    "llma_rag",
+    "math500",
+    "mbpp",
+    "mt_bench",
+    "mtbench101",
+    "mteval_refine",
+    "spec_bench",
+    "vicuna_bench",
+    "wmt16_deen",
+    "xsum",
+]
+
+Record = dict[str, Any]
+Convert = Callable[[Any], list[Record]]
+
+# MBPP's own split: few-shot prompts before, validation and training after.
+_MBPP_TEST = range(11, 511)
+
+
+def spec_bench(row: Any) -> list[Record]:
+    """Question by question; articles and passages count as documents as well."""
+    record = {"id": row["question_id"], "task": row["category"], "turns": row["turns"]}
+    (first, *_) = row["turns"]
+    if row["category"] == "summarization":
+        record["reference_documents"] = [first.removeprefix("Summarize: ")]
+    if row["category"] == "rag":
+        passages, _, _ = first.rpartition("\n")  # the question comes last
+        record["reference_documents"] = [passages]
+    if "reference" in row:
+        record["reference"] = row["reference"]
+    return [record]
+
+
+def mt_bench(row: Any) -> list[Record]:
+    """Two questions, the second about the answer to the first."""
+    return [{"id": row["question_id"], "task": "multi_turn", "turns": row["turns"]}]
+
+
+def vicuna_bench(row: Any) -> list[Record]:
+    """An open question."""
+    return [{"id": row["question_id"], "task": "chat", "turns": row["turns"]}]
+
+
+def humaneval(row: Any) -> list[Record]:
+    """A function to complete; `prompt` is the original, for models without a chat template."""
+    ask = f"Complete this Python function. Return the whole function.\n\n{_fenced(row['prompt'])}"
+    return [
+        {
+            "id": _last(row["task_id"]),
+            "task": "code",
+            "turns": [ask],
+            "prompt": row["prompt"],
+            "reference": row["canonical_solution"],
+        }
+    ]
+
+
+def humanevalfix(row: Any) -> list[Record]:
+    """A function with a bug to mend."""
+    broken, mended = (row["prompt"] + row[key] for key in ("buggy_solution", "canonical_solution"))
+    ask = f"Fix the bug in `{row['entry_point']}`. Return the whole corrected function."
+    return _edit(broken, ask, mended, id=_last(row["task_id"]))
+
+
+def mbpp(row: Any) -> list[Record]:
+    """A function to write, of the test split."""
+    if row["task_id"] not in _MBPP_TEST:
+        return []
+    tests = "\n".join(row["test_list"])
+    ask = f"{row['text']} Write it in Python. It has to pass these tests:\n\n{_fenced(tests)}"
+    code = row["code"].replace("\r\n", "\n")
+    return [{"id": row["task_id"], "task": "code", "turns": [ask], "reference": code}]
+
+
+def gsm8k(row: Any) -> list[Record]:
+    """A word problem as it stands."""
+    return _question("math_reasoning", row["question"], row["answer"])
+
+
+def math500(row: Any) -> list[Record]:
+    """A problem as it stands."""
+    return _question("math_reasoning", row["problem"], row["solution"], id=row["unique_id"])
+
+
+def cnndm(row: Any) -> list[Record]:
+    """An article and its highlights."""
+    return _about("Summarize: ", row["article"], row["highlights"], id=row["id"])
+
+
+def xsum(row: Any) -> list[Record]:
+    """An article and its first sentence."""
+    return _about("Summarize in one sentence: ", row["document"], row["summary"], id=row["id"])
+
+
+def llma_cnndm(row: Any) -> list[Record]:
+    """The prompt of the LLMA paper's files, article included."""
+    # Answers there begin with their number: "1####The ...".
+    answer = row["result"]["text"].rpartition("####")[2]
+    record = {"task": "summarization", "turns": [row["query"]], "reference": answer.strip()}
+    return [record | {"reference_documents": _texts(row["docs"])}]
+
+
+def llma_rag(row: Any) -> list[Record]:
+    """Passages and a question about them."""
+    documents = _texts(row["docs"])
+    ask = "\n".join(["docs:", *documents, f"query: {row['query']}", "answer:"])
+    answer = row["result"]["text"].strip()
+    record = {"task": "rag", "turns": [ask], "reference": answer}
+    return [record | {"reference_documents": documents}]
+
+
+def wmt16_deen(row: Any) -> list[Record]:
+    """A German sentence."""
+    pair = row["translation"]
+    return _question("translation", f"Translate German to English: {pair['de']}", pair["en"])
+
+
+def canitedit(row: Any) -> list[Record]:
+    """A program to edit, once by a careful and once by a lazy instruction."""
+    return [
+        record
+        for kind in ("descriptive", "lazy")
+        for record in _edit(
+            row["before"],
+            f"{row[f'instruction_{kind}'].strip()}\n\nReturn the whole edited program.",
+            row["after"],
+            id=f"{row['full_name']}/{kind}",
+        )
+    ]
+
+
+def editeval(row: Any) -> list[Record]:
+    """A program to edit."""
+    ask = f"{row['instruction'].strip()} Return the whole edited program."
+    return _edit(row["input"], ask, row["output"], id=_last(row["task_id"]))
+
+
+def jfleg(row: Any) -> list[Record]:
+    """A learner's sentence to correct, and what four editors made of it."""
+    return _rewrite("Correct the grammar and spelling of this text. Return only the result.", row)
+
+
+def asset(row: Any) -> list[Record]:
+    """A sentence to simplify, and what ten editors made of it."""
+    return _rewrite("Make this sentence easier to read. Return only the result.", row)
+
+
+def mteval_refine(row: Any) -> list[Record]:
+    """A text, a task about it, and one wish after the other about the answer."""
+    turns = [turn["user"] for turn in row]
+    document = turns[0].removeprefix("Content: ").rpartition("\n\nInstruction:")[0].strip()
+    record = {"id": row[0]["id"], "task": "multi_turn_refine", "turns": turns}
+    return [
+        record | {"reference_documents": [document], "reference": [turn["sys"] for turn in row]}
+    ]
+
+
+def mtbench101(row: Any) -> list[Record]:
+    """A conversation, the user's side of it."""
+    history = row["history"]
+    record = {"id": row["id"], "task": "multi_turn", "turns": [turn["user"] for turn in history]}
+    return [record | {"reference": [turn["bot"] for turn in history]}]
+
+
+def _question(task: str, ask: str, answer: str, **more: Any) -> list[Record]:
+    return [{"task": task, "turns": [ask], "reference": answer, **more}]
+
+
+def _about(ask: str, document: str, summary: str, **more: Any) -> list[Record]:
+    """A summary to write; some articles in public sets are empty."""
+    if not document.strip():
+        return []
+    documents = {"reference_documents": [document]}
+    return _question("summarization", ask + document, summary, **documents, **more)
+
+
+def _edit(before: str, ask: str, after: str, **more: Any) -> list[Record]:
+    before = before.strip("\n")
+    turn = f"{ask}\n\n{_fenced(before)}"
+    return _question("code_edit", turn, after, reference_documents=[before], **more)
+
+
+def _rewrite(ask: str, row: Sequence[str]) -> list[Record]:
+    """A row of the same line of several files: the text, and versions of it."""
+    text, *versions = row
+    if not text.strip():
+        return []
+    record = {"task": "text_edit", "turns": [f"{ask}\n\n{text}"], "reference": versions}
+    return [record | {"reference_documents": [text]}]
+
+
+def _fenced(code: str) -> str:
+    return f"```python\n{code.strip(chr(10))}\n```"
+
+
+def _last(path: str) -> str:
+    """The number in "HumanEval/7"."""
+    return path.rpartition("/")[2]
+
+
+def _texts(documents: Sequence[str]) -> list[str]:
+    return [document.strip() for document in documents]

@@ -1,0 +1,45 @@
+"""Result files made into a report: one page of HTML, and Markdown with its plots beside it."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from paceline.bench.report.blocks import Document, Plot
+from paceline.bench.report.chapters import document
+from paceline.bench.report.folder import read_folder
+from paceline.bench.report.html import html
+from paceline.bench.report.markdown import PLOTS, markdown
+from paceline.bench.report.svg import alone
+from paceline.errors import UsageError
+
+__all__ = ["write_report"]
+
+
+def write_report(folder: Path) -> list[Path]:
+    """Write report.html, report.md and the latter's plots into the folder of the results.
+
+    Returns where the two are.
+
+    Raises UsageError where there are no results, one is damaged, or software is missing, and
+    OSError where nothing can be written.
+    """
+    for package in ("jinja2", "matplotlib"):
+        if find_spec(package) is None:
+            raise UsageError(f"the report needs {package}: pip install 'paceline[bench]'")
+    made = document(read_folder(folder))
+    written = {folder / "report.html": html(made), folder / "report.md": markdown(made)}
+    _write_plots(made, folder / PLOTS)
+    for path, text in written.items():
+        path.write_text(text, encoding="utf-8")
+    return list(written)
+
+
+def _write_plots(made: Document, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    for chapter in made.chapters:
+        for section in chapter.sections:
+            for block in section.blocks:
+                if isinstance(block, Plot):
+                    path = folder / f"{block.name}.svg"
+                    path.write_text(alone(block.svg), encoding="utf-8")

@@ -1,0 +1,46 @@
+"""What was written beside an ablation's results, as blocks: its tables and its picture."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import groupby
+
+from paceline.bench.report.blocks import Block, Cell, Paragraph, Picture, Table
+from paceline.bench.report.folder import Ablation
+
+__all__ = ["blocks", "title"]
+
+
+def title(ablation: Ablation) -> str:
+    """What it shows, as its tables are headed; "" where they are not."""
+    first = ablation.tables.partition("\n")[0]
+    return first.lstrip("# ") if first.startswith("# ") else ""
+
+
+def blocks(ablation: Ablation) -> list[Block]:
+    """The picture, then the tables."""
+    found: list[Block] = [Picture(path) for path in ablation.pictures[:1]]
+    found += _tables(ablation.tables)
+    return found or [Paragraph("Neither a table nor a picture lies beside the results.")]
+
+
+def _tables(markdown: str) -> Iterator[Block]:
+    """Tables, each under the heading before it; other lines are paragraphs."""
+    caption = ""
+    for is_row, lines in groupby(markdown.splitlines(), key=lambda line: line.startswith("|")):
+        if is_row:
+            headings, *rows = map(_cells, lines)  # the second row holds nothing but dashes
+            yield Table(caption, headings, [[Cell(text) for text in row] for row in rows[1:]])
+            continue
+        for line in filter(str.strip, lines):
+            if line.startswith("#"):
+                caption = line.lstrip("# ")
+            else:
+                yield Paragraph(line)
+
+
+def _cells(row: str) -> list[str]:
+    """ "| `a` | 1 |"  ->  "a", "1" """
+    parts = re.split(r"(?<!\\)\|", row.strip().strip("|"))
+    return [part.strip().strip("`").replace("\\|", "|") for part in parts]

@@ -1,0 +1,165 @@
+"""A report put together from what a folder holds: one chapter per file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from paceline.bench.report import ablations, charts, listings, sentences, tables, words
+from paceline.bench.report.blocks import (
+    Block,
+    Cell,
+    Chapter,
+    Document,
+    Paragraph,
+    Section,
+    Table,
+    Verdicts,
+)
+from paceline.bench.report.folder import Ablation, Folder, Run, Tuning
+
+__all__ = ["document"]
+
+_WORDS = {
+    "speed-up": "tokens per second over plain decoding's on the same texts; the time of a text is "
+    "the median of its trials, from the token ids of the prompt to those of the output",
+    "interval": "where the speed-up lies with 95 % confidence, from resampling texts in pairs; it "
+    "knows how texts differ, not how another machine would; one text has none",
+    "behind the prompt": "the speed-up without the first pass, which reads the prompt",
+    "ratio of means": "mean speed of texts over plain decoding's mean speed, as Spec-Bench has it",
+    "acceptance length": "tokens gained per round, the one that comes without a guess included",
+    "draft hit ratio": "share of guessed tokens that were accepted",
+    "memory over plain": "most memory held during a text, over plain decoding of it: the median",
+    "in loops": "share of tokens inside a run of twenty that occurs more than once in its text; a "
+    "text loops where a fifth or more of plain decoding's tokens do",
+    "same text": "whether every output is plain decoding's, token for token",
+    "gap": "the target's logit of plain decoding's token less that of the other's, where they part",
+    "rest": "time of a trial that no part accounts for; of other software only its passes are "
+    "seen, so everything else of it stands here",
+}
+
+
+def document(folder: Folder) -> Document:
+    """Everything that is to be said."""
+    chapters = [_run(run, _matching(run, folder.tunings)) for run in folder.runs]
+    chapters += [_ablation(ablation) for ablation in folder.ablations]
+    models = [run.asked.get("model") for run in folder.runs]
+    chapters += [_tuning(each) for each in folder.tunings if each.model not in models]
+    rows = [[Cell(word), Cell(meaning)] for word, meaning in _WORDS.items()]
+    return Document(
+        "What was measured",
+        "Every sentence, table and plot here is computed from "
+        f"{words.count(_files(folder), 'result file')}.",
+        chapters,
+        Table("", ["word", "meaning"], rows, left=2),
+    )
+
+
+def _files(folder: Folder) -> int:
+    return len(folder.runs) + len(folder.ablations) + len(folder.tunings)
+
+
+def _matching(run: Run, tunings: Sequence[Tuning]) -> list[Tuning]:
+    return [tuning for tuning in tunings if tuning.model == run.asked.get("model")]
+
+
+def _run(run: Run, tunings: Sequence[Tuning]) -> Chapter:
+    name = _slug(run.path)
+    findings: list[Block] = [
+        Paragraph(sentences.basis(run)),
+        Verdicts(sentences.verdicts(run)),
+        *map(Paragraph, sentences.limits(run)),
+    ]
+    sections = [Section("Findings", findings)]
+    if run.summary.overall.methods:
+        sections += _numbers(run, name)
+    sections += [
+        *(Section("Cost of a pass", _cost(tuning)) for tuning in tunings),
+        Section("Differences, failures, texts left out", listings.exceptions(run)),
+        Section("How it was measured", listings.circumstances(run)),
+    ]
+    title = f"{run.model}, simulated" if run.simulated else run.model
+    return Chapter(name, title, run.path.name, _machine(run), sections)
+
+
+def _numbers(run: Run, name: str) -> list[Section]:
+    overall = run.summary.overall
+    speedups = charts.speedups(f"{name}-speed-up", [overall, *run.summary.groups])
+    acceptance = [
+        charts.acceptance(f"{name}-acceptance", overall),
+        charts.gains(f"{name}-gains", overall),
+        *tables.twice(run, tables.acceptance),
+        *tables.twice(run, tables.positions),
+    ]
+    return [
+        Section("All methods", tables.twice(run, tables.overall)),
+        Section("By task", _present(speedups, *tables.twice(run, tables.tasks))),
+        Section(
+            "Side by side",
+            [
+                charts.side_by_side(f"{name}-side-by-side", overall),
+                charts.time(f"{name}-time", run),
+                *tables.twice(run, tables.time(run)),
+            ],
+        ),
+        Section("Acceptance", _present(*acceptance) or [Paragraph("No method guessed anything.")]),
+    ]
+
+
+def _present(*blocks: Block | None) -> list[Block]:
+    return [block for block in blocks if block is not None]
+
+
+def _machine(run: Run) -> str:
+    machine = run.asked.get("machine")
+    if not isinstance(machine, dict):
+        return ""
+    threads = words.count(machine["threads"], "thread") if "threads" in machine else None
+    parts = [machine.get("processor"), threads, machine.get("device")]
+    return ", ".join(str(part) for part in parts if part)
+
+
+def _cost(tuning: Tuning) -> list[Block]:
+    curve = tuning.curve
+    headings = ["width", *(f"ms at {context:,}" for context in curve.contexts), "of one token"]
+    rows = [
+        [
+            Cell(str(width)),
+            *(Cell(f"{curve.cost(width, context):.2f}") for context in curve.contexts),
+            Cell(words.times(curve.relative(width))),
+        ]
+        for width in curve.widths
+    ]
+    return [
+        charts.cost(f"{_slug(tuning.path)}-cost", tuning),
+        Table(
+            f"Milliseconds of a pass, by tokens in the cache ({tuning.path.name})",
+            headings,
+            rows,
+            note=f"Reading all weights once takes {tuning.floor:.2f} ms at {tuning.gb_per_s:.1f} "
+            f"GB/s, the floor. Plain decoding has {words.percent(tuning.share)} of the speed that "
+            "it allows.",
+        ),
+    ]
+
+
+def _tuning(tuning: Tuning) -> Chapter:
+    model = str(tuning.model.get("name", tuning.path.stem))
+    section = Section("Cost of a pass", _cost(tuning))
+    return Chapter(_slug(tuning.path), f"{model}, cost", tuning.path.name, "", [section])
+
+
+def _ablation(ablation: Ablation) -> Chapter:
+    return Chapter(
+        _slug(ablation.path),
+        ablation.path.stem,
+        ablation.path.name,
+        ablations.title(ablation),
+        [Section("Tables and plot", ablations.blocks(ablation))],
+    )
+
+
+def _slug(path: Path) -> str:
+    """Fit for ids and file names."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", path.stem).strip("-.") or "file"

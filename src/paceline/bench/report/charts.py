@@ -1,0 +1,250 @@
+"""The plots of a run, and that of a cost curve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from paceline.bench.metrics import Group, MethodSummary
+from paceline.bench.report import words
+from paceline.bench.report.blocks import Plot
+from paceline.bench.report.colours import (
+    INK,
+    OWN_HUES,
+    PART_HUES,
+    PLAIN_HUE,
+    RIVAL_HUES,
+    method_hues,
+)
+from paceline.bench.report.drawing import WIDE, Canvas, canvas, folded, grid
+from paceline.bench.report.folder import Run, Tuning
+from paceline.bench.report.tables import PARTS, guessing, milliseconds_per_token
+from paceline.bench.rivals import is_rival
+from paceline.bench.trial import PLAIN
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["acceptance", "cost", "gains", "side_by_side", "speedups", "time"]
+
+_AXIS = 60
+_ROW, _LINE = 28, 15
+_BAR = 11
+_MOST_GAINED = 24
+_MARKERS = "osD^vP*X"
+
+
+def speedups(name: str, groups: Sequence[Group]) -> Plot | None:
+    """Grouped bars per task, the first group being overall."""
+    methods = [method for method in groups[0].methods if method != PLAIN]
+    if not methods:
+        return None
+    hues = method_hues(methods)
+    height = _AXIS + len(groups) * (len(methods) * _BAR + 16)
+    with canvas(name, height, WIDE) as drawn:
+        (axes,) = drawn.panels()
+        for place, method in enumerate(methods):
+            offset = (place - (len(methods) - 1) / 2) * 0.84 / len(methods)
+            found = {
+                row + offset: group.methods[method]
+                for row, group in enumerate(groups)
+                if method in group.methods
+            }
+            _bars(axes, found, 0.84 / len(methods), hues[method], folded(method))
+        axes.axvline(1.0, color=INK, linewidth=1)
+        axes.set_yticks(range(len(groups)), [folded(_group_label(group)) for group in groups])
+        axes.set_ylim(len(groups) - 0.5, -0.5)
+        axes.set_xlabel("speed-up over plain decoding, with 95 % interval")
+        grid(axes, "x")
+        _legend(drawn, axes)
+    return Plot(
+        name, "Speed-up by task and method; the line at 1 is plain decoding.", drawn.svg, True
+    )
+
+
+def _group_label(group: Group) -> str:
+    return f"{group.name} ({group.texts})"
+
+
+def _bars(
+    axes: Axes, found: dict[float, MethodSummary], height: float, hue: str, label: str
+) -> None:
+    axes.barh(
+        list(found),
+        [method.speedup for method in found.values()],
+        height=height * 0.88,
+        color=hue,
+        alpha=0.75,  # for the intervals upon them to be seen
+        label=label,
+    )
+    for place, method in found.items():
+        if words.interval(method):
+            axes.plot(method.interval, (place, place), color=INK, linewidth=1.1, alpha=0.75)
+
+
+def side_by_side(name: str, group: Group) -> Plot:
+    """Tokens per second of every method over all texts."""
+    hues = {
+        "plain decoding": PLAIN_HUE,
+        "paceline": OWN_HUES[0],
+        "other software": RIVAL_HUES[0],
+    }
+    methods = list(group.methods)
+    with canvas(name, _AXIS + _rows_height(methods)) as drawn:
+        (axes,) = drawn.panels()
+        for label, hue in hues.items():
+            rows = [row for row, method in enumerate(methods) if _kind(method) == label]
+            rates = [group.methods[methods[row]].tokens_per_second for row in rows]
+            if rows:
+                bars = axes.barh(rows, rates, height=0.66, color=hue, label=label)
+                axes.bar_label(bars, [words.rate(value) for value in rates], padding=4)
+        _method_rows(axes, methods)
+        axes.set_xlabel("tokens per second, reading the prompt included")
+        axes.margins(x=0.12)
+        _legend(drawn, axes)
+    return Plot(name, "Tokens per second over all texts.", drawn.svg)
+
+
+def _kind(method: str) -> str:
+    if method == PLAIN:
+        return "plain decoding"
+    return "other software" if is_rival(method) else "paceline"
+
+
+def time(name: str, run: Run) -> Plot:
+    """Where the time goes: stacked bars per method."""
+    found = milliseconds_per_token(run, run.summary.overall)
+    methods = list(found)
+    with canvas(name, _AXIS + _rows_height(methods)) as drawn:
+        (axes,) = drawn.panels()
+        left = [0.0] * len(methods)
+        for part, hue in zip(PARTS, PART_HUES):
+            widths = [found[method][part] for method in methods]
+            axes.barh(range(len(methods)), widths, left=left, height=0.66, color=hue, label=part)
+            left = [begin + width for begin, width in zip(left, widths)]
+        _method_rows(axes, methods)
+        axes.set_xlabel("milliseconds per token")
+        _legend(drawn, axes)
+    return Plot(name, "Where the time goes: milliseconds per token by part.", drawn.svg)
+
+
+def _rows_height(methods: Sequence[str]) -> int:
+    return len(methods) * max(
+        _ROW, *(_LINE * len(folded(method).split("\n")) for method in methods)
+    )
+
+
+def _method_rows(axes: Axes, methods: Sequence[str]) -> None:
+    axes.set_yticks(range(len(methods)), [folded(method) for method in methods])
+    axes.set_ylim(len(methods) - 0.5, -0.5)
+    grid(axes, "x")
+
+
+def acceptance(name: str, group: Group) -> Plot | None:
+    """Share of guesses accepted, by their place in the chain."""
+    found = guessing(group)
+    if not found:
+        return None
+    hues, deepest = method_hues(group.methods), 1
+    with canvas(name, 300) as drawn:
+        (axes,) = drawn.panels()
+        for place, (method, summary) in enumerate(found.items()):
+            shares = [100 * share for share in summary.stats.acceptance_by_position]
+            deepest = max(deepest, len(shares))
+            _line(axes, dict(enumerate(shares, 1)), place, hues[method], folded(method))
+        axes.set_ylim(0, 103)
+        _whole_ticks(axes, deepest)
+        axes.set_xlabel("position of the guess")
+        axes.set_ylabel("accepted, %")
+        grid(axes, "y")
+        _legend(drawn, axes)
+    return Plot(
+        name,
+        "Guesses accepted, by position, of the rounds that guessed so far ahead.",
+        drawn.svg,
+    )
+
+
+def gains(name: str, group: Group) -> Plot | None:
+    """How many tokens rounds gained: one histogram per method, on one axis."""
+    found = guessing(group)
+    if not found:
+        return None
+    hues = method_hues(group.methods)
+    with canvas(name, _AXIS + 82 * len(found)) as drawn:
+        panels = drawn.panels(len(found))
+        highest = 0.0
+        for axes, (method, summary) in zip(panels, found.items()):
+            histogram = summary.stats.acceptance_histogram
+            shares = dict.fromkeys(range(1, min(max(histogram), _MOST_GAINED) + 1), 0.0)
+            for gained, rounds in histogram.items():
+                shares[min(gained, _MOST_GAINED)] += 100 * rounds / histogram.total()
+            axes.bar(list(shares), list(shares.values()), width=0.82, color=hues[method])
+            axes.set_title(method, loc="right", fontsize=11.5, y=0.72)
+            highest = max(highest, *shares.values())
+            grid(axes, "y")
+        longest = max(max(method.stats.acceptance_histogram) for method in found.values())
+        for axes in panels:
+            axes.set_ylim(0, 1.1 * highest)
+        _whole_ticks(panels[-1], min(longest, _MOST_GAINED))
+        more = f" ({_MOST_GAINED} stands for more, too)" if longest > _MOST_GAINED else ""
+        panels[-1].set_xlabel(f"tokens gained in a round{more}")
+        drawn.figure.supylabel("rounds, %", fontsize=11.5)
+    return Plot(name, "Tokens gained per round: share of rounds.", drawn.svg)
+
+
+def cost(name: str, tuning: Tuning) -> Plot:
+    """Milliseconds of a pass by width, above the least that memory allows."""
+    curve = tuning.curve
+    floor = f"floor: {tuning.floor:.2f} ms at {tuning.gb_per_s:.1f} GB/s"
+    with canvas(name, 300) as drawn:
+        (axes,) = drawn.panels()
+        for place, context in enumerate(curve.contexts):
+            measured = {
+                point.width: point.milliseconds
+                for point in curve.points
+                if point.context == context
+            }
+            hue, label = OWN_HUES[place % len(OWN_HUES)], f"{context:,} tokens in the cache"
+            _line(axes, dict(sorted(measured.items())), place, hue, label)
+        axes.axhline(tuning.floor, color=INK, linestyle=(0, (5, 4)), linewidth=1.2, label=floor)
+        axes.set_xscale("log", base=2)
+        powers = [2**power for power in range(max(curve.widths).bit_length())]
+        axes.set_xticks(powers, [str(power) for power in powers])
+        axes.minorticks_off()
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("width of the pass, in tokens")
+        axes.set_ylabel("milliseconds")
+        grid(axes, "y")
+        _legend(drawn, axes)
+    return Plot(name, "Cost of a pass by its width, and the floor that memory sets.", drawn.svg)
+
+
+def _line(axes: Axes, points: Mapping[int, float], place: int, hue: str, label: str) -> None:
+    """One of several, told apart by hue and by marker."""
+    axes.plot(
+        list(points),
+        list(points.values()),
+        color=hue,
+        marker=_MARKERS[place % len(_MARKERS)],
+        markersize=5,
+        linewidth=1.8,
+        label=label,
+    )
+
+
+def _whole_ticks(axes: Axes, last: int) -> None:
+    axes.set_xticks(range(1, last + 1, -(-last // 16)))
+
+
+def _legend(drawn: Canvas, axes: Axes) -> None:
+    """Above the axes, in as many columns as find room; the figure grows by its height."""
+    figure = drawn.figure
+    handles, labels = axes.get_legend_handles_labels()
+    for columns in range(len(labels), 0, -1):
+        legend = figure.legend(handles, labels, loc="outside upper left", ncols=columns)
+        extent = legend.get_window_extent()
+        if columns == 1 or extent.width <= figure.bbox.width:
+            break
+        legend.remove()
+    figure.set_figheight(figure.get_figheight() + extent.height / figure.dpi)

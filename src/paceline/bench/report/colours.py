@@ -1,0 +1,68 @@
+"""Hues that stay apart for every kind of colour vision, on light pages and on dark ones.
+
+Plain decoding is grey, paceline's methods are cool, rivals warm. Drawings use the light ones; a
+page replaces each by a variable that follows its mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import cycle
+
+from paceline.bench.rivals import is_rival
+from paceline.bench.trial import PLAIN
+
+__all__ = [
+    "INK",
+    "OWN_HUES",
+    "PART_HUES",
+    "PLAIN_HUE",
+    "RIVAL_HUES",
+    "method_hues",
+    "style_sheet",
+    "themed",
+]
+
+INK = "#010203"
+"""Stands for the colour of words in a drawing; nothing else has it."""
+
+PLAIN_HUE = "#8b949e"
+_COOL = {"#1f6fd0": "#4c8ef5", "#117c6b": "#91f8ee", "#2d9ef4": "#80c0f0", "#4626a0": "#6456bb"}
+_WARM = {"#e07b12": "#f09a3e", "#7d0060": "#915178", "#665303": "#f8e691", "#581308": "#ca3e1b"}
+_PARTS = {
+    "#4626a1": "#7b67d8",
+    "#e07b13": "#f09a3e",
+    "#3b8de0": "#62b0f5",
+    "#0e6f60": "#8ff0e2",
+    "#a9b1ba": "#6a737d",
+}
+_IN_THE_DARK = {PLAIN_HUE: PLAIN_HUE} | _COOL | _WARM | _PARTS
+
+OWN_HUES, RIVAL_HUES, PART_HUES = tuple(_COOL), tuple(_WARM), tuple(_PARTS)
+
+
+def method_hues(methods: Iterable[str]) -> dict[str, str]:
+    """One per method, in their order; after four of a kind they come round again."""
+    cool, warm = cycle(OWN_HUES), cycle(RIVAL_HUES)
+    return {
+        method: PLAIN_HUE if method == PLAIN else next(warm if is_rival(method) else cool)
+        for method in methods
+    }
+
+
+def style_sheet() -> str:
+    """The variables that `themed` drawings use."""
+    light = "".join(f"{_variable(hue)}:{hue};" for hue in _IN_THE_DARK)
+    dark = "".join(f"{_variable(hue)}:{other};" for hue, other in _IN_THE_DARK.items())
+    return f":root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
+
+
+def themed(svg: str) -> str:
+    """With variables in place of hues."""
+    for hue in _IN_THE_DARK:
+        svg = svg.replace(hue, f"var({_variable(hue)})")
+    return svg
+
+
+def _variable(hue: str) -> str:
+    return f"--hue-{hue[1:]}"

@@ -1,0 +1,95 @@
+"""Figures as SVG: see-through, in the reader's own letters and in the colour of the words around.
+
+Nothing here needs matplotlib before something is drawn.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import textwrap
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+from paceline.bench.report.colours import INK
+from paceline.bench.report.svg import mended
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["WIDE", "WIDTH", "Canvas", "canvas", "folded", "grid"]
+
+WIDTH, WIDE = 480, 600
+"""Of figures, in points, which a browser shows as pixels."""
+
+_LABEL_LETTERS = 24
+
+_SETTINGS: dict[str, Any] = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,  # names may hold a "$"
+    "font.size": 12,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.labelsize": 11.5,
+    "xtick.labelsize": 11.5,
+    "ytick.labelsize": 11.5,
+    "legend.fontsize": 11.5,
+    "legend.frameon": False,
+    "legend.handlelength": 1.6,
+    "legend.handleheight": 1.0,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+
+
+class Canvas:
+    """A figure to draw on; `svg` is there when its `canvas` has been left."""
+
+    def __init__(self, figure: Figure) -> None:
+        self.figure = figure
+        self.svg = ""
+
+    def panels(self, count: int = 1) -> list[Axes]:
+        """So many axes below one another, sharing the lower one."""
+        return list(self.figure.subplots(count, 1, sharex=True, squeeze=False)[:, 0])
+
+
+@contextmanager
+def canvas(name: str, height: float, width: float = WIDTH) -> Iterator[Canvas]:
+    """A figure of that size in points; `name` keeps its ids apart from those of others."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    settings: Any = {**_SETTINGS, "svg.hashsalt": name}
+    with rc_context(settings), warnings.catch_warnings():
+        # Letters that matplotlib's own font lacks are drawn in the reader's.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        made = Canvas(Figure((width / 72, height / 72), layout="constrained"))
+        yield made
+        written = io.BytesIO()
+        made.figure.savefig(written, format="svg", transparent=True, metadata={"Date": None})
+    made.svg = mended(written.getvalue().decode(), name)
+
+
+def grid(axes: Axes, direction: Literal["x", "y"]) -> None:
+    """Faint lines across; direction: "x" for those that stand on the lower axis."""
+    axes.grid(visible=True, axis=direction, color=INK, alpha=0.14, linewidth=0.8)
+    axes.tick_params(length=0)
+
+
+def folded(label: str) -> str:
+    """In lines that find room beside an axis."""
+    spaced = re.sub(r"(?<=[,:/])(?=\S)", "\x00", label)
+    pieces: list[str] = [""]
+    for piece in spaced.split("\x00"):
+        if pieces[-1] and len(pieces[-1] + piece) > _LABEL_LETTERS:
+            pieces.append("")
+        pieces[-1] += piece
+    return "\n".join(line for piece in pieces for line in textwrap.wrap(piece, _LABEL_LETTERS))

@@ -1,0 +1,170 @@
+"""The files that a report is made of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from paceline.bench.entries import Entry, LeftOut
+from paceline.bench.metrics import Summary, summarise
+from paceline.bench.results import read_results
+from paceline.errors import UsageError
+from paceline.planning.cost_curve import CostCurve
+
+__all__ = ["Ablation", "Folder", "Run", "Tuning", "read_folder"]
+
+_RUNS = ("run", "simulate")
+_ABLATION = "ablate"
+_PICTURES = (".svg", ".png")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A result file with trials of methods on texts."""
+
+    path: Path
+    header: Mapping[str, Any]
+    lines: list[Entry | LeftOut]
+    summary: Summary
+
+    @property
+    def asked(self) -> Mapping[str, Any]:
+        """What was to be run on what."""
+        return _mapping(self.header, "run")
+
+    @property
+    def simulated(self) -> bool:
+        """Whether recorded texts were followed."""
+        return self.asked.get("kind") == "simulate"
+
+    @property
+    def model(self) -> str:
+        """As it was called."""
+        return str(_mapping(self.asked, "model").get("name", self.path.stem))
+
+    @cached_property
+    def first_trials(self) -> dict[tuple[str, str, int, str], Entry]:
+        """Text and method -> the trial that statistics are taken from."""
+        trials = [line for line in self.lines if isinstance(line, Entry) and not line.error]
+        trials.sort(key=lambda trial: trial.repeat, reverse=True)
+        return {(*trial.key, trial.method): trial for trial in trials}
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What `paceline tune` found.
+
+    floor: milliseconds.
+    """
+
+    path: Path
+    model: Mapping[str, Any]
+    curve: CostCurve
+    floor: float
+    gb_per_s: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """An ablation's result file, with the pictures and tables that were made of it."""
+
+    path: Path
+    header: Mapping[str, Any]
+    pictures: list[Path]
+    tables: str
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Everything found."""
+
+    runs: list[Run]
+    ablations: list[Ablation]
+    tunings: list[Tuning]
+
+    def __bool__(self) -> bool:
+        return bool(self.runs or self.ablations or self.tunings)
+
+
+def read_folder(path: Path) -> Folder:
+    """Read result files and those of `paceline tune --json`.
+
+    Raises UsageError where there are none, or one cannot be read.
+    """
+    if not path.is_dir():
+        raise UsageError(f"{path} is no folder: name the one that 'paceline bench run' wrote to")
+    found = Folder([], [], [])
+    for file in sorted(path.glob("*.jsonl")):
+        kind = file.name.partition("-")[0]
+        if kind in _RUNS:
+            found.runs.append(_run(file))
+        elif kind == _ABLATION:
+            found.ablations.append(_ablation(file))
+    for file in sorted(path.glob("*.json")):
+        tuning = _tuning(file)
+        if tuning is not None:
+            found.tunings.append(tuning)
+    if not found:
+        raise UsageError(f"{path} holds no results: 'paceline bench run … --out {path}' makes some")
+    return found
+
+
+def _run(path: Path) -> Run:
+    header, lines = read_results(path)
+    try:
+        return Run(path, header, lines, summarise(lines))
+    except ValueError as error:
+        raise UsageError(f"{path} holds {error}") from error
+
+
+def _ablation(path: Path) -> Ablation:
+    header, _ = read_results(path)
+    beside = [path.with_suffix(ending) for ending in _PICTURES]
+    tables = path.with_suffix(".md")
+    return Ablation(
+        path,
+        header,
+        [picture for picture in beside if picture.is_file()],
+        _text(tables) if tables.is_file() else "",
+    )
+
+
+def _tuning(path: Path) -> Tuning | None:
+    """None for JSON files about something else."""
+    try:
+        record = json.loads(_text(path))
+    except ValueError as error:
+        raise UsageError(f"{path} is damaged, it is no JSON: delete it or make it anew") from error
+    if not (isinstance(record, dict) and {"curve", "floor_milliseconds"} <= record.keys()):
+        return None
+    try:
+        return Tuning(
+            path,
+            _mapping(record, "model"),
+            CostCurve.from_records(record["curve"]),
+            float(record["floor_milliseconds"]),
+            float(record["bandwidth_gb_per_s"]),
+            float(record["floor_share"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"{path} is damaged ({error}): make it anew with 'paceline tune --json {path}'"
+        ) from error
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise UsageError(f"cannot read {path}: {reason}") from error
+
+
+def _mapping(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = record.get(name)
+    return value if isinstance(value, dict) else {}

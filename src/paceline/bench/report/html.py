@@ -1,0 +1,55 @@
+"""A report as one page of HTML that needs nothing from elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import re
+from importlib.resources import files
+from pathlib import Path
+
+from paceline.bench.report.blocks import Document, Plot
+from paceline.bench.report.colours import style_sheet
+from paceline.bench.report.svg import inline
+from paceline.errors import UsageError
+
+__all__ = ["html"]
+
+_LONG_NAME = 14
+_TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
+
+
+def html(document: Document) -> str:
+    """The whole page; whatever results hold is escaped by the template."""
+    from jinja2 import Environment
+    from markupsafe import Markup, escape
+
+    def breakable(text: str) -> Markup:
+        """With places to break lines at, where a name is long."""
+        if len(text) <= _LONG_NAME:
+            return escape(text)
+        return Markup("<wbr>").join(re.split(r"(?<=[:/,])", text))
+
+    here = files(__package__)
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(here.joinpath("page.html").read_text(encoding="utf-8"))
+    style = style_sheet() + here.joinpath("page.css").read_text(encoding="utf-8")
+
+    def drawn(plot: Plot) -> Markup:
+        return Markup(inline(plot.svg, str(escape(plot.caption))))  # noqa: S704
+
+    return template.render(
+        document=document,
+        style=Markup(style),  # noqa: S704
+        drawn=drawn,
+        breakable=breakable,
+        embedded=_embedded,
+    )
+
+
+def _embedded(path: Path) -> str:
+    """The picture itself as an address."""
+    try:
+        content = base64.b64encode(path.read_bytes()).decode()
+    except OSError as error:
+        raise UsageError(f"cannot read the picture {path}: {error.strerror}") from error
+    return f"data:{_TYPES[path.suffix]};base64,{content}"

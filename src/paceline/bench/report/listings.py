@@ -1,0 +1,112 @@
+"""What is listed one by one: differences, failures, texts left out, and how a run came about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from paceline.bench.entries import Difference
+from paceline.bench.metrics import MethodSummary
+from paceline.bench.report import words
+from paceline.bench.report.blocks import Block, Cell, Listing, Paragraph, Table
+from paceline.bench.report.folder import Run
+
+__all__ = ["circumstances", "exceptions"]
+
+_MOST = 100
+_NOTHING: tuple[Any, ...] = (None, "", {}, [])
+
+_ENDED = Cell("ended")
+
+
+def exceptions(run: Run) -> list[Block]:
+    """Differences, failures and texts left out; a sentence where there are none."""
+    found: list[Block] = [*_differences(run), *_failures(run), *_left_out(run)]
+    return found or [Paragraph("No output differs, nothing failed, and no text was left out.")]
+
+
+def _differences(run: Run) -> Iterator[Table]:
+    for method in run.summary.overall.methods.values():
+        rows = [
+            _difference(words.text_name(key), difference)
+            for key, differences in method.differences.items()
+            for difference in dict.fromkeys(differences)
+        ]
+        if rows:
+            yield Table(
+                f"Where {method.method} parts from plain decoding",
+                ["text", "position", "plain's token", "its token", "logit gap"],
+                rows[:_MOST],
+                note=_note(method, len(rows)),
+            )
+
+
+def _difference(name: str, difference: Difference) -> list[Cell]:
+    plain, own, gap = difference.plain_token, difference.method_token, difference.logit_gap
+    return [
+        Cell(name),
+        Cell(str(difference.position)),
+        _ENDED if plain is None else Cell(str(plain)),
+        _ENDED if own is None else Cell(str(own)),
+        Cell(words.NOTHING if gap is None else words.gap(gap)),
+    ]
+
+
+def _note(method: MethodSummary, rows: int) -> str:
+    note = (
+        "Position: counted from 0 in the output. Logit gap: the target's logit of plain's token "
+        "less that of the other, by a pass over one token."
+    )
+    if rows > _MOST:
+        note += f" These are the first {_MOST} of {rows}; the result file has them all."
+    return note
+
+
+def _failures(run: Run) -> Iterator[Table]:
+    group = run.summary.overall
+    rows = [
+        [Cell(method.method), Cell(words.text_name(key)), Cell(reason)]
+        for method in group.methods.values()
+        for key, reason in method.failures.items()
+    ]
+    rows += [[Cell(name), Cell("every text"), Cell(why)] for name, why in group.failed.items()]
+    if rows:
+        yield Table("Failures", ["method", "text", "reason"], rows, left=3)
+
+
+def _left_out(run: Run) -> Iterator[Table]:
+    rows = [
+        [Cell(words.text_name(each.key)), Cell(each.task), Cell(each.reason)]
+        for each in run.summary.left_out
+    ]
+    if rows:
+        yield Table("Texts left out", ["text", "task", "reason"], rows, left=3)
+
+
+def circumstances(run: Run) -> list[Block]:
+    """The command, and everything that the file says about its run."""
+    told = {name: value for name, value in run.header.items() if name not in ("run", "command")}
+    rows = [
+        [Cell(name.replace("_", " ")), Cell(_fact(value))]
+        for name, value in {**run.asked, **told}.items()
+        if value not in _NOTHING
+    ]
+    command = str(run.header.get("command", ""))
+    where = "The command, in the folder and on the machine it was given:"
+    again = (
+        "To measure again, install the versions named below and give this command another folder "
+        "for its results; the prompts are the same where the digest under “texts” is."
+    )
+    facts = Table(f"As {run.path.name} has it", ["what", "value"], rows, left=2)
+    return [Paragraph(where), Listing(command), Paragraph(again), facts] if command else [facts]
+
+
+def _fact(value: Any) -> str:
+    """{"cores": 2, "device": "cpu"}  ->  "cores 2; device cpu" """
+    if isinstance(value, dict):
+        return "; ".join(
+            f"{name.replace('_', ' ')} {_fact(each)}"
+            for name, each in value.items()
+            if each not in _NOTHING
+        )
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,91 @@
+"""A report as Markdown, its plots as files beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from paceline.bench.report.blocks import (
+    Block,
+    Cell,
+    Document,
+    Listing,
+    Paragraph,
+    Picture,
+    Plot,
+    Table,
+    Verdicts,
+)
+
+__all__ = ["PLOTS", "markdown"]
+
+PLOTS = "plots"
+"""Folder of the plots, next to the report."""
+
+
+def markdown(document: Document) -> str:
+    """The whole text."""
+    parts = [f"# {_plain(document.title)}", _plain(document.introduction)]
+    for chapter in document.chapters:
+        parts.append(f"## {_plain(chapter.title)}")
+        subtitle = f" {_plain(chapter.subtitle)}." if chapter.subtitle else ""
+        parts.append(f"From {_code(chapter.source)}.{subtitle}")
+        for section in chapter.sections:
+            parts.append(f"### {_plain(section.title)}")
+            parts += map(_block, section.blocks)
+    parts += ["## Words", _table(document.words)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _block(block: Block) -> str:
+    write: dict[type[Any], Callable[[Any], str]] = {
+        Paragraph: lambda paragraph: _plain(paragraph.text),
+        Listing: lambda listing: _fenced(listing.text),
+        Table: _table,
+        Plot: lambda plot: f"![{_plain(plot.caption)}]({PLOTS}/{plot.name}.svg)",
+        Picture: lambda picture: f"![{_plain(picture.path.name)}](<{picture.path.name}>)",
+        Verdicts: _verdicts,
+    }
+    return write[type(block)](block)
+
+
+def _verdicts(verdicts: Verdicts) -> str:
+    return "\n".join(
+        f"- **{_plain(verdict.method)}**, {verdict.figure}: {_plain(' '.join(verdict.sentences))}"
+        for verdict in verdicts.verdicts
+    )
+
+
+def _table(table: Table) -> str:
+    rules = ["---"] * table.left + ["--:"] * (len(table.headings) - table.left)
+    rows = [[_plain(heading) for heading in table.headings], rules]
+    rows += [[_cell(cell) for cell in row] for row in table.rows]
+    lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    caption = f"**{_plain(table.caption)}**" if table.caption else ""
+    return "\n\n".join(filter(None, [caption, lines, _plain(table.note)]))
+
+
+def _cell(cell: Cell) -> str:
+    return _plain(f"{cell.text} ({cell.detail})" if cell.detail else cell.text)
+
+
+def _plain(text: str) -> str:
+    """One line in which nothing is markup."""
+    text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
+    text = re.sub(r"([\\`*|\[\]~$])", r"\\\1", text)
+    return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", text)
+
+
+def _code(text: str) -> str:
+    return f"`{text.replace('`', ' ')}`"
+
+
+def _fenced(text: str) -> str:
+    longest = max(map(len, _ticks(text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}\n{text}\n{fence}"
+
+
+def _ticks(text: str) -> Sequence[str]:
+    return re.findall("`+", text)

@@ -1,0 +1,240 @@
+"""What a run found, in sentences that say no more than its numbers do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import chain
+
+from paceline.bench.entries import Entry
+from paceline.bench.metrics import Group, MethodSummary
+from paceline.bench.report import words
+from paceline.bench.report.blocks import Verdict
+from paceline.bench.report.folder import Run
+from paceline.bench.rivals import is_rival
+from paceline.bench.trial import PLAIN
+
+__all__ = ["basis", "limits", "verdicts"]
+
+_FEW_TEXTS = 5
+_PLAIN = "plain decoding"
+
+
+def basis(run: Run) -> str:
+    """What the numbers rest on."""
+    options = run.asked.get("options")
+    given = options if isinstance(options, dict) else {}
+    settings = [f"{name.replace('_', ' ')} {value}" for name, value in given.items()]
+    parts = [f"{_texts(run.summary.overall, run)}, {_trials(run)} per text and method"]
+    sentences = [", ".join([*parts, *settings])]
+    if run.simulated:
+        sentences.append(
+            "The tokens are those of recorded texts, followed by force; the passes were made by "
+            "the model"
+        )
+    return ". ".join(sentences) + "."
+
+
+def verdicts(run: Run) -> list[Verdict]:
+    """One per method that was compared with plain decoding."""
+    group = run.summary.overall
+    found = [
+        Verdict(
+            name,
+            _label(name),
+            words.times(method.speedup),
+            words.interval(method) or "no interval",
+            words.tone(method),
+            _about(run, method),
+        )
+        for name, method in group.methods.items()
+        if name != PLAIN
+    ]
+    found += [
+        Verdict(
+            name,
+            _label(name),
+            words.NOTHING,
+            "",
+            "",
+            [f"{name} came through on no text: {_ended(reason)}"],
+        )
+        for name, reason in group.failed.items()
+        if name != PLAIN
+    ]
+    return found
+
+
+def limits(run: Run) -> list[str]:
+    """What else has to be known: texts left out, loops, plain decoding's own troubles."""
+    sentences = [*_about_plain(run), _about_loops(run.summary.overall), *_left_out(run)]
+    few = [
+        f"{group.name} ({group.texts})" for group in run.summary.groups if group.texts < _FEW_TEXTS
+    ]
+    if few:
+        sentences.append(
+            f"Intervals of tasks with fewer than {_FEW_TEXTS} texts rest on these few: "
+            f"{', '.join(few)}."
+        )
+    return sentences
+
+
+def _about(run: Run, method: MethodSummary) -> list[str]:
+    return [
+        _speed(run, method),
+        *_identity(run, method),
+        *_tasks(run, method.method),
+        *_without_loops(run, method.method),
+        *_failures(run.summary.overall, method),
+    ]
+
+
+def _speed(run: Run, method: MethodSummary) -> str:
+    name, where = method.method, _where(run, method)
+    speed = words.times(method.speedup)
+    same = method.identical and not run.simulated
+    if same:
+        start = f"{where}, {name} wrote the same tokens as {_PLAIN} everywhere and ran at {speed} "
+        start += "its speed"
+    else:
+        start = f"{where}, {name} ran at {speed} the speed of {_PLAIN}"
+    interval = words.interval(method)
+    if not interval:
+        return f"{start} (one text, no interval)."
+    sentence = f"{start} (95 % interval {interval})"
+    if words.tone(method) == words.EVEN:
+        return f"{sentence}: the interval includes 1, not distinguishable from {_PLAIN}."
+    return f"{sentence}: slower." if words.tone(method) == words.SLOWER else f"{sentence}."
+
+
+def _identity(run: Run, method: MethodSummary) -> list[str]:
+    if method.identical:
+        return []
+    whose = "its tokens" if run.simulated else "its texts"
+    sentence = (
+        f"{whose.capitalize()} differ from those of {_PLAIN} on {len(method.differences)} of "
+        f"{words.count(method.texts, 'text')}"
+    )
+    gap = words.largest_gap(list(chain.from_iterable(method.differences.values())))
+    if gap is None:
+        return [f"{sentence}; in each case one text ends where the other goes on."]
+    return [f"{sentence}; the largest logit gap is {words.gap(gap)}."]
+
+
+def _tasks(run: Run, name: str) -> list[str]:
+    found = {
+        group.name: group.methods[name] for group in run.summary.groups if name in group.methods
+    }
+    if len(found) < 2:
+        return []
+    order = sorted(found, key=lambda task: found[task].speedup, reverse=True)
+    fastest, slowest = (_task(task, found[task]) for task in (order[0], order[-1]))
+    sentences = [f"Fastest task: {fastest}; slowest: {slowest}."]
+    for tone, judgement in (
+        (words.SLOWER, f"Slower than {_PLAIN}"),
+        (words.EVEN, f"Not distinguishable from {_PLAIN}"),
+    ):
+        such = [task for task in found if words.tone(found[task]) == tone]
+        if such:
+            every = f"on all {len(found)} tasks"
+            some = f"on {len(such)} of {len(found)} tasks: {', '.join(such)}"
+            sentences.append(f"{judgement} {every if len(such) == len(found) else some}.")
+    return sentences
+
+
+def _task(task: str, method: MethodSummary) -> str:
+    sure = words.interval(method) or "one text, no interval"
+    return f"{task}, {words.times(method.speedup)} ({sure})"
+
+
+def _without_loops(run: Run, name: str) -> list[str]:
+    overall, calm = run.summary.overall, run.summary.overall_without_loops
+    if calm is None or not overall.looping or name not in calm.methods:
+        return []
+    method = calm.methods[name]
+    sure = words.interval(method) or "one text, no interval"
+    return [
+        f"Without the texts that loop: {words.times(method.speedup)} ({sure}) on "
+        f"{words.count(method.texts, 'text')}."
+    ]
+
+
+def _failures(group: Group, method: MethodSummary) -> list[str]:
+    sentences = []
+    if method.failures:
+        reason = next(iter(method.failures.values()))
+        sentences.append(
+            f"It failed on {words.count(len(method.failures), 'text')}, not counted for it; the "
+            f"first reason: {_ended(reason)}"
+        )
+    plain = group.methods[PLAIN].failures if PLAIN in group.methods else {}
+    not_run = group.texts - method.texts - len({*method.failures, *plain})
+    if not_run > 0:
+        sentences.append(f"There is no trial of it on {words.count(not_run, 'text')}.")
+    return sentences
+
+
+def _about_plain(run: Run) -> list[str]:
+    group = run.summary.overall
+    if PLAIN in group.failed:
+        return [f"Plain decoding came through on no text: {_ended(group.failed[PLAIN])}"]
+    plain = group.methods[PLAIN]
+    sentences = []
+    if plain.failures:
+        reason = next(iter(plain.failures.values()))
+        sentences.append(
+            f"Plain decoding failed on {words.count(len(plain.failures), 'text')}, which are not "
+            f"counted; the first reason: {_ended(reason)}"
+        )
+    if plain.differences:
+        sentences.append(
+            f"Plain decoding did not repeat its own first text on {len(plain.differences)} of "
+            f"{words.count(plain.texts, 'text')}."
+        )
+    return sentences
+
+
+def _about_loops(group: Group) -> str:
+    how = "a fifth or more of its tokens in runs of twenty that occur more than once"
+    if not group.looping:
+        return f"No output of {_PLAIN} loops ({how})."
+    return f"The output of {_PLAIN} loops on {group.looping} of {group.texts} texts ({how})."
+
+
+def _left_out(run: Run) -> list[str]:
+    left_out = run.summary.left_out
+    if not left_out:
+        return []
+    reasons = Counter(each.reason for each in left_out)
+    listed = "; ".join(f"{reason} ({number})" for reason, number in reasons.items())
+    verb = "was" if len(left_out) == 1 else "were"
+    return [f"{words.count(len(left_out), 'text')} {verb} left out: {listed}."]
+
+
+def _where(run: Run, method: MethodSummary) -> str:
+    """ "On 24 texts of 6 tasks"; "On the 22 of 24 texts that count for it"."""
+    group = run.summary.overall
+    if method.texts == group.texts:
+        return f"On {_texts(group, run)}"
+    return f"On the {method.texts} of {words.count(group.texts, 'text')} that count for it"
+
+
+def _texts(group: Group, run: Run) -> str:
+    tasks = len(run.summary.groups)
+    return f"{words.count(group.texts, 'text')} of {words.count(tasks, 'task')}"
+
+
+def _trials(run: Run) -> str:
+    trials = Counter(
+        (line.key, line.method) for line in run.lines if isinstance(line, Entry)
+    ).values()
+    fewest, most = min(trials), max(trials)
+    counted = words.count(most, "trial")
+    return counted if fewest == most else f"{fewest} to {counted}"
+
+
+def _label(method: str) -> str:
+    return "other software" if is_rival(method) else ""
+
+
+def _ended(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -1,0 +1,84 @@
+"""How numbers, texts and verdicts are put into words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.bench.entries import Difference, Key
+from paceline.bench.metrics import MethodSummary
+from paceline.bench.trial import PLAIN
+
+__all__ = [
+    "EVEN",
+    "NOTHING",
+    "SLOWER",
+    "count",
+    "gap",
+    "interval",
+    "largest_gap",
+    "percent",
+    "rate",
+    "text_name",
+    "times",
+    "tone",
+]
+
+NOTHING = "-"
+FASTER, SLOWER, EVEN = "up", "down", "even"
+
+
+def count(number: int, what: str) -> str:
+    """1, "text"  ->  "1 text";  3, "text"  ->  "3 texts" """
+    return f"{number} {what if number == 1 else what + 's'}"
+
+
+def times(value: float) -> str:
+    """1.6181  ->  "1.62x" """
+    return f"{_ratio(value)}x"
+
+
+def rate(value: float) -> str:
+    """Of tokens per second."""
+    return f"{value:.1f}" if value < 1000 else f"{value:,.0f}"
+
+
+def gap(value: float) -> str:
+    """Of logits: 1.2345  ->  "1.23", 0.0025  ->  "0.0025" """
+    return f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.2g}"
+
+
+def percent(share: float) -> str:
+    """0.231  ->  "23%" """
+    return f"{share:.0%}"
+
+
+def interval(method: MethodSummary) -> str:
+    """Where the speed-up lies, "1.41 to 1.85"; "" where there is none to be had."""
+    if method.method == PLAIN or method.texts < 2:
+        return ""
+    low, high = method.interval
+    return f"{_ratio(low)} to {_ratio(high)}"
+
+
+def tone(method: MethodSummary) -> str:
+    """Faster or slower where the interval, rounded as it is shown, lies on one side of 1."""
+    if not interval(method):
+        return ""
+    low, high = (round(bound, 2) for bound in method.interval)
+    return FASTER if low > 1 else SLOWER if high < 1 else EVEN
+
+
+def text_name(key: Key) -> str:
+    """ "suite/prompt", with the turn from the second one on."""
+    suite, prompt, turn = key
+    return f"{suite}/{prompt}, turn {turn + 1}" if turn else f"{suite}/{prompt}"
+
+
+def largest_gap(differences: Sequence[Difference]) -> float | None:
+    """Of the logits, where the outputs part; None where in every case one of them ended there."""
+    gaps = [abs(each.logit_gap) for each in differences if each.logit_gap is not None]
+    return max(gaps, default=None)
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"

@@ -1,0 +1,96 @@
+"""`paceline bench ablate`: what the settings of a method do, as its paper shows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from paceline.cli import common
+from paceline.cli.bench import shared
+from paceline.cli.findings import Findings
+
+if TYPE_CHECKING:
+    from paceline.bench.ablations import Ablation
+    from paceline.bench.contest import Text
+
+
+def ablate(
+    name: Annotated[str, typer.Argument(help="anpd-k, anpd-n or llma.")],
+    suites: Annotated[
+        list[str], typer.Argument(help='Suites, JSONL files, or "all" for every file in --data.')
+    ],
+    out: shared.OutOption,
+    model: common.ModelOption = common.DEFAULT_MODEL,
+    data: shared.DataOption = None,
+    limit: shared.LimitOption = None,
+    repeats: shared.RepeatsOption = 3,
+    resume: shared.ResumeOption = False,
+    max_new_tokens: common.TokensOption = 128,
+    temperature: common.TemperatureOption = 0.0,
+    seed: common.SeedOption = 0,
+    budget: common.BudgetOption = None,
+    threads: common.ThreadsOption = None,
+    device: common.DeviceOption = None,
+    dtype: common.DtypeOption = None,
+    weights: common.WeightsOption = "auto",
+) -> None:
+    """Run a grid of settings of one method, and write a table and a plot to --out.
+
+    Every trial is a line of a file there, too: an interrupted run goes on with --resume, and a
+    finished one is only drawn again.
+    """
+    options = common.request_options(
+        max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, budget=budget
+    )
+    ablation = _checked(name)
+    texts = _read(suites, data, limit)
+    session = common.open_session(
+        model, "plain", threads=threads, device=device, dtype=dtype, weights=weights
+    )
+    asked = {
+        "kind": "ablate",
+        "ablation": name,
+        "methods": ablation.methods,
+        "suites": suites,
+        "limit": limit,
+        "options": options,
+        "repeats": repeats,
+        "dtype": dtype,
+    }
+    path = shared.result_path(out, f"ablate-{name}", model)
+    found = Findings(shared.measure_methods(path, session, model, texts, asked, resume))
+    _write(ablation, found, path)
+
+
+@common.interruptible()
+def _checked(name: str) -> Ablation:
+    """The ablation of that name, if its plots can be drawn."""
+    from paceline.bench.ablation_plots import check_matplotlib
+    from paceline.bench.ablations import find_ablation
+
+    check_matplotlib()
+    return find_ablation(name)
+
+
+@common.interruptible()
+def _read(suites: list[str], data: Path | None, limit: int | None) -> list[Text]:
+    from paceline.bench.suites import read_suites
+
+    return read_suites(suites, data, limit)
+
+
+@common.interruptible()
+def _write(ablation: Ablation, found: Findings, results: Path) -> None:
+    """Table and plot, next to the results and named like them."""
+    from paceline.bench.ablation_plots import draw, save
+    from paceline.bench.ablations import markdown
+    from paceline.bench.metrics import summarise
+
+    summary = summarise(found.lines)
+    table = results.with_suffix(".md")
+    common.write_text(table, markdown(ablation, summary))
+    plots = save(draw(ablation, summary.overall), results.with_suffix(""))
+    for path in (table, *plots):
+        common.output_console().print(str(path), soft_wrap=True)

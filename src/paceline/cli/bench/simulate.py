@@ -1,0 +1,145 @@
+"""`paceline bench simulate`: methods on recorded outputs of stronger models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from paceline.cli import common
+from paceline.cli.bench import shared
+from paceline.cli.findings import Findings
+
+if TYPE_CHECKING:
+    from paceline.bench.metrics import Group
+    from paceline.bench.simulate import Recording
+
+SpreadOption = Annotated[
+    int | None, typer.Option("--limit", min=1, help="So many records of each file, evenly spaced.")
+]
+AnswersOption = Annotated[
+    int, typer.Option("--answers", min=0, help="Other outputs for the same prompt as references.")
+]
+SystemOption = Annotated[
+    Path | None,
+    typer.Option("--system", help="Text for system messages, where a trace leaves it out."),
+]
+
+
+def simulate(
+    traces: Annotated[
+        list[str],
+        typer.Argument(
+            help='Trace files in --data, JSONL files, or "all" for every one in --data.'
+        ),
+    ],
+    out: shared.OutOption,
+    model: common.ModelOption = common.DEFAULT_MODEL,
+    methods: Annotated[
+        str, typer.Option("--methods", help="Methods with settings, separated by commas.")
+    ] = "plain,anpd,llma,pld",
+    data: shared.DataOption = None,
+    limit: SpreadOption = None,
+    answers: AnswersOption = 0,
+    system: SystemOption = None,
+    repeats: shared.RepeatsOption = 3,
+    resume: shared.ResumeOption = False,
+    max_new_tokens: common.TokensOption = 256,
+    temperature: common.TemperatureOption = 0.0,
+    top_k: common.TopKOption = None,
+    top_p: common.TopPOption = None,
+    seed: common.SeedOption = 0,
+    budget: common.BudgetOption = None,
+    threads: common.ThreadsOption = None,
+    device: common.DeviceOption = None,
+    dtype: common.DtypeOption = None,
+    weights: common.WeightsOption = "auto",
+) -> None:
+    """Follow recorded outputs by force, while every pass really runs on the model.
+
+    Acceptance is then that of the recorded text, and cost that of the model: what methods would
+    gain on answers that the model itself cannot write.
+    """
+    options = common.request_options(
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        budget=budget,
+    )
+    names = _checked(methods)
+    recordings = _read(traces, data, limit, answers, system)
+    session = common.open_session(
+        model, "plain", threads=threads, device=device, dtype=dtype, weights=weights
+    )
+    asked = {
+        "kind": "simulate",
+        "methods": names,
+        "traces": traces,
+        "limit": limit,
+        "answers": answers,
+        "options": options,
+        "repeats": repeats,
+        "dtype": dtype,
+    }
+    path = shared.result_path(out, "simulate", model)
+    _show(Findings(shared.measure_methods(path, session, model, recordings, asked, resume)))
+    common.note(f"results are in {path}; tables and plots: paceline bench report {out}")
+
+
+@common.interruptible()
+def _checked(methods: str) -> list[str]:
+    """Plain decoding first; other software is no method, because it cannot be forced."""
+    from paceline.bench.trial import PLAIN
+    from paceline.drafters import make_drafter
+
+    names = list(dict.fromkeys([PLAIN, *shared.split_methods(methods)]))
+    for name in names:
+        make_drafter(name)
+    return names
+
+
+@common.interruptible()
+def _read(
+    traces: list[str], data: Path | None, limit: int | None, answers: int, system: Path | None
+) -> list[Recording]:
+    from paceline.bench.traces import read_traces
+
+    (text,) = common.read_references([system]) if system else (None,)
+    return read_traces(traces, data, limit, answers, text)
+
+
+def _show(found: Findings) -> None:
+    from paceline.bench.metrics import summarise
+
+    summary = summarise(found.lines)
+    groups = summary.groups if len(summary.groups) == 1 else [*summary.groups, summary.overall]
+    common.print_table(_table(groups))
+    for sentence in found.left_out:
+        common.note(sentence)
+    for (method, label), error in found.failures.items():
+        common.note(f"error: {method} failed on {label}: {error}", style="red")
+
+
+def _table(groups: list[Group]) -> Table:
+    table = Table("trace", "method")
+    headings = ("tokens/s", "speed-up", "95 % interval", "acceptance length", "draft hit ratio")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for group in groups:
+        for name, method in group.methods.items():
+            low, high = method.interval
+            stats = method.stats
+            table.add_row(
+                group.name,
+                name,
+                f"{method.tokens_per_second:.1f}",
+                f"{method.speedup:.2f}x",
+                f"{low:.2f}–{high:.2f}",
+                f"{stats.mean_acceptance_length:.2f}",
+                f"{stats.draft_acceptance_rate:.0%}" if stats.drafted else "-",
+            )
+    return table

@@ -1,0 +1,107 @@
+"""What a comparison found, for its tables and its JSON file."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from paceline.errors import UsageError
+
+if TYPE_CHECKING:
+    from paceline.bench.entries import Difference, Entry, Key, LeftOut
+    from paceline.bench.metrics import MethodSummary
+
+__all__ = ["Findings", "method_as_json"]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The lines of a comparison, with texts by the names that users know them by.
+
+    Raises UsageError where plain decoding did not get through a single text.
+    """
+
+    lines: list[Entry | LeftOut]
+
+    def __post_init__(self) -> None:
+        if not self.methods:
+            reason = [*self.left_out, *self.failures.values()][0]
+            raise UsageError(f"there is nothing to compare: {reason}")
+
+    @cached_property
+    def methods(self) -> list[MethodSummary]:
+        """Those that came through on at least one text, plain decoding first."""
+        from paceline.bench.entries import Entry
+        from paceline.bench.metrics import summarise
+
+        if not any(isinstance(line, Entry) for line in self.lines):
+            return []
+        return list(summarise(self.lines).overall.methods.values())
+
+    @cached_property
+    def labels(self) -> dict[Key, str]:
+        """Prompts by id; of a conversation, each turn with its number."""
+        talks = {line.prompt for line in self.lines if line.turn}
+        return {
+            line.key: f"{line.prompt}#{line.turn + 1}" if line.prompt in talks else line.prompt
+            for line in self.lines
+        }
+
+    @cached_property
+    def left_out(self) -> list[str]:
+        """What was not run, and why."""
+        from paceline.bench.entries import LeftOut
+
+        return [
+            f"{self.labels[line.key]} was left out: {line.reason}"
+            for line in self.lines
+            if isinstance(line, LeftOut)
+        ]
+
+    @cached_property
+    def failures(self) -> dict[tuple[str, str], str]:
+        """Method and text -> what went wrong."""
+        from paceline.bench.entries import Entry
+
+        return {
+            (line.method, self.labels[line.key]): line.error
+            for line in self.lines
+            if isinstance(line, Entry) and line.error
+        }
+
+    def differences(self, method: MethodSummary) -> list[tuple[str, Difference]]:
+        """Where its outputs parted from plain decoding's, every place once."""
+        return [
+            (self.labels[key], place)
+            for key, places in method.differences.items()
+            for place in dict.fromkeys(places)
+        ]
+
+
+def method_as_json(found: Findings, method: MethodSummary) -> dict[str, Any]:
+    """One record, ready for `json.dumps`."""
+    stats, different = method.stats, found.differences(method)
+    gains = stats.acceptance_histogram  # empty where other software does not show them
+    return {
+        "method": method.method,
+        "tokens": method.tokens,
+        "seconds": method.seconds,
+        "tokens_per_second": method.tokens_per_second,
+        "speedup": method.speedup,
+        "interval": method.interval,
+        "decode_speedup": method.decode_speedup,
+        "speedup_per_prompt": {found.labels[key]: each for key, each in method.speedups.items()},
+        "mean_acceptance_length": stats.mean_acceptance_length,
+        "draft_acceptance_rate": stats.draft_acceptance_rate,
+        "acceptance_by_position": stats.acceptance_by_position if gains else None,
+        "acceptance_histogram": dict(sorted(gains.items())),
+        "seconds_by_part": {
+            "prefill": stats.prefill_seconds,
+            "draft": stats.draft_seconds,
+            "target": stats.target_seconds,
+            "commit": stats.commit_seconds,
+        },
+        "identical": method.identical,
+        "mismatches": [{"prompt": label} | asdict(place) for label, place in different],
+    }

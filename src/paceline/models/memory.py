@@ -1,0 +1,157 @@
+"""Refusing, before it is loaded, a model that cannot fit into memory.
+
+What is counted is the parameters in the number format they are wanted in, the least that is
+needed: an estimate of more would refuse models that can run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.errors import ModelError
+from paceline.models.fingerprint import weight_files
+from paceline.models.source import ModelSource
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedConfig
+
+__all__ = ["check_memory", "free_memory"]
+
+# Parameters in these formats are converted to the wanted one; others are kept as they are stored.
+_CONVERTED = frozenset({"F64", "F32", "F16", "BF16"})
+
+# Where Linux says what a group of processes may use and does use: version 2, then version 1. Files
+# that are kept in memory count as used, though they make room when it is needed.
+_GROUPS = (
+    ("", "memory.max", "memory.current", ("active_file", "inactive_file")),
+    (
+        *("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ("total_active_file", "total_inactive_file"),
+    ),
+)
+
+
+def check_memory(
+    source: ModelSource,
+    config: PreTrainedConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    revision: str | None,
+) -> None:
+    """See that the model fits into the memory of its device, where both are known.
+
+    Raises:
+        ModelError: it does not.
+    """
+    needed = _needed(source, config, dtype, revision)
+    free = _free_on(device)
+    if needed is None or free is None or needed <= free:
+        return
+    shorter = "a smaller dtype (--dtype bfloat16)" if dtype.itemsize > 2 else "a smaller model"
+    place = "" if device.type == "cpu" else f" on {device}"
+    raise ModelError(
+        f"{source.name} needs about {needed / 1e9:.1f} GB in {str(dtype).removeprefix('torch.')} "
+        f"and {free / 1e9:.1f} GB are free{place}: choose {shorter} or close other programs"
+    )
+
+
+def free_memory(root: Path = Path("/")) -> int | None:
+    """Bytes of main memory that this process can still have, or None where nobody says.
+
+    root: of the file system that says so.
+    """
+    known = [*_free_on_machine(root / "proc/meminfo"), *_free_in_groups(root)]
+    return max(0, min(known)) if known else None
+
+
+def _needed(
+    source: ModelSource, config: PreTrainedConfig, dtype: torch.dtype, revision: str | None
+) -> int | None:
+    if source.gguf_file is not None:
+        return _count_parameters(config) * dtype.itemsize
+    files = weight_files(source, revision)
+    return sum(_stored(file, dtype.itemsize) for file in files) if files else None
+
+
+def _count_parameters(config: PreTrainedConfig) -> int:
+    """From an empty model: reading a GGUF file's own table takes seconds."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        # A copy, because making a model writes into its config.
+        model = AutoModelForCausalLM.from_config(deepcopy(config))
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _stored(file: Path, itemsize: int) -> int:
+    """Bytes of a safetensors file's tensors, once they are loaded."""
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        header: dict[str, Any] = json.loads(stream.read(length))
+    tensors = [entry for name, entry in header.items() if name != "__metadata__"]
+    return sum(
+        math.prod(tensor["shape"]) * itemsize
+        if tensor["dtype"] in _CONVERTED
+        else tensor["data_offsets"][1] - tensor["data_offsets"][0]
+        for tensor in tensors
+    )
+
+
+def _free_on(device: torch.device) -> int | None:
+    if device.type == "cpu":
+        return free_memory()
+    if device.type != "cuda":
+        return None
+    import torch
+
+    free, _ = torch.cuda.mem_get_info(device)
+    # What PyTorch holds without using it, it can use.
+    return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
+
+
+def _free_on_machine(meminfo: Path) -> Iterator[int]:
+    kilobytes = _table(meminfo).get("MemAvailable:")
+    if kilobytes is not None:
+        yield kilobytes * 1024
+
+
+def _free_in_groups(root: Path) -> Iterator[int]:
+    """What is free in the process's own group and in those around it."""
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, own = line.split(":", 2)
+        for controller, limit, usage, files in _GROUPS:
+            if controller in controllers.split(","):
+                top = root / "sys/fs/cgroup" / controller
+                folder = top / own.lstrip("/")
+                # Inside a container the group's own folder may be the top one under another name.
+                for place in {folder, *folder.parents, top}:
+                    if place.is_relative_to(top):
+                        yield from _free_in_group(place, limit, usage, files)
+
+
+def _free_in_group(folder: Path, limit: str, usage: str, files: tuple[str, ...]) -> Iterator[int]:
+    most, used = (_read(folder / name).strip() for name in (limit, usage))
+    if most.isdecimal() and used.isdecimal():  # "max" is no limit
+        kept = _table(folder / "memory.stat")
+        yield int(most) - int(used) + sum(kept.get(name, 0) for name in files)
+
+
+def _table(path: Path) -> dict[str, int]:
+    """Lines of a name and a number, perhaps with a unit."""
+    lines = [line.split() for line in _read(path).splitlines()]
+    return {line[0]: int(line[1]) for line in lines if len(line) > 1 and line[1].isdecimal()}
+
+
+def _read(path: Path) -> str:
+    """The text of a system's file; nothing where there is none, or it may not be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""

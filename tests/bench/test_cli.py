@@ -1,0 +1,373 @@
+"""`paceline compare` and `paceline bench run` on the toy: files, tables, exit codes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.bench.entries import Entry, LeftOut
+from paceline.bench.results import read_results
+from paceline.bench.trial import Contender
+from paceline.cli import common, main
+from paceline.cli.bench import shared
+from paceline.session import Session
+from tests.bench.rig import Fixed
+from tests.tiny import toy_session
+
+KEYS = {
+    *("method", "tokens", "seconds", "tokens_per_second", "speedup", "interval", "decode_speedup"),
+    *("speedup_per_prompt", "mean_acceptance_length", "draft_acceptance_rate"),
+    *("acceptance_by_position", "acceptance_histogram", "seconds_by_part"),
+    *("identical", "mismatches"),
+}
+PROMPTS = [
+    {"id": "talk", "task": "chat", "turns": ["hello", "go on"]},
+    {"id": "raw", "prompt": "once upon"},
+]
+LONG = {"id": "long", "turns": ["x" * 5000]}
+REASON = "prompt and 6 new tokens do not fit into the model's context of 4096"
+
+
+@dataclass
+class Result:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def notes(self) -> list[str]:
+        """The lines on standard error that are not blank."""
+        return [line for line in self.err.splitlines() if line.strip()]
+
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> Session:
+    """The toy, in the place of whatever model is asked for."""
+    session = toy_session("plain", fingerprint="toy")
+    monkeypatch.setattr(common, "open_session", lambda model, method, **options: session)
+    return session
+
+
+@pytest.fixture
+def command(
+    session: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """Run `paceline` in this process."""
+
+    def run(*words: object) -> Result:
+        monkeypatch.setattr(sys, "argv", ["paceline", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Result(int(ended.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def strangers(monkeypatch: pytest.MonkeyPatch) -> list[Contender]:
+    """Contenders that take part besides those that are asked for."""
+    found: list[Contender] = []
+    make = shared.make_contenders
+
+    def with_strangers(names: Sequence[str], *rest: Any, **placement: Any) -> list[Contender]:
+        return [*make(names, *rest, **placement), *found]
+
+    monkeypatch.setattr(shared, "make_contenders", with_strangers)
+    return found
+
+
+def write(path: Path, *records: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A folder of suites."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    write(folder / "small.jsonl", *PROMPTS)
+    write(folder / "humaneval.jsonl", {"prompt": "def f():"}, {"prompt": "def g():"})
+    return folder
+
+
+# compare
+
+
+def compare(command: Command, path: Path, *words: object, repeats: int = 1) -> Result:
+    given = ("--prompt-file", path, "-n", 6, "--repeats", repeats, *words)
+    return command("compare", "--methods", "anpd,pld", *given)
+
+
+def test_compare_writes_what_it_shows(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    prompts = write(tmp_path / "prompts.jsonl", *PROMPTS)
+    result = compare(command, prompts, "--json", path, repeats=2)
+    assert (result.code, result.notes) == (0, [])
+    report = json.loads(path.read_text(encoding="utf-8"))
+    assert report["options"] == {
+        "max_new_tokens": 6,
+        "temperature": 0.0,
+        "seed": 0,
+        "repeats": 2,
+    }
+    assert report["prompts"] == [
+        {"id": "talk", "task": "chat", "turns": 2},
+        {"id": "raw", "task": "", "turns": 1},
+    ]
+    assert (report["left_out"], report["failures"]) == ([], [])
+    assert [each["method"] for each in report["methods"]] == ["plain", "anpd", "pld"]
+    for each in report["methods"]:
+        assert set(each) == KEYS
+        assert (each["identical"], each["mismatches"], each["tokens"]) == (True, [], 18)
+        assert list(each["speedup_per_prompt"]) == ["talk#1", "talk#2", "raw"]
+        assert each["tokens_per_second"] == 18 / each["seconds"]
+        assert each["mean_acceptance_length"] == 18 / sum(each["acceptance_histogram"].values())
+        assert set(each["seconds_by_part"]) == {"prefill", "draft", "target", "commit"}
+        low, high = each["interval"]
+        assert low <= each["speedup"] * 1.001 and each["speedup"] <= high * 1.001
+        for number in (f"{each['speedup']:.2f}x", f"{each['tokens_per_second']:.1f}"):
+            assert number in result.out
+    assert report["methods"][0]["speedup"] == 1.0
+    for label in ("talk#1", "talk#2", "raw", "yes"):
+        assert label in result.out
+
+
+def test_compare_names_where_a_text_differs(
+    command: Command, strangers: list[Contender], session: Session, tmp_path: Path
+) -> None:
+    ids = session.encode("once upon")
+    tokens = session.generate(ids, max_new_tokens=6).tokens
+    other = (tokens[3] + 1) % 256
+    strangers.append(Fixed("liar", [[*tokens[:3], other, *tokens[4:]]]))
+    strangers.append(Fixed("short", [tokens[:2]]))
+    path = tmp_path / "report.json"
+    prompts = write(tmp_path / "prompts.jsonl", PROMPTS[1])
+    result = compare(command, prompts, "--json", path, repeats=3)
+    assert (result.code, result.notes) == (0, [])
+    report = {each["method"]: each for each in json.loads(path.read_bytes())["methods"]}
+    (found,) = report["liar"]["mismatches"]  # three times the same is once
+    gap = found.pop("logit_gap")
+    assert gap > 0
+    assert found == {
+        "prompt": "raw",
+        "position": 3,
+        "plain_token": tokens[3],
+        "method_token": other,
+    }
+    line = f"liar differs on raw at token 3: {other} instead of {tokens[3]}, logit gap {gap:.2e}"
+    assert line in result.out
+    assert f"short differs on raw at token 2: None instead of {tokens[2]}" in result.out
+    assert result.out.count("no (1)") == 2
+    assert (report["liar"]["identical"], report["anpd"]["identical"]) == (False, True)
+    # It tells nothing about single rounds, which is not the same as that nothing was accepted.
+    assert report["liar"]["acceptance_by_position"] is None
+
+
+def test_compare_keeps_what_came_through(
+    command: Command, strangers: list[Contender], tmp_path: Path
+) -> None:
+    strangers += [
+        Fixed("crashing", [RuntimeError("it\nbroke")]),
+        Fixed("half", [[1], ValueError("not twice"), [1]]),
+    ]
+    path = tmp_path / "report.json"
+    prompts = write(tmp_path / "prompts.jsonl", PROMPTS[1], {"id": "more", "prompt": "twice"})
+    result = compare(command, prompts, "--json", path)
+    assert result.code == 1
+    assert sorted(result.notes) == [
+        "error: crashing failed on more: RuntimeError: it broke",
+        "error: crashing failed on raw: RuntimeError: it broke",
+        "error: half failed on raw: ValueError: not twice",
+    ]
+    report = json.loads(path.read_bytes())
+    assert [each["method"] for each in report["methods"]] == ["plain", "anpd", "pld", "half"]
+    assert list(report["methods"][3]["speedup_per_prompt"]) == ["more"]
+    assert {(each["method"], each["prompt"]) for each in report["failures"]} == {
+        ("crashing", "raw"),
+        ("crashing", "more"),
+        ("half", "raw"),
+    }
+    (row,) = [line for line in result.out.splitlines() if line.startswith("│ raw")]
+    assert row.rstrip(" │").endswith("-")
+
+
+def test_compare_says_what_was_left_out(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    prompts = write(tmp_path / "prompts.jsonl", LONG, PROMPTS[1])
+    result = compare(command, prompts, "--json", path)
+    assert (result.code, result.notes) == (0, [f"long was left out: {REASON}"])
+    assert json.loads(path.read_bytes())["left_out"] == result.notes
+    assert "long" not in result.out
+
+
+def test_where_nothing_can_be_compared_compare_says_why(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "report.json"
+    result = compare(command, write(tmp_path / "prompts.jsonl", LONG), "--json", path)
+    assert (result.code, result.out) == (2, "")
+    assert result.notes == [f"error: there is nothing to compare: long was left out: {REASON}"]
+    broken: Any = lambda *rest, **placement: [Fixed("plain", [RuntimeError("broken")])]  # noqa: E731
+    monkeypatch.setattr(shared, "make_contenders", broken)
+    result = compare(command, write(tmp_path / "prompts.jsonl", PROMPTS[1]), "--json", path)
+    assert (result.code, result.out) == (2, "")
+    assert result.notes == ["error: there is nothing to compare: RuntimeError: broken"]
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("methods", "names"),
+    [
+        ("anpd,llma", ["plain", "anpd", "llma"]),
+        ("anpd,plain", ["plain", "anpd"]),
+        ("pld,pld", ["plain", "pld"]),
+        ("anpd:n=3,k=2,anpd", ["plain", "anpd:n=3,k=2", "anpd"]),
+        (
+            "transformers,transformers-lookup:k=3",
+            ["plain", "transformers", "transformers-lookup:k=3"],
+        ),
+    ],
+)
+def test_plain_decoding_comes_first_and_every_name_once(methods: str, names: list[str]) -> None:
+    assert shared.checked_methods(methods, None) == names
+
+
+# bench run
+
+
+def bench(command: Command, data: Path, *words: object, methods: str = "anpd,pld") -> Result:
+    given = ("--data", data, "--out", data.parent / "out", "--repeats", 2, "-n", 5)
+    return command("bench", "run", *words, "--methods", methods, *given, "-m", "some/toy")
+
+
+def result_file(data: Path) -> Path:
+    return data.parent / "out" / "run-some-toy.jsonl"
+
+
+def test_bench_run_writes_a_line_for_each_trial(command: Command, data: Path) -> None:
+    result = bench(command, data, "small", "humaneval", "--limit", 1)
+    path = result_file(data)
+    assert (result.code, result.out) == (0, "")
+    assert str(path) in result.err
+    header, entries = read_results(path)
+    run = header["run"]
+    assert run["methods"] == ["plain", "anpd", "pld"]
+    assert run["options"] == {"max_new_tokens": 5, "temperature": 0.0, "seed": 0}
+    assert (run["suites"], run["limit"], run["repeats"]) == (["small", "humaneval"], 1, 2)
+    assert run["model"] == {"name": "some/toy", "fingerprint": "toy"}
+    assert {"machine", "versions", "preparation", "budget", "texts", "kind"} <= run.keys()
+    assert header["command"].startswith("paceline bench run small humaneval")
+    assert len(entries) == 4 * 3 * 2
+    assert {entry.key[:2] for entry in entries} == {
+        ("small", "talk"),
+        ("small", "raw"),
+        ("humaneval", "1"),
+    }
+    assert not any(isinstance(entry, LeftOut) or entry.error for entry in entries)
+
+
+def test_bench_run_goes_on_where_it_was_interrupted(
+    command: Command, data: Path, strangers: list[Contender]
+) -> None:
+    strangers.append(Fixed("stranger", [[1], [1], [1], KeyboardInterrupt(), [1]]))
+    result = bench(command, data, "small")
+    assert result.code == 130
+    assert "interrupted: " in result.err and "--resume" in result.err
+    before = result_file(data).read_bytes()
+    refused = bench(command, data, "small")
+    assert (refused.code, len(refused.notes)) == (2, 1)
+    assert "holds results already" in refused.err
+    assert result_file(data).read_bytes() == before
+    assert bench(command, data, "small", "--resume").code == 0
+    after = result_file(data).read_bytes()
+    assert after.startswith(before)
+    _, entries = read_results(result_file(data))
+    trials = {(each.key, each.method, each.repeat) for each in entries if isinstance(each, Entry)}
+    assert len(entries) == len(trials) == 3 * 4 * 2
+    assert bench(command, data, "small", "--resume").code == 0
+    assert result_file(data).read_bytes() == after
+
+
+@pytest.mark.parametrize(
+    ("words", "methods", "named"),
+    [
+        (["small"], "anpd", "methods"),
+        (["small"], "anpd,pld:k=3", "methods"),
+        (["small", "--temperature", 1], "anpd,pld", "options"),
+        (["small", "--dtype", "bfloat16"], "anpd,pld", "dtype"),
+        (["small", "--limit", 1], "anpd,pld", "limit"),
+        (["humaneval"], "anpd,pld", "suites"),
+    ],
+)
+def test_bench_run_goes_on_with_nothing_else(
+    command: Command, data: Path, words: list[object], methods: str, named: str
+) -> None:
+    assert bench(command, data, "small").code == 0
+    before = result_file(data).read_bytes()
+    result = bench(command, data, *words, "--resume", methods=methods)
+    assert (result.code, result.out, len(result.notes)) == (2, "", 1)
+    assert f"holds a run with another {named} " in result.err
+    assert result_file(data).read_bytes() == before
+
+
+def test_bench_run_goes_on_with_the_same_model_and_prompts_only(
+    command: Command, data: Path, session: Session
+) -> None:
+    assert bench(command, data, "small").code == 0
+    session.fingerprint = "another"
+    assert "another model " in bench(command, data, "small", "--resume").err
+    session.fingerprint = "toy"
+    write(data / "small.jsonl", *PROMPTS, LONG)
+    assert "another texts " in bench(command, data, "small", "--resume").err
+
+
+def test_bench_run_leaves_out_what_does_not_fit(command: Command, data: Path) -> None:
+    write(data / "small.jsonl", LONG, *PROMPTS)
+    assert bench(command, data, "small").code == 0
+    left_out = [each for each in read_results(result_file(data))[1] if isinstance(each, LeftOut)]
+    assert [(each.prompt, each.reason) for each in left_out] == [
+        ("long", REASON.replace("6", "5", 1))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("smal --data {data}", "unknown suite 'smal' (did you mean small?)"),
+        ("mbpp --data {data}", "has no mbpp.jsonl for the suite 'mbpp'"),
+        ("small", "where is 'small'?"),
+        ("small --data {data}/none", "is no folder"),
+        ("all --data {data}/..", "holds no JSONL files"),
+        ("{data}/none.jsonl", "cannot read the prompt file"),
+        ("small {data}/../small.jsonl --data {data}", "two files are named small.jsonl"),
+        ("small --data {data} --methods anpdd", "did you mean anpd"),
+        ("small --data {data} --methods transformers:k=1", "no setting 'k'"),
+        ("small --data {data} --methods transformers-assisted", "needs a draft model"),
+        ("small --data {data} --methods ,", "at least one method"),
+        ("small --data {data} --repeats 0", "--repeats"),
+        ("small --data {data} --limit 0", "--limit"),
+        ("small --data {data} -n 0", "max_new_tokens must be at least 1"),
+        ("small --data {data} --out {data}/small.jsonl", "cannot write results to"),
+    ],
+)
+def test_what_bench_run_cannot_do_is_one_sentence(
+    command: Command, data: Path, words: str, expected: str
+) -> None:
+    out = () if "--out" in words else ("--out", data.parent / "out")
+    result = command("bench", "run", *words.format(data=data).split(), *out)
+    assert (result.code, result.out, len(result.notes)) == (2, "", 1)
+    assert result.notes[0].startswith("error: ")
+    assert expected in result.err
+    assert not (data.parent / "out").exists()

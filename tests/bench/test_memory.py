@@ -1,0 +1,35 @@
+"""The most memory that a stretch of work holds."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from paceline.bench import memory
+from paceline.bench.memory import peak_meter
+
+CPU = torch.device("cpu")
+LARGE = 64 << 20
+
+
+def test_an_allocation_is_noticed_and_then_forgotten() -> None:
+    meter = peak_meter(CPU)
+    before = meter()
+    if before is None:
+        pytest.skip("nobody can say here what a process holds")
+    large = bytearray(b"x") * LARGE
+    held = meter()
+    assert held is not None and LARGE * 0.9 < held - before < LARGE * 2
+    del large
+    after, again = meter(), peak_meter(CPU)()
+    assert after is not None and after > held - LARGE / 10
+    assert again is not None and again < held - LARGE / 2
+
+
+def test_where_nobody_can_say_nothing_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
+    monkeypatch.setattr(memory, "_RESET", memory.Path("/nowhere/clear_refs"))
+    assert peak_meter(CPU)() is None
+    monkeypatch.setattr(memory.sys, "platform", "darwin")
+    assert peak_meter(CPU)() is None
