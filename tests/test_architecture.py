@@ -32,6 +32,7 @@ ALLOWED = {
     "references": {"errors"},
     # Its curves are kept in the cache folder, under what the machine calls itself.
     "planning": CORE | {"machine", "models"},
+    "training": CORE | {"drafters", "models", "options", "prompts", "session"},
 }
 BACK_ENDS = {"transformers", "tokenizers", "huggingface_hub", "accelerate", "gguf", "safetensors"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,25 @@ def test_records_hold_messages_or_text_to_continue(tmp_path: Path) -> None:
         PromptRecord("7", ("x",), raw=True),
         PromptRecord("4", ("y",), raw=True),
     ]
+
+
+def test_licence_and_source_are_kept_in_the_words_of_the_file(tmp_path: Path) -> None:
+    content = [
+        {"prompt": "a", "licence": "MIT", "source": "somewhere"},
+        {"prompt": "b", "license": "CC0-1.0"},
+        {"prompt": "c", "licence": None},
+    ]
+    records = read_prompts(write(tmp_path, "\n".join(map(json.dumps, content))))
+    assert [record.licence for record in records] == ["MIT", "CC0-1.0", ""]
+    assert [record.source for record in records] == ["somewhere", "", ""]
+
+
+def test_gzip_is_unpacked_whatever_the_name(tmp_path: Path) -> None:
+    packed = gzip.compress(("\ufeff" + GOOD).encode())
+    assert [record.turns for record in read_prompts(write(tmp_path, packed))] == [("hi",)]
+    damages = [packed[:-9], packed[:5], packed[:12] + b"\xff" * 9, packed[:-8] + bytes(8)]
+    for damaged in damages:
+        assert "its gzip data is damaged" in refusal(write(tmp_path, damaged))
 
 
 def test_the_names_of_spec_bench_stand_behind_our_own(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
-"""Small stand-ins for tests: a tokenizer of bytes and a toy session on it."""
+"""Small stand-ins for tests: a tokenizer of bytes, a toy session and a tiny model on it."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from paceline.session import Session
 from paceline.targets.toy import ToyTarget
@@ -33,3 +35,23 @@ def toy_session(method: Any = "anpd", **options: Any) -> Session:
     tokenizer = byte_tokenizer()
     target = ToyTarget(vocab_size=len(tokenizer), order=2, sharpness=3.0, max_context=4096)
     return Session(target, tokenizer, method, eos_ids=[tokenizer.eos_token_id], **options)
+
+
+def save_tiny_llama(folder: Path) -> Path:
+    """Write a random model of bytes, with room for 256 tokens, and its tokenizer."""
+    tokenizer = byte_tokenizer()
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    torch.manual_seed(0)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

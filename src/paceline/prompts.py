@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import gzip
 import json
+import zlib
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -26,6 +29,7 @@ class PromptRecord:
 
     turns: messages of the user, in order; the model's own answers come in between. `raw` text is
     continued as it stands, without the chat template.
+    licence, source: of the texts, in the file's own words; empty where it says nothing.
     """
 
     id: str
@@ -33,12 +37,16 @@ class PromptRecord:
     task: str = ""
     raw: bool = False
     references: tuple[str, ...] = ()
+    licence: str = ""
+    source: str = ""
 
 
 def read_prompts(path: Path, limit: int | None = None) -> list[PromptRecord]:
     """Read records with `turns` (messages of the user) or `prompt` (text to continue), and
-    optionally `id` or `question_id`, `task` or `category`, and `reference_documents`.
+    optionally `id` or `question_id`, `task` or `category`, `reference_documents`, `licence` and
+    `source`.
 
+    path: of a JSONL file, gzip or not.
     limit: at most this many records.
 
     Raises UsageError, naming file and line, where the file cannot be read or a record is malformed.
@@ -57,7 +65,7 @@ def read_records(
     one is no JSON object.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = _unpacked(path).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise UsageError(f"cannot read the {kind} {path}: {reason}") from error
@@ -73,6 +81,17 @@ def demo_prompts() -> list[PromptRecord]:
     """An open question, a summary, a code edit, and an answer from documents."""
     text = files("paceline").joinpath("data/demo_prompts.jsonl").read_text(encoding="utf-8")
     return [_prompt(_parse(line, "demo prompts"), "demo prompts") for line in text.splitlines()]
+
+
+def _unpacked(path: Path) -> bytes:
+    """What a file holds, behind gzip or not; OSError where it cannot be read."""
+    content = path.read_bytes()
+    if not content.startswith(b"\x1f\x8b"):
+        return content
+    try:
+        return gzip.decompress(content)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise OSError(errno.EIO, "its gzip data is damaged") from error
 
 
 def _parse(line: str, where: str) -> dict[str, Any]:
@@ -95,7 +114,13 @@ def _prompt(record: dict[str, Any], where: str) -> PromptRecord:
         raise UsageError(
             f'{where} needs "turns", a list of texts, or "prompt", a text, none of them empty'
         )
-    return PromptRecord(turns=tuple(turns), raw=raw, **particulars(record, where))
+    return PromptRecord(
+        turns=tuple(turns),
+        raw=raw,
+        licence=_name(record, ("licence", "license"), ""),
+        source=_name(record, ("source",), ""),
+        **particulars(record, where),
+    )
 
 
 def particulars(record: dict[str, Any], where: str) -> dict[str, Any]:

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tests.helpers import RandomTrees
-from tests.tiny import byte_tokenizer, toy_session
-from transformers import LlamaConfig, LlamaForCausalLM
+from tests.tiny import save_tiny_llama, toy_session
 
 import paceline
 from paceline.cli import main
@@ -53,23 +51,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a random model with room for 256 tokens."""
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    tokenizer = byte_tokenizer()
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    torch.manual_seed(0)
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return save_tiny_llama(tmp_path_factory.mktemp("models") / "tiny")
 
 
 def test_it_shows_writes_and_stores_the_curve(

@@ -149,10 +149,8 @@ def _on_few(few: Sequence[str], such: Sequence[str]) -> str:
     """How many texts a judgement on tasks rests on, where they are few."""
     if not few:
         return ""
-    if len(few) < len(such):
-        which = f"{', '.join(few)} "
-    else:
-        which = "each " if len(few) > 1 else ""
+    every = "each " if len(few) > 1 else ""
+    which = every if len(few) == len(such) else f"{', '.join(few)} "
     return f" ({which}on fewer than {_FEW_TEXTS} texts)"
 
 

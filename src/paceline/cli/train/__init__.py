@@ -1,0 +1,23 @@
+"""`paceline train`: what trained drafters are made of, one file per command."""
+
+from __future__ import annotations
+
+import typer
+
+from paceline.cli.train import data
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="train",
+    help="Make drafters for a model, and the data they learn from.",
+    no_args_is_help=True,
+)
+
+
+@app.callback()
+def _train() -> None:
+    """Make drafters for a model, and the data they learn from."""
+
+
+app.command("data")(data.data)

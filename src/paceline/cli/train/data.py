@@ -1,0 +1,121 @@
+"""`paceline train data`: the model's own answers, to train its drafters with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from paceline.cli import common
+
+if TYPE_CHECKING:
+    from paceline.session import Session
+    from paceline.training.answering import Asking
+    from paceline.training.manifest import Manifest
+    from paceline.training.order import PromptFile
+
+
+def data(
+    prompts: Annotated[
+        list[Path],
+        typer.Option("--prompts", help="JSONL file, gzip or not; may be repeated."),
+    ],
+    tokens: Annotated[int, typer.Option("--tokens", min=1, help="New tokens to make.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the data.")],
+    model: common.ModelOption = common.DEFAULT_MODEL,
+    licence: Annotated[
+        list[str] | None,
+        typer.Option("--licence", help="Of the prompts: one for all files, or one for each."),
+    ] = None,
+    max_new_tokens: common.TokensOption = 256,
+    longest_prompt: Annotated[
+        int, typer.Option("--longest-prompt", min=1, help="Leave out prompts with more tokens.")
+    ] = 1024,
+    temperature: common.TemperatureOption = 0.0,
+    seed: common.SeedOption = 0,
+    batch: Annotated[
+        int, typer.Option("--batch", min=1, help="Prompts that are answered together.")
+    ] = 8,
+    method: common.MethodOption = "anpd",
+    budget: common.BudgetOption = None,
+    threads: common.ThreadsOption = None,
+    device: common.DeviceOption = None,
+    dtype: common.DtypeOption = None,
+    weights: common.WeightsOption = "auto",
+) -> None:
+    """Let a model answer prompts, and keep its answers to train drafters with.
+
+    The answers are the model's own, whatever the method: that only makes them sooner. Killed at
+    any moment, the same command goes on where it was and comes to the same data.
+    """
+    files, asking = _checked(
+        prompts,
+        licence or [],
+        seed=seed,
+        temperature=temperature,
+        max_new_tokens=max_new_tokens,
+        method=method,
+        budget=budget,
+        batch=batch,
+        longest_prompt=longest_prompt,
+    )
+    with common.writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+    session = common.open_session(
+        model, method, threads=threads, device=device, dtype=dtype, weights=weights
+    )
+    manifest = _make(session, files, tokens, out, asking, common.circumstances(session, model))
+    _report(manifest, out, asking)
+
+
+@common.interruptible()
+def _checked(
+    prompts: list[Path], licences: list[str], **asking: Any
+) -> tuple[list[PromptFile], Asking]:
+    from paceline.training.answering import Asking
+    from paceline.training.order import read_prompt_files
+
+    return read_prompt_files(prompts, licences), Asking(**asking)
+
+
+def _make(
+    session: Session,
+    files: list[PromptFile],
+    tokens: int,
+    out: Path,
+    asking: Asking,
+    about: dict[str, Any],
+) -> Manifest:
+    """Run with a bar; Ctrl-C says how to go on."""
+    from paceline.training.self_distillation import make_data
+
+    with common.progress("tokens") as bars:
+        task = bars.add_task("", total=tokens)
+        try:
+            return make_data(
+                session,
+                files,
+                tokens,
+                out,
+                asking,
+                about,
+                on_tokens=lambda count: bars.advance(task, count),
+            )
+        except KeyboardInterrupt:
+            common.note(f"interrupted: {out} keeps whole shards; repeat the command to go on")
+            raise
+
+
+def _report(manifest: Manifest, out: Path, asking: Asking) -> None:
+    if manifest.tokens < manifest.wanted:
+        common.note(
+            f"the prompts are used up after {manifest.tokens} of {manifest.wanted} tokens: name "
+            "more of them in a folder of their own"
+        )
+    if manifest.skipped:
+        common.note(
+            f"prompts left out: {manifest.skipped}, longer than {asking.longest_prompt} tokens or "
+            "than the model can read"
+        )
+    common.note(f"{out} holds {manifest.answers} answers with {manifest.tokens} tokens")

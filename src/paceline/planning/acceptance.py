@@ -1,0 +1,97 @@
+"""How often the guesses of a drafter are right, by distance and rank: what trees are shaped by.
+
+Measured once on texts that were not trained on, and kept in a JSON file next to the weights.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from paceline.errors import ModelError
+
+__all__ = ["AcceptanceTable"]
+
+_FORMAT = 1
+_KIND = "acceptance"
+_ROUNDING = 1e-6  # of probabilities that were written with six digits
+
+
+@dataclass(frozen=True)
+class AcceptanceTable:
+    """Marginal probabilities that a guess is right (PPD, section 5.6: p_k).
+
+    rows: rows[d - 1][k - 1] is the probability that the k-th likeliest guess for the token at
+    distance d is the one the target says, whatever the tokens in between. All rows are of one
+    length; a row need not fall, since it is a measurement.
+
+    Raises ValueError where a row is empty, of another length, holds what is no probability, or
+    adds up to more than 1.
+    """
+
+    rows: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        if not self.rows or not self.rows[0]:
+            raise ValueError("a table of acceptance needs at least one distance and one rank")
+        for distance, row in enumerate(self.rows, start=1):
+            where = f"distance {distance} of the table of acceptance"
+            if len(row) != len(self.rows[0]):
+                raise ValueError(f"{where} has {len(row)} ranks, not {len(self.rows[0])}")
+            if not all(isfinite(share) and 0 <= share <= 1 for share in row):
+                raise ValueError(f"{where} holds what is no probability: {row}")
+            if sum(row) > 1 + _ROUNDING:
+                raise ValueError(f"{where} adds up to {sum(row):.6f}, which is more than 1")
+
+    @property
+    def distances(self) -> int:
+        """How far ahead is guessed: the number of prompt tokens or heads."""
+        return len(self.rows)
+
+    @property
+    def ranks(self) -> int:
+        """How many guesses there are for a token."""
+        return len(self.rows[0])
+
+    def up_to(self, distance: int) -> AcceptanceTable:
+        """The table of a drafter that guesses no further ahead than `distance`, >= 1."""
+        return AcceptanceTable(self.rows[:distance])
+
+    def save(self, path: Path, about: Mapping[str, Any]) -> None:
+        """Write the table in one atomic step, in place of an earlier one.
+
+        about: what it was measured on, JSON values; it is for readers, and read back by nobody.
+
+        Raises ModelError where the file cannot be written.
+        """
+        record = {"format": _FORMAT, "kind": _KIND, "about": dict(about), _KIND: self.rows}
+        draft = path.with_name(f".{uuid4().hex}.tmp")
+        try:
+            draft.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+            draft.replace(path)
+        except OSError as error:
+            raise ModelError(f"cannot write {path}: {error.strerror}") from error
+        finally:
+            draft.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: Path) -> AcceptanceTable:
+        """Read what `save` wrote; raises ModelError where it cannot be read or is no table."""
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            if (record["format"], record["kind"]) != (_FORMAT, _KIND):
+                raise ValueError("it is of another format or kind")
+            return cls(tuple(tuple(float(share) for share in row) for row in record[_KIND]))
+        except OSError as error:
+            raise ModelError(
+                f"cannot read the table of acceptance {path}: {error.strerror}"
+            ) from error
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            raise ModelError(
+                f"{path} is no table of acceptance ({error}): measure it again"
+            ) from error

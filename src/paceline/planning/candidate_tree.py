@@ -1,0 +1,100 @@
+"""The likeliest guesses below the root, as paths of ranks.
+
+A candidate says "the second likeliest guess for the next token, then the likeliest one for the
+token after it". Which tokens these are is known only when the tree is used.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.planning.acceptance import AcceptanceTable
+from paceline.tree import ROOT
+
+__all__ = ["CandidateTree", "Ranks", "likeliest"]
+
+Ranks = tuple[int, ...]
+"""The rank of the guess at each depth on the way from the root to a node; 0 is the likeliest."""
+
+
+@dataclass(frozen=True)
+class CandidateTree:
+    """A tree of guesses, parents before their children.
+
+    paths: n paths of ranks, all different.
+    reach: n probabilities that a node and all above it are right.
+    """
+
+    paths: tuple[Ranks, ...] = ()
+    reach: tuple[float, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @cached_property
+    def parents(self) -> tuple[int, ...]:
+        """Of each node the index of the one above it, or ROOT, as in `Tree.parents`."""
+        places = {path: node for node, path in enumerate(self.paths)}
+        return tuple(places[path[:-1]] if len(path) > 1 else ROOT for path in self.paths)
+
+    @cached_property
+    def expected(self) -> float:
+        """Expected number of accepted nodes, f(T) of PPD's proposition 5.6.1."""
+        return float(sum(self.reach))
+
+    @cached_property
+    def last(self) -> NDArray[np.float64]:
+        """[n]: the probability that a node is right and none of its children is."""
+        reach, parents = np.array(self.reach), np.array(self.parents, dtype=np.intp)
+        inner = parents != ROOT
+        below = np.bincount(parents[inner], weights=reach[inner], minlength=len(self))
+        # A row of the table may add up to 1 and a little.
+        return np.maximum(reach - below, 0.0)
+
+    def first(self, count: int) -> CandidateTree:
+        """The first `count` nodes; all of them where there are fewer."""
+        return CandidateTree(self.paths[:count], self.reach[:count])
+
+
+def likeliest(table: AcceptanceTable, depth: int, count: int) -> CandidateTree:
+    """The `count` likeliest paths of at most `depth` guesses, likeliest first.
+
+        acceptance .5 .2 | .4 .1, depth 2, count 4:  0 (.5)   1 (.2)   0,0 (.2)   1,0 (.08)
+
+    A path is taken to be as likely as the product of its guesses, as if they were independent
+    (PPD, proposition 5.6.1; Medusa and Sequoia build their trees so too). Of equally likely paths
+    the one that comes first in lexical order comes first. What cannot be right is left out, so
+    there may be fewer than `count`.
+
+    Every beginning of the list is a tree, and the best one of its size: no path is likelier than
+    the one above it.
+    """
+    orders = [
+        sorted(range(table.ranks), key=row.__getitem__, reverse=True) for row in table.rows[:depth]
+    ]
+    # An entry is minus the probability of a path, the path, and the place of its last rank in the
+    # order of its row. Who leaves the heap brings in its next sibling and its first child.
+    heap: list[tuple[float, Ranks, int]] = []
+
+    def add(above: float, path: Ranks, place: int) -> None:
+        if len(path) < len(orders) and place < table.ranks:
+            rank = orders[len(path)][place]
+            probability = above * table.rows[len(path)][rank]
+            if probability > 0:
+                heapq.heappush(heap, (-probability, (*path, rank), place))
+
+    paths: list[Ranks] = []
+    reach: dict[Ranks, float] = {(): 1.0}
+    add(1.0, (), 0)
+    while heap and len(paths) < count:
+        negative, path, place = heapq.heappop(heap)
+        paths.append(path)
+        reach[path] = -negative
+        add(reach[path[:-1]], path[:-1], place + 1)
+        add(reach[path], path, 0)
+    return CandidateTree(tuple(paths), tuple(reach[path] for path in paths))

@@ -1,0 +1,136 @@
+"""Dynamic sparse trees to look at, as text and as a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from itertools import count
+from typing import TYPE_CHECKING
+
+from paceline.errors import UsageError
+from paceline.planning.dynamic_tree import DynamicTree, StateTree
+from paceline.tree import ROOT
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["tree_figure", "tree_text"]
+
+_SELDOM = 0.0005  # states with a smaller share of the rounds are not shown
+_PANEL_INCHES = (9.0, 2.8)
+
+
+def tree_text(tree: DynamicTree) -> str:
+    """One picture in characters for every state that occurs, the most frequent one first.
+
+        state 1, 100% of the rounds: 2 guesses, 2 prompt tokens, 6 rows, 0.75 accepted
+        root +1
+        ├── 1 50.0% +1
+        └── 2 25.0% +1
+
+    A node shows its rank among its siblings, from 1, how likely it is to be accepted, and the
+    number of prompt tokens behind it. Prompt tokens behind guesses are counted; rows are all rows.
+    """
+    return "\n\n".join(
+        "\n".join([_title(tree, state), f"root +{tree.states[state].root_prompts}", *lines])
+        for state in _occurring(tree)
+        for lines in [list(_branches(tree.states[state], ROOT, ""))]
+    )
+
+
+def tree_figure(tree: DynamicTree) -> Figure:
+    """The same as a matplotlib figure, one panel per state: `tree_figure(tree).savefig(path)`.
+
+    A node is the larger the likelier it is to be accepted; its colour tells its prompt tokens.
+
+    Raises UsageError where matplotlib is not installed.
+    """
+    if find_spec("matplotlib") is None:
+        raise UsageError("plots need matplotlib: pip install matplotlib")
+    from matplotlib.figure import Figure
+
+    states = _occurring(tree)
+    width, height = _PANEL_INCHES
+    figure = Figure((width, height * len(states)), layout="constrained")
+    panels = figure.subplots(len(states), 1, squeeze=False)[:, 0]
+    for panel, state in zip(panels, states):
+        panel.set_title(_title(tree, state), fontsize="medium")
+        _draw(panel, tree.states[state])
+    return figure
+
+
+def _occurring(tree: DynamicTree) -> list[int]:
+    shares = tree.steady_state
+    return sorted(
+        (state for state in range(len(shares)) if shares[state] >= _SELDOM),
+        key=lambda state: -shares[state],
+    )
+
+
+def _title(tree: DynamicTree, state: int) -> str:
+    own = tree.states[state]
+    return (
+        f"state {state}, {tree.steady_state[state]:.0%} of the rounds: "
+        f"{len(own.candidates)} guesses, {sum(own.prompts)} prompt tokens, {own.width} rows, "
+        f"{own.candidates.expected:.2f} accepted"
+    )
+
+
+def _children(state: StateTree, parent: int) -> list[int]:
+    candidates = state.candidates
+    found = [node for node, above in enumerate(candidates.parents) if above == parent]
+    return sorted(found, key=lambda node: candidates.paths[node])
+
+
+def _branches(state: StateTree, parent: int, indent: str) -> Iterator[str]:
+    """The lines of all nodes below `parent`."""
+    children = _children(state, parent)
+    for node in children:
+        is_last = node == children[-1]
+        rank, reach = state.candidates.paths[node][-1] + 1, state.candidates.reach[node]
+        yield f"{indent}{'└' if is_last else '├'}── {rank} {reach:.1%} +{state.prompts[node]}"
+        yield from _branches(state, node, indent + ("    " if is_last else "│   "))
+
+
+def _draw(panel: Axes, state: StateTree) -> None:
+    candidates = state.candidates
+    across = _places(state)
+    depths = {ROOT: 0} | {node: len(path) for node, path in enumerate(candidates.paths)}
+    for node, parent in enumerate(candidates.parents):
+        panel.plot(
+            [across[parent], across[node]],
+            [-depths[parent], -depths[node]],
+            color="0.8",
+            linewidth=0.8,
+            zorder=1,
+        )
+    prompts = {ROOT: state.root_prompts} | dict(enumerate(state.prompts))
+    reach = {ROOT: 1.0} | dict(enumerate(candidates.reach))
+    for number in sorted(set(prompts.values())):
+        nodes = [node for node, own in prompts.items() if own == number]
+        panel.scatter(
+            [across[node] for node in nodes],
+            [-depths[node] for node in nodes],
+            s=[20 + 200 * reach[node] for node in nodes],
+            color=f"C{number}",
+            label=f"{number} prompt tokens",
+            zorder=2,
+        )
+    panel.set_axis_off()
+    panel.legend(loc="upper right", fontsize="small", frameon=False, markerscale=0.5)
+
+
+def _places(state: StateTree) -> dict[int, float]:
+    """Where each node and ROOT stand from left to right: leaves side by side, others above the
+    middle of their children."""
+    places: dict[int, float] = {}
+    leaves = count()
+
+    def put(node: int) -> float:
+        below = [put(child) for child in _children(state, node)]
+        places[node] = (below[0] + below[-1]) / 2 if below else float(next(leaves))
+        return places[node]
+
+    put(ROOT)
+    return places

@@ -1,0 +1,139 @@
+"""The dynamic sparse tree that gains most: for a number of rows, and for a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline.planning.acceptance import AcceptanceTable
+from paceline.planning.candidate_tree import CandidateTree, likeliest
+from paceline.planning.cost_curve import CostCurve
+from paceline.planning.dynamic_tree import DynamicTree, StateTree, Vector, allocate_prompts
+
+__all__ = ["FittedTree", "build_tree", "fastest", "survey_widths"]
+
+_ROUNDS = 50  # a handful are needed; see `build_tree`
+_GAIN = 1e-12
+
+
+@dataclass(frozen=True)
+class FittedTree:
+    """What there is to gain with passes of a certain width.
+
+    width: most rows of a pass, all counted: the root, guesses, and the prompt tokens of both.
+    milliseconds: expected time of a pass.
+    speedup: over plain decoding, see `DynamicTree.speedup`.
+    """
+
+    width: int
+    tree: DynamicTree
+    milliseconds: float
+    speedup: float
+
+
+def build_tree(table: AcceptanceTable, size: int, floor: int = 1) -> DynamicTree:
+    """The tree that gains most tokens per pass, with at most `size` guesses and prompt tokens.
+
+    table: one row per prompt token.
+    size: as the paper counts, without the root and the m prompt tokens behind it, so that a pass
+    is up to size + 1 + m rows wide.
+    floor: the least number of prompt tokens behind a guess. With 0 there are more guesses, and now
+    and then a round without any; that gains a little where `size` is small.
+
+    Of every state's tree only the number of guesses is to be chosen: these are the likeliest ones,
+    and the rest of the rows goes to prompt tokens by `allocate_prompts`. Where the paper (5.6.3)
+    tries all combinations of these numbers, each state here chooses for itself, by the tokens of
+    this round and the `worth` of the states it leads to; the choices change the worth, and so on
+    until nothing gains any more (policy iteration, Howard 1960). That takes any m, no more than a
+    few rounds, and finds the trees of the exhaustive search.
+
+    Raises ValueError for a size below 1 + floor, or a floor out of range.
+    """
+    most = table.distances
+    if not 0 <= floor <= most:
+        raise ValueError(f"floor must be between 0 and the {most} prompt tokens, got {floor}")
+    if size < 1 + floor:
+        raise ValueError(f"a tree needs room for a guess and its prompt tokens, got {size}")
+    choices = [_choices(table, depth, size, floor) for depth in range(most + 1)]
+    # The first allocation is the paper's: a state is worth what is accepted in it.
+    worth = np.array([trees[0].expected for trees in choices])
+    best = DynamicTree(tuple(_state(trees[0], worth, size, floor) for trees in choices))
+    for _ in range(_ROUNDS):
+        states = tuple(
+            _improved(state, trees, best.worth, size, floor)
+            for state, trees in zip(best.states, choices)
+        )
+        if states == best.states:
+            break
+        best = DynamicTree(states)
+    return best
+
+
+def survey_widths(
+    table: AcceptanceTable,
+    curve: CostCurve,
+    widths: Sequence[int] = (),
+    *,
+    context: int | None = None,
+    floor: int = 1,
+) -> list[FittedTree]:
+    """The fastest tree for every width, and what it promises on this machine (PPD, section 5.6.3).
+
+    widths: most rows of a pass; by default those that the curve has measured.
+    context: tokens in the cache, see `CostCurve.cost`.
+
+    Not all prompt tokens need be used: in a narrow pass three behind the root leave too little
+    room for guesses. Widths without room for a tree are left out.
+    """
+    found = []
+    for width in widths or curve.widths:
+        trees = [
+            build_tree(table.up_to(used), width - 1 - used, floor)
+            for used in range(max(1, floor), table.distances + 1)
+            if width - 1 - used >= 1 + floor
+        ]
+        fitted = [
+            FittedTree(width, tree, tree.milliseconds(curve, context), tree.speedup(curve, context))
+            for tree in trees
+        ]
+        if fitted:
+            found.append(max(fitted, key=_speedup))
+    return found
+
+
+def fastest(survey: Sequence[FittedTree]) -> FittedTree | None:
+    """The width with the largest speed-up, or None where plain decoding is as fast as any."""
+    best = max(survey, key=_speedup, default=None)
+    return best if best is not None and best.speedup > 1 else None
+
+
+def _speedup(fitted: FittedTree) -> float:
+    return fitted.speedup
+
+
+def _choices(table: AcceptanceTable, depth: int, size: int, floor: int) -> list[CandidateTree]:
+    """The trees of a state: from as many guesses as can all have every prompt token, below which
+    rows would be left over, to as many as can all have the least."""
+    most = size // (1 + floor)
+    whole = likeliest(table, depth, most)
+    fewest = max(1, size // (1 + table.distances))
+    return [whole.first(count) for count in range(min(fewest, len(whole)), len(whole) + 1)]
+
+
+def _improved(
+    state: StateTree, choices: Sequence[CandidateTree], worth: Vector, size: int, floor: int
+) -> StateTree:
+    """The best of the choices, or the state as it is where none of them gains more."""
+
+    def value(state: StateTree) -> float:
+        return state.candidates.expected + float(state.next_states @ worth)
+
+    best = max((_state(tree, worth, size, floor) for tree in choices), key=value)
+    return best if value(best) > value(state) + _GAIN else state
+
+
+def _state(candidates: CandidateTree, worth: Vector, size: int, floor: int) -> StateTree:
+    prompts = allocate_prompts(candidates.last, worth, size - len(candidates), floor)
+    return StateTree(candidates, prompts, len(worth) - 1)

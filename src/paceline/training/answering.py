@@ -1,0 +1,179 @@
+"""The target answers batches of prompts, through the one loop."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from paceline.drafters import make_drafter
+from paceline.errors import UsageError
+from paceline.loop import Generation, decode
+from paceline.options import Options
+from paceline.prompts import PromptRecord
+from paceline.session import Message, Session
+from paceline.stopping import Stopping
+from paceline.training.shard import Answer
+
+__all__ = ["Answers", "Asking", "answer_batch"]
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How prompts are asked.
+
+    seed: decides on the order of the prompts and on what is drawn.
+    temperature: 0 is greedy.
+    max_new_tokens: of an answer.
+    method: the drafter, and budget its most nodes per round, None for the session's; they change
+    no token.
+    batch: conversations that are answered together.
+    longest_prompt: most tokens of a prompt, chat template and earlier turns included; longer ones
+    are left out.
+
+    Raises UsageError for a number out of range or an unknown method.
+    """
+
+    seed: int = 0
+    temperature: float = 0.0
+    max_new_tokens: int = 256
+    method: str = "anpd"
+    budget: int | None = None
+    batch: int = 8
+    longest_prompt: int = 1024
+
+    def __post_init__(self) -> None:
+        if min(self.batch, self.longest_prompt) < 1:
+            raise UsageError(
+                "the batch and the longest prompt must be at least 1, got "
+                f"{self.batch} and {self.longest_prompt}"
+            )
+        make_drafter(self.method)
+        self.options(self.seed)
+
+    def options(self, seed: int) -> Options:
+        """The same as options of one generation."""
+        return Options(
+            max_new_tokens=self.max_new_tokens,
+            temperature=self.temperature,
+            seed=seed,
+            budget=self.budget,
+        )
+
+
+@dataclass
+class Answers:
+    """What came of some conversations: answers in the order of the prompts, turn by turn, and how
+    many prompts were too long."""
+
+    answers: list[Answer] = field(default_factory=list)
+    skipped: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """New tokens."""
+        return sum(len(answer.tokens) for answer in self.answers)
+
+    def add(self, more: Answers) -> None:
+        """Append those of the next conversations."""
+        self.answers += more.answers
+        self.skipped += more.skipped
+
+
+@dataclass
+class _Conversation:
+    """One prompt of the order, at one of its turns."""
+
+    number: int
+    record: PromptRecord
+    turns: tuple[str, ...]
+    raw: bool
+    messages: list[Message] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+
+
+def answer_batch(
+    session: Session,
+    first: int,
+    records: Sequence[PromptRecord],
+    asking: Asking,
+    on_tokens: Callable[[int], None] = lambda count: None,
+) -> Answers:
+    """Answer the prompts together, turn by turn; the target's own answers stand in between.
+
+    first: the number of the first prompt in the order of all: together with the seed it decides on
+    what is drawn, so that nothing depends on what was answered before.
+    on_tokens: hears of new tokens as they come.
+
+    Raises UsageError for a prompt that is no text, or holds tokens of another model.
+    """
+    conversations = [_begin(session, first + place, record) for place, record in enumerate(records)]
+    # Nothing of the batch before stays in the cache: a prefix that was read in another pass may
+    # differ in its last bits, and after an interruption there would be none.
+    session.target.sync([[0]] * len(conversations))
+    budget = session.budget_of(asking.options(asking.seed))
+    found, active = Answers(), conversations
+    while active:
+        asked = [(one, _prompt(session, one)) for one in active]
+        fitting = [(one, ids) for one, ids in asked if len(ids) <= _room(session, asking)]
+        found.skipped += len(asked) - len(fitting)
+        generations = [_generation(session, one, ids, asking) for one, ids in fitting]
+        for round in decode(session.target, generations, budget):
+            on_tokens(len(round.path.tokens))
+        for (one, _), generation in zip(fitting, generations):
+            _take(session, one, generation)
+        active = [one for one, _ in fitting if len(one.answers) < len(one.turns)]
+    found.answers = [answer for one in conversations for answer in one.answers]
+    return found
+
+
+def _begin(session: Session, number: int, record: PromptRecord) -> _Conversation:
+    # Without a chat template the turns are one text to continue.
+    raw = record.raw or not session.tokenizer.chat_template
+    turns = ("\n\n".join(record.turns),) if raw else record.turns
+    return _Conversation(number, record, turns, raw)
+
+
+def _prompt(session: Session, one: _Conversation) -> list[int]:
+    text = one.turns[len(one.answers)]
+    if one.raw:
+        return session.encode(text)
+    one.messages.append({"role": "user", "content": text})
+    return session.encode(one.messages)
+
+
+def _room(session: Session, asking: Asking) -> int:
+    """Most tokens of a prompt."""
+    context = session.target.max_context
+    return asking.longest_prompt if context is None else min(asking.longest_prompt, context - 1)
+
+
+def _generation(session: Session, one: _Conversation, ids: list[int], asking: Asking) -> Generation:
+    # Noise depends on seed and position alone: with one seed all answers would draw alike.
+    name = f"{asking.seed} {one.number} {len(one.answers)}"
+    seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+    return Generation(
+        ids,
+        make_drafter(asking.method),
+        Stopping(asking.max_new_tokens, session.eos_ids),
+        asking.options(seed).sampler(),
+        session.encode_references(one.record.references),
+    )
+
+
+def _take(session: Session, one: _Conversation, generation: Generation) -> None:
+    record, tokens = one.record, generation.output
+    turn = f"#{len(one.answers) + 1}" if len(one.turns) > 1 else ""
+    one.answers.append(
+        Answer(
+            id=record.id + turn,
+            task=record.task,
+            licence=record.licence,
+            source=record.source,
+            prompt=list(generation.prompt),
+            tokens=tokens,
+            finish_reason=generation.stopping.reason or "interrupted",
+        )
+    )
+    text = session.tokenizer.decode(tokens, skip_special_tokens=True)
+    one.messages.append({"role": "assistant", "content": text})

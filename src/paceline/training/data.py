@@ -1,0 +1,63 @@
+"""Training data as it is read: checked shard by shard, when it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from paceline.errors import UsageError
+from paceline.training.manifest import load_manifest
+from paceline.training.shard import Answer, unpack
+
+__all__ = ["TrainingData"]
+
+
+class TrainingData:
+    """The answers in a folder that `paceline train data` has filled.
+
+    fingerprint: of the model that the data is for; data of another one is refused. None: any.
+    unfinished: whether data of an interrupted run will do, as far as it goes.
+
+    Iterating gives all answers in order; `len` counts them. A shard is read, and its sha256
+    checked, when it is come to.
+
+    Raises UsageError where there is no data, its manifest is damaged, it was made by another
+    model, or is unfinished; and, while reading, naming a shard that is damaged.
+    """
+
+    def __init__(
+        self, folder: Path, fingerprint: str | None = None, *, unfinished: bool = False
+    ) -> None:
+        manifest = load_manifest(folder)
+        if manifest is None:
+            raise UsageError(f"{folder} holds no training data: 'paceline train data' makes some")
+        made_by = manifest.run.get("model")
+        if fingerprint is not None and made_by != fingerprint:
+            raise UsageError(
+                f"the data in {folder} was made by the model {made_by}, not by {fingerprint}: a "
+                "drafter learns from the answers of its own target"
+            )
+        if not (manifest.complete or unfinished):
+            raise UsageError(
+                f"the data in {folder} is unfinished, {manifest.tokens} of {manifest.wanted} tokens:"
+                " repeat its command to go on"
+            )
+        self.folder = folder
+        self.manifest = manifest
+
+    def __len__(self) -> int:
+        return self.manifest.answers
+
+    def __iter__(self) -> Iterator[Answer]:
+        for number in range(self.shards):
+            yield from self.read(number)
+
+    @property
+    def shards(self) -> int:
+        """How many there are."""
+        return len(self.manifest.shards)
+
+    def read(self, number: int) -> list[Answer]:
+        """The answers of one shard, 0 <= number < shards."""
+        shard = self.manifest.shards[number]
+        return unpack(self.folder / shard.name, shard.sha256)

@@ -1,0 +1,82 @@
+"""In which order prompts are asked: all files at once, each in proportion to its size."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import UsageError
+from paceline.models.cache import hash_file
+from paceline.prompts import PromptRecord, read_prompts
+
+__all__ = ["PromptFile", "interleave", "read_prompt_files"]
+
+
+@dataclass(frozen=True)
+class PromptFile:
+    """A file of prompts; records that name no licence or source have those of the file."""
+
+    path: Path
+    sha256: str
+    licence: str
+    records: tuple[PromptRecord, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """What a manifest says about it: not where it lies, so that it may be moved."""
+        return {
+            "name": self.path.name,
+            "sha256": self.sha256,
+            "records": len(self.records),
+            "licence": self.licence,
+        }
+
+
+def read_prompt_files(paths: Sequence[Path], licences: Sequence[str] = ()) -> list[PromptFile]:
+    """Read files of prompts.
+
+    licences: none, one for all files, or one for each.
+
+    Raises UsageError for another number of licences, no files, a file that is named twice, cannot
+    be read or is malformed.
+    """
+    if not paths:
+        raise UsageError("there is nothing to ask: name at least one file of prompts")
+    if len(licences) not in (0, 1, len(paths)):
+        raise UsageError(
+            f"{len(licences)} licences for {len(paths)} files of prompts: give one for all, or one "
+            "for each in the same order"
+        )
+    each = list(licences) if len(licences) == len(paths) else [*licences, ""][:1] * len(paths)
+    files = [_read(path, licence) for path, licence in zip(paths, each)]
+    twice = [file for file in files if [other.sha256 for other in files].count(file.sha256) > 1]
+    if twice:
+        raise UsageError(f"{twice[0].path} is there twice: name every file of prompts once")
+    return files
+
+
+def interleave(files: Sequence[PromptFile], seed: int) -> list[PromptRecord]:
+    """All records. Every beginning of the list holds of each file about the same share, in an
+    order of its own that depends on `seed` alone."""
+    placed = []
+    for number, file in enumerate(files):
+        order = sorted(range(len(file.records)), key=lambda place: _shuffled(seed, place))
+        for rank, place in enumerate(order):
+            share = (rank + 0.5) / len(order)
+            placed.append((share, number, file.records[place]))
+    return [record for _, _, record in sorted(placed, key=lambda entry: entry[:2])]
+
+
+def _shuffled(seed: int, place: int) -> bytes:
+    # A hash and no generator of random numbers: the order is to be the same in all versions.
+    return hashlib.blake2b(f"{seed} {place}".encode(), digest_size=16).digest()
+
+
+def _read(path: Path, licence: str) -> PromptFile:
+    records = tuple(
+        replace(record, licence=record.licence or licence, source=record.source or path.name)
+        for record in read_prompts(path)
+    )
+    return PromptFile(path, hash_file(path), licence, records)

@@ -1,0 +1,169 @@
+"""Training data out of the target itself: its own answers to prompts (PPD, section 4.3.2).
+
+The data is a folder of shards and a manifest. A shard covers a fixed stretch of the prompts, in an
+order that the seed decides on, and its bytes depend on nothing else: a process that is killed at
+any moment leaves whole shards, and the next one goes on to the same data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from paceline.errors import UsageError
+from paceline.models.cache import hash_file
+from paceline.prompts import PromptRecord
+from paceline.session import Session
+from paceline.training.answering import Answers, Asking, answer_batch
+from paceline.training.manifest import Manifest, Shard, load_manifest
+from paceline.training.order import PromptFile, interleave
+from paceline.training.shard import pack, write_file
+
+__all__ = ["SHARD_PROMPTS", "make_data"]
+
+SHARD_PROMPTS = 64
+"""Prompts that a shard covers; a conversation is one of them."""
+
+
+def make_data(
+    session: Session,
+    files: Sequence[PromptFile],
+    tokens: int,
+    folder: Path,
+    asking: Asking,
+    about: dict[str, Any] | None = None,
+    on_tokens: Callable[[int], None] = lambda count: None,
+) -> Manifest:
+    """Let the target answer prompts until there are `tokens` new tokens, and keep the answers.
+
+    files: are asked in turns, see `interleave`; after the last prompt it ends with fewer tokens.
+    folder: new, or with data of the same run, which is gone on with. More tokens may be asked for
+    than before; shards that are damaged or missing are made again.
+    about: command, machine, versions: for readers of the manifest.
+    on_tokens: hears of new tokens as they come, and of those that are there already.
+
+    The last shard ends with the batch that brings the last token asked for: answers are whole, and
+    there may be some tokens more.
+
+    Raises UsageError for a number below 1, and for a folder with other data, that cannot be
+    written, or that another process is writing to.
+    """
+    if tokens < 1:
+        raise UsageError(f"tokens must be at least 1, got {tokens}")
+    records = interleave(files, asking.seed)
+    run = _run(session, files, asking)
+    with _held(folder):
+        manifest = load_manifest(folder) or Manifest(run, {}, tokens)
+        _check_same_run(folder, manifest.run, run)
+        manifest.about, manifest.wanted, manifest.complete = about or {}, tokens, False
+        _Work(session, records, folder, asking, manifest, on_tokens).do()
+    return manifest
+
+
+@dataclass
+class _Work:
+    """A run, to its end; see `make_data`."""
+
+    session: Session
+    records: Sequence[PromptRecord]
+    folder: Path
+    asking: Asking
+    manifest: Manifest
+    on_tokens: Callable[[int], None]
+
+    def do(self) -> None:
+        """Keep or make one shard after the other until there are enough tokens."""
+        shards, missing = self.manifest.shards, self.manifest.wanted
+        self.manifest.save(self.folder)
+        for number, first in enumerate(range(0, len(self.records), SHARD_PROMPTS)):
+            if missing <= 0:
+                break
+            stretch = self.records[first : first + SHARD_PROMPTS]
+            if number < len(shards) and self._can_stay(shards[number], len(stretch), missing):
+                self.on_tokens(shards[number].tokens)
+            else:
+                shards[number : number + 1] = [self._make(number, stretch, missing)]
+                self.manifest.save(self.folder)
+            missing -= shards[number].tokens
+        self.manifest.complete = True
+        self.manifest.save(self.folder)
+
+    def _can_stay(self, shard: Shard, prompts: int, missing: int) -> bool:
+        """Whether a shard is undamaged and, where it ended early, still the last one."""
+        if shard.prompts < prompts and shard.tokens < missing:
+            return False
+        try:
+            return hash_file(self.folder / shard.name) == shard.sha256
+        except OSError:
+            return False
+
+    def _make(self, number: int, records: Sequence[PromptRecord], missing: int) -> Shard:
+        """Answer the prompts of a shard, batch by batch, until `missing` tokens have come."""
+        found, asked = Answers(), 0
+        while asked < len(records) and found.tokens < missing:
+            batch = records[asked : asked + self.asking.batch]
+            first = number * SHARD_PROMPTS + asked
+            found.add(answer_batch(self.session, first, batch, self.asking, self.on_tokens))
+            asked += len(batch)
+        name, content = f"shard-{number:05d}.jsonl.gz", pack(found.answers)
+        write_file(self.folder / name, content)
+        licences = Counter(answer.licence or "unknown" for answer in found.answers)
+        return Shard(
+            name=name,
+            sha256=hashlib.sha256(content).hexdigest(),
+            prompts=asked,
+            answers=len(found.answers),
+            tokens=found.tokens,
+            skipped=found.skipped,
+            licences=dict(sorted(licences.items())),
+        )
+
+
+def _run(session: Session, files: Sequence[PromptFile], asking: Asking) -> dict[str, Any]:
+    """What the bytes of the shards depend on, besides machine and versions."""
+    model = getattr(session.target, "model", None)
+    return {
+        "model": session.fingerprint,
+        "dtype": str(getattr(model, "dtype", "unknown")).removeprefix("torch."),
+        "weights": getattr(session.target, "weights", "native"),
+        "prompts": [file.as_json() for file in files],
+        **asdict(asking),
+        "budget": session.budget_of(asking.options(asking.seed)),
+        "shard_prompts": SHARD_PROMPTS,
+    }
+
+
+def _check_same_run(folder: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    for name in {**wanted, **found}:
+        one, other = found.get(name), wanted.get(name)
+        if one != other:
+            what = (
+                f"other {name}" if name == "prompts" else f"another {name} ({one!r}, not {other!r})"
+            )
+            raise UsageError(
+                f"{folder} holds data made with {what}: repeat its command, or choose another folder"
+            )
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Create a folder and keep other processes away from it, until this one ends in any way."""
+    lock = FileLock(folder / ".lock")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise UsageError(
+            f"another process is writing to {folder}: wait until it is done"
+        ) from error
+    except OSError as error:
+        raise UsageError(f"cannot write to {folder}: {error.strerror}") from error
+    with lock:
+        yield

@@ -1,0 +1,89 @@
+"""Shards: files with some dozens of answers, the same bytes whenever they are made."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import zlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from paceline.errors import UsageError
+
+__all__ = ["Answer", "pack", "unpack", "write_file"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the target said, and to what.
+
+    id, task, licence, source: of the prompt; the turns of a conversation are "ID#1", "ID#2", …
+    prompt: token ids, chat template included; in a conversation all that was said before.
+    tokens: the target's own, the one that ended the text included.
+    finish_reason: "eos", or "length" where the answer goes on.
+    """
+
+    id: str
+    task: str
+    licence: str
+    source: str
+    prompt: list[int]
+    tokens: list[int]
+    finish_reason: str
+
+
+def pack(answers: Sequence[Answer]) -> bytes:
+    """The content of a shard: JSON records in lines, gzip."""
+    lines = [
+        json.dumps(asdict(answer), ensure_ascii=False, separators=(",", ":")) for answer in answers
+    ]
+    buffer = io.BytesIO()
+    # Without the time and the name that gzip notes otherwise.
+    with gzip.GzipFile(filename="", mode="wb", fileobj=buffer, mtime=0) as file:
+        file.write("".join(f"{line}\n" for line in lines).encode())
+    return buffer.getvalue()
+
+
+def unpack(path: Path, sha256: str) -> list[Answer]:
+    """The answers of a shard; raises UsageError, naming it, where its bytes are not those that
+    were written."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"cannot read the shard {path}: {error.strerror}; repeating its 'paceline train data' "
+            "makes it again"
+        ) from error
+    try:
+        if hashlib.sha256(content).hexdigest() != sha256:
+            raise ValueError("its sha256 is another one")
+        # Not `splitlines`, which also splits at characters that a JSON text may hold.
+        lines = gzip.decompress(content).decode().split("\n")
+        return [Answer(**json.loads(line)) for line in lines[:-1]]
+    except (ValueError, TypeError, EOFError, OSError, zlib.error) as error:
+        raise UsageError(
+            f"the shard {path} is damaged ({error}): repeating its 'paceline train data' makes it "
+            "again"
+        ) from error
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file so that it is there whole or not at all, whenever the process is killed.
+
+    Raises UsageError where that is not possible.
+    """
+    draft = path.with_name(f".{path.name}.tmp")
+    try:
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {path}: {error.strerror}; repeat the command to go on with what is there"
+        ) from error

@@ -1,0 +1,49 @@
+"""Trees as text and as figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.planning.tables import VICUNA
+
+from paceline.errors import UsageError
+from paceline.planning import tree_picture
+from paceline.planning.acceptance import AcceptanceTable
+from paceline.planning.tree_picture import tree_figure, tree_text
+from paceline.planning.tree_search import build_tree
+
+
+def test_the_example_of_the_docstring() -> None:
+    text = tree_text(build_tree(AcceptanceTable(((0.5, 0.25),)), 4))
+    assert text.splitlines() == [
+        "state 1, 100% of the rounds: 2 guesses, 2 prompt tokens, 6 rows, 0.75 accepted",
+        "root +1",
+        "├── 1 50.0% +1",
+        "└── 2 25.0% +1",
+    ]
+
+
+def test_states_come_by_frequency_and_nodes_below_their_parents() -> None:
+    blocks = tree_text(build_tree(VICUNA, 20)).split("\n\n")
+    assert [block[:7] for block in blocks] == ["state 2", "state 3", "state 1"]
+    assert blocks[0].splitlines()[1:5] == [
+        "root +3",
+        "├── 1 48.3% +2",
+        "│   ├── 1 12.7% +2",
+        "│   ├── 2 7.0% +1",
+    ]
+
+
+def test_a_figure_has_a_panel_for_every_state_that_occurs(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    figure = tree_figure(build_tree(VICUNA, 105))
+    assert len(figure.axes) == 2
+    figure.savefig(tmp_path / "tree.svg")
+    assert (tmp_path / "tree.svg").stat().st_size > 1000
+
+
+def test_a_figure_needs_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree_picture, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="plots need matplotlib"):
+        tree_figure(build_tree(VICUNA, 20))
