@@ -84,12 +84,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("", {}, "unknown method '': use one of plain, anpd, llma, pld"),
     ("adnp", {}, "unknown method 'adnp' (did you mean anpd?): use one of plain, anpd, llma, pld"),
     ("medusa9", {}, "unknown method 'medusa9': use one of plain, anpd, llma, pld"),
-    ("anpd:m=5", {}, "method anpd has no setting 'm'; it has: n, k, branches, persist"),
+    ("anpd:m=5", {}, "method anpd has no setting 'm'; it has: n, k, branches, persist, levels"),
     (
         "anpd:branch=2",
         {},
         "method anpd has no setting 'branch' (did you mean branches?); "
-        "it has: n, k, branches, persist",
+        "it has: n, k, branches, persist, levels",
     ),
     ("plain:n=3", {}, "method plain has no setting 'n'; it has: none"),
     ("pld", {"self": 1}, "method pld has no setting 'self'; it has: n, k"),

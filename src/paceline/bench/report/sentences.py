@@ -136,21 +136,26 @@ def _tasks(run: Run, name: str) -> list[str]:
     ):
         such = [task for task in found if words.tone(found[task]) == tone]
         if such:
-            every = f"on all {len(found)} tasks"
-            some = f"on {len(such)} of {len(found)} tasks: {', '.join(such)}"
-            few = [task for task in such if found[task].texts < _FEW_TEXTS]
-            sentences.append(
-                f"{judgement} {every if len(such) == len(found) else some}{_on_few(few, such)}."
-            )
+            few = sum(found[task].texts < _FEW_TEXTS for task in such)
+            sentences.append(f"{judgement} {_on_tasks(such, list(found))}{_on_few(few, such)}.")
     return sentences
 
 
-def _on_few(few: Sequence[str], such: Sequence[str]) -> str:
-    """How many texts a judgement on tasks rests on, where they are few."""
+def _on_tasks(such: Sequence[str], every: Sequence[str]) -> str:
+    others = [task for task in every if task not in such]
+    if not others:
+        return f"on all {len(every)} tasks"
+    start = f"on {len(such)} of {len(every)} tasks"
+    if 3 * len(others) < len(such):
+        return f"{start}, all but {', '.join(others)}"
+    return f"{start}: {', '.join(such)}"
+
+
+def _on_few(few: int, such: Sequence[str]) -> str:
+    """On how few texts a judgement on tasks rests."""
     if not few:
         return ""
-    every = "each " if len(few) > 1 else ""
-    which = every if len(few) == len(such) else f"{', '.join(few)} "
+    which = f"{few} of them " if few < len(such) else "each " if few > 1 else ""
     return f" ({which}on fewer than {_FEW_TEXTS} texts)"
 
 
