@@ -60,7 +60,7 @@ def _basis(model: str, run: dict[str, Any], summary: Summary) -> str:
     return (
         f"{model}: {overall.texts} texts of {len(summary.groups)} tasks, float32, "
         f"{machine['processor']}, {machine['threads']} threads, at most "
-        f"{options['max_new_tokens']} new tokens, greedy, {run['repeats']} trials each in turns, "
+        f"{options['max_new_tokens']} new tokens, greedy, trials of each in turns: {run['repeats']}, "
         f"{overall.looping} texts loop."
     )
 
@@ -105,6 +105,8 @@ def trace_table() -> str:
 
 def cell(kind: str, model: str, group: str, method: str) -> MethodSummary | None:
     """One method on one task; None where it was not run."""
+    if not (FOLDER / f"{kind}-{model}.jsonl").exists():
+        return None
     _, summary = found(kind, model)
     return next((each.methods.get(method) for each in summary.groups if each.name == group), None)
 

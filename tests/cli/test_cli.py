@@ -283,7 +283,15 @@ def test_a_failed_command_leaves_no_result_file(command: Command, tmp_path: Path
 COMMANDS = (
     *("", "generate", "chat", "compare", "store", "store info", "store clear"),
     *("models", "models list", "models pull", "models path", "models remove", "models gguf"),
-    *("tune", "bench", "bench run", "bench simulate", "bench ablate", "bench report", "bench fetch"),
+    *(
+        "tune",
+        "bench",
+        "bench run",
+        "bench simulate",
+        "bench ablate",
+        "bench report",
+        "bench fetch",
+    ),
     *("train", "train data"),
 )
 
