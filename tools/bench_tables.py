@@ -60,9 +60,13 @@ def _basis(model: str, run: dict[str, Any], summary: Summary) -> str:
     return (
         f"{model}: {overall.texts} texts of {len(summary.groups)} tasks, float32, "
         f"{machine['processor']}, {machine['threads']} threads, at most "
-        f"{options['max_new_tokens']} new tokens, greedy, trials of each in turns: {run['repeats']}, "
+        f"{options['max_new_tokens']} new tokens, greedy, each {_times(run['repeats'])}, in turns; "
         f"{overall.looping} texts loop."
     )
+
+
+def _times(repeats: int) -> str:
+    return "once" if repeats == 1 else f"{repeats} times"
 
 
 def task_table(model: str) -> str:
@@ -121,7 +125,8 @@ def beside(papers: Sequence[Sequence[str]], ours: dict[str, tuple[str, str, str,
             rows.append(
                 [
                     label,
-                    f"{summary.speedup:.2f}x ({low:.2f} to {high:.2f})",
+                    f"{summary.speedup:.2f}x"
+                    + (f" ({low:.2f} to {high:.2f})" if summary.texts > 1 else ""),
                     "-" if summary.decode_speedup is None else f"{summary.decode_speedup:.2f}x",
                     f"{summary.stats.mean_acceptance_length:.2f}",
                     f"{summary.stats.draft_acceptance_rate:.0%}",
