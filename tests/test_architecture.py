@@ -26,7 +26,8 @@ CORE = {
 }
 # What a room may import of paceline, besides itself.
 ALLOWED = {
-    "drafters": CORE,
+    # Trained drafters shape their trees by what their guesses are worth.
+    "drafters": CORE | {"planning"},
     "targets": CORE,
     "models": {"errors"},
     "references": {"errors"},
