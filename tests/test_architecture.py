@@ -33,7 +33,8 @@ ALLOWED = {
     "references": {"errors"},
     # Its curves are kept in the cache folder, under what the machine calls itself.
     "planning": CORE | {"machine", "models"},
-    "training": CORE | {"drafters", "models", "options", "prompts", "session"},
+    "training": CORE
+    | {"drafters", "models", "options", "planning", "prompts", "session", "targets"},
 }
 BACK_ENDS = {"transformers", "tokenizers", "huggingface_hub", "accelerate", "gguf", "safetensors"}
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-__all__ = ["describe_machine", "describe_versions"]
+__all__ = ["describe_machine", "describe_run", "describe_versions"]
 
 
 def describe_machine(target: Any) -> dict[str, Any]:
@@ -23,6 +25,16 @@ def describe_machine(target: Any) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if on_gpu else str(device),
         "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def describe_run(target: Any = None) -> dict[str, Any]:
+    """How a result came about: command, machine and versions, ready for `json.dumps`."""
+    return {
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "machine": describe_machine(target),
+        "versions": describe_versions(),
+        "python": platform.python_version(),
     }
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import platform
-import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -163,14 +161,11 @@ def request_options(**options: Any) -> dict[str, Any]:
 
 def circumstances(session: Session, model: str) -> dict[str, Any]:
     """What a result file says about how it came about, ready for `json.dumps`."""
-    from paceline.machine import describe_machine, describe_versions
+    from paceline.machine import describe_run
 
     preparation = getattr(session.target, "preparation", None)
     return {
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "machine": describe_machine(session.target),
-        "versions": describe_versions(),
-        "python": platform.python_version(),
+        **describe_run(session.target),
         "model": {"name": model, "fingerprint": session.fingerprint},
         "graphs": getattr(session.target, "graphs", None),
         "preparation": None if preparation is None else preparation.as_json(),

@@ -21,10 +21,14 @@ from safetensors.torch import load_file, save_file
 from paceline.errors import ModelError
 from paceline.planning.acceptance import AcceptanceTable
 
-__all__ = ["BaseModel", "Mask", "PromptConfig", "PromptTokens"]
+__all__ = ["BaseModel", "Head", "Mask", "PromptConfig", "PromptTokens"]
 
 Mask = Literal["ensemble", "decoder", "encoder"]
 """Which embeddings see which, where a prompt token has several (PPD, section 4.4.3)."""
+
+Head = Literal["shared", "small", "full"]
+"""What turns the states of prompt tokens into scores (PPD, section 4.4.2): the model's own output
+head; that one behind a trained residual block as in Medusa's heads; or a trained copy of it."""
 
 _FORMAT = 1
 _KIND = "prompt tokens"
@@ -58,7 +62,7 @@ class PromptConfig:
     mask: which of them see which.
     learned_weights: their logits are weighted by trained numbers instead of averaged (4.4.4).
     prefix_tokens: trained keys and values per layer that each prompt token alone sees (4.4.1).
-    custom_head: prompt tokens have an output head of their own (4.4.2).
+    head: the output head of prompt tokens (4.4.2).
     exits: the states of so many last layers are averaged for the guess (4.4.5).
 
     Raises ModelError for a number out of range.
@@ -69,7 +73,7 @@ class PromptConfig:
     mask: Mask = "ensemble"
     learned_weights: bool = False
     prefix_tokens: int = 0
-    custom_head: bool = False
+    head: Head = "shared"
     exits: int = 1
 
     def __post_init__(self) -> None:
@@ -78,15 +82,17 @@ class PromptConfig:
                 raise ModelError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.prefix_tokens < 0:
             raise ModelError(f"prefix_tokens must not be negative, got {self.prefix_tokens}")
-        if self.mask not in get_args(Mask):
-            raise ModelError(f"mask must be one of {', '.join(get_args(Mask))}, got {self.mask!r}")
+        for name, known in (("mask", get_args(Mask)), ("head", get_args(Head))):
+            if getattr(self, name) not in known:
+                found = getattr(self, name)
+                raise ModelError(f"{name} must be one of {', '.join(known)}, got {found!r}")
 
     @property
     def is_plain(self) -> bool:
         """Whether nothing but embeddings is trained, each group on its own: what can be decoded
         with as nodes of a tree. The other extensions are there to be studied."""
         return (self.mask == "ensemble" or self.epts == 1) and not (
-            self.learned_weights or self.prefix_tokens or self.custom_head or self.exits > 1
+            self.learned_weights or self.prefix_tokens or self.head != "shared" or self.exits > 1
         )
 
 
@@ -96,8 +102,9 @@ class PromptTokens:
 
     tensors: "embeddings" [prompt_tokens, epts, hidden], in the model's own embedding space, and
     what the configuration asks for besides: "ept_weights" [prompt_tokens, epts], "prefix_keys" and
-    "prefix_values" [layers, prompt_tokens, prefix_tokens, KV heads, head size], "head" [vocabulary,
-    hidden].
+    "prefix_values" [layers, prompt_tokens, prefix_tokens, KV heads, head size], "head.weight" and
+    "head.bias" ([hidden, hidden] and [hidden] of the residual block, or [vocabulary, hidden] of the
+    whole head).
     acceptance: measured on texts that were not trained on; None where that was not done yet.
     record: how they were made, JSON values.
     """

@@ -143,7 +143,7 @@ class CausalLMTarget:
             len(pending) + len(tree) for pending, tree in zip(self._pending, trees, strict=True)
         ]
         passes = self._passes if self._recurs(max(needed), trees) else None
-        rows = padded_width(max(needed), self._min_rows, static=passes is not None)
+        rows = padded_width(max(needed), self._least_rows(len(trees)), static=passes is not None)
         layout = PassLayout(self._cache.lengths, self._pending, trees, rows)
         # Rows to read: from each text's root to its last node.
         wanted = [
@@ -224,12 +224,18 @@ class CausalLMTarget:
         alike = len(set(layout.cached)) == 1
         self._cache.direct(layout.cached[0] if alike else (inputs.texts, inputs.slots), slots)
         # The output head, too, costs as much for a few rows as for one.
-        rows = [*keep, *[keep[-1]] * (min(self._min_rows, layout.width) - len(keep))]
+        least = min(self._least_rows(len(layout.trees)), layout.width)
+        rows = [*keep, *[keep[-1]] * (least - len(keep))]
         index = torch.tensor(rows, device=self.device)
         tokens = self._tokens(layout.largest_token, inputs.tokens)
         if self._keeps_logits:
             return self._call(inputs, slots, **tokens, logits_to_keep=index)
         return self._call(inputs, slots, **tokens)[:, index]
+
+    def _least_rows(self, batch: int) -> int:
+        """Rows per text below which a pass of the batch is no cheaper: the products see the rows
+        of all texts as one block."""
+        return -(-self._min_rows // batch)
 
     def _static_forward(self, inputs: PassInputs, slots: int) -> torch.Tensor:
         """One pass over inputs that may change later; the logits of all its rows."""

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from paceline.errors import UsageError
 from paceline.models.cache import hash_file
 from paceline.prompts import PromptRecord
 from paceline.session import Session
 from paceline.training.answering import Answers, Asking, answer_batch
+from paceline.training.folder import check_same_run, held
 from paceline.training.manifest import Manifest, Shard, load_manifest
 from paceline.training.order import PromptFile, interleave
 from paceline.training.shard import pack, write_file
@@ -59,9 +57,9 @@ def make_data(
         raise UsageError(f"tokens must be at least 1, got {tokens}")
     records = interleave(files, asking.seed)
     run = _run(session, files, asking)
-    with _held(folder):
+    with held(folder):
         manifest = load_manifest(folder) or Manifest(run, {}, tokens)
-        _check_same_run(folder, manifest.run, run)
+        check_same_run(folder, manifest.run, run, "data made")
         manifest.about, manifest.wanted, manifest.complete = about or {}, tokens, False
         _Work(session, records, folder, asking, manifest, on_tokens).do()
     return manifest
@@ -138,32 +136,3 @@ def _run(session: Session, files: Sequence[PromptFile], asking: Asking) -> dict[
         "budget": session.budget_of(asking.options(asking.seed)),
         "shard_prompts": SHARD_PROMPTS,
     }
-
-
-def _check_same_run(folder: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
-    for name in {**wanted, **found}:
-        one, other = found.get(name), wanted.get(name)
-        if one != other:
-            what = (
-                f"other {name}" if name == "prompts" else f"another {name} ({one!r}, not {other!r})"
-            )
-            raise UsageError(
-                f"{folder} holds data made with {what}: repeat its command, or choose another folder"
-            )
-
-
-@contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Create a folder and keep other processes away from it, until this one ends in any way."""
-    lock = FileLock(folder / ".lock")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise UsageError(
-            f"another process is writing to {folder}: wait until it is done"
-        ) from error
-    except OSError as error:
-        raise UsageError(f"cannot write to {folder}: {error.strerror}") from error
-    with lock:
-        yield

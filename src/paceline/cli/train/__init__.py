@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from paceline.cli.train import data
+from paceline.cli.train import data, ppd
 
 __all__ = ["app"]
 
@@ -21,3 +21,4 @@ def _train() -> None:
 
 
 app.command("data")(data.data)
+app.command("ppd")(ppd.ppd)

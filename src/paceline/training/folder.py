@@ -1,0 +1,50 @@
+"""A folder that one process works in, and that it can go on with after it was killed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from paceline.errors import UsageError
+
+__all__ = ["check_same_run", "held"]
+
+
+def check_same_run(
+    folder: Path, found: Mapping[str, Any], wanted: Mapping[str, Any], what: str
+) -> None:
+    """Raises UsageError, naming the first difference, where a folder holds the work of another run.
+
+    what: it holds, for the message, e.g. "data made".
+    """
+    for name in {**wanted, **found}:
+        one, other = found.get(name), wanted.get(name)
+        if one != other:
+            difference = (
+                f"other {name}" if name == "prompts" else f"another {name} ({one!r}, not {other!r})"
+            )
+            raise UsageError(
+                f"{folder} holds {what} with {difference}: repeat its command, or choose another "
+                "folder"
+            )
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Create a folder and keep other processes away from it, until this one ends in any way."""
+    lock = FileLock(folder / ".lock")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise UsageError(
+            f"another process is writing to {folder}: wait until it is done"
+        ) from error
+    except OSError as error:
+        raise UsageError(f"cannot write to {folder}: {error.strerror}") from error
+    with lock:
+        yield

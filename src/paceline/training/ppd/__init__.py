@@ -1,0 +1,1 @@
+"""Training of prompt tokens for PPD (Parallel Prompt Decoding, chapter 4)."""

@@ -1,0 +1,97 @@
+"""Checkpoints of a training: the latest one is there whole, whenever the process is killed.
+
+`checkpoint.json` names the file with the tensors and its sha256, and is replaced after that file
+was written; what it does not name is left over from a kill and is removed with the next one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from paceline.errors import UsageError
+from paceline.training.shard import write_file
+
+__all__ = ["Checkpoint", "forget_checkpoint", "load_checkpoint", "save_checkpoint"]
+
+_INDEX = "checkpoint.json"
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """tensors and numbers: of the learner, see `Learner.state`. run: what was being trained. log:
+    losses so far."""
+
+    tensors: Mapping[str, torch.Tensor]
+    numbers: Mapping[str, Any]
+    run: Mapping[str, Any]
+    log: list[dict[str, Any]]
+
+
+def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
+    """Replace the latest checkpoint; raises UsageError where that is not possible."""
+    content = save({name: part.contiguous().cpu() for name, part in checkpoint.tensors.items()})
+    name = f"checkpoint-{checkpoint.numbers['step']:06d}.safetensors"
+    write_file(folder / name, content)
+    index = {
+        "format": _FORMAT,
+        "file": name,
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "numbers": dict(checkpoint.numbers),
+        "run": dict(checkpoint.run),
+        "log": checkpoint.log,
+    }
+    write_file(folder / _INDEX, (json.dumps(index, indent=2) + "\n").encode())
+    _remove(folder, keep=name)
+
+
+def load_checkpoint(folder: Path) -> Checkpoint | None:
+    """The latest checkpoint, None where there is none.
+
+    Raises UsageError, naming the file, where it is damaged.
+    """
+    path = folder / _INDEX
+    try:
+        index = json.loads(path.read_text(encoding="utf-8"))
+        if index["format"] != _FORMAT:
+            raise ValueError("it is of another format")
+        path = folder / index["file"]
+        content = path.read_bytes()
+        if hashlib.sha256(content).hexdigest() != index["sha256"]:
+            raise ValueError("its sha256 is another one")
+        return Checkpoint(load(content), dict(index["numbers"]), dict(index["run"]), index["log"])
+    except (FileNotFoundError, NotADirectoryError):
+        if path.name == _INDEX:
+            return None
+        raise UsageError(f"the checkpoint {path} is missing: {_advice(folder)}") from None
+    except OSError as error:
+        raise UsageError(f"cannot read the checkpoint {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise UsageError(
+            f"the checkpoint {path} is damaged ({error}): {_advice(folder)}"
+        ) from error
+
+
+def forget_checkpoint(folder: Path) -> None:
+    """Remove what is no longer needed."""
+    (folder / _INDEX).unlink(missing_ok=True)
+    _remove(folder, keep="")
+
+
+def _remove(folder: Path, keep: str) -> None:
+    for old in folder.glob("checkpoint-*.safetensors"):
+        if old.name != keep:
+            old.unlink(missing_ok=True)
+
+
+def _advice(folder: Path) -> str:
+    return f"delete {folder / _INDEX} to train from the beginning"

@@ -1,0 +1,128 @@
+"""Texts to learn from and texts that are held back, and where prompt tokens are put in."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from random import Random
+
+from paceline.errors import UsageError
+from paceline.training.shard import Answer
+
+__all__ = ["Assignment", "Example", "assignments", "choose_points", "examples", "split"]
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Texts that are read together, and where prompt tokens stand in each."""
+
+    texts: Sequence[Sequence[int]]
+    points: Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Example:
+    """One answer of the target behind its prompt.
+
+    tokens: both, at most so many as fit.
+    first: the first place where prompt tokens may stand: the last token of the prompt.
+    """
+
+    id: str
+    tokens: tuple[int, ...]
+    first: int
+
+    def room(self, distances: int) -> int:
+        """How many places there are with distances + 1 tokens behind them."""
+        return len(self.tokens) - self.first - distances - 1
+
+
+def examples(
+    answers: Iterable[Answer], longest: int, distances: int, fewest_points: int
+) -> list[Example]:
+    """The answers that are long enough; prompts lose their beginning where a text is longer than
+    `longest`, answers their end where that does not do.
+
+    distances: prompt tokens. fewest_points: places that an answer must have room for.
+    """
+    found = []
+    for answer in answers:
+        spoken = answer.tokens[: longest // 2] if len(answer.tokens) >= longest else answer.tokens
+        prompt = answer.prompt[-(longest - len(spoken)) :]
+        example = Example(answer.id, (*prompt, *spoken), len(prompt) - 1)
+        if example.room(distances) >= fewest_points:
+            found.append(example)
+    return found
+
+
+def split(found: Sequence[Example], held_back: float) -> tuple[list[Example], list[Example]]:
+    """To learn from, and held back: a text belongs to the latter where the hash of its id says so,
+    whatever else is there; turns of one conversation stay together.
+
+    held_back: share of the latter, 0 to 1.
+
+    Raises UsageError where one of them is empty.
+    """
+    learned: list[Example] = []
+    kept: list[Example] = []
+    for example in found:
+        conversation = example.id.partition("#")[0]
+        mark = hashlib.blake2b(conversation.encode(), digest_size=4).digest()
+        share = int.from_bytes(mark, "little") / 2**32
+        (kept if share < held_back else learned).append(example)
+    if not learned or not kept:
+        raise UsageError(
+            f"{len(found)} answers are long enough, of which {len(kept)} are held back: make more "
+            "training data, or take a larger --held-back"
+        )
+    return learned, kept
+
+
+def assignments(
+    learned: Sequence[Example], batch: int, most: int, distances: int, seed: int
+) -> Iterator[Assignment]:
+    """What to learn from at each step, without end; it depends on nothing but the arguments.
+
+    batch: texts per step. most: places per text. Every epoch has another order, and other places.
+    """
+    for epoch in count():
+        for group in _groups(learned, batch, Random(f"{seed} {epoch}")):  # noqa: S311 - no secret
+            points = choose_points(group, distances, most, f"{seed} {epoch}")
+            yield Assignment([one.tokens for one in group], points)
+
+
+def _groups(learned: Sequence[Example], size: int, random: Random) -> list[tuple[Example, ...]]:
+    """All texts once, in random batches; texts of like length stand together, because a batch is
+    padded to its longest."""
+    order = list(learned)
+    random.shuffle(order)
+    # Sorted within stretches: alike in length, but not the same neighbours each time.
+    stretches = [order[first : first + 16 * size] for first in range(0, len(order), 16 * size)]
+    groups = [
+        tuple(stretch[first : first + size])
+        for stretch in (sorted(each, key=lambda one: len(one.tokens)) for each in stretches)
+        for first in range(0, len(stretch), size)
+    ]
+    random.shuffle(groups)
+    return groups
+
+
+def choose_points(
+    group: Sequence[Example], distances: int, most: int, mark: str
+) -> list[list[int]]:
+    """Random places in each text, ascending and all different, as many for each (PPD, 4.3.1).
+
+    most: at most so many; fewer where the shortest answer has less room.
+    mark: what the choice depends on, besides the texts.
+    """
+    number = min(most, *(example.room(distances) for example in group))
+    return [
+        sorted(
+            Random(f"{mark} {example.id}").sample(  # noqa: S311 - the same for everyone
+                range(example.first, example.first + example.room(distances)), number
+            )
+        )
+        for example in group
+    ]
