@@ -10,7 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-
 from tests.helpers import unweighted
 
 from paceline.drafters.llma import Llma

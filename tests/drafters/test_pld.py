@@ -8,9 +8,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
-
 from tests.helpers import unweighted
+from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
 from paceline.drafters.pld import PromptLookup
 from paceline.records import Path, Round

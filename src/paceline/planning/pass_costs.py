@@ -10,7 +10,7 @@ no further than a few standard deviations.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, log
+from math import log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,14 +56,15 @@ class PassCosts:
         self._warmed: set[int] = set()
         self._measured = 0
 
-    @property
-    def measured(self) -> int:
-        """Passes that were observed."""
-        return self._measured
-
-    def knows(self, width: int) -> bool:
-        """Whether the curve tells, or a pass of this width has told, what it costs."""
-        return self._curve is not None or width in self._warmed
+    def heir(self, texts: int) -> PassCosts:
+        """What is expected of passes over another number of texts, before the first of them."""
+        heir = PassCosts(self._curve, texts)
+        heir._widths |= {
+            width: _Term(term.value, heir._doubt)
+            for width, term in self._widths.items()
+            if width > 1
+        }
+        return heir
 
     def upto(self, widest: int) -> NDArray[np.float64]:
         """Milliseconds [widest] of passes over 1, 2, … rows per text."""

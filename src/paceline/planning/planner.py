@@ -62,7 +62,6 @@ class _Passes:
 
     costs: PassCosts
     since_plain: int = 0
-    plain: int = 0
 
 
 @dataclass
@@ -81,6 +80,7 @@ class TreePlanner:
     _texts: list[_Text] = field(default_factory=list)
     _all: Calibration = field(default_factory=lambda: Calibration(_SESSION_MEMORY))
     _passes: dict[int, _Passes] = field(default_factory=dict)
+    _plain_passes: int = 0
     _drafting: _Typical = field(default_factory=_Typical)
     _resting: _Typical = field(default_factory=_Typical)
 
@@ -111,8 +111,8 @@ class TreePlanner:
         passes = self._of(count)
         if not any(round.prefill for round in rounds):
             passes.costs.observe(width, 1e3 * sum(round.seconds.target for round in rounds))
+            self._plain_passes += width == 1
         passes.since_plain = 0 if width == 1 else passes.since_plain + 1
-        passes.plain += width == 1
         self._time_drafting(rounds)
         plain, spent = passes.costs.of(1) / count, passes.costs.of(width) / count
         for round in rounds:
@@ -131,7 +131,15 @@ class TreePlanner:
         return max(0.0, (self._drafting.value or 0.0) - (self._resting.value or 0.0))
 
     def _of(self, texts: int) -> _Passes:
-        return self._passes.setdefault(texts, _Passes(PassCosts(self.curve, texts)))
+        if texts not in self._passes:
+            near = min(self._passes, key=lambda known: abs(known - texts), default=None)
+            costs = (
+                PassCosts(self.curve, texts)
+                if near is None
+                else self._passes[near].costs.heir(texts)
+            )
+            self._passes[texts] = _Passes(costs)
+        return self._passes[texts]
 
     def _time_drafting(self, rounds: Sequence[Round]) -> None:
         asked = {self._texts[round.index].asked for round in rounds}
@@ -148,7 +156,7 @@ class TreePlanner:
 
     def _looks_at_plain(self, passes: _Passes, texts: Sequence[_Text]) -> bool:
         """Whether this pass is one of plain decoding only to learn what that costs."""
-        if self.curve is None and passes.plain < _FIRST_LOOKS:
+        if self.curve is None and self._plain_passes < _FIRST_LOOKS:
             return True
         price = 2 * passes.costs.of(1) / len(texts)
         if passes.since_plain < _STALE or not all(text.gate.can_pay(price) for text in texts):
