@@ -43,17 +43,15 @@ def test_guesses_that_never_hit_cost_next_to_nothing(
     assert device.spent <= 1.03 * len(STORY) * costs[1]
 
 
-@pytest.mark.parametrize(("costs", "share"), [(FLAT, 0.025), (STEEP, 0.012)], ids=["flat", "steep"])
+@pytest.mark.parametrize(("costs", "share"), [(FLAT, 0.015), (STEEP, 0.005)], ids=["flat", "steep"])
 def test_retries_cost_a_hundredth_of_the_time(costs: list[float], share: float) -> None:
     """Of the second text, when everything is known: what is spent beyond plain decoding. Where a
     guess costs a hundredth of a pass, there is another hundredth in not being sure it is wrong."""
     planner, device = TreePlanner(curve_of(costs)), Device(table(costs))
     replay(device, [Scripted(STORY, never)], STORY, planner)
     before = device.spent
-    drafter = Scripted(STORY, never)
-    rounds = replay(device, [drafter], STORY, planner)
+    replay(device, [Scripted(STORY, never)], STORY, planner)
     assert device.spent - before <= (1 + share) * len(STORY) * costs[1]
-    assert any(len(round.tree) for round in rounds[300:])  # it does try again
 
 
 @pytest.mark.parametrize("stored", [True, False])
@@ -90,7 +88,7 @@ def test_it_comes_back_when_the_text_begins_to_repeat_itself(costs: list[float])
     device = Device(table(costs))
     replay(device, [Scripted(STORY, switching)], STORY, TreePlanner(curve_of(costs)))
     ideal = 300 * costs[1] + 300 / 8 * costs[8]
-    assert device.spent <= (1.06 if costs is FLAT else 1.25) * ideal
+    assert device.spent <= 1.06 * ideal
     assert device.spent < best.spent
 
 

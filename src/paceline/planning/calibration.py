@@ -4,16 +4,20 @@ The weights of a tree say how likely each node is to be accepted. Divided by the
 parent that is how likely the node is where the parent was right, and nodes with about the same
 quotient at about the same depth are one kind of guess. Of every kind is counted how often its
 guesses were right given that their parents were. Older evidence counts less.
+
+What is said tells about every tree that was proposed, whether it was scored or not: guesses that
+were cut off, or never given to the target at all, are evidence for nothing.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from paceline.records import Round
 from paceline.tree import ROOT, Tree
 
-__all__ = ["Calibration"]
+__all__ = ["Calibration", "Evidence", "Watch"]
 
 _BORDERS = (0.06, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.88, 0.94, 0.98)
 _DEPTHS = (2, 3, 5, 9)
@@ -24,6 +28,44 @@ _PRIOR = 4.0
 """So many guesses is a drafter's word worth, and that of wider kinds for narrower ones."""
 
 _Kind = tuple[int, int]
+
+
+class Evidence(NamedTuple):
+    """A guess whose parent was right.
+
+    claim: how likely it was by the drafter's own word.
+    """
+
+    kind: _Kind
+    claim: float
+    right: bool
+
+
+class Watch:
+    """The proposed trees of one text, compared with what is said from their root on."""
+
+    def __init__(self) -> None:
+        # Trees of which all that was said so far is a path, its end, and what they claim.
+        self._open: list[tuple[Tree, int, list[float]]] = []
+
+    def expect(self, tree: Tree) -> None:
+        """The drafter proposes this where the text ends now."""
+        if len(tree):
+            self._open.append((tree, ROOT, _claims(tree)))
+
+    def hear(self, tokens: Sequence[int]) -> Iterator[Evidence]:
+        """These tokens were said: what that tells, wrong guesses included."""
+        for token in tokens:
+            still_open = []
+            for tree, node, claims in self._open:
+                # Of equal siblings the first counts, as in the walk.
+                children = tree.children.get(node, {})
+                for guess, child in children.items():
+                    kind = _kind(claims[child], tree.depths[child])
+                    yield Evidence(kind, claims[child], guess == token)
+                if token in children:
+                    still_open.append((tree, children[token], claims))
+            self._open = still_open
 
 
 class _Count:
@@ -69,21 +111,16 @@ class Calibration:
         return heir
 
     def reach(self, tree: Tree) -> list[float]:
-        """How likely each node is to be accepted, never more than its parent; see `claimed`."""
-        return _along(tree, self._chances(tree))
+        """How likely each node is to be accepted, never more than its parent."""
+        reach: list[float] = []
+        for parent, chance in zip(tree.parents, self._chances(tree)):
+            reach.append(chance if parent == ROOT else chance * reach[parent])
+        return reach
 
-    def observe(self, round: Round) -> None:
-        """Count the guesses of a verified round whose parents were right, the wrong ones too."""
-        tree, claims = round.tree, None
-        for parent, drawn in zip((ROOT, *round.path.nodes), round.path.tokens):
-            # Of equal siblings the first is the one that was asked about.
-            for token, node in tree.children.get(parent, {}).items():
-                claims = _claims(tree) if claims is None else claims
-                right, claim = token == drawn, claims[node]
-                self._all.add(right, claim, self._memory)
-                kind = _kind(claim, tree.depths[node])
-                count = self._kinds.setdefault(kind, _Count())
-                count.add(right, claim, self._memory)
+    def add(self, seen: Evidence) -> None:
+        """Count one more guess."""
+        self._all.add(seen.right, seen.claim, self._memory)
+        self._kinds.setdefault(seen.kind, _Count()).add(seen.right, seen.claim, self._memory)
 
     def _chances(self, tree: Tree) -> list[float]:
         # First what the drafter is to be believed in general, then in this kind of guess.
@@ -94,11 +131,6 @@ class Calibration:
             count = self._kinds.get(_kind(claim, depth))
             chances.append(prior if count is None else count.estimate(prior))
         return chances
-
-
-def claimed(tree: Tree) -> list[float]:
-    """How likely each node is to be accepted by the drafter's own word."""
-    return _along(tree, _claims(tree))
 
 
 def _claims(tree: Tree) -> list[float]:
@@ -112,13 +144,6 @@ def _claims(tree: Tree) -> list[float]:
         share = weights[node] / above if above > 0 else 0.0
         found.append(min(_MOST, max(_LEAST, share)))
     return found
-
-
-def _along(tree: Tree, chances: list[float]) -> list[float]:
-    reach: list[float] = []
-    for parent, chance in zip(tree.parents, chances):
-        reach.append(chance if parent == ROOT else chance * reach[parent])
-    return reach
 
 
 def _kind(claim: float, depth: int) -> _Kind:

@@ -2,7 +2,7 @@
 
 A gate is open while guessing gains time, counted over many rounds, against plain decoding and with
 the drafter's own time. Closed, it opens for a trial now and then. Trials, and whatever else is only
-done to learn, are paid out of a purse that a hundredth of all time goes into: so however often they
+done to learn, are paid out of a purse that a hundredth of all time goes into: however often they
 fail, they cost no more than that.
 """
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from paceline.planning.calibration import Calibration, claimed
+from paceline.planning.calibration import Calibration, Watch
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.gate import Gate
 from paceline.planning.pass_costs import PassCosts
@@ -38,6 +38,7 @@ class _Text:
     sized_by: SizedBy
     calibration: Calibration
     gate: Gate
+    watch: Watch = field(default_factory=Watch)
     asked: bool = False
     usual: float = 2.0
     """Rows of a pass with a tree that stays whole."""
@@ -103,6 +104,7 @@ class TreePlanner:
         for text, propose in zip(texts, proposals.values()):
             text.asked = text.gate.asks(self._price(text, passes.costs, len(texts)))
             trees.append(propose(self.most_nodes) if text.asked else EMPTY)
+            text.watch.expect(trees[-1])
         return self._sized(passes.costs, texts, trees)
 
     def observe(self, rounds: Sequence[Round]) -> None:
@@ -117,8 +119,9 @@ class TreePlanner:
         plain, spent = passes.costs.of(1) / count, passes.costs.of(width) / count
         for round in rounds:
             text = self._texts[round.index]
-            text.calibration.observe(round)
-            self._all.observe(round)
+            for seen in text.watch.hear(round.path.tokens):
+                text.calibration.add(seen)
+                self._all.add(seen)
             text.gate.earn(spent, plain)
             if text.asked:
                 text.usual += (1 + len(round.tree) - text.usual) / 4
@@ -173,32 +176,9 @@ class TreePlanner:
         if most == 0 or not any(cut):
             return list(trees)
         reaches = [text.calibration.reach(tree) for text, tree in zip(texts, trees)]
-        prices = costs.upto(1 + most)
-        found = rates(gains(reaches, most), prices)
+        found = rates(gains(reaches, most), costs.upto(1 + most))
         size = least + int(np.argmax(found[least:]))
-        claims = [claimed(tree) for tree in trees]
-        wanted = self._trial_size(size, rates(gains(claims, most), prices), prices, texts)
-        if wanted > size:
-            size, reaches = wanted, claims
         return [
             tree.keep(sorted(best_first(reach)[:size])) if is_cut else tree
             for tree, reach, is_cut in zip(trees, reaches, cut)
         ]
-
-    def _trial_size(
-        self, size: int, hoped: np.ndarray, prices: np.ndarray, texts: Sequence[_Text]
-    ) -> int:
-        """A larger size that would gain more if the drafters were to be believed, and that the
-        purses pay for; else `size`. So kinds of guesses that were wrong get another chance."""
-        extra = np.maximum(0.0, prices - prices[size]) / len(texts)
-        affordable = [
-            wider
-            for wider in range(size + 1, len(prices))
-            if hoped[wider] > hoped[size] and all(t.gate.can_pay(extra[wider]) for t in texts)
-        ]
-        if not affordable:
-            return size
-        best = max(affordable, key=lambda wider: float(hoped[wider]))
-        for text in texts:
-            text.gate.pay(float(extra[best]))
-        return best
