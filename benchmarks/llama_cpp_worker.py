@@ -67,6 +67,7 @@ class PacelineEngine:
         self._session = paceline.load(
             model, "plain", device="cpu", dtype="float32", weights=weights
         )
+        self._planners: dict[str, Any] = {}
 
     def describe(self) -> dict[str, Any]:
         """What was loaded, where."""
@@ -104,7 +105,9 @@ class PacelineEngine:
         self._session.target.sync([ids[:1]])  # the whole prompt is to be read
         began = perf_counter()
         generation = Generation(ids, make_drafter(method), Stopping(new_tokens))
-        for round in decode(self._session.target, [generation], self._session.budget):
+        planner = self._planners.setdefault(method, self._session.new_planner())
+        sizing = self._session.sizing(self._session.options, planner)
+        for round in decode(self._session.target, [generation], sizing):
             first = first or (perf_counter() - began, len(round.path.tokens))
             stats.add(round)
         seconds = perf_counter() - began

@@ -20,6 +20,7 @@ import paceline
 from paceline.drafters import make_drafter
 from paceline.loop import Generation, decode
 from paceline.models import load_causal_lm
+from paceline.protocols import Planner
 from paceline.records import Path as Accepted
 from paceline.records import Stats
 from paceline.session import Session
@@ -74,6 +75,7 @@ class Pair:
     session: Session
     stop_ids: list[int]
     _clock: list[float] = field(default_factory=list)  # when each pass of `native` was through
+    _planners: dict[str, Planner] = field(default_factory=dict)
 
     @classmethod
     def load(cls, model: str, weights: str) -> Pair:
@@ -116,6 +118,11 @@ class Pair:
         tokens = output[0, len(ids) :].tolist()
         return Trial(tokens, ended - began, self._clock[0] - began, 1, len(self._clock))
 
+    def _sizing(self, method: str) -> int | Planner:
+        session = self.session
+        planner = self._planners.setdefault(method, session.new_planner())
+        return session.sizing(session.options, planner)
+
     def _decode(self, method: str, ids: Sequence[int], new_tokens: int, ignore_eos: bool) -> Trial:
         session, stats = self.session, Stats()
         stopping = Stopping(new_tokens, () if ignore_eos else self.stop_ids)
@@ -123,7 +130,7 @@ class Pair:
         began = perf_counter()
         generation = Generation(ids, make_drafter(method), stopping)
         first = None
-        for round in decode(session.target, [generation], session.budget):
+        for round in decode(session.target, [generation], self._sizing(method)):
             first = first or (perf_counter() - began, len(round.path.tokens))
             stats.add(round)
         seconds = perf_counter() - began

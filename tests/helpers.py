@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
 from paceline.loop import DEFAULT_BUDGET, Generation, decode
-from paceline.protocols import Drafter, Target
+from paceline.protocols import Drafter, Planner, SizedBy, Target
 from paceline.records import Round, Stats
 from paceline.sampling import GREEDY, Sampler
 from paceline.stopping import Stopping
@@ -42,12 +43,12 @@ def cut(
 
 
 def play(
-    target: Target, generations: Sequence[Generation], budget: int = DEFAULT_BUDGET
+    target: Target, generations: Sequence[Generation], budget: int | Planner = DEFAULT_BUDGET
 ) -> list[list[Round]]:
     """Decode to the end; the rounds of each generation, checked for what must always hold."""
     rounds: list[list[Round]] = [[] for _ in generations]
     for round in decode(target, generations, budget):
-        assert len(round.tree) <= budget
+        assert len(round.tree) <= (budget if isinstance(budget, int) else DEFAULT_BUDGET)
         assert len(round.logits) == len(round.tree) + 1
         assert len(round.path.tokens) == len(round.path.nodes) + 1
         # Accepted nodes are a path from the root, and carry the tokens that were said.
@@ -92,7 +93,7 @@ def generate(
     eos_ids: Collection[int] = (),
     conditions: Sequence[Condition] = (),
     references: Sequence[Sequence[int]] = (),
-    budget: int = DEFAULT_BUDGET,
+    budget: int | Planner = DEFAULT_BUDGET,
 ) -> tuple[list[int], list[Round], str | None]:
     """One text to its end: tokens, rounds, reason."""
     stopping = Stopping(limit, eos_ids, conditions)
@@ -117,6 +118,7 @@ class Hostile:
     """Base of the drafters below: knows its text, and draws from a generator of its own."""
 
     requires: frozenset[str] = frozenset()
+    sized_by: SizedBy = "nodes"
 
     def __init__(self, vocab_size: int = 16, seed: int = 0) -> None:
         self.vocab_size = vocab_size
@@ -234,6 +236,11 @@ def trees(
         return Tree(tuple(tokens), tuple(parents), weights)
 
     return draw_tree()
+
+
+def unweighted(tree: Tree) -> Tree:
+    """The same guesses without the drafter's estimates."""
+    return replace(tree, weights=None)
 
 
 def token_path(tree: Tree, node: int) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ import pytest
 
 from paceline.drafters import Anpd, Plain
 from paceline.errors import UsageError
+from paceline.loop import DEFAULT_BUDGET
 from paceline.records import Round
 from paceline.session import Session
 from paceline.targets.toy import ToyTarget
@@ -50,7 +51,7 @@ def test_every_method_writes_the_same_text(method: str, temperature: float) -> N
 def test_a_stream_adds_up_to_the_completion() -> None:
     prompt = "once upon a time"
     answer = toy_session("plain").generate(prompt, max_new_tokens=80)
-    session = toy_session(lambda: Oracle(answer.tokens))
+    session = toy_session(lambda: Oracle(answer.tokens), budget=DEFAULT_BUDGET)
     stream = session.stream(prompt, max_new_tokens=80)
     chunks = list(stream)
     assert "".join(chunk.text for chunk in chunks) == answer.text == stream.completion.text
@@ -119,7 +120,7 @@ class Memory:
 
 
 def test_a_store_keeps_answers_and_makes_the_second_request_faster() -> None:
-    session = toy_session("llma", store=Memory())
+    session = toy_session("llma", store=Memory(), budget=DEFAULT_BUDGET)
     first = session.generate("tell me", max_new_tokens=60)
     assert session.store is not None
     assert session.store.kept == [("tell me", first.text)]  # type: ignore[attr-defined]
@@ -130,7 +131,7 @@ def test_a_store_keeps_answers_and_makes_the_second_request_faster() -> None:
 
 
 def test_references_speed_up_copying_methods() -> None:
-    session = toy_session("llma")
+    session = toy_session("llma", budget=DEFAULT_BUDGET)
     plain = session.generate("tell me", max_new_tokens=60)
     helped = session.generate("tell me", max_new_tokens=60, references=[plain.text])
     assert helped.tokens == plain.tokens
@@ -138,7 +139,7 @@ def test_references_speed_up_copying_methods() -> None:
 
 
 def test_a_function_may_make_the_drafter() -> None:
-    session = toy_session(lambda: Anpd(n=3, k=4))
+    session = toy_session(lambda: Anpd(n=3, k=4), budget=DEFAULT_BUDGET)
     assert session.generate("once upon", max_new_tokens=20).stats.drafted > 0
 
 

@@ -133,6 +133,26 @@ def plain_table() -> str:
     return markdown(rows)
 
 
+def planning_table() -> str:
+    """Planned trees against fixed budgets, on a clock that only passes move."""
+    report = json.loads((RESULTS / "planning/smollm2-135m.json").read_text("utf-8"))
+    columns = {
+        **{f"anpd, {budget}": f"ANPD, {budget}" for budget in (1, 3, 5)},
+        "anpd, as proposed": "whole",
+        "anpd, planned": "planned",
+        "anpd, planned without a curve": "no curve",
+        "llma, as proposed": "LLMA, whole",
+        "llma, planned": "planned",
+        "pld, as proposed": "lookup, whole",
+        "pld, planned": "planned",
+    }
+    rows = [["file", *columns.values()], ["---", *["--:"] * len(columns)]]
+    for file, found in report["files"].items():
+        speedups = [f"{found[name]['speedup']:.2f}x" for name in columns]
+        rows.append([file.replace("_", " "), *speedups])
+    return markdown(rows)
+
+
 def llama_table() -> str:
     """Beside llama.cpp on the same file."""
     report = json.loads((RESULTS / "llama-cpp-smollm2-135m.json").read_text("utf-8"))
@@ -173,6 +193,7 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
         "anpd-n": lambda: ablation("anpd-n"),
     },
     ROOT / "docs/paper-llma.md": {"llma": llma_table, "llma-ablation": lambda: ablation("llma")},
+    ROOT / "docs/planning.md": {"planning": planning_table},
     ROOT / "docs/speed.md": {
         "passes": passes_table,
         "plain": plain_table,

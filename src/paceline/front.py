@@ -6,11 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from paceline.drafters import make_drafter
-from paceline.loop import DEFAULT_BUDGET
 from paceline.models import DEFAULT_MODEL, ProgressCallback, load_causal_lm
 from paceline.models.progress import ignore_progress
 from paceline.options import Options
-from paceline.planning.cost_curve import budget_from
 from paceline.planning.curve_store import curve_key, load_curve
 from paceline.session import Session, Store
 from paceline.targets.causal_lm import CausalLMTarget
@@ -48,8 +46,8 @@ def load(
     weights: how linear layers hold their weights: "auto" (packed on the CPU), "native" (the model is
     left as it is), "packed", "packed+plain", "int8", "int4", "fused"; see docs/speed.md.
     store: keeps answers as references for similar queries, see `ReferenceStore`.
-    options: defaults of every request. Without a budget among them, it is taken from the cost
-    curve that `paceline tune` has stored for this model here, where there is one.
+    options: defaults of every request. Without a budget among them, trees are planned, from the
+    cost curve that `paceline tune` has stored for this model here, where there is one.
 
     Raises UsageError for an unknown method, setting or kind of weights, ModelError where the model cannot be
     found, read or driven.
@@ -67,7 +65,6 @@ def load(
     )
     preparation = prepare(loaded.model, weights)
     target = CausalLMTarget(loaded.model, preparation=preparation)
-    curve = load_curve(curve_key(target, loaded.fingerprint))
     return Session(
         target,
         loaded.tokenizer,
@@ -76,7 +73,7 @@ def load(
         store=store,
         options=options,
         fingerprint=loaded.fingerprint,
-        budget=DEFAULT_BUDGET if curve is None else budget_from(curve),
+        curve=load_curve(curve_key(target, loaded.fingerprint)),
     )
 
 

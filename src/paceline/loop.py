@@ -6,7 +6,7 @@ command line and benchmarks are consumers of the rounds it yields.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from time import perf_counter
@@ -14,14 +14,14 @@ from time import perf_counter
 import torch
 
 from paceline.errors import UsageError
-from paceline.protocols import Drafter, Target, check_capabilities
+from paceline.protocols import Drafter, Planner, Propose, Target, check_capabilities
 from paceline.records import Path, Round, Seconds
 from paceline.sampling import GREEDY, Sampler
 from paceline.stopping import Stopping
 from paceline.tree import Tree
 from paceline.verify import walk
 
-__all__ = ["DEFAULT_BUDGET", "Clock", "Generation", "decode"]
+__all__ = ["DEFAULT_BUDGET", "Clock", "FixedBudget", "Generation", "decode"]
 
 DEFAULT_BUDGET = 64
 
@@ -31,12 +31,13 @@ Clock = Callable[[], float]
 def decode(
     target: Target,
     generations: Sequence[Generation],
-    budget: int = DEFAULT_BUDGET,
+    budget: int | Planner = DEFAULT_BUDGET,
     clock: Clock = perf_counter,
 ) -> Iterator[Round]:
     """Generate all texts together, one target pass a round, and yield each text's rounds.
 
-    budget: most nodes per tree. clock: seconds, for the times of the rounds.
+    budget: most nodes per tree, or who decides that round by round. clock: seconds, for the times
+    of the rounds.
 
     The caller may stop between any two rounds: cache, contexts and drafters are then consistent,
     and another `decode` may follow on the same target.
@@ -45,20 +46,22 @@ def decode(
     """
     for generation in generations:
         generation.start(target)
+    planner = FixedBudget(budget) if isinstance(budget, int) else budget
+    planner.start([generation.drafter for generation in generations])
     active = list(enumerate(generations))
     while active:
         target.sync([generation.context for _, generation in active])
         while not any(generation.finished for _, generation in active):
-            yield from play_round(target, active, budget, clock)
+            yield from play_round(target, active, planner, clock)
         active = [(index, generation) for index, generation in active if not generation.finished]
 
 
 def play_round(
-    target: Target, active: Sequence[tuple[int, Generation]], budget: int, clock: Clock
+    target: Target, active: Sequence[tuple[int, Generation]], planner: Planner, clock: Clock
 ) -> list[Round]:
     """Guess, check all guesses in one pass, keep what plain decoding would have said, learn."""
     times = [clock()]
-    trees = [generation.propose(budget) for _, generation in active]
+    trees = planner.plan({index: generation.propose for index, generation in active})
     times.append(clock())
     scores = target.score(trees)
     paths = [gen.walk(tree, rows) for (_, gen), tree, rows in zip(active, trees, scores)]
@@ -71,7 +74,26 @@ def play_round(
     ]
     times.append(clock())
     share = _share(times, len(active))
-    return [replace(round, seconds=share) for round in rounds]
+    rounds = [replace(round, seconds=share) for round in rounds]
+    planner.observe(rounds)
+    return rounds
+
+
+@dataclass(frozen=True)
+class FixedBudget:
+    """The planner that plans nothing: so many nodes at most, in every round."""
+
+    budget: int
+
+    def start(self, drafters: Sequence[Drafter]) -> None:
+        """Nothing to prepare."""
+
+    def plan(self, proposals: Mapping[int, Propose]) -> list[Tree]:
+        """What the drafters propose."""
+        return [propose(self.budget) for propose in proposals.values()]
+
+    def observe(self, rounds: Sequence[Round]) -> None:
+        """Nothing to learn."""
 
 
 @dataclass

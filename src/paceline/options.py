@@ -21,7 +21,8 @@ class Options:
     temperature … processors: see `Sampler`.
     stop: strings that end the text and are not part of it.
     ignore_eos: go on past end-of-sequence tokens.
-    budget: most nodes a drafter may propose per round; 0 is plain decoding, None the session's.
+    budget: most nodes a drafter may propose per round; 0 is plain decoding. None is the session's,
+    which by default are as many as pay, see docs/planning.md.
 
     Raises UsageError for values out of range.
     """

@@ -5,8 +5,8 @@ Implementations are final: nothing here is inherited from, only satisfied.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from paceline.errors import UsageError
 from paceline.records import Path, Round
@@ -15,7 +15,14 @@ from paceline.tree import Tree
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Drafter", "Target", "check_capabilities"]
+__all__ = ["Drafter", "Planner", "Propose", "SizedBy", "Target", "check_capabilities"]
+
+SizedBy = Literal["nodes", "whole"]
+"""How a planner may size a drafter's trees: node by node, or only whole against empty, because
+rows that cannot be accepted (virtual ids) buy the guesses of the next round."""
+
+Propose = Callable[[int], Tree]
+"""Most nodes -> a text's tree."""
 
 
 class Drafter(Protocol):
@@ -24,6 +31,11 @@ class Drafter(Protocol):
     @property
     def requires(self) -> frozenset[str]:
         """Capabilities it needs of the target; most need none."""
+        ...
+
+    @property
+    def sized_by(self) -> SizedBy:
+        """How a planner may size its trees."""
         ...
 
     def start(self, context: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
@@ -76,6 +88,23 @@ class Target(Protocol):
     def commit(self, paths: Sequence[Path]) -> None:
         """Keep the accepted nodes of the last `score` in the cache and drop the others; the last
         token of each path is the new root."""
+        ...
+
+
+class Planner(Protocol):
+    """Decides how much is guessed in each round. Whatever it decides, the text stays the same."""
+
+    def start(self, drafters: Sequence[Drafter]) -> None:
+        """Texts begin that are written together, one drafter each."""
+        ...
+
+    def plan(self, proposals: Mapping[int, Propose]) -> Sequence[Tree]:
+        """The trees of the next pass, in the order of `proposals`: of every text that goes on, by
+        its place among all that began, the function that asks its drafter."""
+        ...
+
+    def observe(self, rounds: Sequence[Round]) -> None:
+        """Learn from the rounds of one pass; `Round.index` is the place of the text."""
         ...
 
 

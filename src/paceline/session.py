@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.drafters import make_drafter
 from paceline.errors import UsageError
-from paceline.loop import DEFAULT_BUDGET, Generation, decode
+from paceline.loop import Generation, decode
 from paceline.options import Options
-from paceline.protocols import Drafter, Target, check_capabilities
+from paceline.planning.cost_curve import CostCurve
+from paceline.planning.planner import TreePlanner
+from paceline.protocols import Drafter, Planner, Target, check_capabilities
 from paceline.records import FinishReason, Stats
 from paceline.stopping import Stopping
 from paceline.text import OutputText
@@ -71,10 +73,14 @@ class Session:
     store: where answers are kept and similar ones looked up as references; None for nowhere.
     options: defaults of every request.
     fingerprint: identifies the model's weights in reports.
-    budget: most nodes a drafter may propose per round, where the request does not say.
+    budget: most nodes a drafter may propose per round, where the request does not say; None is
+    as many as pay, planned round by round from what passes cost and how often guesses are right.
+    curve: what passes of the target cost here, as `paceline tune` has measured it; plans find out
+    without one.
 
-    The cache of the model and what the drafter has learned are kept from call to call, so the next
-    turn of a conversation reads only what is new. Not for several threads at once.
+    The cache of the model, what the drafter has learned and what plans rest on are kept from call
+    to call, so the next turn of a conversation reads only what is new. Not for several threads at
+    once.
     """
 
     def __init__(
@@ -87,16 +93,19 @@ class Session:
         store: Store | None = None,
         options: Options | None = None,
         fingerprint: str = "",
-        budget: int = DEFAULT_BUDGET,
+        budget: int | None = None,
+        curve: CostCurve | None = None,
     ) -> None:
         self.fingerprint = fingerprint
         self.budget = budget
+        self.curve = curve
         self.target = target
         self.tokenizer = tokenizer
         self.method = method
         self.eos_ids = tuple(eos_ids)
         self.store = store
         self.options = options or Options()
+        self._planner = self.new_planner()
         self._drafter = self._new_drafter()
         check_capabilities(self._drafter, target)
 
@@ -146,13 +155,21 @@ class Session:
             for i, prompt in enumerate(prompts)
         ]
         generations = [stream.generation for stream in streams]
-        for round in decode(self.target, generations, self.budget_of(chosen)):
+        for round in decode(self.target, generations, self.sizing(chosen)):
             streams[round.index].stats.add(round)
         return [stream.finish() for stream in streams]
 
-    def budget_of(self, options: Options) -> int:
-        """Most nodes per round of a request: its own budget, else the session's."""
-        return self.budget if options.budget is None else options.budget
+    def sizing(self, options: Options, planner: Planner | None = None) -> int | Planner:
+        """What sizes the trees of a request: its own budget, else the session's, else plans.
+
+        planner: takes the place of the session's own, for other methods than the session's.
+        """
+        budget = self.budget if options.budget is None else options.budget
+        return (planner or self._planner) if budget is None else budget
+
+    def new_planner(self) -> TreePlanner:
+        """A planner that has seen nothing yet, for one method on this target."""
+        return TreePlanner(self.curve)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt, special tokens and chat template included."""
@@ -219,7 +236,7 @@ class Stream(Iterator[Chunk]):
             session.encode_references(texts),
         )
         self._drafted: list[bool] = []
-        self._rounds = decode(session.target, [self.generation], session.budget_of(options))
+        self._rounds = decode(session.target, [self.generation], session.sizing(options))
         self._chunks = self._play()
 
     def __next__(self) -> Chunk:

@@ -147,22 +147,28 @@ class Tree:
         if size >= len(self):
             return self
         if self.weights is None:
-            return self._keep(range(size))
+            return self.keep(range(size))
         reach: list[float] = []
         for node, parent in enumerate(self.parents):
             above = 1.0 if parent == ROOT else reach[parent]
             reach.append(min(self.weights[node], above))
         best = sorted(range(len(self)), key=lambda node: (-reach[node], node))[:size]
-        return self._keep(sorted(best))
+        return self.keep(sorted(best))
 
     def clip(self, depth: int) -> Tree:
         """The nodes at most `depth` below the root."""
         if all(d <= depth for d in self.depths):
             return self
-        return self._keep([node for node, d in enumerate(self.depths) if d <= depth])
+        return self.keep([node for node, d in enumerate(self.depths) if d <= depth])
 
-    def _keep(self, nodes: Sequence[int]) -> Tree:
+    def keep(self, nodes: Sequence[int]) -> Tree:
+        """Some of the nodes, given in ascending order, and each with all above it.
+
+        Raises ValueError where a parent is missing.
+        """
         place = {ROOT: ROOT} | {node: index for index, node in enumerate(nodes)}
+        if orphans := [node for node in nodes if self.parents[node] not in place]:
+            raise ValueError(f"the parents of nodes {orphans} are not kept")
         return Tree(
             tuple(self.tokens[node] for node in nodes),
             tuple(place[self.parents[node]] for node in nodes),

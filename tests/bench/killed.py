@@ -27,7 +27,8 @@ def new_contest() -> Contest:
     session, _ = clocked_session()
     # They do not depend on what was asked before: a run that is gone on with begins behind it.
     strangers = [Fixed("liar", [[1, 2, 3]]), Fixed("crashing", [RuntimeError("broken é")])]
-    options = Options(max_new_tokens=5, ignore_eos=True)
+    # Plans remember what ran before, which an interrupted run forgets: a budget is the same always.
+    options = Options(max_new_tokens=5, ignore_eos=True, budget=8)
     return contest(session, ["pld", "anpd", *strangers], PROMPTS, options, repeats=2)
 
 

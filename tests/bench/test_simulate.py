@@ -116,7 +116,8 @@ def test_every_method_writes_the_recorded_text(method: str, temperature: float) 
 @pytest.mark.parametrize("method", [*METHODS, HOSTILE])
 def test_acceptance_is_that_of_a_simulation_without_a_model(method: str, limit: int) -> None:
     session = toy_session()
-    for request in requests(session, recording("talk", TALK, "round we go"), max_new_tokens=limit):
+    options = {"max_new_tokens": limit, "budget": DEFAULT_BUDGET}
+    for request in requests(session, recording("talk", TALK, "round we go"), **options):
         assert isinstance(request, ForcedRequest)
         stats = Method(method, session).generate(request).stats
         gains = follow(method, request)

@@ -467,7 +467,8 @@ def test_references_save_rounds_and_change_nothing(
     command: Command, tiny: Path, tmp_path: Path
 ) -> None:
     reference, path = tmp_path / "reference.txt", tmp_path / "result.json"
-    words = ("generate", "hello", "-m", tiny, "-n", 40, "--method", "llma", "--json", path)
+    words = ("generate", "hello", "-m", tiny, "-n", 40, "--method", "llma", "--budget", 16)
+    words += ("--json", path)
     alone = command(*words)
     rounds = read_json(path)[0]["rounds"]
     reference.write_text(alone.out, encoding="utf-8", newline="")
@@ -494,7 +495,7 @@ def test_a_seed_decides_the_text(command: Command, tiny: Path) -> None:
 def test_colours_are_for_terminals_only(
     command: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ("generate", "hello", "-m", tiny, "-n", 60, "--show-drafts")
+    words = ("generate", "hello", "-m", tiny, "-n", 60, "--show-drafts", "--budget", 16)
     plain = command(*words)
     assert "\x1b" not in plain.out
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -510,6 +511,7 @@ def test_a_store_keeps_answers_until_it_is_cleared(
 ) -> None:
     path = tmp_path / "answers.db"
     words = ("generate", "tell me a story", "-m", tiny, "-n", 40, "--method", "llma")
+    words += ("--budget", 16)
     first = command(*words, "--store", path)
     second = command(*words, "--store", path)
     assert first.out == second.out

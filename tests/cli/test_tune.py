@@ -18,11 +18,12 @@ from tests.tiny import save_tiny_llama, toy_session
 import paceline
 from paceline.cli import main
 from paceline.cli.tune import _bar
-from paceline.loop import DEFAULT_BUDGET
 from paceline.options import Options
 from paceline.planning import measure
-from paceline.planning.cost_curve import CostCurve, CostPoint, budget_from
-from paceline.planning.curve_store import curve_key, load_curve, save_curve
+from paceline.planning.cost_curve import CostCurve
+from paceline.planning.curve_store import curve_key, curve_path, load_curve
+from paceline.planning.planner import MOST_NODES
+from paceline.planning.sizing import best_chain
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -78,13 +79,21 @@ def test_it_shows_writes_and_stores_the_curve(
     }
     (stored,) = (cache / "curves").iterdir()
     assert out.splitlines()[-1] == f"stored in {stored}"
+    assert report["planned"] == {f"{share}": best_chain(curve, share) for share in (0.3, 0.6, 0.9)}
     assert json.loads(stored.read_text(encoding="utf-8"))["curve"] == report["curve"]
     rows = {cells[1].strip(): cells for line in out.splitlines() if (cells := line.split("│"))[1:]}
     assert {"floor", *map(str, measure.WIDTHS)} <= rows.keys()
     for width in measure.WIDTHS:
         assert rows[str(width)][2].strip() == f"{curve.cost(width):.2f}"
         assert rows[str(width)][3].strip() == f"{curve.relative(width):.2f}x"
-    for words in ("memory bandwidth", "floor: ", "plain decoding: ", "10% more", "50% more"):
+    for words in (
+        "memory bandwidth",
+        "floor: ",
+        "plain decoding: ",
+        "10% more",
+        "50% more",
+        "a plan for",
+    ):
         assert words in out
 
 
@@ -93,26 +102,29 @@ def test_layers_that_could_not_be_packed_are_named(command: Command, tiny: Path)
     assert code == 0 and "linear layers stay as they are: weights in float16" in err
 
 
-def test_the_next_session_takes_its_budget_from_the_curve(command: Command, tiny: Path) -> None:
-    assert paceline.load(str(tiny)).budget == DEFAULT_BUDGET
+def test_the_next_session_plans_by_the_curve(command: Command, tiny: Path) -> None:
+    assert paceline.load(str(tiny)).curve is None
     assert command("tune", "-m", tiny, "--repeats", 1)[0] == 0
     session = paceline.load(str(tiny))
     key = curve_key(session.target, session.fingerprint)
     measured = load_curve(key)
     assert measured is not None
-    assert session.budget == budget_from(measured)
-    points = (CostPoint(1, 8, 1.0), CostPoint(6, 8, 1.5), CostPoint(8, 8, 1.6))
-    path = save_curve(key, CostCurve(points))
-    assert paceline.load(str(tiny)).budget == 7
-    assert paceline.load(str(tiny), dtype="bfloat16").budget == DEFAULT_BUDGET
-    path.write_text("damaged")
-    assert paceline.load(str(tiny)).budget == DEFAULT_BUDGET
+    assert (session.curve, session.budget) == (measured, None)
+    assert session.new_planner().curve == measured
+    assert paceline.load(str(tiny), dtype="bfloat16").curve is None
+    curve_path(key).write_text("damaged")
+    assert paceline.load(str(tiny)).curve is None
     assert command("tune", "-m", tiny, "--repeats", 1)[0] == 0
     assert load_curve(key) is not None
 
 
-@pytest.mark.parametrize(("own", "expected"), [(None, 3), (0, 0), (2, 2)])
-def test_a_request_without_a_budget_has_the_sessions(own: int | None, expected: int) -> None:
+@pytest.mark.parametrize(
+    ("sessions", "own", "expected"),
+    [(3, None, 3), (3, 0, 0), (3, 2, 2), (None, 2, 2), (None, None, MOST_NODES)],
+)
+def test_a_request_without_a_budget_has_the_sessions_or_a_plan(
+    sessions: int | None, own: int | None, expected: int
+) -> None:
     """Whatever writes the text: one prompt, a batch, or a stream."""
     asked: list[int] = []
 
@@ -123,7 +135,7 @@ def test_a_request_without_a_budget_has_the_sessions(own: int | None, expected: 
             asked.append(budget)
             return super().propose(budget)
 
-    session = toy_session(lambda: Curious(16, 0), budget=3, options=Options(budget=own))
+    session = toy_session(lambda: Curious(16, 0), budget=sessions, options=Options(budget=own))
     session.generate("once", max_new_tokens=4)
     session.generate_batch(["once", "upon"], max_new_tokens=4)
     list(session.stream("once", max_new_tokens=4))

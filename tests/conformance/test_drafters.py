@@ -26,7 +26,9 @@ from tests.helpers import (
 from paceline.drafters import METHODS, make_drafter
 from paceline.errors import UsageError
 from paceline.loop import Generation, decode
-from paceline.protocols import Drafter
+from paceline.planning.cost_curve import CostCurve, CostPoint
+from paceline.planning.planner import TreePlanner
+from paceline.protocols import Drafter, SizedBy
 from paceline.records import Round
 from paceline.sampling import Sampler
 from paceline.stopping import Stopping
@@ -94,6 +96,27 @@ def test_the_text_is_that_of_plain_decoding(name: str, temperature: float, budge
     assert reason == "length"
     if budget == 0:
         assert len(rounds) == LENGTH
+
+
+@pytest.mark.parametrize("curve", [None, CostCurve((CostPoint(1, 0, 1.0), CostPoint(64, 0, 1.5)))])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("name", ALL)
+def test_a_planned_text_is_that_of_plain_decoding(
+    name: str, temperature: float, curve: CostCurve | None
+) -> None:
+    """Several texts after one another, so that what was learned plays its part."""
+    stream, planner, target = plain(temperature), TreePlanner(curve), ToyTarget()
+    for _ in range(3):
+        output, _, reason = generate(
+            target,
+            drafter_named(name, [*PROMPT, *stream]),
+            PROMPT,
+            LENGTH,
+            sampler=sampler_at(temperature),
+            references=[stream[5:20], [9, 9, 2]],
+            budget=planner,
+        )
+        assert (output, reason) == (stream[:LENGTH], "length")
 
 
 @pytest.mark.parametrize("name", ["oracle", "oracle among siblings", "oracle among twins"])
@@ -203,6 +226,34 @@ def test_no_texts_are_no_rounds() -> None:
     assert list(decode(ToyTarget(), [])) == []
 
 
+class Whole:
+    """A drafter whose trees must not be cut."""
+
+    sized_by: SizedBy = "whole"
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.drafter, self.requires = drafter, drafter.requires
+        self.start, self.observe = drafter.start, drafter.observe
+        self.proposed: list[Tree] = []
+
+    def propose(self, budget: int) -> Tree:
+        self.proposed.append(self.drafter.propose(budget))
+        return self.proposed[-1]
+
+
+@pytest.mark.parametrize("name", ["random trees with virtual ids", "oracle among virtual ids"])
+def test_a_plan_takes_trees_whole_or_not_at_all(name: str) -> None:
+    stream = plain(1.0)
+    drafter = Whole(drafter_named(name, [*PROMPT, *stream]))
+    output, rounds, _ = generate(
+        ToyTarget(), drafter, PROMPT, 60, sampler=sampler_at(1.0), budget=TreePlanner()
+    )
+    assert output == stream[:60]
+    whole = {tree.tokens for tree in drafter.proposed}
+    # Where the end of the text is near, what lies beyond it is clipped as ever.
+    assert all(not len(r.tree) or r.tree.tokens in whole for r in rounds[: -len(rounds) // 2])
+
+
 class Job:
     """One text of a ragged batch, and what plain decoding says to it."""
 
@@ -232,7 +283,7 @@ def test_the_texts_of_a_ragged_batch_are_those_that_each_has_alone(seed: int) ->
     target = ToyTarget(seed=seed % 3)
     jobs = [Job(rng, target, rng.choice(ALL)) for _ in range(1 + seed % 5)]
     generations = [job.generation() for job in jobs]
-    play(target, generations, budget=rng.choice([0, 1, 3, 16, 64]))
+    play(target, generations, budget=rng.choice([0, 1, 3, 16, 64, TreePlanner()]))
     for job, generation in zip(jobs, generations, strict=True):
         assert generation.output == job.expected
         ended = bool(job.expected) and job.expected[-1] in job.eos_ids

@@ -240,7 +240,7 @@ def test_accelerate_takes_and_returns_what_generate_does(model: PreTrainedModel)
 def test_references_reach_the_drafter(model: PreTrainedModel) -> None:
     request = {"inputs": torch.tensor([PROMPT]), "max_new_tokens": 40}
     answer = model.generate(**request)[0, len(PROMPT) :].tolist()
-    pace = Pace("llma:tie=first")
+    pace = Pace("llma:tie=first", budget=16)
     output = model.generate(**request, custom_generate=pace, references=[answer])
     assert output[0, len(PROMPT) :].tolist() == answer
     assert pace.stats[0].rounds < 20

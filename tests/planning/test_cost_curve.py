@@ -1,4 +1,4 @@
-"""The cost curve as numbers: interpolation, cliffs, budgets, records."""
+"""The cost curve as numbers: interpolation, cliffs, records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.planning.cost_curve import CostCurve, CostPoint, budget_from
+from paceline.planning.cost_curve import CostCurve, CostPoint
 
 
 def curve_of(costs: dict[int, float], context: int = 128) -> CostCurve:
@@ -69,23 +69,6 @@ def test_the_widest_is_the_last_one_within_the_limit(curve: CostCurve, extra: fl
     found = curve.widest(extra)
     within = [width for width in curve.widths if curve.cost(width) <= (1 + extra) * curve.cost(1)]
     assert found == max(within)
-
-
-@pytest.mark.parametrize(
-    ("costs", "expected"),
-    [
-        (CLIFF, 15),
-        ({1: 10.0, 2: 20.0, 3: 30.0}, 1),  # nothing is cheap: still one guess
-        ({1: 10.0}, 1),
-        ({1: 10.0, 2: 15.0}, 1),
-        ({1: 10.0, 3: 15.0}, 2),
-        ({1: 10.0, 128: 10.0}, 127),
-    ],
-)
-def test_the_budget_is_the_width_that_gains_most_per_millisecond(
-    costs: dict[int, float], expected: int
-) -> None:
-    assert budget_from(curve_of(costs)) == expected
 
 
 @given(curves)

@@ -71,7 +71,8 @@ class Contender(Protocol):
 class Method:
     """A method of paceline.
 
-    name: in the notation "anpd:n=5,k=7"; clock: seconds.
+    name: in the notation "anpd:n=5,k=7"; clock: seconds. What plans learn, where a request sets no
+    budget, is kept from text to text, as a session keeps it.
 
     Raises UsageError for a method that does not exist.
     """
@@ -82,6 +83,7 @@ class Method:
 
     def __post_init__(self) -> None:
         make_drafter(self.name)
+        self._planner = self.session.new_planner()
 
     def generate(self, request: Request) -> Trial:
         """Run the loop with a new drafter."""
@@ -95,6 +97,7 @@ class Method:
         generation = Generation(
             request.ids, make_drafter(self.name), stopping, request.sampler(), request.references
         )
-        for round in decode(session.target, [generation], session.budget_of(options), clock):
+        sizing = session.sizing(options, self._planner)
+        for round in decode(session.target, [generation], sizing, clock):
             stats.add(round)
         return Trial(generation.output, clock() - began, stats)

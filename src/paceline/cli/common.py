@@ -51,8 +51,10 @@ StopOption = Annotated[
     list[str] | None, typer.Option("--stop", help="String that ends the text; may be repeated.")
 ]
 BudgetOption = Annotated[
-    int | None, typer.Option("--budget", help="Most tokens guessed per round.")
+    int | None,
+    typer.Option("--budget", help="Most tokens guessed per round; without it as many as pay."),
 ]
+FixedBudgetOption = Annotated[int, typer.Option("--budget", help="Most tokens guessed per round.")]
 ThreadsOption = Annotated[
     int | None,
     typer.Option("--threads", min=1, max=1024, help="CPU threads; default: torch's choice."),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from paceline.session import Session
 
 _EXTRAS = (0.10, 0.25, 0.50)
+_ACCEPTANCES = (0.3, 0.6, 0.9)
 _BAR_CELLS = 24
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
@@ -34,7 +35,7 @@ def tune(
 
     Shows the curve, how near plain decoding comes to what memory allows, and how large a tree may
     be for little more than one token. The curve is kept in the cache folder: where a request sets
-    no budget, it is taken from there from now on.
+    no budget, its trees are planned by it from now on.
     """
     common.check_writable(json_file)
     session = common.open_session(
@@ -98,7 +99,7 @@ def _bar(share: float) -> str:
 
 
 def _summary(curve: CostCurve, floor: Floor, key: CurveKey) -> list[str]:
-    from paceline.planning.cost_curve import budget_from
+    from paceline.planning.sizing import best_chain
 
     context = curve.contexts[0]
     return [
@@ -111,7 +112,11 @@ def _summary(curve: CostCurve, floor: Floor, key: CurveKey) -> list[str]:
             f"at most {extra:.0%} more than one token: {_tree(curve.widest(extra))}"
             for extra in _EXTRAS
         ),
-        f"budget of a request that sets none: {_count(budget_from(curve), 'guess')}",
+        *(
+            f"a plan for guesses of which {share:.0%} are right: "
+            f"{_count(best_chain(curve, share), 'guess')}"
+            for share in _ACCEPTANCES
+        ),
     ]
 
 
@@ -134,6 +139,8 @@ def _print_lines(lines: list[str]) -> None:
 def _report(
     session: Session, model: str, key: CurveKey, repeats: int, curve: CostCurve, floor: Floor
 ) -> dict[str, Any]:
+    from paceline.planning.sizing import best_chain
+
     return common.circumstances(session, model) | {
         "dtype": key.dtype,
         "weights": key.weights,
@@ -144,4 +151,5 @@ def _report(
         "floor_milliseconds": floor.milliseconds,
         "floor_share": floor.share(curve),
         "widest": {f"{extra:.2f}": curve.widest(extra) for extra in _EXTRAS},
+        "planned": {f"{share:.1f}": best_chain(curve, share) for share in _ACCEPTANCES},
     }

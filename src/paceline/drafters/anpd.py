@@ -14,11 +14,13 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Literal
 
+from paceline.drafters.confidence import follower_confidence
 from paceline.drafters.settings import at_least
 from paceline.errors import UsageError
 from paceline.prefix import common_prefix
+from paceline.protocols import SizedBy
 from paceline.records import Round
-from paceline.tree import ROOT, Tree
+from paceline.tree import EMPTY, ROOT, Tree
 
 __all__ = ["Anpd", "NGramTable"]
 
@@ -42,6 +44,7 @@ class Anpd:
     """
 
     requires: frozenset[str] = frozenset()
+    sized_by: SizedBy = "nodes"
 
     def __init__(
         self,
@@ -79,34 +82,42 @@ class Anpd:
         """Grow the likeliest path to its full length, then paths with one detour from it."""
         tokens: list[int] = []
         parents: list[int] = []
+        weights: list[float] = []
         tails: dict[int, tuple[int, ...]] = {ROOT: tuple(self._text[1 - self.max_order :])}
-        # Guesses not yet taken: (detours, depth, parent, rank among siblings, token).
-        frontier: list[tuple[int, int, int, int, int]] = []
+        # Guesses not yet taken: (detours, depth, parent, rank among siblings, token, weight).
+        frontier: list[tuple[int, int, int, int, int, float]] = []
 
         def look_ahead(node: int, detours: int, depth: int) -> None:
-            found = self.query(tails[node])
-            for rank, token in enumerate(found if detours == 0 else found[:1]):
-                heappush(frontier, (detours + (rank > 0), depth + 1, node, rank, token))
+            reach = 1.0 if node == ROOT else weights[node]
+            found = self._followers(tails[node])
+            for rank, (token, share) in enumerate(found if detours == 0 else found[:1]):
+                taken = (detours + (rank > 0), depth + 1, node, rank, token, reach * share)
+                heappush(frontier, taken)
 
         look_ahead(ROOT, 0, 0)
         while frontier and len(tokens) < budget:
-            detours, depth, parent, _, token = heappop(frontier)
+            detours, depth, parent, _, token, weight = heappop(frontier)
             node = len(tokens)
             tokens.append(token)
             parents.append(parent)
+            weights.append(weight)
             tails[node] = (*tails[parent], token)[1 - self.max_order :]
             if depth < self.draft_length:
                 look_ahead(node, detours, depth)
-        return Tree(tuple(tokens), tuple(parents))
+        return Tree(tuple(tokens), tuple(parents), tuple(weights)) if tokens else EMPTY
 
     def query(self, tail: Sequence[int]) -> Sequence[int]:
         """The likeliest continuations of the longest n-gram that is known, best first; none where
         even the shortest, with all levels the last token alone, was never seen before."""
+        return [token for token, _ in self._followers(tail)]
+
+    def _followers(self, tail: Sequence[int]) -> list[tuple[int, float]]:
+        """See `query`; each with how likely it is to come."""
         for order in range(min(self.max_order, len(tail) + 1), self._lowest_order - 1, -1):
-            found = self._tables[order - self._lowest_order].best(tuple(tail[1 - order :]))
+            found = self._tables[order - self._lowest_order].followers(tuple(tail[1 - order :]))
             if found:
                 return found
-        return ()
+        return []
 
     def _learn(self, tokens: Iterable[int]) -> None:
         text = self._text
@@ -136,21 +147,31 @@ class NGramTable:
         self.order = order
         self._width = width
         self._counts: list[dict[tuple[int, ...], int]] = [{} for _ in range(SHARDS)]
+        # Run -> how often anything followed it, and its best followers.
         self._best: list[dict[tuple[int, ...], tuple[int, ...]]] = [{} for _ in range(SHARDS)]
 
     def count(self, run: tuple[int, ...], token: int) -> None:
         """See `token` follow `run` once more."""
         shard = run[-1] % SHARDS
-        counts, best = self._counts[shard], self._best[shard].get(run, ())
+        counts = self._counts[shard]
+        total, *best = self._best[shard].get(run, (0,))
         counts[*run, token] = seen = counts.get((*run, token), 0) + 1
-        if best[:1] == (token,):
-            return
-        # Only `token` changed, upwards: the order of the others stays.
-        ranked = [other for other in best if other != token]
-        place = sum(counts[*run, other] > seen for other in ranked)
-        ranked.insert(place, token)
-        self._best[shard][run] = tuple(ranked[: self._width])
+        if best[:1] != [token]:
+            # Only `token` changed, upwards: the order of the others stays.
+            best = [other for other in best if other != token]
+            place = sum(counts[*run, other] > seen for other in best)
+            best.insert(place, token)
+        self._best[shard][run] = (total + 1, *best[: self._width])
 
     def best(self, run: tuple[int, ...]) -> Sequence[int]:
         """The most frequent followers of `run`, best first; () where it was never seen."""
-        return self._best[run[-1] % SHARDS].get(run, ())
+        return self._best[run[-1] % SHARDS].get(run, ())[1:]
+
+    def followers(self, run: tuple[int, ...]) -> list[tuple[int, float]]:
+        """The same, each with how likely it is to come, see `follower_confidence`."""
+        shard = run[-1] % SHARDS
+        total, *best = self._best[shard].get(run, (0,))
+        counts = self._counts[shard]
+        return [
+            (token, follower_confidence(len(run), counts[*run, token], total)) for token in best
+        ]

@@ -17,8 +17,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from paceline.drafters.confidence import copied_chain
 from paceline.drafters.settings import at_least
 from paceline.drafters.suffix_index import Match, SuffixIndex
+from paceline.protocols import SizedBy
 from paceline.records import Round
 from paceline.tree import Tree
 
@@ -38,6 +40,7 @@ class Llma:
     """
 
     requires: frozenset[str] = frozenset()
+    sized_by: SizedBy = "nodes"
 
     def __init__(
         self, n: int = 1, k: int = 15, tie: Literal["random", "first"] = "random", seed: int = 0
@@ -74,4 +77,5 @@ class Llma:
     def propose(self, budget: int) -> Tree:
         """A chain of up to `k` tokens copied from the reference."""
         count = min(self.copy_length, budget)
-        return Tree.chain(self._index.continuation(self._match, count, minimum=self.match_length))
+        tokens = self._index.continuation(self._match, count, minimum=self.match_length)
+        return copied_chain(tokens, self._match.length)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from paceline.protocols import SizedBy
 from paceline.records import Round
 from paceline.tree import EMPTY, Tree
 
@@ -14,6 +15,7 @@ class Plain:
     """Always proposes the empty tree."""
 
     requires: frozenset[str] = frozenset()
+    sized_by: SizedBy = "nodes"
 
     def start(self, context: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         """Nothing to prepare."""

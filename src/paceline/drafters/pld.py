@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from paceline.drafters.confidence import copied_chain
 from paceline.drafters.settings import at_least
+from paceline.protocols import SizedBy
 from paceline.records import Round
 from paceline.tree import Tree
 
@@ -28,6 +30,7 @@ class PromptLookup:
     """
 
     requires: frozenset[str] = frozenset()
+    sized_by: SizedBy = "nodes"
 
     def __init__(self, n: int = 3, k: int = 10) -> None:
         self.max_run = at_least(1, n=n)
@@ -51,7 +54,8 @@ class PromptLookup:
         for run in range(min(self.max_run, len(text)), 0, -1):
             begin = self._first[run - 1].get(tuple(text[-run:]))
             if begin is not None:
-                return Tree.chain(text[begin : begin + max(0, min(self.draft_length, budget))])
+                end = begin + max(0, min(self.draft_length, budget))
+                return copied_chain(text[begin:end], run)
         return Tree()
 
     def _learn(self, tokens: Iterable[int]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import ReferenceType, ref
 
 import torch
 from transformers import (
@@ -27,7 +28,8 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 from paceline.drafters import make_drafter
 from paceline.errors import UsageError
 from paceline.integrations.rows import PromptRow, split_rows
-from paceline.loop import DEFAULT_BUDGET, Generation, decode
+from paceline.loop import Generation, decode
+from paceline.planning.planner import TreePlanner
 from paceline.protocols import Drafter
 from paceline.records import Stats
 from paceline.sampling import Sampler
@@ -55,7 +57,8 @@ class Pace:
     method, settings: as everywhere, e.g. Pace("anpd", n=5, k=7) or Pace("anpd:n=5,k=7").
     seed: of sampling; None takes it from torch's global generator, so `set_seed` works.
     streamer: hears prompt and tokens as transformers' streamers do (one text at a time).
-    budget: most nodes a drafter may propose per round.
+    budget: most nodes a drafter may propose per round; None is as many as pay, planned round by
+    round from what passes cost and how often guesses are right.
 
     After a call `stats` holds the statistics of each row. Text for text the result is that of
     transformers' greedy decoding; sampling draws from the same distribution with noise of ours.
@@ -67,7 +70,7 @@ class Pace:
         *,
         seed: int | None = None,
         streamer: BaseStreamer | None = None,
-        budget: int = DEFAULT_BUDGET,
+        budget: int | None = None,
         **settings: Any,
     ) -> None:
         self.stats: list[Stats] = []
@@ -78,6 +81,8 @@ class Pace:
         # Kept over calls, so that a drafter can go on learning from one conversation.
         self._drafter = self._make()
         self._checked: type[PreTrainedModel] | None = None
+        self._planner = TreePlanner()
+        self._planned_for: ReferenceType[PreTrainedModel] | None = None
 
     def __call__(
         self,
@@ -116,16 +121,26 @@ class Pace:
             )
             for row in rows
         ]
-        self._play(target, generations, input_ids)
+        self._play(target, generations, input_ids, self._sizing(model))
         return _pack(input_ids, generations, config)
 
+    def _sizing(self, model: PreTrainedModel) -> int | TreePlanner:
+        # What was learned of one model's costs is wrong for another's.
+        if self._planned_for is None or self._planned_for() is not model:
+            self._planner, self._planned_for = TreePlanner(), ref(model)
+        return self._planner if self.budget is None else self.budget
+
     def _play(
-        self, target: CausalLMTarget, generations: Sequence[Generation], input_ids: torch.Tensor
+        self,
+        target: CausalLMTarget,
+        generations: Sequence[Generation],
+        input_ids: torch.Tensor,
+        sizing: int | TreePlanner,
     ) -> None:
         self.stats = [Stats() for _ in generations]
         if self.streamer is not None:
             self.streamer.put(input_ids.cpu())
-        for round in decode(target, generations, self.budget):
+        for round in decode(target, generations, sizing):
             self.stats[round.index].add(round)
             if self.streamer is not None:
                 for token in round.path.tokens:

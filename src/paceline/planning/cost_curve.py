@@ -14,10 +14,7 @@ from itertools import pairwise
 from math import isfinite
 from typing import Any
 
-__all__ = ["CostCurve", "CostPoint", "budget_from"]
-
-# The share of guesses that is right where a drafter that copies has found what to copy.
-_ACCEPTANCE = 0.9
+__all__ = ["CostCurve", "CostPoint"]
 
 
 @dataclass(frozen=True)
@@ -132,19 +129,3 @@ class CostCurve:
         if context is None:
             return self._costs[self.contexts[0]]
         return self._costs[min(self.contexts, key=lambda known: abs(known - context))]
-
-
-def budget_from(curve: CostCurve) -> int:
-    """Most nodes a drafter may propose per round where nobody has said so; at least 1.
-
-    A first rule: the measured width, less the root, at which a chain whose guesses are right nine
-    times out of ten gains most tokens per millisecond. Drafters that copy propose only where they
-    have found something to copy, and then are about that often right. It knows nothing of this
-    drafter on this text, nor of the time the drafter itself takes.
-    """
-
-    def tokens_per_pass(width: int) -> float:
-        return (1 - _ACCEPTANCE**width) / (1 - _ACCEPTANCE)
-
-    best = max(curve.widths, key=lambda width: tokens_per_pass(width) / curve.cost(width))
-    return max(1, best - 1)

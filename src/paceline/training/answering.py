@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from paceline.drafters import make_drafter
 from paceline.errors import UsageError
-from paceline.loop import Generation, decode
+from paceline.loop import DEFAULT_BUDGET, Generation, decode
 from paceline.options import Options
 from paceline.prompts import PromptRecord
 from paceline.session import Message, Session
@@ -25,8 +25,9 @@ class Asking:
     seed: decides on the order of the prompts and on what is drawn.
     temperature: 0 is greedy.
     max_new_tokens: of an answer.
-    method: the drafter, and budget its most nodes per round, None for the session's; they change
-    no token.
+    method: the drafter, and budget its most nodes per round; they change no token. There is always
+    a budget: the widths of passes, and with them the last bits of scores, are to be the same when
+    the same is asked again.
     batch: conversations that are answered together.
     longest_prompt: most tokens of a prompt, chat template and earlier turns included; longer ones
     are left out.
@@ -38,7 +39,7 @@ class Asking:
     temperature: float = 0.0
     max_new_tokens: int = 256
     method: str = "anpd"
-    budget: int | None = None
+    budget: int = DEFAULT_BUDGET
     batch: int = 8
     longest_prompt: int = 1024
 
@@ -111,14 +112,13 @@ def answer_batch(
     # Nothing of the batch before stays in the cache: a prefix that was read in another pass may
     # differ in its last bits, and after an interruption there would be none.
     session.target.sync([[0]] * len(conversations))
-    budget = session.budget_of(asking.options(asking.seed))
     found, active = Answers(), conversations
     while active:
         asked = [(one, _prompt(session, one)) for one in active]
         fitting = [(one, ids) for one, ids in asked if len(ids) <= _room(session, asking)]
         found.skipped += len(asked) - len(fitting)
         generations = [_generation(session, one, ids, asking) for one, ids in fitting]
-        for round in decode(session.target, generations, budget):
+        for round in decode(session.target, generations, asking.budget):
             on_tokens(len(round.path.tokens))
         for (one, _), generation in zip(fitting, generations):
             _take(session, one, generation)

@@ -133,6 +133,5 @@ def _run(session: Session, files: Sequence[PromptFile], asking: Asking) -> dict[
         "weights": getattr(session.target, "weights", "native"),
         "prompts": [file.as_json() for file in files],
         **asdict(asking),
-        "budget": session.budget_of(asking.options(asking.seed)),
         "shard_prompts": SHARD_PROMPTS,
     }

@@ -30,7 +30,7 @@ def ablate(
     max_new_tokens: common.TokensOption = 128,
     temperature: common.TemperatureOption = 0.0,
     seed: common.SeedOption = 0,
-    budget: common.BudgetOption = 64,  # a budget from a cost curve would cut the grid short
+    budget: common.FixedBudgetOption = 64,  # a plan would cut the grid short
     threads: common.ThreadsOption = None,
     device: common.DeviceOption = None,
     dtype: common.DtypeOption = None,

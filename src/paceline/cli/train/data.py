@@ -38,7 +38,7 @@ def data(
         int, typer.Option("--batch", min=1, help="Prompts that are answered together.")
     ] = 8,
     method: common.MethodOption = "anpd",
-    budget: common.BudgetOption = None,
+    budget: common.FixedBudgetOption = 64,
     threads: common.ThreadsOption = None,
     device: common.DeviceOption = None,
     dtype: common.DtypeOption = None,

@@ -1,0 +1,209 @@
+"""Planned trees against fixed budgets, on recorded texts and a clock that only the curve moves.
+
+    python benchmarks/planning.py --traces DIR --model smollm2-135m \
+        --curve benchmarks/results/bench/tune-smollm2-135m.json --json planning.json
+
+Recorded answers are followed by force (see `paceline bench simulate`) by the real loop, drafters
+and planner, but no model runs: a pass takes what a measured cost curve says for its width and its
+context, and everything else takes no time. So the result is the same on every machine. It shows
+what a plan is worth, not how fast anything is: times of drafters and noise of clocks are left out.
+
+Speed-ups are those behind the prompt: tokens per second over those of plain decoding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer
+
+from paceline import models
+from paceline.bench.simulate import Forced, ForcedRequest, Recording
+from paceline.bench.traces import read_traces
+from paceline.drafters import make_drafter
+from paceline.loop import Generation, decode
+from paceline.options import Options
+from paceline.planning.cost_curve import CostCurve
+from paceline.planning.planner import MOST_NODES, TreePlanner
+from paceline.protocols import Planner
+from paceline.records import Path as Accepted
+from paceline.records import Stats
+from paceline.session import Session
+from paceline.stopping import Stopping
+from paceline.tree import Tree
+
+BUDGETS = (1, 3, 5, 7)
+
+
+class ReplayTarget:
+    """A target without a model: scores mean nothing, and a clock goes on as the curve says.
+
+    curve: milliseconds of a pass by width and by the tokens before it.
+    now: seconds.
+    """
+
+    vocab_size = sys.maxsize
+    max_context = None
+    capabilities: frozenset[str] = frozenset()
+
+    def __init__(self, curve: CostCurve) -> None:
+        self.now = 0.0
+        self._curve = curve
+        self._held: list[int] = []
+
+    def clock(self) -> float:
+        """Seconds of all passes so far."""
+        return self.now
+
+    def sync(self, contexts: Sequence[Sequence[int]]) -> None:
+        """See `Target.sync`; only lengths are kept."""
+        self._held = [len(context) for context in contexts]
+
+    def score(self, trees: Sequence[Tree]) -> list[torch.Tensor]:
+        """Zeros [len(tree) + 1, 1]: what is drawn from them does not count."""
+        rows = len(trees) * (1 + max(map(len, trees)))
+        self.now += self._curve.cost(rows, max(self._held)) / 1e3
+        return [torch.zeros(len(tree) + 1, 1) for tree in trees]
+
+    def commit(self, paths: Sequence[Accepted]) -> None:
+        """See `Target.commit`."""
+        self._held = [held + len(path.tokens) for held, path in zip(self._held, paths)]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A method, and what sizes its trees over all texts of a file."""
+
+    name: str
+    method: str
+    sizing: Callable[[CostCurve], int | Planner]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A contender on one file. seconds: of the clock, behind the prompts."""
+
+    seconds: float
+    stats: Stats
+
+
+def contenders() -> Iterator[Contender]:
+    """Plain decoding, then fixed budgets, then plans."""
+    yield Contender("plain", "plain", lambda curve: 0)
+    for budget in BUDGETS:
+        yield Contender(f"anpd, {budget}", "anpd", lambda curve, budget=budget: budget)
+    for method in ("anpd", "llma", "pld"):
+        yield Contender(f"{method}, as proposed", method, lambda curve: MOST_NODES)
+        yield Contender(f"{method}, planned", method, TreePlanner)
+    yield Contender("anpd, planned without a curve", "anpd", lambda curve: TreePlanner())
+
+
+def texts_of(
+    recordings: Sequence[Recording], session: Session, tokens: int
+) -> dict[str, list[ForcedRequest]]:
+    """File -> its recorded answers as requests."""
+    found: dict[str, list[ForcedRequest]] = {}
+    for recording in recordings:
+        for request in recording.requests(session, Options(max_new_tokens=tokens), lambda _: None):
+            if isinstance(request, ForcedRequest) and request.recorded:
+                found.setdefault(recording.suite, []).append(request)
+    return found
+
+
+def replay(contender: Contender, requests: Sequence[ForcedRequest], curve: CostCurve) -> Outcome:
+    """All texts of a file, one after the other, with what is learned kept between them."""
+    target, sizing, stats = ReplayTarget(curve), contender.sizing(curve), Stats()
+    for request in requests:
+        generation = Generation(
+            request.ids,
+            make_drafter(contender.method),
+            Stopping(len(request.recorded)),
+            Forced(prompt_tokens=len(request.ids), recorded=request.recorded),
+            request.references,
+        )
+        for done in decode(target, [generation], sizing, target.clock):
+            stats.add(done)
+        if generation.output != list(request.recorded):
+            raise RuntimeError(f"{contender.name} wrote another text")
+    return Outcome(target.now, stats)
+
+
+def evaluate(
+    texts: dict[str, list[ForcedRequest]], curve: CostCurve
+) -> dict[str, dict[str, dict[str, float]]]:
+    """File -> contender -> speed-up over plain decoding, tokens per pass and nodes per pass."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for suite, requests in texts.items():
+        plain = 0.0
+        for contender in contenders():
+            outcome = replay(contender, requests, curve)
+            plain = plain or outcome.seconds
+            found.setdefault(suite, {})[contender.name] = {
+                "speedup": round(plain / outcome.seconds, 4),
+                "tokens_per_pass": round(outcome.stats.mean_acceptance_length, 4),
+                "nodes_per_pass": round(outcome.stats.drafted / outcome.stats.rounds, 4),
+            }
+    return found
+
+
+def read_curve(path: Path) -> CostCurve:
+    """The curve in a file of `paceline tune --json`, or in one that it has stored."""
+    return CostCurve.from_records(json.loads(path.read_text(encoding="utf-8"))["curve"])
+
+
+def print_report(found: dict[str, dict[str, dict[str, float]]]) -> None:
+    """One row per file, one column per contender."""
+    names = [contender.name for contender in contenders()]
+    print("| file |", " | ".join(names), "|")
+    print("|---|" + "---|" * len(names))
+    for suite, by_name in found.items():
+        print(f"| {suite} |", " | ".join(f"{by_name[n]['speedup']:.2f}x" for n in names), "|")
+
+
+def main() -> None:
+    """Read the arguments, replay, print, write."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--traces", type=Path, required=True, help="folder of trace files")
+    parser.add_argument("--names", nargs="*", default=["all"], help="files of it; default: all")
+    parser.add_argument("--model", default="smollm2-135m", help="whose tokenizer cuts the texts")
+    parser.add_argument("--curve", type=Path, required=True, help="file of `paceline tune --json`")
+    parser.add_argument("--limit", type=int, default=24, help="records of each file")
+    parser.add_argument("--tokens", type=int, default=256, help="most tokens of an answer")
+    parser.add_argument("--system", type=Path, help="text for system messages left out")
+    parser.add_argument("--json", type=Path, help="write the result here")
+    arguments = parser.parse_args()
+    curve = read_curve(arguments.curve)
+    system = arguments.system.read_text(encoding="utf-8") if arguments.system else None
+    recordings = read_traces(arguments.names, arguments.traces, arguments.limit, 0, system)
+    tokenizer: Any = AutoTokenizer.from_pretrained(models.pull(arguments.model))
+    session = Session(ReplayTarget(curve), tokenizer, "plain")
+    texts = texts_of(recordings, session, arguments.tokens)
+    found = evaluate(texts, curve)
+    print_report(found)
+    if arguments.json:
+        result = {
+            "command": shlex.join(["python", *sys.argv]),
+            "texts": {suite: len(requests) for suite, requests in texts.items()},
+            "tokens": {
+                suite: sum(len(request.recorded) for request in requests)
+                for suite, requests in texts.items()
+            },
+            "curve": curve.to_records(),
+            "files": found,
+        }
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""How often guesses are right: the drafter's own estimates, corrected by what came true.
+
+The weights of a tree say how likely each node is to be accepted. Divided by the weight of its
+parent that is how likely the node is where the parent was right, and nodes with about the same
+quotient at about the same depth are one kind of guess. Of every kind is counted how often its
+guesses were right given that their parents were. Older evidence counts less.
+
+What is said tells about every tree that was proposed, whether it was scored or not: guesses that
+were cut off, or never given to the target at all, are evidence for nothing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from paceline.tree import ROOT, Tree
+
+__all__ = ["Calibration", "Evidence", "Watch"]
+
+_BORDERS = (0.06, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.88, 0.94, 0.98)
+_DEPTHS = (2, 3, 5, 9)
+_UNKNOWN = 0.5
+"""A guess without a weight."""
+_LEAST, _MOST = 0.001, 0.995
+_PRIOR = 4.0
+"""So many guesses is a drafter's word worth, and that of wider kinds for narrower ones."""
+
+_Kind = tuple[int, int]
+
+
+class Evidence(NamedTuple):
+    """A guess whose parent was right.
+
+    claim: how likely it was by the drafter's own word.
+    """
+
+    kind: _Kind
+    claim: float
+    right: bool
+
+
+class Watch:
+    """The proposed trees of one text, compared with what is said from their root on."""
+
+    def __init__(self) -> None:
+        # Trees of which all that was said so far is a path, its end, and what they claim.
+        self._open: list[tuple[Tree, int, list[float]]] = []
+
+    def expect(self, tree: Tree) -> None:
+        """The drafter proposes this where the text ends now."""
+        if len(tree):
+            self._open.append((tree, ROOT, _claims(tree)))
+
+    def hear(self, tokens: Sequence[int]) -> Iterator[Evidence]:
+        """These tokens were said: what that tells, wrong guesses included."""
+        for token in tokens:
+            still_open = []
+            for tree, node, claims in self._open:
+                # Of equal siblings the first counts, as in the walk.
+                children = tree.children.get(node, {})
+                for guess, child in children.items():
+                    kind = _kind(claims[child], tree.depths[child])
+                    yield Evidence(kind, claims[child], guess == token)
+                if token in children:
+                    still_open.append((tree, children[token], claims))
+            self._open = still_open
+
+
+class _Count:
+    """Guesses of a kind, and how many of them were right; both fade as new ones come."""
+
+    __slots__ = ("claimed", "right", "tried")
+
+    def __init__(self, right: float = 0.0, tried: float = 0.0, claimed: float = 0.0) -> None:
+        self.right, self.tried, self.claimed = right, tried, claimed
+
+    def add(self, right: bool, claim: float, memory: float) -> None:
+        keep = 1 - 1 / memory
+        self.right = self.right * keep + right
+        self.tried = self.tried * keep + 1
+        self.claimed = self.claimed * keep + claim
+
+    def at_most(self, tried: float) -> _Count:
+        """The same shares with no more evidence than that."""
+        scale = min(1.0, tried / self.tried) if self.tried else 1.0
+        return _Count(self.right * scale, self.tried * scale, self.claimed * scale)
+
+    def estimate(self, prior: float) -> float:
+        return (self.right + _PRIOR * prior) / (self.tried + _PRIOR)
+
+
+class Calibration:
+    """What is known about the guesses of one drafter on one text.
+
+    memory: so many guesses of a kind count; older ones fade.
+    """
+
+    def __init__(self, memory: float = 48.0) -> None:
+        self._memory = memory
+        self._all = _Count()
+        self._kinds: dict[_Kind, _Count] = {}
+
+    def heir(self, memory: float, evidence: float) -> Calibration:
+        """What is expected of another text: the same, but each count worth no more than
+        `evidence` guesses."""
+        heir = Calibration(memory)
+        heir._all = self._all.at_most(evidence)
+        heir._kinds = {kind: count.at_most(evidence) for kind, count in self._kinds.items()}
+        return heir
+
+    def reach(self, tree: Tree) -> list[float]:
+        """How likely each node is to be accepted, never more than its parent."""
+        reach: list[float] = []
+        for parent, chance in zip(tree.parents, self._chances(tree)):
+            reach.append(chance if parent == ROOT else chance * reach[parent])
+        return reach
+
+    def add(self, seen: Evidence) -> None:
+        """Count one more guess."""
+        self._all.add(seen.right, seen.claim, self._memory)
+        self._kinds.setdefault(seen.kind, _Count()).add(seen.right, seen.claim, self._memory)
+
+    def _chances(self, tree: Tree) -> list[float]:
+        # First what the drafter is to be believed in general, then in this kind of guess.
+        trust = (self._all.right + _PRIOR) / (self._all.claimed + _PRIOR)
+        chances = []
+        for claim, depth in zip(_claims(tree), tree.depths):
+            prior = min(_MOST, claim * trust)
+            count = self._kinds.get(_kind(claim, depth))
+            chances.append(prior if count is None else count.estimate(prior))
+        return chances
+
+
+def _claims(tree: Tree) -> list[float]:
+    """How likely each node is, where its parent is right, by the drafter's own word."""
+    weights = tree.weights
+    if weights is None:
+        return [_UNKNOWN] * len(tree)
+    found = []
+    for node, parent in enumerate(tree.parents):
+        above = 1.0 if parent == ROOT else weights[parent]
+        share = weights[node] / above if above > 0 else 0.0
+        found.append(min(_MOST, max(_LEAST, share)))
+    return found
+
+
+def _kind(claim: float, depth: int) -> _Kind:
+    return bisect_right(_BORDERS, claim), bisect_right(_DEPTHS, depth)

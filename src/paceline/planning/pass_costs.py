@@ -1,0 +1,117 @@
+"""What passes cost, as far as is known: a stored curve or a mild guess, corrected by every pass.
+
+The logarithm of a pass's time is taken to be the sum of three things: the shape (from the curve), a
+level that all widths share and that drifts, as when the text grows longer or the machine is busy,
+and a correction of the one width. Level and corrections are followed as a Kalman filter would, each
+with a variance of its own: what is uncertain moves, what is well known stays. An outlier moves them
+no further than a few standard deviations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.planning.cost_curve import CostCurve
+
+__all__ = ["PassCosts"]
+
+_ROW = 0.02
+"""Without a curve a row more is taken to cost a fiftieth of a pass."""
+_NOISE = 0.05**2
+_DRIFT = 0.02**2
+_FIRST = 0.3**2
+_CURVE_DOUBT, _GUESS_DOUBT = 0.1**2, 0.7**2
+_CLIP = 2.5
+_WARM_UP = 0.3
+"""The first pass of a width may build what later ones use: one that is so much slower than expected
+(as a logarithm) does not count."""
+
+
+@dataclass
+class _Term:
+    """One of the sums' terms and how uncertain it is."""
+
+    value: float
+    variance: float
+
+
+class PassCosts:
+    """Milliseconds of a pass by its width, for passes over a certain number of texts.
+
+    curve: as measured on this device over one text; None where nothing is known.
+    texts: texts per pass; widths are those of the widest tree, root included, and all are padded
+    to it.
+    """
+
+    def __init__(self, curve: CostCurve | None = None, texts: int = 1) -> None:
+        self._curve, self._texts = curve, texts
+        self._shape: NDArray[np.float64] = np.zeros(0)
+        self._level = _Term(0.0, 1.0)
+        self._doubt = _GUESS_DOUBT if curve is None else _CURVE_DOUBT
+        self._widths: dict[int, _Term] = {1: _Term(0.0, 0.0)}
+        self._warmed: set[int] = set()
+        self._measured = 0
+
+    def heir(self, texts: int) -> PassCosts:
+        """What is expected of passes over another number of texts, before the first of them."""
+        heir = PassCosts(self._curve, texts)
+        heir._widths |= {
+            width: _Term(term.value, heir._doubt)
+            for width, term in self._widths.items()
+            if width > 1
+        }
+        return heir
+
+    def upto(self, widest: int) -> NDArray[np.float64]:
+        """Milliseconds [widest] of passes over 1, 2, … rows per text."""
+        shape = self._shapes(widest)
+        known = sorted(self._widths)
+        corrections = np.interp(
+            np.arange(1, widest + 1), known, [self._widths[width].value for width in known]
+        )
+        costs: NDArray[np.float64] = np.exp(shape + corrections + self._level.value)
+        return costs
+
+    def of(self, width: int) -> float:
+        """Milliseconds of a pass over `width` rows per text, at least one."""
+        return float(self.upto(width)[-1])
+
+    def observe(self, width: int, milliseconds: float) -> None:
+        """A pass took so long."""
+        if milliseconds <= 0:
+            return  # a clock that stands still tells nothing
+        self._measured += 1
+        first = width not in self._warmed
+        self._warmed.add(width)
+        error = log(milliseconds) - log(self.of(width))
+        level = self._level
+        if self._measured == 1:
+            level.value, level.variance = level.value + error, _FIRST
+            return
+        if first and error > _WARM_UP:
+            return
+        own = self._widths.setdefault(width, _Term(self._correction(width), self._doubt))
+        level.variance += _DRIFT
+        total = level.variance + own.variance + _NOISE
+        step = max(-_CLIP, min(_CLIP, error / total**0.5)) * total**0.5 / total
+        level.value += level.variance * step
+        own.value += own.variance * step
+        level.variance -= level.variance**2 / total
+        own.variance -= own.variance**2 / total
+
+    def _correction(self, width: int) -> float:
+        known = sorted(self._widths)
+        return float(np.interp(width, known, [self._widths[other].value for other in known]))
+
+    def _shapes(self, widest: int) -> NDArray[np.float64]:
+        if len(self._shape) < widest:
+            self._shape = np.log([self._expected(width) for width in range(1, widest + 1)])
+        return self._shape[:widest]
+
+    def _expected(self, width: int) -> float:
+        rows = width * self._texts
+        return 1 + _ROW * (rows - 1) if self._curve is None else self._curve.cost(rows)

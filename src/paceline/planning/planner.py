@@ -1,0 +1,184 @@
+"""The planner: how much every drafter guesses, from what passes cost and what came true.
+
+Trees of drafters that are sized node by node are cut to the nodes that gain most tokens per
+millisecond. Trees that must stay whole are scored or left out. In both cases the drafter is not
+even asked while asking does not pay. Nothing that is decided here can change a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from paceline.planning.calibration import Calibration, Watch
+from paceline.planning.cost_curve import CostCurve
+from paceline.planning.gate import Gate
+from paceline.planning.pass_costs import PassCosts
+from paceline.planning.sizing import best_first, gains, rates
+from paceline.protocols import Drafter, Propose, SizedBy
+from paceline.records import Round
+from paceline.tree import EMPTY, Tree
+
+__all__ = ["MOST_NODES", "TreePlanner"]
+
+MOST_NODES = 64
+"""Drafters are asked for so many nodes at most."""
+_MEMORY, _SESSION_MEMORY = 32.0, 400.0
+_INHERITED = 8.0
+_FIRST_LOOKS = 2
+_STALE = 64
+
+
+@dataclass
+class _Text:
+    """What is known about one text and its drafter."""
+
+    sized_by: SizedBy
+    calibration: Calibration
+    gate: Gate
+    watch: Watch = field(default_factory=Watch)
+    asked: bool = False
+    usual: float = 2.0
+    """Rows of a pass with a tree that stays whole."""
+
+
+@dataclass
+class _Typical:
+    """A running average of times which one outlier can at most double."""
+
+    value: float | None = None
+
+    def add(self, value: float) -> None:
+        if self.value is None:
+            self.value = value
+        else:
+            self.value += (min(value, 2 * self.value + 1e-6) - self.value) / 16
+
+
+@dataclass
+class _Passes:
+    """What is known about passes over a certain number of texts."""
+
+    costs: PassCosts
+    since_plain: int = 0
+
+
+@dataclass
+class TreePlanner:
+    """Sizes the trees of one method on one target; see `paceline.protocols.Planner`.
+
+    curve: what passes cost by measurement, where there is one; passes that are played correct it.
+    most_nodes: of a tree.
+
+    Costs are kept for good, and acceptance as an expectation that the next texts soon correct.
+    With the same rounds, times included, it plans the same.
+    """
+
+    curve: CostCurve | None = None
+    most_nodes: int = MOST_NODES
+    _texts: list[_Text] = field(default_factory=list)
+    _all: Calibration = field(default_factory=lambda: Calibration(_SESSION_MEMORY))
+    _passes: dict[int, _Passes] = field(default_factory=dict)
+    _plain_passes: int = 0
+    _drafting: _Typical = field(default_factory=_Typical)
+    _resting: _Typical = field(default_factory=_Typical)
+
+    def start(self, drafters: Sequence[Drafter]) -> None:
+        """Texts begin; see `Planner.start`."""
+        before = self._texts[-1].gate if self._texts else Gate()
+        self._texts = [
+            _Text(drafter.sized_by, self._all.heir(_MEMORY, _INHERITED), before.heir())
+            for drafter in drafters
+        ]
+
+    def plan(self, proposals: Mapping[int, Propose]) -> list[Tree]:
+        """The trees of the next pass; see `Planner.plan`."""
+        passes, texts = self._of(len(proposals)), [self._texts[index] for index in proposals]
+        for text in texts:
+            text.asked = False
+        if self._looks_at_plain(passes, texts):
+            return [EMPTY] * len(texts)
+        trees = []
+        for text, propose in zip(texts, proposals.values()):
+            text.asked = text.gate.asks(self._price(text, passes.costs, len(texts)))
+            trees.append(propose(self.most_nodes) if text.asked else EMPTY)
+            text.watch.expect(trees[-1])
+        return self._sized(passes.costs, texts, trees)
+
+    def observe(self, rounds: Sequence[Round]) -> None:
+        """Learn from the rounds of one pass; see `Planner.observe`."""
+        count, width = len(rounds), 1 + max(len(round.tree) for round in rounds)
+        passes = self._of(count)
+        if not any(round.prefill for round in rounds):
+            passes.costs.observe(width, 1e3 * sum(round.seconds.target for round in rounds))
+            self._plain_passes += width == 1
+        passes.since_plain = 0 if width == 1 else passes.since_plain + 1
+        self._time_drafting(rounds)
+        plain, spent = passes.costs.of(1) / count, passes.costs.of(width) / count
+        for round in rounds:
+            text = self._texts[round.index]
+            for seen in text.watch.hear(round.path.tokens):
+                text.calibration.add(seen)
+                self._all.add(seen)
+            text.gate.earn(spent, plain)
+            if text.asked:
+                text.usual += (1 + len(round.tree) - text.usual) / 4
+                saved = len(round.path.tokens) * plain - spent - self._draft_price
+                text.gate.judge(saved / plain)
+
+    @property
+    def _draft_price(self) -> float:
+        """Milliseconds more that a round takes, per text, when the drafter is asked."""
+        return max(0.0, (self._drafting.value or 0.0) - (self._resting.value or 0.0))
+
+    def _of(self, texts: int) -> _Passes:
+        if texts not in self._passes:
+            near = min(self._passes, key=lambda known: abs(known - texts), default=None)
+            costs = (
+                PassCosts(self.curve, texts)
+                if near is None
+                else self._passes[near].costs.heir(texts)
+            )
+            self._passes[texts] = _Passes(costs)
+        return self._passes[texts]
+
+    def _time_drafting(self, rounds: Sequence[Round]) -> None:
+        asked = {self._texts[round.index].asked for round in rounds}
+        if len(asked) == 1:
+            times = self._drafting if asked.pop() else self._resting
+            times.add(1e3 * sum(round.seconds.draft for round in rounds) / len(rounds))
+
+    def _price(self, text: _Text, costs: PassCosts, texts: int) -> float:
+        """What asking costs a text where nothing comes of it."""
+        if text.sized_by == "nodes":
+            return self._draft_price  # the tree may still be cut to nothing
+        extra = costs.of(round(text.usual)) - costs.of(1)
+        return self._draft_price + max(0.0, extra) / texts
+
+    def _looks_at_plain(self, passes: _Passes, texts: Sequence[_Text]) -> bool:
+        """Whether this pass is one of plain decoding only to learn what that costs."""
+        if self.curve is None and self._plain_passes < _FIRST_LOOKS:
+            return True
+        price = 2 * passes.costs.of(1) / len(texts)
+        if passes.since_plain < _STALE or not all(text.gate.can_pay(price) for text in texts):
+            return False
+        for text in texts:
+            text.gate.pay(price)
+        return True
+
+    def _sized(self, costs: PassCosts, texts: Sequence[_Text], trees: Sequence[Tree]) -> list[Tree]:
+        """Trees that stay whole as they are, the others cut to the size that gains most."""
+        cut = [text.sized_by == "nodes" for text in texts]
+        least = max((len(tree) for tree, is_cut in zip(trees, cut) if not is_cut), default=0)
+        most = max(map(len, trees), default=0)
+        if most == 0 or not any(cut):
+            return list(trees)
+        reaches = [text.calibration.reach(tree) for text, tree in zip(texts, trees)]
+        found = rates(gains(reaches, most), costs.upto(1 + most))
+        size = least + int(np.argmax(found[least:]))
+        return [
+            tree.keep(sorted(best_first(reach)[:size])) if is_cut else tree
+            for tree, reach, is_cut in zip(trees, reaches, cut)
+        ]

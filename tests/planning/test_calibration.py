@@ -1,0 +1,97 @@
+"""What a drafter claims, corrected by what came true."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from tests.helpers import trees
+
+from paceline.planning.calibration import Calibration, Evidence, Watch
+from paceline.tree import Tree
+
+CHAIN = Tree((5, 6, 7), (-1, 0, 1), (0.5, 0.4, 0.1))
+
+
+def observe(calibration: Calibration, tree: Tree, *tokens: int) -> list[Evidence]:
+    """The tree was proposed, and then these tokens were said."""
+    watch = Watch()
+    watch.expect(tree)
+    seen = list(watch.hear(tokens))
+    for each in seen:
+        calibration.add(each)
+    return seen
+
+
+def test_at_first_a_drafter_is_believed() -> None:
+    assert Calibration().reach(CHAIN) == pytest.approx([0.5, 0.4, 0.1])
+    assert Calibration().reach(Tree.chain([1, 2])) == pytest.approx([0.5, 0.25])
+
+
+@given(trees(weighted=None))
+def test_no_node_is_likelier_than_its_parent(tree: Tree) -> None:
+    reach = Calibration().reach(tree)
+    for node, parent in enumerate(tree.parents):
+        assert 0 < reach[node] <= (1.0 if parent == -1 else reach[parent])
+
+
+def test_it_learns_every_kind_by_itself() -> None:
+    """The first guess is always right, the one behind it never."""
+    calibration = Calibration()
+    for _ in range(60):
+        observe(calibration, CHAIN, 5, 99)
+    first, second, third = calibration.reach(CHAIN)
+    assert first > 0.9 and second < 0.12
+    assert third == pytest.approx(second * 0.25, rel=0.7)  # never seen: its parent was wrong
+
+
+def test_guesses_behind_a_wrong_one_are_no_evidence() -> None:
+    (seen,) = observe(Calibration(), CHAIN, 99, 6, 7)
+    assert (seen.claim, seen.right) == (0.5, False)
+
+
+def test_a_tree_is_followed_as_long_as_it_is_right() -> None:
+    """Over several rounds, while others are proposed."""
+    watch = Watch()
+    watch.expect(CHAIN)
+    assert [seen.right for seen in watch.hear([5])] == [True]
+    watch.expect(Tree.chain([8]))
+    assert [(seen.claim, seen.right) for seen in watch.hear([6])] == [(0.8, True), (0.5, False)]
+    assert [seen.right for seen in watch.hear([7, 7])] == [True]
+    assert list(watch.hear([7])) == []
+
+
+def test_of_siblings_the_wrong_ones_count_as_well() -> None:
+    calibration, tree = Calibration(), Tree((5, 6, 6), (-1, -1, -1), (0.9, 0.3, 0.3))
+    for _ in range(40):
+        observe(calibration, tree, 6, 1)
+    first, second, _ = calibration.reach(tree)
+    assert first < 0.15 and second > 0.8
+
+
+def test_a_guess_that_ended_the_text_was_right() -> None:
+    calibration = Calibration()
+    for _ in range(20):
+        observe(calibration, CHAIN, 5)  # said, and the text was over
+    assert calibration.reach(CHAIN)[0] > 0.8
+
+
+def test_old_evidence_fades() -> None:
+    calibration = Calibration(memory=10)
+    for _ in range(500):
+        observe(calibration, CHAIN, 99)
+    for _ in range(20):
+        observe(calibration, CHAIN, 5, 99)
+    assert calibration.reach(CHAIN)[0] > 0.6
+
+
+def test_an_heir_expects_the_same_and_learns_faster() -> None:
+    session = Calibration(400)
+    for _ in range(300):
+        observe(session, CHAIN, 99)
+    heir = session.heir(32, evidence=8)
+    assert session.reach(CHAIN)[0] < 0.05
+    assert heir.reach(CHAIN)[0] < 0.2
+    for calibration in (session, heir):
+        for _ in range(10):
+            observe(calibration, CHAIN, 5, 99)
+    assert heir.reach(CHAIN)[0] > 0.5 > session.reach(CHAIN)[0]

@@ -1,0 +1,87 @@
+"""Costs of passes learned from times that scatter, drift and jump."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tests.planning.test_cost_curve import CLIFF, curve_of
+
+from paceline.planning.pass_costs import PassCosts
+
+
+def relative(costs: PassCosts, width: int) -> float:
+    return costs.of(width) / costs.of(1)
+
+
+def test_a_curve_is_believed_and_its_level_is_not() -> None:
+    costs = PassCosts(curve_of(CLIFF))
+    costs.observe(1, 20.0)  # a busy machine: everything takes twice as long
+    assert costs.of(1) == pytest.approx(20.0)
+    assert [relative(costs, width) for width in (2, 4, 8)] == pytest.approx([2.2, 1.08, 1.24])
+    assert costs.upto(8) == pytest.approx([costs.of(width) for width in range(1, 9)])
+
+
+def test_without_a_curve_a_few_passes_tell() -> None:
+    """Costs that are not monotone, seen in turn."""
+    costs = PassCosts()
+    for _ in range(6):
+        for width in (1, 2, 4, 8):
+            costs.observe(width, CLIFF[width])
+    for width in (2, 4, 8):
+        assert relative(costs, width) == pytest.approx(CLIFF[width] / CLIFF[1], rel=0.04)
+    assert relative(costs, 2) > relative(costs, 3) > relative(costs, 4)  # between what is known
+
+
+def test_a_wrong_curve_is_corrected() -> None:
+    costs = PassCosts(curve_of({1: 10.0, 8: 10.0}))
+    for _ in range(40):
+        costs.observe(1, 10.0)
+        costs.observe(8, 15.0)
+    assert relative(costs, 8) == pytest.approx(1.5, rel=0.05)
+
+
+def test_the_first_pass_of_a_width_may_warm_up() -> None:
+    costs = PassCosts(curve_of({1: 10.0, 8: 12.0}))
+    costs.observe(1, 10.0)
+    costs.observe(8, 500.0)
+    assert relative(costs, 8) == pytest.approx(1.2)
+    costs.observe(4, 5.0)  # faster than expected: that counts
+    assert relative(costs, 4) < 1.03  # 1.09 between the points
+
+
+def test_outliers_and_noise_do_little() -> None:
+    rng = random.Random(4)
+    costs = PassCosts(curve_of(CLIFF))
+    for _ in range(300):
+        width = rng.choice([1, 4, 8])
+        late = 10.0 if rng.random() < 0.05 else 1.0
+        costs.observe(width, CLIFF[width] * rng.lognormvariate(0, 0.08) * late)
+        assert costs.of(1) < 25.0
+    for width in (4, 8):
+        assert relative(costs, width) == pytest.approx(CLIFF[width] / CLIFF[1], rel=0.12)
+
+
+def test_a_text_that_grows_longer_makes_no_width_look_dear() -> None:
+    """Wide passes only, while every pass slowly comes to take half as long again."""
+    costs = PassCosts(curve_of(CLIFF))
+    for step in range(400):
+        costs.observe(8, CLIFF[8] * (1 + step / 800))
+    assert relative(costs, 8) == pytest.approx(CLIFF[8] / CLIFF[1], rel=0.1)
+
+
+def test_a_clock_that_stands_still_tells_nothing() -> None:
+    costs = PassCosts(curve_of(CLIFF))
+    costs.observe(4, 0.0)
+    assert costs.of(4) == pytest.approx(CLIFF[4])
+
+
+def test_another_number_of_texts_inherits_the_corrections() -> None:
+    costs = PassCosts()
+    for _ in range(5):
+        costs.observe(1, 10.0)
+        costs.observe(4, 30.0)
+    heir = costs.heir(2)
+    heir.observe(1, 12.0)
+    assert heir.of(1) == pytest.approx(12.0)
+    assert relative(heir, 4) > 2.5

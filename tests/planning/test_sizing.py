@@ -1,0 +1,59 @@
+"""Sizes against trying all of them, and all prefix-closed sets of nodes."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from tests.helpers import trees
+from tests.planning.test_cost_curve import CLIFF, curve_of, curves
+
+from paceline.planning.calibration import Calibration
+from paceline.planning.cost_curve import CostCurve
+from paceline.planning.sizing import best_chain, best_first, gains, rates
+from paceline.tree import ROOT, Tree
+
+
+def closed_sets(tree: Tree, size: int) -> list[tuple[int, ...]]:
+    return [
+        nodes
+        for nodes in combinations(range(len(tree)), size)
+        if all(tree.parents[node] in (ROOT, *nodes) for node in nodes)
+    ]
+
+
+@given(trees(max_size=7, weighted=True), curves)
+def test_no_other_nodes_gain_more_per_millisecond(tree: Tree, curve: CostCurve) -> None:
+    reach = Calibration().reach(tree)
+    best = max(
+        (1 + sum(reach[node] for node in nodes)) / curve.cost(1 + size)
+        for size in range(len(tree) + 1)
+        for nodes in closed_sets(tree, size)
+    )
+    costs = np.array([curve.cost(width) for width in range(1, len(tree) + 2)])
+    found = rates(gains([reach], len(tree)), costs)
+    size = int(np.argmax(found))
+    kept = best_first(reach)[:size]
+    tree.keep(sorted(kept))  # raises where a parent is missing
+    assert (1 + sum(reach[node] for node in kept)) / costs[size] == pytest.approx(best)
+
+
+def test_every_text_of_a_batch_may_be_as_wide_as_the_widest() -> None:
+    gained = gains([[0.5, 0.25], [0.9], []], 3)
+    assert gained.tolist() == pytest.approx([3.0, 4.4, 4.65, 4.65])
+
+
+@pytest.mark.parametrize(
+    ("costs", "acceptance", "expected"),
+    [
+        (CLIFF, 0.9, 15),
+        (CLIFF, 0.05, 0),  # a guess that is seldom right is not worth the cliff
+        (CLIFF, 0.3, 3),  # beyond it
+        ({1: 10.0, 2: 20.0, 3: 30.0}, 0.9, 0),
+        ({1: 10.0, 65: 10.0}, 0.9, 64),
+    ],
+)
+def test_the_best_chain(costs: dict[int, float], acceptance: float, expected: int) -> None:
+    assert best_chain(curve_of(costs), acceptance) == expected
