@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from paceline.drafters import make_drafter
+from paceline.drafters import Host, make_drafter
 from paceline.errors import UsageError
 from paceline.loop import DEFAULT_BUDGET, Generation, decode
 from paceline.options import Options
@@ -17,6 +17,8 @@ from paceline.text import OutputText
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from paceline.planning.cost_curve import CostCurve
 
 __all__ = ["Chunk", "Completion", "Message", "Prompt", "Session", "Store", "Stream"]
 
@@ -70,7 +72,8 @@ class Session:
     eos_ids: tokens that end a text.
     store: where answers are kept and similar ones looked up as references; None for nowhere.
     options: defaults of every request.
-    fingerprint: identifies the model's weights in reports.
+    fingerprint: identifies the model's weights, for reports and for what was trained for them.
+    curve: what passes cost on this machine, where that was measured.
     budget: most nodes a drafter may propose per round, where the request does not say.
 
     The cache of the model and what the drafter has learned are kept from call to call, so the next
@@ -87,9 +90,10 @@ class Session:
         store: Store | None = None,
         options: Options | None = None,
         fingerprint: str = "",
+        curve: CostCurve | None = None,
         budget: int = DEFAULT_BUDGET,
     ) -> None:
-        self.fingerprint = fingerprint
+        self.host = Host(target, fingerprint, curve)
         self.budget = budget
         self.target = target
         self.tokenizer = tokenizer
@@ -99,6 +103,11 @@ class Session:
         self.options = options or Options()
         self._drafter = self._new_drafter()
         check_capabilities(self._drafter, target)
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the model's weights; "" where unknown."""
+        return self.host.fingerprint
 
     def generate(
         self, prompt: Prompt, *, references: Sequence[str] = (), **options: Any
@@ -186,7 +195,9 @@ class Session:
             ) from error
 
     def _new_drafter(self) -> Drafter:
-        return make_drafter(self.method) if isinstance(self.method, str) else self.method()
+        if isinstance(self.method, str):
+            return make_drafter(self.method, self.host)
+        return self.method()
 
 
 class Stream(Iterator[Chunk]):

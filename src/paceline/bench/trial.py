@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from paceline.drafters import make_drafter
 from paceline.loop import Clock, Generation, decode
 from paceline.options import Options
+from paceline.protocols import Drafter
 from paceline.records import Stats
 from paceline.sampling import Sampler
 from paceline.stopping import Stopping
@@ -73,7 +74,8 @@ class Method:
 
     name: in the notation "anpd:n=5,k=7"; clock: seconds.
 
-    Raises UsageError for a method that does not exist.
+    Raises UsageError for a method that does not exist, ModelError for one that was not trained for
+    the session's model.
     """
 
     name: str
@@ -81,7 +83,7 @@ class Method:
     clock: Clock = perf_counter
 
     def __post_init__(self) -> None:
-        make_drafter(self.name)
+        self._new_drafter()
 
     def generate(self, request: Request) -> Trial:
         """Run the loop with a new drafter."""
@@ -93,8 +95,11 @@ class Method:
         stats, clock = Stats(), self.clock
         began = clock()
         generation = Generation(
-            request.ids, make_drafter(self.name), stopping, request.sampler(), request.references
+            request.ids, self._new_drafter(), stopping, request.sampler(), request.references
         )
         for round in decode(session.target, [generation], session.budget_of(options), clock):
             stats.add(round)
         return Trial(generation.output, clock() - began, stats)
+
+    def _new_drafter(self) -> Drafter:
+        return make_drafter(self.name, self.session.host)

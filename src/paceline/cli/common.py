@@ -121,9 +121,9 @@ def open_session(
     store: Path | None = None,
 ) -> Session:
     """Load a session with progress bars on standard error."""
-    from paceline.drafters import make_drafter
+    from paceline.drafters import check_method
 
-    make_drafter(method)  # a wrong method must not wait for the imports below
+    check_method(method)  # a wrong method must not wait for the imports below
     if threads is not None:
         import torch
 

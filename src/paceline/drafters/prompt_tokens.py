@@ -83,10 +83,11 @@ class PromptConfig:
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing but embeddings is trained, each group on its own: what can be decoded
-        with as nodes of a tree. The other extensions are there to be studied."""
+        """Whether nothing but embeddings and the weights of their logits is trained, each group of
+        embeddings on its own: what can be decoded with as nodes of a tree. The other extensions are
+        there to be studied."""
         return (self.mask == "ensemble" or self.epts == 1) and not (
-            self.learned_weights or self.prefix_tokens or self.custom_head or self.exits > 1
+            self.prefix_tokens or self.custom_head or self.exits > 1
         )
 
 
@@ -94,10 +95,11 @@ class PromptConfig:
 class PromptTokens:
     """Trained prompt tokens of one model.
 
-    tensors: "embeddings" [prompt_tokens, epts, hidden], in the model's own embedding space, and
-    what the configuration asks for besides: "ept_weights" [prompt_tokens, epts], "prefix_keys" and
-    "prefix_values" [layers, prompt_tokens, prefix_tokens, KV heads, head size], "head" [vocabulary,
-    hidden].
+    tensors: "embeddings" [prompt_tokens, epts, hidden], as the model takes them as `inputs_embeds`:
+    what its embedding module yields, the factor included by which some models (Gemma) scale there;
+    and what the configuration asks for besides: "ept_weights" [prompt_tokens, epts], "prefix_keys"
+    and "prefix_values" [layers, prompt_tokens, prefix_tokens, KV heads, head size], "head"
+    [vocabulary, hidden].
     acceptance: measured on texts that were not trained on; None where that was not done yet.
     record: how they were made, JSON values.
     """
