@@ -47,6 +47,7 @@ class Completion:
 
     text: without special tokens, and without the stop string that ended it.
     tokens: all of them, the one that ended the text included.
+    lossless: whether they are plain decoding's, as they are without typical acceptance.
     """
 
     text: str
@@ -54,6 +55,7 @@ class Completion:
     finish_reason: FinishReason
     stats: Stats
     prompt_tokens: int
+    lossless: bool = True
 
 
 @dataclass(frozen=True)
@@ -228,6 +230,7 @@ class Stream(Iterator[Chunk]):
             ),
             options.sampler(),
             session.encode_references(texts),
+            options.acceptance,
         )
         self._drafted: list[bool] = []
         self._rounds = decode(session.target, [self.generation], session.budget_of(options))
@@ -252,6 +255,7 @@ class Stream(Iterator[Chunk]):
             finish_reason=self.generation.stopping.reason or "interrupted",
             stats=self.stats,
             prompt_tokens=len(self.generation.prompt),
+            lossless=self.generation.typical is None,
         )
 
     def finish(self) -> Completion:

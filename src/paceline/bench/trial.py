@@ -95,7 +95,12 @@ class Method:
         stats, clock = Stats(), self.clock
         began = clock()
         generation = Generation(
-            request.ids, self._new_drafter(), stopping, request.sampler(), request.references
+            request.ids,
+            self._new_drafter(),
+            stopping,
+            request.sampler(),
+            request.references,
+            options.acceptance,
         )
         for round in decode(session.target, [generation], session.budget_of(options), clock):
             stats.add(round)

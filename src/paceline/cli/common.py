@@ -55,6 +55,10 @@ StopOption = Annotated[
 BudgetOption = Annotated[
     int | None, typer.Option("--budget", help="Most tokens guessed per round.")
 ]
+TypicalOption = Annotated[
+    bool,
+    typer.Option("--typical", help="LOSSY: accept guesses that are likely enough; see docs."),
+]
 ThreadsOption = Annotated[
     int | None,
     typer.Option("--threads", min=1, max=1024, help="CPU threads; default: torch's choice."),
