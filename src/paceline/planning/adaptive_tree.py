@@ -7,7 +7,7 @@ from functools import lru_cache
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.planning.cost_curve import CostCurve, CostPoint
 from paceline.planning.dynamic_tree import DynamicTree
-from paceline.planning.tree_search import survey_widths
+from paceline.planning.tree_search import build_tree, survey_widths
 
 __all__ = ["AdaptiveTree", "unmeasured"]
 
@@ -43,7 +43,8 @@ class AdaptiveTree:
     table: measured beforehand; it counts as much as 256 observations at every distance.
     curve: what passes cost here; None for `MILD`. The width is the one that promises most tokens
     per millisecond (PPD, section 5.6.3). Whether guessing pays at all is not asked.
-    size: guesses and prompt tokens at most, as `build_tree` counts them; 0 leaves it to the curve.
+    size: guesses and prompt tokens, as `build_tree` counts them, at least 1 + epts; 0 leaves it to
+    the curve.
     epts: rows that each prompt token takes.
 
     Trees are built anew after 128 rounds whose guesses could be judged, and then whenever that
@@ -65,8 +66,10 @@ class AdaptiveTree:
     def fitting(self, budget: int) -> DynamicTree | None:
         """The tree whose states have at most `budget` nodes, or None where that is too few."""
         if self._size:
-            most = self._size + self._epts * self.table.distances
-            return _widest(self.table, min(budget, most), self._epts)
+            whole = self._size + self._epts * self.table.distances
+            if whole <= budget:
+                return _whole(self.table, self._size, self._epts)
+            return _widest(self.table, budget, self._epts)
         return _fastest(self.table, self._curve, budget, self._epts)
 
     def observe(self, distance: int, rank: int | None) -> None:
@@ -92,8 +95,14 @@ class AdaptiveTree:
 
 # A tree takes milliseconds to build, and every text of a batch asks for the same one.
 @lru_cache(maxsize=128)
+def _whole(table: AcceptanceTable, size: int, epts: int) -> DynamicTree:
+    """The paper's tree of that size, with all prompt tokens behind the root."""
+    return build_tree(table, size, epts=epts)
+
+
+@lru_cache(maxsize=128)
 def _widest(table: AcceptanceTable, budget: int, epts: int) -> DynamicTree | None:
-    """The tree that gains most tokens per pass."""
+    """The tree that gains most tokens per pass, with fewer prompt tokens if need be."""
     found = survey_widths(table, _FREE, (budget + 1,), epts=epts)
     return found[0].tree if found else None
 
