@@ -21,6 +21,7 @@ CORE = {
     "protocols",
     "sampling",
     "stopping",
+    "typical",
     "verify",
     "loop",
 }

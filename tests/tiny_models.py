@@ -30,6 +30,7 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("Qwen2", _LLAMA),
     "qwen3": ("Qwen3", {**_LLAMA, "head_dim": 8}),
     "mistral": ("Mistral", {**_LLAMA, "sliding_window": 8}),
+    "gemma": ("Gemma", {**_LLAMA, "head_dim": 8}),
     "gemma3": (
         "Gemma3",
         {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from paceline.drafters import make_drafter
+from paceline.drafters import Host, check_method, make_drafter
 from paceline.models import DEFAULT_MODEL, ProgressCallback, load_causal_lm
 from paceline.models.progress import ignore_progress
 from paceline.options import Options
@@ -49,12 +49,11 @@ def load(
     options: defaults of every request. Without a budget among them, trees are planned, from the
     cost curve that `paceline tune` has stored for this model here, where there is one.
 
-    Raises UsageError for an unknown method, setting or kind of weights, ModelError where the model cannot be
-    found, read or driven.
+    Raises UsageError for an unknown method, setting or kind of weights, ModelError where the model
+    cannot be found, read or driven, or the method has nothing that was trained for it.
     """
-    make = partial(make_drafter, method, **settings)
     check_weights(weights)
-    make()  # a wrong method must not wait for the model
+    check_method(method, **settings)  # a wrong method must not wait for the model
     loaded = load_causal_lm(
         model,
         device=device,
@@ -65,15 +64,16 @@ def load(
     )
     preparation = prepare(loaded.model, weights)
     target = CausalLMTarget(loaded.model, preparation=preparation)
+    curve = load_curve(curve_key(target, loaded.fingerprint))
     return Session(
         target,
         loaded.tokenizer,
-        make,
+        partial(make_drafter, method, Host(target, loaded.fingerprint, curve), **settings),
         eos_ids=stop_ids(loaded.model, loaded.tokenizer),
         store=store,
         options=options,
         fingerprint=loaded.fingerprint,
-        curve=load_curve(curve_key(target, loaded.fingerprint)),
+        curve=curve,
     )
 
 

@@ -19,6 +19,7 @@ from paceline.records import Path, Round, Seconds
 from paceline.sampling import GREEDY, Sampler
 from paceline.stopping import Stopping
 from paceline.tree import Tree
+from paceline.typical import Typical, typical_walk
 from paceline.verify import walk
 
 __all__ = ["DEFAULT_BUDGET", "Clock", "FixedBudget", "Generation", "decode"]
@@ -102,6 +103,7 @@ class Generation:
 
     prompt: at least one token; `context` grows from it by every committed token.
     references: tokenised texts that the output may resemble, for drafters that copy.
+    typical: accept what is likely enough; the text is then another one than plain decoding's.
 
     Raises UsageError for an empty prompt.
     """
@@ -111,6 +113,7 @@ class Generation:
     stopping: Stopping
     sampler: Sampler = GREEDY
     references: Sequence[Sequence[int]] = ()
+    typical: Typical | None = None
     context: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -152,7 +155,12 @@ class Generation:
         return self.drafter.propose(budget).clip(self.stopping.remaining - 1)
 
     def walk(self, tree: Tree, logits: torch.Tensor) -> Path:
-        """What plain decoding would have said along `tree`."""
+        """What plain decoding would have said along `tree`; or, where that was asked for, what is
+        likely enough."""
+        if self.typical is not None:
+            return typical_walk(
+                tree, logits, self.sampler, self.context, self.stopping, self.typical
+            )
         return walk(tree, logits, self.sampler, self.context, self.stopping)
 
     def observe(self, index: int, tree: Tree, logits: torch.Tensor, path: Path) -> Round:

@@ -9,6 +9,7 @@ from typing import Any
 
 from paceline.errors import UsageError
 from paceline.sampling import LogitsProcessor, Sampler
+from paceline.typical import Typical
 
 __all__ = ["Options"]
 
@@ -23,6 +24,7 @@ class Options:
     ignore_eos: go on past end-of-sequence tokens.
     budget: most nodes a drafter may propose per round; 0 is plain decoding. None is the session's,
     which by default are as many as pay, see docs/planning.md.
+    typical: lossy: accept guesses that are likely enough, see `Typical`; True for its defaults.
 
     Raises UsageError for values out of range.
     """
@@ -38,6 +40,7 @@ class Options:
     processors: tuple[LogitsProcessor, ...] = ()
     ignore_eos: bool = False
     budget: int | None = None
+    typical: Typical | bool = False
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
@@ -49,7 +52,12 @@ class Options:
             raise UsageError("a stop string is empty: leave it out or write at least one character")
         object.__setattr__(self, "stop", stop)
         object.__setattr__(self, "processors", tuple(self.processors))
-        self.sampler()
+        sampler = self.sampler()
+        if self.acceptance is not None and (sampler.greedy or self.processors):
+            raise UsageError(
+                "typical acceptance looks at several texts at once and needs a temperature above 0 "
+                "and no logits processors: set the temperature, or decode without it"
+            )
 
     def with_(self, **changes: Any) -> Options:
         """A copy with changes; raises UsageError for a name that is not a setting."""
@@ -60,6 +68,12 @@ class Options:
                 hint = f" (did you mean {close[0]}?)" if close else ""
                 raise UsageError(f"unknown option {name!r}{hint}; there are: {', '.join(known)}")
         return replace(self, **changes)
+
+    @property
+    def acceptance(self) -> Typical | None:
+        """Which guesses are accepted though plain decoding would say something else; None for none,
+        which is lossless."""
+        return Typical() if self.typical is True else self.typical or None
 
     def sampler(self) -> Sampler:
         """The sampler that these options describe."""

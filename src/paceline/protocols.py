@@ -6,7 +6,7 @@ Implementations are final: nothing here is inherited from, only satisfied.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 from paceline.errors import UsageError
 from paceline.records import Path, Round
@@ -15,7 +15,20 @@ from paceline.tree import Tree
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Drafter", "Planner", "Propose", "SizedBy", "Target", "check_capabilities"]
+__all__ = [
+    "VIRTUAL_TOKENS",
+    "Drafter",
+    "Planner",
+    "Propose",
+    "SizedBy",
+    "TakesVirtualTokens",
+    "Target",
+    "add_virtual_tokens",
+    "check_capabilities",
+]
+
+VIRTUAL_TOKENS = "virtual_tokens"
+"""The capability of a target that is a `TakesVirtualTokens`."""
 
 SizedBy = Literal["nodes", "whole"]
 """How a planner may size a drafter's trees: node by node, or only whole against empty, because
@@ -66,7 +79,7 @@ class Target(Protocol):
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """What it offers beyond logits, e.g. "virtual_tokens"."""
+        """What it offers beyond logits, e.g. `VIRTUAL_TOKENS`."""
         ...
 
     def sync(self, contexts: Sequence[Sequence[int]]) -> None:
@@ -106,6 +119,29 @@ class Planner(Protocol):
     def observe(self, rounds: Sequence[Round]) -> None:
         """Learn from the rounds of one pass; `Round.index` is the place of the text."""
         ...
+
+
+class TakesVirtualTokens(Target, Protocol):
+    """A target with the capability `VIRTUAL_TOKENS`: it reads ids at or beyond its vocabulary as
+    embeddings that drafters give it."""
+
+    def add_virtual_tokens(self, embeddings: torch.Tensor) -> int:
+        """Take over embeddings [count, hidden] as the model's `inputs_embeds` has them, and return
+        the id of the first; the others follow. Embeddings that are known already keep their ids, so
+        several drafters with parts of their own can share a target.
+
+        Raises UsageError where they do not fit the model.
+        """
+        ...
+
+
+def add_virtual_tokens(target: Target, embeddings: torch.Tensor) -> int:
+    """See `TakesVirtualTokens`. Raises UsageError for a target that does not take any, too."""
+    if VIRTUAL_TOKENS not in target.capabilities:
+        raise UsageError(
+            f"{type(target).__name__} takes no virtual tokens: choose another method or target"
+        )
+    return cast(TakesVirtualTokens, target).add_virtual_tokens(embeddings)
 
 
 def check_capabilities(drafter: Drafter, target: Target) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from paceline.drafters import make_drafter
+from paceline.drafters import Host, make_drafter
 from paceline.errors import UsageError
 from paceline.loop import Generation, decode
 from paceline.options import Options
@@ -19,6 +19,7 @@ from paceline.text import OutputText
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
 
 __all__ = ["Chunk", "Completion", "Message", "Prompt", "Session", "Store", "Stream"]
 
@@ -47,6 +48,7 @@ class Completion:
 
     text: without special tokens, and without the stop string that ended it.
     tokens: all of them, the one that ended the text included.
+    lossless: whether they are plain decoding's, as they are without typical acceptance.
     """
 
     text: str
@@ -54,6 +56,7 @@ class Completion:
     finish_reason: FinishReason
     stats: Stats
     prompt_tokens: int
+    lossless: bool = True
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ class Session:
     eos_ids: tokens that end a text.
     store: where answers are kept and similar ones looked up as references; None for nowhere.
     options: defaults of every request.
-    fingerprint: identifies the model's weights in reports.
+    fingerprint: identifies the model's weights, for reports and for what was trained for them.
     budget: most nodes a drafter may propose per round, where the request does not say; None is
     as many as pay, planned round by round from what passes cost and how often guesses are right.
     curve: what passes of the target cost here, as `paceline tune` has measured it; plans find out
@@ -96,9 +99,8 @@ class Session:
         budget: int | None = None,
         curve: CostCurve | None = None,
     ) -> None:
-        self.fingerprint = fingerprint
+        self.host = Host(target, fingerprint, curve)
         self.budget = budget
-        self.curve = curve
         self.target = target
         self.tokenizer = tokenizer
         self.method = method
@@ -108,6 +110,11 @@ class Session:
         self._planner = self.new_planner()
         self._drafter = self._new_drafter()
         check_capabilities(self._drafter, target)
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the model's weights; "" where unknown."""
+        return self.host.fingerprint
 
     def generate(
         self, prompt: Prompt, *, references: Sequence[str] = (), **options: Any
@@ -169,7 +176,7 @@ class Session:
 
     def new_planner(self) -> TreePlanner:
         """A planner that has seen nothing yet, for one method on this target."""
-        return TreePlanner(self.curve)
+        return TreePlanner(self.host.curve)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt, special tokens and chat template included."""
@@ -203,7 +210,9 @@ class Session:
             ) from error
 
     def _new_drafter(self) -> Drafter:
-        return make_drafter(self.method) if isinstance(self.method, str) else self.method()
+        if isinstance(self.method, str):
+            return make_drafter(self.method, self.host)
+        return self.method()
 
 
 class Stream(Iterator[Chunk]):
@@ -234,6 +243,7 @@ class Stream(Iterator[Chunk]):
             ),
             options.sampler(),
             session.encode_references(texts),
+            options.acceptance,
         )
         self._drafted: list[bool] = []
         self._rounds = decode(session.target, [self.generation], session.sizing(options))
@@ -258,6 +268,7 @@ class Stream(Iterator[Chunk]):
             finish_reason=self.generation.stopping.reason or "interrupted",
             stats=self.stats,
             prompt_tokens=len(self.generation.prompt),
+            lossless=self.generation.typical is None,
         )
 
     def finish(self) -> Completion:

@@ -21,7 +21,7 @@ def name_methods(monkeypatch: pytest.MonkeyPatch) -> NameMethods:
         monkeypatch.setattr(
             paceline.bench.trial,
             "make_drafter",
-            lambda name: makers[name]() if name in makers else make_drafter(name),
+            lambda name, host: makers[name]() if name in makers else make_drafter(name, host),
         )
 
     return register

@@ -22,8 +22,9 @@ from tests.helpers import (
     naive_stream,
     play,
 )
+from tests.prompt_parts import toy_drafter
 
-from paceline.drafters import METHODS, make_drafter
+from paceline.drafters import METHODS
 from paceline.errors import UsageError
 from paceline.loop import Generation, decode
 from paceline.planning.cost_curve import CostCurve, CostPoint
@@ -43,11 +44,14 @@ METHOD_VARIANTS = [
     "llma:tie=first",
     "llma:n=2",
     "pld:n=1",
+    "ppd 1x1",
+    "ppd 4x2",
+    "ppd 3x1:size=20",
 ]
 HOSTILE = list(hostile_drafters([0]))
 ALL = [*METHOD_VARIANTS, *HOSTILE]
 # Those that must have had a long path accepted, or a test of what happens inside one is empty.
-COPYING = [name for name in METHOD_VARIANTS if name != "plain"]
+COPYING = [name for name in METHOD_VARIANTS if not name.startswith(("plain", "ppd"))]
 
 PROMPT = [3, 1, 4, 1, 5]
 LENGTH = 40
@@ -74,7 +78,7 @@ def habit() -> tuple[list[int], list[int]]:
 
 def drafter_named(name: str, story: Sequence[int], seed: int = 0) -> Drafter:
     return (
-        make_drafter(name) if name in METHOD_VARIANTS else hostile_drafters(story, 16, seed)[name]()
+        toy_drafter(name) if name in METHOD_VARIANTS else hostile_drafters(story, 16, seed)[name]()
     )
 
 
@@ -135,7 +139,7 @@ def test_a_copying_drafter_has_whole_paths_accepted_in_a_text_that_repeats_itsel
     name: str,
 ) -> None:
     prompt, _ = habit()
-    _, rounds, _ = generate(ToyTarget(), make_drafter(name), prompt, 20)
+    _, rounds, _ = generate(ToyTarget(), toy_drafter(name), prompt, 20)
     assert max(len(round.path.nodes) for round in rounds) >= 5
     assert len(rounds) <= 6
 
@@ -212,14 +216,14 @@ def test_a_text_ends_with_the_context_of_the_model(name: str) -> None:
 @pytest.mark.parametrize("over", [0, 1, 30])
 def test_a_prompt_that_fills_the_context_is_refused(over: int) -> None:
     target = ToyTarget(max_context=10)
-    generation = Generation([1] * (10 + over), make_drafter("anpd"), Stopping(5))
+    generation = Generation([1] * (10 + over), toy_drafter("anpd"), Stopping(5))
     with pytest.raises(UsageError, match=f"prompt has {10 + over} tokens .* context is 10"):
         next(iter(decode(target, [generation])))
 
 
 def test_an_empty_prompt_is_refused() -> None:
     with pytest.raises(UsageError, match="prompt is empty"):
-        Generation([], make_drafter("anpd"), Stopping(5))
+        Generation([], toy_drafter("anpd"), Stopping(5))
 
 
 def test_no_texts_are_no_rounds() -> None:
@@ -292,7 +296,7 @@ def test_the_texts_of_a_ragged_batch_are_those_that_each_has_alone(seed: int) ->
 
 def test_one_drafter_object_in_two_texts_of_a_batch_is_confused_but_changes_nothing() -> None:
     for name in METHOD_VARIANTS:
-        target, drafter = ToyTarget(), make_drafter(name)
+        target, drafter = ToyTarget(), toy_drafter(name)
         prompts = [[1, 2, 3, 1, 2], [4, 4, 5, 4]]
         generations = [Generation(prompt, drafter, Stopping(25)) for prompt in prompts]
         for _ in decode(target, generations):
@@ -329,7 +333,7 @@ def test_a_consumer_may_stop_between_any_two_rounds_and_go_on(
 def test_the_same_generation_may_be_decoded_further(name: str) -> None:
     prompt, stream = habit()
     target = ToyTarget(max_context=len(prompt) + 18)
-    generation = Generation(prompt, make_drafter(name), Stopping(20))
+    generation = Generation(prompt, toy_drafter(name), Stopping(20))
     while not generation.finished:
         for _ in decode(target, [generation], budget=2):
             break
@@ -385,7 +389,7 @@ def unrelated(first: list[int], output: list[int]) -> list[int]:
 def test_a_second_turn_with_the_same_drafter_is_plain_decoding_too(
     name: str, second_prompt: Callable[[list[int], list[int]], list[int]]
 ) -> None:
-    target, drafter = ToyTarget(), make_drafter(name)
+    target, drafter = ToyTarget(), toy_drafter(name)
     prompt = [*PROMPT, *PROMPT, 2]
     for references in ([], [[1, 5, 9, 2, 6]]):
         for temperature in (0.0, 1.0):
@@ -409,7 +413,7 @@ def test_references_change_nothing_but_the_speed(name: str, temperature: float) 
     for references in ([], [stream], several, [[99, 100, 2**20]]):
         output, _, _ = generate(
             ToyTarget(),
-            make_drafter(name),
+            toy_drafter(name),
             PROMPT,
             LENGTH,
             sampler=sampler_at(temperature),
@@ -424,7 +428,7 @@ def test_a_reference_that_holds_the_answer_saves_rounds() -> None:
         bool(references): len(
             generate(
                 ToyTarget(),
-                make_drafter("llma"),
+                toy_drafter("llma"),
                 PROMPT,
                 LENGTH,
                 sampler=sampler_at(1.0),
@@ -484,8 +488,8 @@ def test_a_drafter_that_needs_what_the_target_lacks_is_refused_in_a_sentence() -
 def test_a_budget_below_zero_is_no_guess(name: str, budget: int) -> None:
     """A negative count in a slice means "from the end": a whole text would be proposed."""
     prompt, stream = habit()
-    drafter = make_drafter(name)
+    drafter = toy_drafter(name)
     generation = Generation(prompt, drafter, Stopping(10))
     generation.start(ToyTarget())
     assert drafter.propose(budget) == Tree()
-    assert generate(ToyTarget(), make_drafter(name), prompt, 10)[0] == stream[:10]
+    assert generate(ToyTarget(), toy_drafter(name), prompt, 10)[0] == stream[:10]

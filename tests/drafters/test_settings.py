@@ -81,9 +81,13 @@ def test_keywords_and_notation_say_the_same_and_keywords_win() -> None:
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("", {}, "unknown method '': use one of plain, anpd, llma, pld"),
-    ("adnp", {}, "unknown method 'adnp' (did you mean anpd?): use one of plain, anpd, llma, pld"),
-    ("medusa9", {}, "unknown method 'medusa9': use one of plain, anpd, llma, pld"),
+    ("", {}, "unknown method '': use one of plain, anpd, llma, pld, ppd"),
+    (
+        "adnp",
+        {},
+        "unknown method 'adnp' (did you mean anpd?): use one of plain, anpd, llma, pld, ppd",
+    ),
+    ("medusa9", {}, "unknown method 'medusa9': use one of plain, anpd, llma, pld, ppd"),
     ("anpd:m=5", {}, "method anpd has no setting 'm'; it has: n, k, branches, persist, levels"),
     (
         "anpd:branch=2",

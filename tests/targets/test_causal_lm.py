@@ -480,12 +480,13 @@ def test_chunks_and_windows_go_together(name: str, monkeypatch: pytest.MonkeyPat
 # ---- virtual tokens ----
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])
+@pytest.mark.parametrize("name", ["llama", "gemma", "gemma3", "gpt2"])
 def test_virtual_tokens_are_scored_by_their_own_embeddings(name: str) -> None:
     model = tiny_model(name, "sdpa", F64)
     virtual = torch.randn(3, 32, dtype=F64, generator=torch.Generator().manual_seed(4))
-    target = CausalLMTarget(model, virtual_embeddings=virtual)
+    target = CausalLMTarget(model)
     assert target.capabilities == {"virtual_tokens"}
+    assert target.add_virtual_tokens(virtual) == VOCAB
     text = some_prompt(14)
     tree = Tree((5, VOCAB + 2, VOCAB, 7, VOCAB + 1), (-1, 0, -1, 2, 3))
     target.sync([text])
@@ -503,7 +504,8 @@ def test_virtual_tokens_are_scored_by_their_own_embeddings(name: str) -> None:
 
 def test_virtual_tokens_are_never_said(small: PreTrainedModel) -> None:
     virtual = torch.randn(4, 32, generator=torch.Generator().manual_seed(4))
-    target = CausalLMTarget(small, virtual_embeddings=virtual)
+    target = CausalLMTarget(small)
+    target.add_virtual_tokens(virtual)
     prompt = some_prompt(12)
     expected = greedy(small, prompt, 12)
     for drafter in (
@@ -513,17 +515,51 @@ def test_virtual_tokens_are_never_said(small: PreTrainedModel) -> None:
         assert generate(target, drafter, prompt, 12, budget=20)[0] == expected
 
 
+@pytest.mark.parametrize("name", ["gemma", "gemma3"])
+def test_a_virtual_token_with_the_embedding_of_a_token_is_that_token(name: str) -> None:
+    """As the model takes it: behind the factor by which Gemma's embedding module scales."""
+    model = tiny_model(name, "sdpa", F64)
+    embed = model.get_input_embeddings()
+    assert not torch.equal(embed(torch.tensor([9])), embed.weight[[9]])
+    target = CausalLMTarget(model)
+    first = target.add_virtual_tokens(embed(torch.tensor([9, 4])))
+    target.sync([some_prompt(14)])
+    (rows,) = target.score([Tree((9, 4, first, first + 1), (-1, 0, -1, 2))])
+    assert gap(rows[3:], rows[1:3]) < 1e-12
+
+
+def test_several_drafters_share_a_target(small: PreTrainedModel) -> None:
+    target = CausalLMTarget(small)
+    some, others = torch.randn(3, 32), torch.randn(2, 32)
+    assert target.add_virtual_tokens(some) == VOCAB
+    assert target.add_virtual_tokens(others) == VOCAB + 3
+    assert target.add_virtual_tokens(some.clone()) == VOCAB
+    assert target.add_virtual_tokens(others[:1]) == VOCAB + 5
+    target.sync([[1, 2, 3]])
+    (rows,) = target.score([Tree.chain([VOCAB + 3])])
+    (same,) = target.score([Tree.chain([VOCAB + 5])])
+    assert torch.equal(rows, same)
+
+
+@pytest.mark.parametrize("shape", [(2, 31), (32,), (0, 32), (1, 2, 32)])
+def test_embeddings_of_another_size_are_refused(
+    small: PreTrainedModel, shape: tuple[int, ...]
+) -> None:
+    with pytest.raises(UsageError, match="embeddings of 32 numbers for this model, got"):
+        CausalLMTarget(small).add_virtual_tokens(torch.zeros(shape))
+
+
 def test_virtual_tokens_without_embeddings_are_refused(small: PreTrainedModel) -> None:
     target = CausalLMTarget(small)
-    assert target.capabilities == frozenset()
     target.sync([[1, 2, 3]])
-    with pytest.raises(UsageError, match="given no embeddings for them: pass virtual_embeddings"):
+    with pytest.raises(UsageError, match="embeddings were given for 0 ids"):
         target.score([Tree.chain([VOCAB])])
 
 
 def test_a_virtual_token_beyond_the_given_embeddings_is_refused(small: PreTrainedModel) -> None:
     """On a GPU an index out of range is no exception but the end of the process."""
-    target = CausalLMTarget(small, virtual_embeddings=torch.zeros(2, 32))
+    target = CausalLMTarget(small)
+    target.add_virtual_tokens(torch.zeros(2, 32))
     target.sync([[1, 2, 3]])
     with pytest.raises(UsageError, match=f"{VOCAB + 2}"):
         target.score([Tree.chain([VOCAB + 2])])

@@ -9,7 +9,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.helpers import Oracle, RandomTrees, generate, play, trees
+from tests.helpers import Oracle, RandomTrees, as_walked, generate, play, trees
+from tests.prompt_parts import host_on, saved_parts
 from tests.tiny_models import VOCAB, new_model, some_prompt, tiny_model
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -105,9 +106,9 @@ def gap(rows: torch.Tensor, expected: torch.Tensor) -> float:
     return float((rows - expected).abs().max() / expected.abs().max())
 
 
-def random_tree(rng: random.Random, size: int) -> Tree:
+def random_tree(rng: random.Random, size: int, ids: int = VOCAB) -> Tree:
     return Tree(
-        tuple(rng.randrange(VOCAB) for _ in range(size)),
+        tuple(rng.randrange(ids) for _ in range(size)),
         tuple(rng.randrange(-1, node) for node in range(size)),
     )
 
@@ -399,19 +400,58 @@ def test_a_long_text_has_few_shapes(recorded: object) -> None:
     assert 3 <= target.graphs["captured"] <= target.graphs["shapes"] <= 3 * 7
 
 
+@each_way
+def test_virtual_tokens_come_in_static_shapes_too(way: str, request: pytest.FixtureRequest) -> None:
+    """Also those that are added when passes have been captured already."""
+    choose(way, request)
+    model, prompt = tiny_model("gemma3", "sdpa", F64), some_prompt(20)
+    static, ordinary = pair(model, check=True)
+    rng = random.Random(3)
+    generator = torch.Generator().manual_seed(4)
+    ids = VOCAB
+    for count in (2, 3):
+        ids += count
+        embeddings = torch.randn(count, 32, dtype=F64, generator=generator)
+        assert ordinary.add_virtual_tokens(embeddings) == static.add_virtual_tokens(embeddings)
+        for target in (ordinary, static):
+            target.sync([prompt])
+            target.score([EMPTY])
+            target.commit([Path((), (1,))])
+        for _ in range(4):
+            tree = random_tree(rng, 7, ids)
+            expected, rows = ordinary.score([tree])[0], static.score([tree])[0]
+            assert torch.allclose(rows, expected, rtol=1e-9, atol=1e-9)
+        assert static.graphs["failed"] is None and static.graphs["shapes"] >= 1
+
+
+@each_way
+def test_prompt_tokens_guess_in_static_shapes(way: str, request: pytest.FixtureRequest) -> None:
+    choose(way, request)
+    model, prompt = tiny_model("llama", "sdpa", F64), some_prompt(20)
+    static, ordinary = pair(model, check=True)
+    expected, _, _ = generate(ordinary, make_drafter("plain"), prompt, 30)
+    parts = saved_parts(3, 2, vocab=VOCAB)
+    rounds = []
+    for target in (ordinary, static):
+        drafter = make_drafter(f"ppd:parts={parts},size=20", host_on(target))
+        output, played, _ = generate(target, drafter, prompt, 30)
+        assert output == expected
+        rounds.append(as_walked(played))
+    assert rounds[0] == rounds[1]
+    assert static.graphs["shapes"] > 0
+
+
 # ---- passes that stay ordinary ----
 
 
-def test_prompts_wide_trees_and_virtual_tokens_have_no_static_shape() -> None:
+def test_prompts_and_wide_trees_have_no_static_shape() -> None:
     model = tiny_model("llama", "sdpa", F64)
-    virtual = torch.randn(2, 32, dtype=F64, generator=torch.Generator().manual_seed(4))
-    target = CausalLMTarget(model, virtual_embeddings=virtual, check=False, static=True)
+    target = CausalLMTarget(model, check=False, static=True)
     rng = random.Random(5)
     target.sync([some_prompt(20)])
     target.score([EMPTY])  # with the prompt
     target.commit([Path((), (1,))])
     target.score([random_tree(rng, 128)])
-    target.score([Tree.chain([VOCAB])])
     assert target.graphs["shapes"] == 0
     target.score([random_tree(rng, 127)])
     assert target.graphs["shapes"] == 1

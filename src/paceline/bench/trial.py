@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from paceline.drafters import make_drafter
 from paceline.loop import Clock, Generation, decode
 from paceline.options import Options
+from paceline.protocols import Drafter
 from paceline.records import Stats
 from paceline.sampling import Sampler
 from paceline.stopping import Stopping
@@ -74,7 +75,8 @@ class Method:
     name: in the notation "anpd:n=5,k=7"; clock: seconds. What plans learn, where a request sets no
     budget, is kept from text to text, as a session keeps it.
 
-    Raises UsageError for a method that does not exist.
+    Raises UsageError for a method that does not exist, ModelError for one that was not trained for
+    the session's model.
     """
 
     name: str
@@ -82,7 +84,7 @@ class Method:
     clock: Clock = perf_counter
 
     def __post_init__(self) -> None:
-        make_drafter(self.name)
+        self._new_drafter()
         self._planner = self.session.new_planner()
 
     def generate(self, request: Request) -> Trial:
@@ -95,9 +97,17 @@ class Method:
         stats, clock = Stats(), self.clock
         began = clock()
         generation = Generation(
-            request.ids, make_drafter(self.name), stopping, request.sampler(), request.references
+            request.ids,
+            self._new_drafter(),
+            stopping,
+            request.sampler(),
+            request.references,
+            options.acceptance,
         )
         sizing = session.sizing(options, self._planner)
         for round in decode(session.target, [generation], sizing, clock):
             stats.add(round)
         return Trial(generation.output, clock() - began, stats)
+
+    def _new_drafter(self) -> Drafter:
+        return make_drafter(self.name, self.session.host)

@@ -32,6 +32,7 @@ def chat(
     min_p: common.MinPOption = None,
     seed: common.SeedOption = 0,
     budget: common.BudgetOption = None,
+    typical: common.TypicalOption = False,
     threads: common.ThreadsOption = None,
     device: common.DeviceOption = None,
     dtype: common.DtypeOption = None,
@@ -52,6 +53,7 @@ def chat(
         min_p=min_p,
         seed=seed,
         budget=budget,
+        typical=typical or None,
     )
     references = common.read_references(reference)
     common.check_stdin()

@@ -55,6 +55,10 @@ BudgetOption = Annotated[
     typer.Option("--budget", help="Most tokens guessed per round; without it as many as pay."),
 ]
 FixedBudgetOption = Annotated[int, typer.Option("--budget", help="Most tokens guessed per round.")]
+TypicalOption = Annotated[
+    bool,
+    typer.Option("--typical", help="LOSSY: accept guesses that are likely enough; see docs."),
+]
 ThreadsOption = Annotated[
     int | None,
     typer.Option("--threads", min=1, max=1024, help="CPU threads; default: torch's choice."),
@@ -121,9 +125,9 @@ def open_session(
     store: Path | None = None,
 ) -> Session:
     """Load a session with progress bars on standard error."""
-    from paceline.drafters import make_drafter
+    from paceline.drafters import check_method
 
-    make_drafter(method)  # a wrong method must not wait for the imports below
+    check_method(method)  # a wrong method must not wait for the imports below
     if threads is not None:
         import torch
 

@@ -40,6 +40,7 @@ def compare(
     min_p: common.MinPOption = None,
     seed: common.SeedOption = 0,
     budget: common.BudgetOption = None,
+    typical: common.TypicalOption = False,
     threads: common.ThreadsOption = None,
     device: common.DeviceOption = None,
     dtype: common.DtypeOption = None,
@@ -60,13 +61,11 @@ def compare(
         min_p=min_p,
         seed=seed,
         budget=budget,
+        typical=typical or None,
     )
     names = shared.checked_methods(methods, gguf)
     given = tuple(common.read_references(reference))
-    prompts = [
-        replace(record, references=given + record.references)
-        for record in _prompts(prompt, prompt_file, limit, raw)
-    ]
+    prompts = _prompts(prompt, prompt_file, limit, raw, given)
     common.check_writable(json_file)
     session = common.open_session(
         model, "plain", threads=threads, device=device, dtype=dtype, weights=weights
@@ -84,13 +83,20 @@ def compare(
 
 
 def _prompts(
-    prompt: str | None, prompt_file: Path | None, limit: int | None, raw: bool
+    prompt: str | None,
+    prompt_file: Path | None,
+    limit: int | None,
+    raw: bool,
+    references: tuple[str, ...],
 ) -> list[PromptRecord]:
+    """What to compare on, each with all references."""
     if prompt is None and prompt_file is None:
         from paceline.prompts import demo_prompts
 
-        return demo_prompts()[:limit]
-    return common.gather_prompts(prompt, prompt_file, limit, raw)
+        records = demo_prompts()[:limit]
+    else:
+        records = common.gather_prompts(prompt, prompt_file, limit, raw)
+    return [replace(record, references=references + record.references) for record in records]
 
 
 def _measure(

@@ -34,6 +34,7 @@ def generate(
     seed: common.SeedOption = 0,
     stop: common.StopOption = None,
     budget: common.BudgetOption = None,
+    typical: common.TypicalOption = False,
     threads: common.ThreadsOption = None,
     device: common.DeviceOption = None,
     dtype: common.DtypeOption = None,
@@ -52,6 +53,7 @@ def generate(
         seed=seed,
         stop=stop,
         budget=budget,
+        typical=typical or None,
     )
     prompts = common.gather_prompts(prompt, prompt_file, limit, raw)
     references = common.read_references(reference)
@@ -102,6 +104,7 @@ def _as_json(record: PromptRecord, completion: Completion) -> dict[str, Any]:
         "text": completion.text,
         "tokens": completion.tokens,
         "finish_reason": completion.finish_reason,
+        "lossless": completion.lossless,
         "prompt_tokens": completion.prompt_tokens,
         "rounds": stats.rounds,
         "mean_acceptance_length": stats.mean_acceptance_length,

@@ -43,5 +43,6 @@ def summary(completion: Completion) -> str:
         f"[{stats.tokens} tokens in {stats.seconds:.2f} s, {stats.tokens_per_second:.1f} tokens/s; "
         f"{stats.rounds} rounds, {stats.mean_acceptance_length:.2f} tokens per round, "
         f"{stats.draft_acceptance_rate:.0%} of the guesses accepted; "
-        f"ended by: {completion.finish_reason}]"
+        f"ended by: {completion.finish_reason}"
+        + ("]" if completion.lossless else "; lossy: typical acceptance]")
     )

@@ -89,10 +89,11 @@ class PromptConfig:
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing but embeddings is trained, each group on its own: what can be decoded
-        with as nodes of a tree. The other extensions are there to be studied."""
+        """Whether nothing but embeddings and the weights of their logits is trained, each group of
+        embeddings on its own: what can be decoded with as nodes of a tree. The other extensions are
+        there to be studied."""
         return (self.mask == "ensemble" or self.epts == 1) and not (
-            self.learned_weights or self.prefix_tokens or self.head != "shared" or self.exits > 1
+            self.prefix_tokens or self.head != "shared" or self.exits > 1
         )
 
 
@@ -100,11 +101,12 @@ class PromptConfig:
 class PromptTokens:
     """Trained prompt tokens of one model.
 
-    tensors: "embeddings" [prompt_tokens, epts, hidden], in the model's own embedding space, and
-    what the configuration asks for besides: "ept_weights" [prompt_tokens, epts], "prefix_keys" and
-    "prefix_values" [layers, prompt_tokens, prefix_tokens, KV heads, head size], "head.weight" and
-    "head.bias" ([hidden, hidden] and [hidden] of the residual block, or [vocabulary, hidden] of the
-    whole head).
+    tensors: "embeddings" [prompt_tokens, epts, hidden], as the model takes them as `inputs_embeds`:
+    what its embedding module yields, the factor included by which some models (Gemma) scale there;
+    and what the configuration asks for besides: "ept_weights" [prompt_tokens, epts], "prefix_keys"
+    and "prefix_values" [layers, prompt_tokens, prefix_tokens, KV heads, head size], "head.weight"
+    and "head.bias" ([hidden, hidden] and [hidden] of the residual block, or [vocabulary, hidden] of
+    the whole head).
     acceptance: measured on texts that were not trained on; None where that was not done yet.
     record: how they were made, JSON values.
     """

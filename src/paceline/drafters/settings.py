@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from paceline.errors import UsageError
 
-__all__ = ["at_least", "build", "parse_method"]
+__all__ = ["HOST", "at_least", "build", "parse_method", "read_settings"]
 
 D = TypeVar("D")
+
+HOST = "host"
+"""Name of the constructor's argument that is no setting: the model to work for."""
 
 
 def at_least(minimum: int, **setting: int) -> int:
@@ -45,11 +48,18 @@ def parse_method(text: str) -> tuple[str, dict[str, str]]:
 
 
 def build(kind: type[D], name: str, settings: Mapping[str, Any]) -> D:
-    """Construct a drafter from settings, strings among them read as the constructor's types.
+    """Construct what needs nothing but settings; see `read_settings`."""
+    return kind(**read_settings(kind, name, settings))
+
+
+def read_settings(
+    kind: Callable[..., object], name: str, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Arguments for the class `kind`, strings among them read as its constructor's types.
 
     Raises UsageError for a setting that `kind` does not have or a value it cannot read.
     """
-    parameters = inspect.signature(kind).parameters
+    parameters = [each for each in inspect.signature(kind).parameters if each != HOST]
     hints = get_type_hints(kind.__init__)
     values = {}
     for key, value in settings.items():
@@ -59,7 +69,7 @@ def build(kind: type[D], name: str, settings: Mapping[str, Any]) -> D:
             hint = f" (did you mean {close[0]}?)" if close else ""
             raise UsageError(f"method {name} has no setting {key!r}{hint}; it has: {known}")
         values[key] = _read(value, hints[key], f"{name}:{key}")
-    return kind(**values)
+    return values
 
 
 def _read(value: Any, wanted: Any, where: str) -> Any:

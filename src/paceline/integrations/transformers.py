@@ -9,6 +9,7 @@ callable: `streamer`, `tokenizer` and `stop_strings`. `Pace` takes the streamer 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -25,10 +26,11 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from paceline.drafters import make_drafter
+from paceline.drafters import Host, check_method, make_drafter, needs_host
 from paceline.errors import UsageError
 from paceline.integrations.rows import PromptRow, split_rows
 from paceline.loop import Generation, decode
+from paceline.models.fingerprint import loaded_fingerprint
 from paceline.planning.planner import TreePlanner
 from paceline.protocols import Drafter
 from paceline.records import Stats
@@ -77,9 +79,11 @@ class Pace:
         self.seed = seed
         self.streamer = streamer
         self.budget = budget
-        self._make: Callable[[], Drafter] = lambda: make_drafter(method, **settings)
-        # Kept over calls, so that a drafter can go on learning from one conversation.
-        self._drafter = self._make()
+        check_method(method, **settings)
+        self._make = partial(make_drafter, method, **settings)
+        # Kept over calls, so that a drafter can go on learning from one conversation. One that was
+        # trained for a model begins anew with every call, whose target is a new one.
+        self._drafter = None if needs_host(method) else self._make()
         self._checked: type[PreTrainedModel] | None = None
         self._planner = TreePlanner()
         self._planned_for: ReferenceType[PreTrainedModel] | None = None
@@ -111,15 +115,16 @@ class Pace:
         seed = self.seed
         if seed is None and config.do_sample:
             seed = int(torch.randint(2**62, (1,)))
+        drafters = self._drafters(target, len(rows))
         generations = [
             Generation(
                 row.tokens,
-                self._drafter if len(rows) == 1 else self._make(),
+                drafter,
                 _stopping(row, config, stopping_criteria or []),
                 _sampler(row, config, logits_processor or [], seed or 0),
                 references,
             )
-            for row in rows
+            for row, drafter in zip(rows, drafters)
         ]
         self._play(target, generations, input_ids, self._sizing(model))
         return _pack(input_ids, generations, config)
@@ -129,6 +134,13 @@ class Pace:
         if self._planned_for is None or self._planned_for() is not model:
             self._planner, self._planned_for = TreePlanner(), ref(model)
         return self._planner if self.budget is None else self.budget
+
+    def _drafters(self, target: CausalLMTarget, count: int) -> list[Drafter]:
+        """One per text."""
+        if self._drafter is None:
+            host = Host(target, loaded_fingerprint(target.model))
+            return [self._make(host=host) for _ in range(count)]
+        return [self._drafter] if count == 1 else [self._make() for _ in range(count)]
 
     def _play(
         self,

@@ -10,11 +10,17 @@ import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from paceline.errors import ModelError
 from paceline.models.cache import hash_file
-from paceline.models.source import ModelSource
+from paceline.models.source import ModelSource, resolve
+from paceline.models.store import ModelStore
 
-__all__ = ["fingerprint", "weight_files"]
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+__all__ = ["fingerprint", "loaded_fingerprint", "weight_files"]
 
 _DIGITS = 32
 _HEAD_BYTES = 1 << 16
@@ -38,6 +44,24 @@ def fingerprint(source: ModelSource, revision: str | None = None) -> str:
         return _sampled(files)
     # Weights under names we do not know: the place and the hub's commit must do.
     return hashlib.sha256(f"{source.location}@{revision}".encode()).hexdigest()[:_DIGITS]
+
+
+def loaded_fingerprint(model: PreTrainedModel) -> str:
+    """The mark of a model that transformers has loaded, from the folder or the hub's cache that its
+    weights came from; "" where they are not there, for example because it was made in memory. What
+    was done to it since is not seen.
+    """
+    store = ModelStore()
+    folder = Path(model.name_or_path).absolute()
+    pulled = folder.parent == store.root / "models" and folder.name in store.aliases
+    commit = getattr(model.config, "_commit_hash", None)
+    try:
+        name = folder.name if pulled else model.name_or_path
+        source = resolve(name, store=store, local_files_only=True)
+        known = source.alias is not None or weight_files(source, commit)
+        return fingerprint(source, commit) if known else ""
+    except (ModelError, OSError):
+        return ""
 
 
 def weight_files(source: ModelSource, revision: str | None) -> list[Path]:

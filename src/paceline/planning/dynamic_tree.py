@@ -39,16 +39,18 @@ class StateTree:
     candidates: the guesses, n of them.
     prompts: n numbers of prompt tokens, those behind each guess.
     root_prompts: the prompt tokens behind the root.
+    epts: rows that each prompt token takes, its ensemble (section 4.2).
     """
 
     candidates: CandidateTree
     prompts: tuple[int, ...]
     root_prompts: int
+    epts: int = 1
 
     @property
     def width(self) -> int:
         """Rows of a pass: the root, the guesses, and the prompt tokens of all of them."""
-        return 1 + self.root_prompts + len(self.candidates) + sum(self.prompts)
+        return 1 + len(self.candidates) + self.epts * (self.root_prompts + sum(self.prompts))
 
     @property
     def prompt_counts(self) -> dict[int, int]:

@@ -33,7 +33,7 @@ class FittedTree:
     speedup: float
 
 
-def build_tree(table: AcceptanceTable, size: int, floor: int = 1) -> DynamicTree:
+def build_tree(table: AcceptanceTable, size: int, floor: int = 1, epts: int = 1) -> DynamicTree:
     """The tree that gains most tokens per pass, with at most `size` guesses and prompt tokens.
 
     table: one row per prompt token.
@@ -41,6 +41,7 @@ def build_tree(table: AcceptanceTable, size: int, floor: int = 1) -> DynamicTree
     is up to size + 1 + m rows wide.
     floor: the least number of prompt tokens behind a guess. With 0 there are more guesses, and now
     and then a round without any; that gains a little where `size` is small.
+    epts: rows that each prompt token takes; `size` counts all of them.
 
     Of every state's tree only the number of guesses is to be chosen: these are the likeliest ones,
     and the rest of the rows goes to prompt tokens by `allocate_prompts`. Where the paper (5.6.3)
@@ -49,20 +50,20 @@ def build_tree(table: AcceptanceTable, size: int, floor: int = 1) -> DynamicTree
     until nothing gains any more (policy iteration, Howard 1960). That takes any m, no more than a
     few rounds, and finds the trees of the exhaustive search.
 
-    Raises ValueError for a size below 1 + floor, or a floor out of range.
+    Raises ValueError for a size below 1 + floor x epts, or a floor out of range.
     """
     most = table.distances
     if not 0 <= floor <= most:
         raise ValueError(f"floor must be between 0 and the {most} prompt tokens, got {floor}")
-    if size < 1 + floor:
+    if size < 1 + floor * epts:
         raise ValueError(f"a tree needs room for a guess and its prompt tokens, got {size}")
-    choices = [_choices(table, depth, size, floor) for depth in range(most + 1)]
+    choices = [_choices(table, depth, size, floor, epts) for depth in range(most + 1)]
     # The first allocation is the paper's: a state is worth what is accepted in it.
     worth = np.array([trees[0].expected for trees in choices])
-    best = DynamicTree(tuple(_state(trees[0], worth, size, floor) for trees in choices))
+    best = DynamicTree(tuple(_state(trees[0], worth, size, floor, epts) for trees in choices))
     for _ in range(_ROUNDS):
         states = tuple(
-            _improved(state, trees, best.worth, size, floor)
+            _improved(state, trees, best.worth, size, floor, epts)
             for state, trees in zip(best.states, choices)
         )
         if states == best.states:
@@ -78,11 +79,13 @@ def survey_widths(
     *,
     context: int | None = None,
     floor: int = 1,
+    epts: int = 1,
 ) -> list[FittedTree]:
     """The fastest tree for every width, and what it promises on this machine (PPD, section 5.6.3).
 
     widths: most rows of a pass; by default those that the curve has measured.
     context: tokens in the cache, see `CostCurve.cost`.
+    floor, epts: see `build_tree`.
 
     Not all prompt tokens need be used: in a narrow pass three behind the root leave too little
     room for guesses. Widths without room for a tree are left out.
@@ -90,9 +93,9 @@ def survey_widths(
     found = []
     for width in widths or curve.widths:
         trees = [
-            build_tree(table.up_to(used), width - 1 - used, floor)
+            build_tree(table.up_to(used), width - 1 - used * epts, floor, epts)
             for used in range(max(1, floor), table.distances + 1)
-            if width - 1 - used >= 1 + floor
+            if width - 1 - used * epts >= 1 + floor * epts
         ]
         fitted = [
             FittedTree(width, tree, tree.milliseconds(curve, context), tree.speedup(curve, context))
@@ -113,27 +116,34 @@ def _speedup(fitted: FittedTree) -> float:
     return fitted.speedup
 
 
-def _choices(table: AcceptanceTable, depth: int, size: int, floor: int) -> list[CandidateTree]:
+def _choices(
+    table: AcceptanceTable, depth: int, size: int, floor: int, epts: int
+) -> list[CandidateTree]:
     """The trees of a state: from as many guesses as can all have every prompt token, below which
     rows would be left over, to as many as can all have the least."""
-    most = size // (1 + floor)
+    most = size // (1 + floor * epts)
     whole = likeliest(table, depth, most)
-    fewest = max(1, size // (1 + table.distances))
+    fewest = max(1, size // (1 + table.distances * epts))
     return [whole.first(count) for count in range(min(fewest, len(whole)), len(whole) + 1)]
 
 
 def _improved(
-    state: StateTree, choices: Sequence[CandidateTree], worth: Vector, size: int, floor: int
+    state: StateTree,
+    choices: Sequence[CandidateTree],
+    worth: Vector,
+    size: int,
+    floor: int,
+    epts: int,
 ) -> StateTree:
     """The best of the choices, or the state as it is where none of them gains more."""
 
     def value(state: StateTree) -> float:
         return state.candidates.expected + float(state.next_states @ worth)
 
-    best = max((_state(tree, worth, size, floor) for tree in choices), key=value)
+    best = max((_state(tree, worth, size, floor, epts) for tree in choices), key=value)
     return best if value(best) > value(state) + _GAIN else state
 
 
-def _state(candidates: CandidateTree, worth: Vector, size: int, floor: int) -> StateTree:
-    prompts = allocate_prompts(candidates.last, worth, size - len(candidates), floor)
-    return StateTree(candidates, prompts, len(worth) - 1)
+def _state(candidates: CandidateTree, worth: Vector, size: int, floor: int, epts: int) -> StateTree:
+    prompts = allocate_prompts(candidates.last, worth, (size - len(candidates)) // epts, floor)
+    return StateTree(candidates, prompts, len(worth) - 1, epts)

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from paceline.errors import UsageError
 from paceline.prefix import common_prefix
+from paceline.protocols import VIRTUAL_TOKENS
 from paceline.records import Path
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.layout import (
@@ -35,6 +35,7 @@ from paceline.targets.support import (
     narrow_windows,
     self_check,
 )
+from paceline.targets.virtual_tokens import VirtualTokens
 from paceline.targets.weights import least_rows, slot_grain, weight_bytes
 from paceline.tree import EMPTY, Tree
 
@@ -56,7 +57,6 @@ class CausalLMTarget:
     """Drives `model` through the `Target` contract.
 
     model: a decoder-only causal LM in evaluation mode, on any device or devices.
-    virtual_embeddings: [count, hidden] input embeddings of the ids vocab_size, vocab_size + 1, …
     preparation: what `prepare` did to the model, for reports.
     check: compare a tree pass with the model's plain forward first (some tens of milliseconds
     for a small model).
@@ -70,7 +70,6 @@ class CausalLMTarget:
         self,
         model: PreTrainedModel,
         *,
-        virtual_embeddings: torch.Tensor | None = None,
         preparation: Preparation | None = None,
         check: bool = True,
         static: bool | None = None,
@@ -81,8 +80,8 @@ class CausalLMTarget:
         config = model.config.get_text_config()
         self.vocab_size: int = config.vocab_size
         self.max_context = longest_context(config)
-        self.capabilities = frozenset({"virtual_tokens"} if virtual_embeddings is not None else ())
-        self._virtual = virtual_embeddings
+        self.capabilities = frozenset({VIRTUAL_TOKENS})
+        self._virtual = VirtualTokens(model.get_input_embeddings(), self.vocab_size)
         self._windows = attention_windows(config)
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._min_rows = least_rows(model)
@@ -90,6 +89,7 @@ class CausalLMTarget:
         self.static = on_one_gpu(model) if static is None else static
         self._cached: list[list[int]]  # the tokens behind the cache's slots, per text
         self._pending: list[list[int]]  # to be read by the next pass, the root last
+        self._passes: StaticPasses | None
         self._inputs: PassInputs | None = None  # of the last pass in the ordinary way
         self._forget()
         if check:
@@ -123,6 +123,14 @@ class CausalLMTarget:
         "shapes", "captured", "failed"}; see `StaticPasses.as_json`."""
         return {"static": self.static, **(self._passes.as_json() if self._passes else {})}
 
+    def add_virtual_tokens(self, embeddings: torch.Tensor) -> int:
+        """The id of the first of `embeddings` [count, hidden]. See `TakesVirtualTokens`."""
+        known = len(self._virtual)
+        first = self._virtual.add(embeddings, self.device)
+        if len(self._virtual) != known and self.static:
+            self._passes = StaticPasses(self._static_forward, self.device)  # had another table
+        return first
+
     def sync(self, contexts: Sequence[Sequence[int]]) -> None:
         """Hold these texts. See `Target.sync`.
 
@@ -137,12 +145,13 @@ class CausalLMTarget:
     @torch.inference_mode()
     def score(self, trees: Sequence[Tree]) -> list[torch.Tensor]:
         """Logits [len(tree) + 1, vocab_size] per tree. See `Target.score`."""
+        self._virtual.check(max((max(tree.tokens) for tree in trees if tree.tokens), default=0))
         while max(map(len, self._pending)) > PREFILL_CHUNK:
             self._prefill(PREFILL_CHUNK)
         needed = [
             len(pending) + len(tree) for pending, tree in zip(self._pending, trees, strict=True)
         ]
-        passes = self._passes if self._recurs(max(needed), trees) else None
+        passes = self._passes if self._recurs(max(needed)) else None
         rows = padded_width(max(needed), self._least_rows(len(trees)), static=passes is not None)
         layout = PassLayout(self._cache.lengths, self._pending, trees, rows)
         # Rows to read: from each text's root to its last node.
@@ -182,14 +191,11 @@ class CausalLMTarget:
         self._passes = StaticPasses(self._static_forward, self.device) if self.static else None
         self._cached, self._pending = [], []
 
-    def _recurs(self, rows: int, trees: Sequence[Tree]) -> bool:
+    def _recurs(self, rows: int) -> bool:
         """Whether the next pass, which needs so many rows, is run in a static shape."""
         if self._passes is None or not self._passes.usable or rows > STATIC_WIDTHS[-1]:
             return False
-        if max(map(len, self._pending)) > _FEW_PENDING:
-            return False
-        # Virtual tokens come as embeddings, not as ids.
-        return all(token < self.vocab_size for tree in trees for token in tree.tokens)
+        return max(map(len, self._pending)) <= _FEW_PENDING
 
     def _reuse(self, contexts: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
         """For each text the cache row to continue from, and how much of that row to keep."""
@@ -227,7 +233,7 @@ class CausalLMTarget:
         least = min(self._least_rows(len(layout.trees)), layout.width)
         rows = [*keep, *[keep[-1]] * (least - len(keep))]
         index = torch.tensor(rows, device=self.device)
-        tokens = self._tokens(layout.largest_token, inputs.tokens)
+        tokens = self._tokens(inputs.tokens, layout.largest_token >= self.vocab_size)
         if self._keeps_logits:
             return self._call(inputs, slots, **tokens, logits_to_keep=index)
         return self._call(inputs, slots, **tokens)[:, index]
@@ -240,7 +246,7 @@ class CausalLMTarget:
     def _static_forward(self, inputs: PassInputs, slots: int) -> torch.Tensor:
         """One pass over inputs that may change later; the logits of all its rows."""
         self._cache.direct((inputs.texts, inputs.slots), slots)
-        return self._call(inputs, slots, input_ids=inputs.tokens)
+        return self._call(inputs, slots, **self._tokens(inputs.tokens, len(self._virtual) > 0))
 
     def _call(self, inputs: PassInputs, slots: int, **arguments: torch.Tensor) -> torch.Tensor:
         outputs = self.model(
@@ -253,21 +259,6 @@ class CausalLMTarget:
         logits: torch.Tensor = outputs.logits
         return logits
 
-    def _tokens(self, largest: int, ids: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The model's argument for the tokens `ids`, of which the largest is known."""
-        if largest < self.vocab_size:
-            return {"input_ids": ids}
-        if self._virtual is None:
-            raise UsageError(
-                "the tree holds virtual token ids, but this target was given no embeddings for "
-                "them: pass virtual_embeddings"
-            )
-        if largest >= self.vocab_size + len(self._virtual):
-            raise UsageError(
-                f"the tree holds the virtual token id {largest}, but embeddings were given for "
-                f"{len(self._virtual)} ids from {self.vocab_size} on: pass more"
-            )
-        virtual = ids >= self.vocab_size
-        embeddings = self.model.get_input_embeddings()(ids.masked_fill(virtual, 0))
-        own = self._virtual.to(embeddings)[(ids - self.vocab_size).clamp(min=0)]
-        return {"inputs_embeds": torch.where(virtual[..., None], own, embeddings)}
+    def _tokens(self, ids: torch.Tensor, virtual: bool) -> dict[str, torch.Tensor]:
+        """The model's argument for the tokens `ids`; virtual: there may be virtual ones."""
+        return {"inputs_embeds": self._virtual.embed(ids)} if virtual else {"input_ids": ids}

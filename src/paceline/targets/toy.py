@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from paceline.protocols import VIRTUAL_TOKENS
 from paceline.records import Path
 from paceline.tree import EMPTY, Tree
 
@@ -27,7 +28,7 @@ class ToyTarget:
     max_context: most tokens of a text, prompt included; None for no limit.
     """
 
-    capabilities = frozenset({"virtual_tokens"})
+    capabilities = frozenset({VIRTUAL_TOKENS})
 
     def __init__(
         self,
@@ -71,6 +72,11 @@ class ToyTarget:
             accepted = [tree.tokens[node] for node in path.nodes]
             self._cached[slot] += [self._roots[slot], *accepted]
             self._roots[slot] = path.tokens[-1]
+
+    def add_virtual_tokens(self, embeddings: torch.Tensor) -> int:
+        """See `TakesVirtualTokens`. Every id has logits of its own here, whatever its embedding
+        is, so there is nothing to keep."""
+        return self.vocab_size
 
     def _score_one(self, context: Sequence[int], tree: Tree) -> torch.Tensor:
         texts = [

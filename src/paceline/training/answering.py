@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from paceline.drafters import make_drafter
+from paceline.drafters import check_method, make_drafter
 from paceline.errors import UsageError
 from paceline.loop import DEFAULT_BUDGET, Generation, decode
 from paceline.options import Options
@@ -49,7 +49,7 @@ class Asking:
                 "the batch and the longest prompt must be at least 1, got "
                 f"{self.batch} and {self.longest_prompt}"
             )
-        make_drafter(self.method)
+        check_method(self.method)
         self.options(self.seed)
 
     def options(self, seed: int) -> Options:
@@ -154,7 +154,7 @@ def _generation(session: Session, one: _Conversation, ids: list[int], asking: As
     seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
     return Generation(
         ids,
-        make_drafter(asking.method),
+        make_drafter(asking.method, session.host),
         Stopping(asking.max_new_tokens, session.eos_ids),
         asking.options(seed).sampler(),
         session.encode_references(one.record.references),

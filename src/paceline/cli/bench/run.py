@@ -37,6 +37,7 @@ def run(
     min_p: common.MinPOption = None,
     seed: common.SeedOption = 0,
     budget: common.BudgetOption = None,
+    typical: common.TypicalOption = False,
     threads: common.ThreadsOption = None,
     device: common.DeviceOption = None,
     dtype: common.DtypeOption = None,
@@ -56,9 +57,9 @@ def run(
         min_p=min_p,
         seed=seed,
         budget=budget,
+        typical=typical or None,
     )
-    names = shared.checked_methods(methods, gguf)
-    texts = _texts(suites, data, limit)
+    names, texts = shared.checked_methods(methods, gguf), _texts(suites, data, limit)
     session = common.open_session(
         model, "plain", threads=threads, device=device, dtype=dtype, weights=weights
     )
@@ -74,8 +75,7 @@ def run(
     }
     path = shared.result_path(out, "run", model)
     results = shared.open_results(path, session, model, asked, resume)
-    placement = {"device": device, "dtype": dtype, "gguf": gguf}
-    _measure(session, model, texts, asked, placement, results)
+    _measure(session, model, texts, asked, results, device=device, dtype=dtype, gguf=gguf)
 
 
 def _measure(
@@ -83,8 +83,8 @@ def _measure(
     model: str,
     texts: list[Text],
     asked: dict[str, Any],
-    placement: dict[str, Any],
     results: ResultFile,
+    **placement: Any,
 ) -> None:
     from paceline.bench.contest import Contest
 

@@ -56,11 +56,11 @@ def checked_methods(text: str, gguf: Path | None) -> list[str]:
     """Plain decoding first, every name once; raises UsageError for one that could not run."""
     from paceline.bench.rivals import check_rival, is_rival
     from paceline.bench.trial import PLAIN
-    from paceline.drafters import make_drafter
+    from paceline.drafters import check_method
 
     names = list(dict.fromkeys([PLAIN, *split_methods(text)]))
     for name in names:
-        check_rival(name, gguf) if is_rival(name) else make_drafter(name)
+        check_rival(name, gguf) if is_rival(name) else check_method(name)
     return names
 
 

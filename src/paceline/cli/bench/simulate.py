@@ -94,11 +94,11 @@ def simulate(
 def _checked(methods: str) -> list[str]:
     """Plain decoding first; other software is no method, because it cannot be forced."""
     from paceline.bench.trial import PLAIN
-    from paceline.drafters import make_drafter
+    from paceline.drafters import check_method
 
     names = list(dict.fromkeys([PLAIN, *shared.split_methods(methods)]))
     for name in names:
-        make_drafter(name)
+        check_method(name)
     return names
 
 

@@ -1,0 +1,53 @@
+"""The tree of one state as the nodes of a pass: what comes from where, before any token is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from paceline.planning.dynamic_tree import StateTree
+from paceline.tree import ROOT
+
+__all__ = ["TreeShape", "lay_out"]
+
+
+@dataclass(frozen=True)
+class TreeShape:
+    """Nodes of a `Tree`: the guesses, then the prompt tokens behind the root and behind each guess.
+
+    parents: of all nodes, as in `Tree.parents`.
+    guesses: of the first nodes (distance, rank), both from 0: which guess stands there.
+    prompts: of the others, number of the embedding, epts x (prompt token) + EPT, both from 0.
+    """
+
+    parents: tuple[int, ...]
+    guesses: tuple[tuple[int, int], ...]
+    prompts: tuple[int, ...]
+
+
+@lru_cache(maxsize=256)
+def lay_out(state: StateTree) -> TreeShape:
+    """The nodes of a state's tree.
+
+    Behind a node, the j-th EPT of the first prompt token is followed by the j-th one of the
+    second, and so on: one chain per EPT. That is the ensemble mask of PPD's section 4.4.3, in which
+    EPTs of one prompt token stand at one position and see those of their own number only.
+
+        one guess, two prompt tokens behind the root and one behind the guess, two EPTs each:
+
+        root ─┬─ guess ─┬─ S11
+              │         └─ S12
+              ├─ S11 ─── S21
+              └─ S12 ─── S22
+    """
+    candidates = state.candidates
+    parents, prompts = list(candidates.parents), []
+    for node, count in ((ROOT, state.root_prompts), *enumerate(state.prompts)):
+        for ept in range(state.epts):
+            above = node
+            for prompt in range(count):
+                parents.append(above)
+                prompts.append(prompt * state.epts + ept)
+                above = len(parents) - 1
+    guesses = tuple((len(path) - 1, path[-1]) for path in candidates.paths)
+    return TreeShape(tuple(parents), guesses, tuple(prompts))

@@ -1,0 +1,71 @@
+"""Embeddings of ids beyond the vocabulary, and the lookup that knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from paceline.errors import UsageError
+
+__all__ = ["VirtualTokens"]
+
+
+class VirtualTokens:
+    """What drafters have a model read besides its own tokens.
+
+    embed: the model's embedding module; ids [batch, width] -> [batch, width, hidden], as the model
+    takes them as `inputs_embeds`.
+    vocab_size: the first virtual id.
+    """
+
+    def __init__(self, embed: Callable[[torch.Tensor], torch.Tensor], vocab_size: int) -> None:
+        self._embed = embed
+        self._vocab_size = vocab_size
+        self._given: list[tuple[int, torch.Tensor]] = []
+        self._table: torch.Tensor | None = None  # [count, hidden]
+
+    def __len__(self) -> int:
+        return 0 if self._table is None else len(self._table)
+
+    @torch.no_grad()
+    def add(self, embeddings: torch.Tensor, device: torch.device) -> int:
+        """The id of the first of `embeddings` [count, hidden]; see `TakesVirtualTokens`.
+
+        device: of the ids that `embed` takes.
+
+        Raises UsageError where they are no such matrix, or the model's own are of another size.
+        """
+        for first, known in self._given:
+            if torch.equal(known, embeddings.to(known)):
+                return first
+        # Of the kind that the model's own embeddings are, so that no pass has to convert them.
+        like = self._embed(torch.zeros(1, 1, dtype=torch.long, device=device))
+        hidden = like.shape[-1]
+        if embeddings.dim() != 2 or embeddings.shape[1] != hidden or not len(embeddings):
+            raise UsageError(
+                f"virtual tokens need embeddings of {hidden} numbers for this model, got "
+                f"{' x '.join(map(str, embeddings.shape))}"
+            )
+        first = self._vocab_size + len(self)
+        rows = embeddings.detach().to(like)
+        self._table = rows if self._table is None else torch.cat([self._table, rows])
+        self._given.append((first, embeddings))
+        return first
+
+    def check(self, largest: int) -> None:
+        """Raises UsageError where there is no embedding for the id `largest`: on a GPU the lookup
+        would end the process."""
+        if largest >= self._vocab_size + len(self):
+            raise UsageError(
+                f"the tree holds the virtual token id {largest}, but embeddings were given for "
+                f"{len(self)} ids from {self._vocab_size} on: add them with add_virtual_tokens"
+            )
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        """Embeddings of ids [batch, width], virtual ones among them; there are some."""
+        virtual = ids >= self._vocab_size
+        own = self._embed(ids.masked_fill(virtual, 0))
+        table = own.new_zeros(1, own.shape[-1]) if self._table is None else self._table
+        given = table[(ids - self._vocab_size).clamp(min=0)].to(own)
+        return torch.where(virtual[..., None], given, own)

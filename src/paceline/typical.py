@@ -1,0 +1,104 @@
+"""Typical acceptance: the lossy way of walking a tree, for who asks for it by name.
+
+A guess is taken where the target finds it likely enough, whether it would have said it or not (Cai
+et al. 2024, "Medusa", arXiv 2401.10774, section on typical acceptance; PPD, section 4.5.2). The text
+is then neither plain decoding's nor a draw from the model's distribution.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from paceline.errors import UsageError
+from paceline.records import Path
+from paceline.sampling import Sampler
+from paceline.stopping import Stopping
+from paceline.tree import ROOT, Tree
+
+__all__ = ["Typical", "typical_walk"]
+
+
+@dataclass(frozen=True)
+class Typical:
+    """Which guesses are likely enough: those whose probability is above
+
+        min(epsilon, delta x exp(-entropy))
+
+    epsilon: what is enough however sure the target is, in (0, 1). delta: what is enough where it is
+    unsure, above 0. The defaults are those that Medusa's and Chimera's programs decode with, where
+    they are called posterior threshold and alpha; delta is the root of epsilon, as Medusa advises.
+
+    Raises UsageError for a number out of range.
+    """
+
+    epsilon: float = 0.09
+    delta: float = 0.3
+
+    def __post_init__(self) -> None:
+        if not (0 < self.epsilon < 1 and 0 < self.delta < math.inf):
+            raise UsageError(
+                "typical acceptance needs an epsilon between 0 and 1 and a delta above 0, got "
+                f"{self.epsilon} and {self.delta}"
+            )
+
+    def threshold(self, probabilities: torch.Tensor) -> float:
+        """What a guess has to exceed, given the target's distribution [vocabulary]."""
+        entropy = float(torch.special.entr(probabilities).sum())
+        return min(self.epsilon, self.delta * math.exp(-entropy))
+
+
+def typical_walk(
+    tree: Tree,
+    logits: torch.Tensor,
+    sampler: Sampler,
+    context: Sequence[int],
+    stopping: Stopping,
+    typical: Typical,
+) -> Path:
+    """Take the longest path of guesses that are all likely enough, the likeliest of those equally
+    long, and draw the token behind it as plain decoding would there.
+
+    Arguments are those of `walk`; probabilities are of the distribution that `sampler` draws from.
+    """
+    last = _longest(tree, logits, sampler, context, typical)
+    text = list(context)
+    nodes: list[int] = []
+    for node in tree.path_to(last):
+        text.append(tree.tokens[node])
+        if stopping.push(tree.tokens[node]):
+            return Path(tuple(nodes), tuple(text[len(context) :]))
+        nodes.append(node)
+    text.append(sampler.draw(logits[last + 1], text))
+    stopping.push(text[-1])
+    return Path(tuple(nodes), tuple(text[len(context) :]))
+
+
+def _longest(
+    tree: Tree, logits: torch.Tensor, sampler: Sampler, context: Sequence[int], typical: Typical
+) -> int:
+    """The last node of the path, or ROOT."""
+    vocab_size = logits.shape[-1]
+    # Length of the path to a node that is accepted, and the logarithm of its probability.
+    worth = {ROOT: (0, 0.0)}
+    for parent in range(ROOT, len(tree)):
+        guesses = {
+            token: node
+            for token, node in tree.children.get(parent, {}).items()
+            if token < vocab_size
+        }
+        if parent not in worth or not guesses:
+            continue
+        text = [*context, *(tree.tokens[node] for node in tree.path_to(parent))]
+        scores = sampler.warp(sampler.process(logits[parent + 1], text))
+        probabilities = scores.softmax(-1)
+        threshold = typical.threshold(probabilities)
+        length, above = worth[parent]
+        for token, node in guesses.items():
+            probability = float(probabilities[token])
+            if probability > threshold:
+                worth[node] = (length + 1, above + math.log(probability))
+    return max(worth, key=lambda node: worth[node])

@@ -1,0 +1,352 @@
+"""Parallel prompt decoding where the rows of prompt tokens say what the test wants them to."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tests.helpers import generate, naive_stream
+from tests.planning.tables import VICUNA
+from tests.prompt_parts import TOY, falling, host_on, random_parts, saved_parts, toy_drafter
+
+from paceline.drafters import Host, Ppd, check_method, make_drafter, needs_host, parts
+from paceline.errors import ModelError, UsageError
+from paceline.planning.acceptance import AcceptanceTable
+from paceline.planning.tree_search import build_tree
+from paceline.records import Path as Accepted
+from paceline.records import Round
+from paceline.targets.toy import ToyTarget
+from paceline.tree import EMPTY, ROOT, Tree
+
+Rank = Callable[[int, int], int]
+"""Position of a token, distance from which it is guessed -> its rank there; 99 for not at all."""
+
+
+class Clairvoyant(ToyTarget):
+    """A toy whose prompt tokens know what it will say, and put it at the rank they are told."""
+
+    def __init__(self, story: Sequence[int], prompt_tokens: int, epts: int, rank: Rank) -> None:
+        super().__init__(vocab_size=32, order=3)
+        self.story = list(story)
+        self.prompt_tokens, self.epts, self.rank = prompt_tokens, epts, rank
+
+    def _score_one(self, context: Sequence[int], tree: Tree) -> torch.Tensor:
+        rows = super()._score_one(context, tree)
+        for node, token in enumerate(tree.tokens):
+            if token >= self.vocab_size:
+                number = token - self.vocab_size
+                distance, ept = number // self.epts + 1, number % self.epts
+                # Its own place is the depth's; it guesses the token behind that.
+                place = len(context) + tree.depths[node]
+                rows[node + 1] = self._guess(place, distance, ept)
+        return rows
+
+    def _guess(self, place: int, distance: int, ept: int) -> torch.Tensor:
+        """Each EPT alone puts noise of its own first; only their mean says what is meant."""
+        truth = self.story[place] if place < len(self.story) else 0
+        rank = self.rank(place, distance)
+        others = [token for token in range(self.vocab_size) if token != truth]
+        order = [*others[:rank], truth, *others[rank:]] if rank < 10 else others
+        row = torch.full((self.vocab_size,), -50.0)
+        row[order[:12]] = 24.0 - torch.arange(12)
+        sign = {0: 1.0, 1: -1.0}.get(ept, 0.0) if self.epts > 1 else 0.0
+        noise = torch.randn(self.vocab_size, generator=torch.Generator().manual_seed(place))
+        return row + sign * 100 * noise
+
+
+PROMPT = [3, 1, 4, 1, 5]
+
+
+def story(count: int) -> list[int]:
+    return [*PROMPT, *naive_stream(ToyTarget(vocab_size=32, order=3), PROMPT, count)]
+
+
+def played(
+    prompt_tokens: int,
+    epts: int,
+    size: int,
+    rank: Rank,
+    count: int,
+    table: AcceptanceTable | None = None,
+) -> tuple[list[Round], Clairvoyant]:
+    text = story(count + prompt_tokens + 1)
+    target = Clairvoyant(text, prompt_tokens, epts, rank)
+    folder = saved_parts(prompt_tokens, epts, vocab=32, table=table)
+    drafter = Ppd(host_on(target), str(folder), size)
+    output, rounds, _ = generate(target, drafter, PROMPT, count, budget=256)
+    assert output == text[len(PROMPT) :][:count]
+    return rounds, target
+
+
+@pytest.mark.parametrize("epts", [1, 2, 3])
+@pytest.mark.parametrize("prompt_tokens", [1, 2, 3, 4])
+def test_right_guesses_are_accepted_to_the_last(prompt_tokens: int, epts: int) -> None:
+    """The first round only has prompt tokens; all others accept as deep as their state allows,
+    and the next state is what stood behind the last accepted guess."""
+    rounds, _ = played(prompt_tokens, epts, 60, lambda place, distance: 0, 60)
+    gained = [len(round.path.tokens) for round in rounds]
+    assert gained[0] == 1
+    tree = build_tree(falling(prompt_tokens), 60, epts=epts)
+    state = prompt_tokens
+    for round in rounds[1:-1]:
+        own = tree.states[state]
+        assert len(round.tree) == own.width - 1
+        # The path of likeliest guesses, as far as the tree has it.
+        best = [node for node, path in enumerate(own.candidates.paths) if not any(path)]
+        assert len(round.path.nodes) == len(best) >= min(state, 2)
+        state = own.prompts[best[-1]]
+    assert sum(gained) == 60
+
+
+def test_guesses_are_ranks_of_the_row_for_their_distance() -> None:
+    """The token at distance 1 always comes second, that at distance 2 third."""
+    rounds, target = played(2, 1, 40, lambda place, distance: distance, 40)
+    tree = build_tree(falling(2), 40)
+    assert (1, 2) in tree.states[2].candidates.paths
+    deep = [round for round in rounds[1:-1] if len(round.path.nodes) == 2]
+    assert len(deep) >= 5
+    length = len(PROMPT)
+    for round in rounds:
+        for node, token in enumerate(round.tree.tokens):
+            depth = round.tree.depths[node]
+            if token < target.vocab_size and length + depth - 1 < len(target.story):
+                truth = target.story[length + depth - 1]
+                siblings = [
+                    other
+                    for other, parent in enumerate(round.tree.parents)
+                    if parent == round.tree.parents[node]
+                ]
+                guessed = [round.tree.tokens[other] for other in siblings]
+                assert len(set(guessed)) == len(guessed)
+                if depth == 1:
+                    assert truth in guessed
+        length += len(round.path.tokens)
+
+
+@pytest.mark.parametrize(("size", "epts"), [(12, 1), (60, 1), (60, 2)])
+def test_simulated_hits_gain_what_the_tree_promises(size: int, epts: int) -> None:
+    """Ranks are drawn from the table; the share of tokens per round is the Markov chain's."""
+    rng = random.Random(7)
+    drawn: dict[tuple[int, int], int] = {}
+
+    def rank(place: int, distance: int) -> int:
+        """One and the same however often it is asked for at a place from a distance. Places of
+        different distance are independent, as the tree takes them to be."""
+        if (place, distance) not in drawn:
+            shares = VICUNA.rows[distance - 1]
+            (drawn[place, distance],) = rng.choices([*range(10), 99], [*shares, 1 - sum(shares)])
+        return drawn[place, distance]
+
+    rounds, _ = played(3, epts, size, rank, 3000, VICUNA)
+    tree = build_tree(VICUNA, size, epts=epts)
+    gained = [len(round.path.tokens) for round in rounds[1:-1]]
+    mean = sum(gained) / len(gained)
+    spread = math.sqrt(sum((each - mean) ** 2 for each in gained) / len(gained) / len(gained))
+    # The table is refined meanwhile, by what it says already.
+    assert mean == pytest.approx(tree.tokens_per_pass, abs=4 * spread)
+
+
+def test_far_guesses_are_judged_however_the_near_ones_turn_out() -> None:
+    """Else distance 2 would be judged only where distance 1 was right."""
+    seen: list[tuple[int, int | None]] = []
+    target = Clairvoyant(story(80), 2, 1, lambda place, distance: 99 if distance == 1 else 0)
+    drafter = Ppd(host_on(target), str(saved_parts(2, 1, vocab=32)), 12)
+    drafter._tree.observe = lambda distance, rank: seen.append((distance, rank))  # type: ignore[method-assign]
+    _, rounds, _ = generate(target, drafter, PROMPT, 40)
+    assert len(rounds) == 40  # nothing is ever accepted
+    assert seen.count((1, None)) == len(rounds) - 1
+    assert seen.count((2, 0)) >= len(rounds) - 3
+    assert set(seen) == {(1, None), (2, 0)}
+
+
+def test_learned_weights_count() -> None:
+    """All the weight on the second of two embeddings: the first one may say what it likes."""
+    made = random_parts(1, 2, vocab=16, learned_weights=True)
+    logits = torch.zeros(3, 16)
+    logits[1, 4], logits[2, 9] = 50.0, 5.0
+    round = Round(0, Tree((16, 17), (ROOT, ROOT)), logits, Accepted((), (1,)))
+    for weights, best in (([0.5, 0.5], 4), ([0.0, 1.0], 9), ([-1.0, 1.0], 9)):
+        folder = Path(str(saved_parts(1, 2))).with_name(f"weights-{weights[0]}-{best}")
+        tensors = {**made.tensors, "ept_weights": torch.tensor([weights])}
+        replace(made, tensors=tensors).save_pretrained(folder)
+        drafter = Ppd(host_on(ToyTarget()), str(folder))
+        drafter.observe(round)
+        assert drafter._guesses[0][0] == best
+    replace(made, tensors=made.tensors).save_pretrained(folder)
+    with pytest.raises(
+        ModelError, match="weights of their embeddings are missing or not 1 times 2"
+    ):
+        Ppd(host_on(ToyTarget()), str(folder))
+
+
+def test_what_was_scored_counts_and_not_what_was_proposed() -> None:
+    drafter = toy_drafter("ppd 3x2:size=20")
+    assert isinstance(drafter, Ppd)
+    drafter.start([1, 2, 3])
+    whole = drafter.propose(64)
+    assert len(whole) == 6 and set(whole.weights or ()) == {0.0}
+    for tree, known in ((whole, 3), (whole.clip(2), 2), (whole.clip(1), 1), (EMPTY, 0)):
+        drafter.observe(Round(0, tree, torch.randn(len(tree) + 1, 16), Accepted((), (5,))))
+        assert len(drafter._guesses) == known
+        tree = drafter.propose(64)
+        guesses = [depth for depth, token in zip(tree.depths, tree.tokens) if token < 16]
+        candidates = build_tree(falling(3), 20, epts=2).states[known].candidates
+        assert guesses == [len(path) for path in candidates.paths]
+    # Half of an ensemble is none.
+    half = Tree(whole.tokens[:3], whole.parents[:3])
+    drafter.observe(Round(0, half, torch.randn(4, 16), Accepted((), (5,))))
+    assert drafter._guesses == []
+
+
+def test_weights_are_the_chances_of_guesses() -> None:
+    drafter = toy_drafter("ppd 2x1:size=12")
+    drafter.start([1])
+    drafter.observe(Round(0, drafter.propose(64), torch.randn(3, 16), Accepted((), (5,))))
+    tree = drafter.propose(64)
+    expected = build_tree(falling(2), 12).states[2].candidates.expected
+    assert sum(tree.weights or ()) == pytest.approx(expected)
+    assert drafter.propose(64) == tree  # asking changes nothing
+
+
+# ---- what cannot be ----
+
+
+def refused(folder: Path | str, host: Host | None = None, **settings: int) -> str:
+    with pytest.raises((ModelError, UsageError)) as caught:
+        make_drafter("ppd", host or host_on(ToyTarget()), parts=str(folder), **settings)
+    return str(caught.value)
+
+
+def test_without_parts_for_the_model_the_way_out_is_named() -> None:
+    said = (
+        "there are no prompt tokens for this model: train some with 'paceline train ppd --model M'"
+    )
+    assert said in refused("", host_on(ToyTarget(), "nobody's"))
+
+
+def test_shipped_parts_are_found_by_their_model(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("one", "two"):
+        random_parts(fingerprint=name).save_pretrained(tmp_path / name)
+    monkeypatch.setattr(parts, "shipped", lambda: tmp_path)
+    assert isinstance(make_drafter("ppd", host_on(ToyTarget(), "two")), Ppd)
+    assert "no prompt tokens" in refused("", host_on(ToyTarget(), "three"))
+
+
+def test_parts_of_another_model_are_refused() -> None:
+    assert "were trained for a test's model (toy), not for the model at hand (other)" in refused(
+        saved_parts(), host_on(ToyTarget(), "other")
+    )
+
+
+@pytest.mark.parametrize(
+    "config", [{"mask": "decoder"}, {"prefix_tokens": 2}, {"head": "small"}, {"exits": 3}]
+)
+def test_extensions_for_the_study_are_refused(config: dict[str, object]) -> None:
+    folder = saved_parts(2, 2, **config)
+    assert "for the study only" in refused(folder)
+    with pytest.raises(ModelError, match="study only"):
+        check_method(f"ppd:parts={folder}")
+
+
+def test_damaged_folders_are_refused_before_there_is_a_model(tmp_path: Path) -> None:
+    good = random_parts()
+    good.save_pretrained(tmp_path)
+    check_method(f"ppd:parts={tmp_path}")
+    damages: dict[str, tuple[str, Callable[[Path], object]]] = {
+        "cannot read the prompt tokens": (
+            "model.safetensors", lambda path: path.write_bytes(path.read_bytes()[:50]),
+        ),
+        "describes no prompt tokens": ("config.json", lambda path: path.write_text("{}")),
+        "is no table of acceptance": ("acceptance.json", lambda path: path.write_text("{}")),
+        "cannot read": ("training.json", lambda path: path.unlink()),
+    }  # fmt: skip
+    for place, (said, (name, damage)) in enumerate(damages.items()):
+        folder = tmp_path / str(place)
+        good.save_pretrained(folder)
+        damage(folder / name)
+        with pytest.raises(ModelError, match=said):
+            check_method("ppd", parts=str(folder))
+
+
+def test_a_table_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    for place, table in enumerate((falling(2), falling(3, ranks=17))):
+        folder = tmp_path / str(place)
+        random_parts(3, table=table).save_pretrained(folder)
+        assert "table of acceptance beside the prompt tokens" in refused(folder)
+
+
+def test_parts_without_a_table_begin_with_a_guess(tmp_path: Path) -> None:
+    replace(random_parts(2), acceptance=None).save_pretrained(tmp_path)
+    drafter = make_drafter(f"ppd:parts={tmp_path}", host_on(ToyTarget()))
+    assert generate(ToyTarget(), drafter, [1, 2], 20)[0] == naive_stream(ToyTarget(), [1, 2], 20)
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ("ppd:size=1", "size must be a whole number >= 2, got 1"),
+        ("ppd:size=-3", "size must be a whole number >= 2, got -3"),
+        ("ppd:sise=3", "has no setting 'sise' (did you mean size?); it has: parts, size"),
+        ("ppd:host=3", "has no setting 'host'"),
+        ("ppd:parts=/nowhere", "there is no folder /nowhere with prompt tokens: check the path"),
+        ("ppd:parts=nowhere", "there is no folder nowhere with prompt tokens"),
+    ],
+)
+def test_settings_are_checked_without_a_model(method: str, said: str) -> None:
+    with pytest.raises((UsageError, ModelError)) as caught:
+        check_method(method)
+    assert said in str(caught.value)
+
+
+def test_a_size_without_room_for_an_ensemble_is_refused() -> None:
+    assert "size must be at least 6" in refused(saved_parts(2, 5), size=5)
+
+
+def test_a_model_is_needed() -> None:
+    check_method("ppd:size=30")
+    assert needs_host("ppd:size=30") and not needs_host("anpd")
+    with pytest.raises(UsageError, match="works for one model only"):
+        make_drafter("ppd:size=30")
+
+
+class Deaf(ToyTarget):
+    capabilities = frozenset()
+
+
+def test_a_target_without_virtual_tokens_is_refused() -> None:
+    assert "Deaf takes no virtual tokens" in refused(saved_parts(), Host(Deaf(), TOY))
+
+
+def test_parts_come_from_the_hub_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def download(repo: str, allow_patterns: list[str]) -> str:
+        asked.append(repo)
+        if repo == "someone/gone":
+            raise OSError("401 Client Error\nmore")
+        return str(saved_parts())
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    check_method("ppd:parts=someone/parts")
+    assert asked == []
+    assert isinstance(make_drafter("ppd:parts=someone/parts", host_on(ToyTarget())), Ppd)
+    assert refused("someone/gone").endswith("cannot be fetched: 401 Client Error")
+
+
+def test_changed_files_are_read_again(tmp_path: Path) -> None:
+    random_parts().save_pretrained(tmp_path)
+    make_drafter("ppd", host_on(ToyTarget()), parts=str(tmp_path))
+    config = tmp_path / "config.json"
+    changed = json.loads(config.read_text()) | {
+        "base_model": {**json.loads(config.read_text())["base_model"], "fingerprint": "x"}
+    }
+    config.write_text(json.dumps(changed))
+    assert "not for the model at hand" in refused(tmp_path)

@@ -1,0 +1,117 @@
+"""Sizes by cost, tables that follow what is seen, and shapes of passes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.planning.tables import VICUNA, tables
+
+from paceline.planning.acceptance import AcceptanceTable
+from paceline.planning.adaptive_tree import AdaptiveTree, unmeasured
+from paceline.planning.candidate_tree import CandidateTree
+from paceline.planning.cost_curve import CostCurve, CostPoint
+from paceline.planning.dynamic_tree import StateTree
+from paceline.planning.tree_search import build_tree
+from paceline.planning.tree_shape import lay_out
+from paceline.tree import ROOT, Tree
+
+
+def curve(cost: float) -> CostCurve:
+    return CostCurve(tuple(CostPoint(n, 8, 1 + cost * (n - 1)) for n in (1, 4, 8, 16, 32, 64)))
+
+
+def width(tree: AdaptiveTree, budget: int) -> int:
+    found = tree.fitting(budget)
+    return 0 if found is None else max(state.width for state in found.states)
+
+
+@given(
+    table=tables(max_distances=3),
+    size=st.sampled_from([0, 6, 9, 30]),
+    epts=st.integers(1, 5),
+    budget=st.integers(-2, 70),
+)
+def test_no_tree_has_more_nodes_than_there_may_be(
+    table: AcceptanceTable, size: int, epts: int, budget: int
+) -> None:
+    found = AdaptiveTree(table, None, size, epts).fitting(budget)
+    # The least: a prompt token behind the root, a guess, a prompt token behind that.
+    assert (found is None) == (budget < 1 + 2 * epts)
+    if found is not None:
+        for state in found.states:
+            assert state.width - 1 <= budget and state.epts == epts
+
+
+def test_a_named_size_is_the_papers() -> None:
+    assert AdaptiveTree(VICUNA, size=60).fitting(64) == build_tree(VICUNA, 60)
+    assert AdaptiveTree(VICUNA, size=60).fitting(1000) == build_tree(VICUNA, 60)
+    assert width(AdaptiveTree(VICUNA, size=60), 20) == 21
+
+
+def test_dear_rows_make_narrow_trees() -> None:
+    widths = [width(AdaptiveTree(VICUNA, curve(cost)), 63) for cost in (0.001, 0.03, 0.5)]
+    assert widths == sorted(widths, reverse=True) and widths[0] == 64 and widths[-1] == 4
+    # A width that was not measured, where none that was fits.
+    assert width(AdaptiveTree(VICUNA, CostCurve((CostPoint(1, 0, 1.0),))), 9) == 10
+    # Nobody has measured anything.
+    assert 8 <= width(AdaptiveTree(VICUNA), 255) <= 32
+
+
+def test_what_is_seen_changes_the_tree_now_and_then() -> None:
+    adaptive = AdaptiveTree(VICUNA, curve(0.05))
+    before = adaptive.fitting(63)
+    for count in range(1, 2000):
+        adaptive.observe(1, 0)
+        adaptive.observe(2, 0)
+        adaptive.observe(3, None)
+        changed = adaptive.table != VICUNA
+        assert changed == (count >= 128)
+    first, second, third = adaptive.table.rows
+    # 1024 of each were seen when the table was last made, and it began with 256.
+    assert first[0] == pytest.approx((256 * VICUNA.rows[0][0] + 1024) / 1280)
+    assert second[1] == pytest.approx(256 * VICUNA.rows[1][1] / (256 + 1023))
+    assert third[0] == pytest.approx(256 * VICUNA.rows[2][0] / (256 + 1023))
+    after = adaptive.fitting(63)
+    assert before is not None and after is not None
+    assert max(map(len, after.states[-1].candidates.paths)) == 2 and after != before
+
+
+def test_a_table_for_what_was_never_measured() -> None:
+    for distances in (1, 3, 8):
+        table = unmeasured(distances)
+        assert table.distances == distances and table.ranks == 10
+        assert all(list(row) == sorted(row, reverse=True) for row in table.rows)
+    assert unmeasured(2, ranks=3).ranks == 3
+
+
+def test_embeddings_of_one_prompt_token_stand_side_by_side() -> None:
+    guesses = CandidateTree(((0,), (0, 2)), (0.5, 0.1))
+    shape = lay_out(StateTree(guesses, (1, 0), root_prompts=2, epts=2))
+    assert shape.guesses == ((0, 0), (1, 2))
+    # Behind the root S11 S21, S12 S22; behind the first guess S11, S12.
+    assert shape.prompts == (0, 2, 1, 3, 0, 1)
+    assert shape.parents == (ROOT, 0, ROOT, 2, ROOT, 4, 0, 0)
+    tree = Tree(tuple(range(8)), shape.parents)
+    # An embedding sees those of its own number before it, and nothing beside it.
+    assert [list(row.nonzero()[0]) for row in tree.ancestor_mask[2:]] == [
+        [2], [2, 3], [4], [4, 5], [0, 6], [0, 7],
+    ]  # fmt: skip
+    assert tree.depths == (1, 2, 1, 2, 1, 2, 2, 2)
+
+
+@given(table=tables(max_distances=3), size=st.integers(6, 40), epts=st.integers(1, 5))
+def test_a_shape_has_a_node_for_every_row(table: AcceptanceTable, size: int, epts: int) -> None:
+    for state in build_tree(table, size, epts=epts).states:
+        shape = lay_out(state)
+        assert len(shape.parents) + 1 == state.width <= size + 1 + epts * table.distances
+        assert len(shape.guesses) + len(shape.prompts) == len(shape.parents)
+        assert len(shape.guesses) == len(state.candidates)
+        Tree(tuple(range(len(shape.parents))), shape.parents)
+
+
+def test_rows_for_several_embeddings_are_taken_from_guesses() -> None:
+    gained = [build_tree(VICUNA, 60, epts=epts).tokens_per_pass for epts in (1, 2, 5)]
+    assert gained == sorted(gained, reverse=True) and len(set(gained)) == 3
+    with pytest.raises(ValueError, match="needs room"):
+        build_tree(VICUNA, 5, epts=5)
