@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from paceline.drafters import Host, make_drafter
 from paceline.errors import UsageError
 from paceline.loop import Generation, decode
+from paceline.messages import Message, Prompt, as_messages, query_of
 from paceline.options import Options
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.planner import TreePlanner
@@ -22,12 +23,6 @@ if TYPE_CHECKING:
 
 
 __all__ = ["Chunk", "Completion", "Message", "Prompt", "Session", "Store", "Stream"]
-
-Message = Mapping[str, str]
-"""{"role": "user" | "assistant" | "system", "content": text}"""
-
-Prompt = str | Sequence[Message] | Sequence[int]
-"""Text to continue, messages for the model's chat template, or token ids."""
 
 
 class Store(Protocol):
@@ -228,7 +223,7 @@ class Stream(Iterator[Chunk]):
     ) -> None:
         self.stats = Stats()
         self.output = OutputText(session.tokenizer, options.stop)
-        self._query = _query(prompt)
+        self._query = query_of(prompt)
         # An empty store is falsy, so the question is whether there is one.
         self._store = session.store if self._query else None
         similar = [] if self._store is None else self._store.search(self._query)
@@ -290,20 +285,3 @@ class Stream(Iterator[Chunk]):
     def _release(self, final: bool = False) -> Iterator[Chunk]:
         for piece in self.output.release(final):
             yield Chunk(piece.text, self._drafted[piece.token])
-
-
-def as_messages(prompt: str | Sequence[Message]) -> Sequence[Message]:
-    """Messages as they are; a string as one message of the user."""
-    if isinstance(prompt, str):
-        if not prompt.strip():
-            raise UsageError("the prompt is empty: write at least one character")
-        return [{"role": "user", "content": prompt}]
-    return prompt
-
-
-def _query(prompt: Prompt) -> str:
-    """What a store is asked with: the text, or the user's last message."""
-    if isinstance(prompt, str):
-        return prompt
-    last = prompt[-1] if prompt else ""
-    return last["content"] if isinstance(last, Mapping) else ""

@@ -1,0 +1,32 @@
+"""What a model is asked with: text, messages, or tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from paceline.errors import UsageError
+
+__all__ = ["Message", "Prompt", "as_messages", "query_of"]
+
+Message = Mapping[str, str]
+"""{"role": "user" | "assistant" | "system", "content": text}"""
+
+Prompt = str | Sequence[Message] | Sequence[int]
+"""Text to continue, messages for the model's chat template, or token ids."""
+
+
+def as_messages(prompt: str | Sequence[Message]) -> Sequence[Message]:
+    """Messages as they are; a string as one message of the user."""
+    if isinstance(prompt, str):
+        if not prompt.strip():
+            raise UsageError("the prompt is empty: write at least one character")
+        return [{"role": "user", "content": prompt}]
+    return prompt
+
+
+def query_of(prompt: Prompt) -> str:
+    """What a store is asked with: the text, or the user's last message."""
+    if isinstance(prompt, str):
+        return prompt
+    last = prompt[-1] if prompt else ""
+    return last["content"] if isinstance(last, Mapping) else ""
