@@ -32,7 +32,7 @@ TASKS = [
     "mt_bench", "vicuna_bench", "humaneval", "humanevalfix", "mbpp", "gsm8k", "xsum", "cnndm",
     "wmt16_deen", "llma_rag", "canitedit", "editeval", "jfleg", "mteval_refine",
 ]  # fmt: skip
-METHODS = ["plain", "anpd", "llma", "pld"]
+METHODS = "plain,anpd,llma,pld"
 SEEDS = [0, 1, 2]
 LONGEST_PROMPT = 1200
 
@@ -41,12 +41,12 @@ def main() -> None:
     options = _arguments()
     session = paceline.load(options.model, "plain", weights=options.weights)
     untouched = load_causal_lm(options.model).model
-    done = _finished(options.out)
+    done, methods = _finished(options.out), options.methods.split(",")
     for task in options.tasks.split(","):
         chosen = _choose(session, options.data / f"{task}.jsonl", options.per_task)
         for record in track(chosen, description=task):
             if record["prompt"] not in done:
-                result = _check(session, untouched, record, options.max_new_tokens)
+                result = _check(session, untouched, record, methods, options.max_new_tokens)
                 with options.out.open("a", encoding="utf-8") as file:
                     file.write(json.dumps({"task": task, **result}) + "\n")
     _summarise(session, options)
@@ -58,6 +58,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--weights", default="auto", help="of paceline; transformers has its own")
+    parser.add_argument("--methods", default=METHODS, help="plain first")
     parser.add_argument("--tasks", default=",".join(TASKS), help="names of files, by commas")
     parser.add_argument("--per-task", type=int, default=3)
     parser.add_argument("--max-new-tokens", type=int, default=128)
@@ -84,21 +85,21 @@ def _choose(session: Any, path: Path, count: int) -> list[dict[str, Any]]:
 
 
 def _check(
-    session: Any, untouched: Any, record: dict[str, Any], max_new_tokens: int
+    session: Any, untouched: Any, record: dict[str, Any], methods: list[str], max_new_tokens: int
 ) -> dict[str, Any]:
     ids, references = record["ids"], record["references"]
     generated = untouched.generate(
         torch.tensor([ids]), max_new_tokens=max_new_tokens, do_sample=False
     )[0, len(ids) :].tolist()
     differences = []
-    for method in METHODS:
+    for method in methods:
         output = _decode(session, ids, references, method, Sampler(), max_new_tokens)
         differences += _difference(session, ids, method, Sampler(), generated, output)
     samplers = [Sampler(seed=seed, temperature=0.8) for seed in SEEDS]
     plain = [
         _decode(session, ids, references, "plain", sampler, max_new_tokens) for sampler in samplers
     ]
-    for method in METHODS[1:]:
+    for method in methods[1:]:
         for sampler, expected in zip(samplers, plain, strict=True):
             output = _decode(session, ids, references, method, sampler, max_new_tokens)
             differences += _difference(session, ids, method, sampler, expected, output)
@@ -120,7 +121,11 @@ def _decode(
     max_new_tokens: int,
 ) -> list[int]:
     generation = Generation(
-        ids, make_drafter(method), Stopping(max_new_tokens, session.eos_ids), sampler, references
+        ids,
+        make_drafter(method, session.host),
+        Stopping(max_new_tokens, session.eos_ids),
+        sampler,
+        references,
     )
     for _ in decode(session.target, [generation]):
         pass
@@ -161,12 +166,12 @@ def _summarise(session: Any, options: argparse.Namespace) -> None:
     summary = {
         "command": "python benchmarks/losslessness.py --data DIR "
         f"--model {options.model} --max-new-tokens {options.max_new_tokens} "
-        f"--per-task {options.per_task} --weights {options.weights}",
+        f"--per-task {options.per_task} --weights {options.weights} --methods {options.methods}",
         "preparation": session.target.preparation.as_json(),
         "machine": describe_machine(session.target),
         "versions": describe_versions(),
         "model": {"name": options.model, "fingerprint": session.fingerprint},
-        "methods": METHODS,
+        "methods": options.methods.split(","),
         "prompts": len(records),
         "tasks": sorted({record["task"] for record in records}),
         "greedy_tokens": sum(record["tokens"] for record in records),

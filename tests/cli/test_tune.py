@@ -103,17 +103,17 @@ def test_layers_that_could_not_be_packed_are_named(command: Command, tiny: Path)
 
 
 def test_the_next_session_plans_by_the_curve(command: Command, tiny: Path) -> None:
-    assert paceline.load(str(tiny)).curve is None
+    assert paceline.load(str(tiny)).host.curve is None
     assert command("tune", "-m", tiny, "--repeats", 1)[0] == 0
     session = paceline.load(str(tiny))
     key = curve_key(session.target, session.fingerprint)
     measured = load_curve(key)
     assert measured is not None
-    assert (session.curve, session.budget) == (measured, None)
+    assert (session.host.curve, session.budget) == (measured, None)
     assert session.new_planner().curve == measured
-    assert paceline.load(str(tiny), dtype="bfloat16").curve is None
+    assert paceline.load(str(tiny), dtype="bfloat16").host.curve is None
     curve_path(key).write_text("damaged")
-    assert paceline.load(str(tiny)).curve is None
+    assert paceline.load(str(tiny)).host.curve is None
     assert command("tune", "-m", tiny, "--repeats", 1)[0] == 0
     assert load_curve(key) is not None
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from paceline.cli import common
+from paceline.errors import UsageError
 
 if TYPE_CHECKING:
     from paceline.planning.cost_curve import CostCurve
     from paceline.planning.curve_store import CurveKey
     from paceline.planning.measure import Floor
+    from paceline.prompts import PromptRecord
     from paceline.session import Session
 
 _EXTRAS = (0.10, 0.25, 0.50)
@@ -25,6 +28,18 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 def tune(
     model: common.ModelOption = common.DEFAULT_MODEL,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Passes per width.")] = 7,
+    method: Annotated[
+        str | None, typer.Option("--method", help="Shape the trees of this one, e.g. ppd.")
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Decode with trees around the best one, too.")
+    ] = False,
+    prompt_file: common.PromptFileOption = None,
+    limit: common.LimitOption = None,
+    max_new_tokens: common.TokensOption = 128,
+    plots: Annotated[
+        Path | None, typer.Option("--plot", help="Folder for plots of widths and tree.")
+    ] = None,
     threads: common.ThreadsOption = None,
     device: common.DeviceOption = None,
     dtype: common.DtypeOption = None,
@@ -36,10 +51,16 @@ def tune(
     Shows the curve, how near plain decoding comes to what memory allows, and how large a tree may
     be for little more than one token. The curve is kept in the cache folder: where a request sets
     no budget, its trees are planned by it from now on.
+
+    With --method, for one that was trained for the model: what its trees promise by width, and the
+    best one as a picture; with --verify, what those around it bring on prompts, the bundled ones
+    where no file is given.
     """
     common.check_writable(json_file)
+    options = common.request_options(max_new_tokens=max_new_tokens)
+    prompts = _checked(method, verify, prompt_file, limit)
     session = common.open_session(
-        model, "plain", threads=threads, device=device, dtype=dtype, weights=weights
+        model, method or "plain", threads=threads, device=device, dtype=dtype, weights=weights
     )
     from paceline.planning.curve_store import curve_key, save_curve
     from paceline.planning.measure import measure_floor
@@ -49,11 +70,37 @@ def tune(
     key = curve_key(session.target, session.fingerprint)
     common.print_table(_table(curve, floor, f"{model}, {_setting(key)}"))
     _print_lines(_summary(curve, floor, key))
+    report = _report(session, model, key, repeats, curve, floor)
+    if method is not None:
+        from paceline.cli.tune_trees import study_trees
+
+        study = study_trees(session, curve, method, prompts, options, repeats)
+        common.print_table(study.table())
+        _print_lines(study.lines())
+        report["trees"] = study.as_json()
+        if plots is not None:
+            study.save_plots(plots)
     if json_file is not None:
-        report = _report(session, model, key, repeats, curve, floor)
         common.write_text(json_file, json.dumps(report, ensure_ascii=False, indent=2) + "\n")
     path = save_curve(key, curve)
     _print_lines([f"stored in {path}"])
+
+
+@common.interruptible()
+def _checked(
+    method: str | None, verify: bool, prompt_file: Path | None, limit: int | None
+) -> list[PromptRecord]:
+    """The prompts to verify on, none without `verify`; raises UsageError for what does not fit."""
+    from paceline.cli.tune_trees import check_tunable
+    from paceline.prompts import demo_prompts, read_prompts
+
+    if method is not None:
+        check_tunable(method)
+    elif verify:
+        raise UsageError("there is nothing to verify without a method: add --method ppd")
+    if not verify:
+        return []
+    return demo_prompts()[:limit] if prompt_file is None else read_prompts(prompt_file, limit)
 
 
 def _measure(session: Session, repeats: int) -> CostCurve:

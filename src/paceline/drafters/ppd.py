@@ -30,6 +30,7 @@ from paceline.drafters.settings import at_least
 from paceline.errors import ModelError, UsageError
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.planning.adaptive_tree import AdaptiveTree, unmeasured
+from paceline.planning.tree_search import FittedTree
 from paceline.planning.tree_shape import lay_out
 from paceline.protocols import VIRTUAL_TOKENS, SizedBy, add_virtual_tokens
 from paceline.records import Round
@@ -50,6 +51,7 @@ class Ppd:
     parts: folder or hub id of the prompt tokens; "" for those that come with this package.
     size: guesses and prompt tokens of a tree at most, without the root and the prompt tokens behind
     it, as the paper counts; 0 takes the size that promises most on this machine.
+    width: rows of a pass at most, all counted; takes the place of `size`.
 
     Weights of guesses are the chances that they are accepted; of prompt tokens 0, since they never
     are, though without them there is nothing to guess in the next round.
@@ -61,8 +63,8 @@ class Ppd:
     requires = frozenset({VIRTUAL_TOKENS})
     sized_by: SizedBy = "whole"
 
-    def __init__(self, host: Host, parts: str = "", size: int = 0) -> None:
-        self.check(parts, size)
+    def __init__(self, host: Host, parts: str = "", size: int = 0, width: int = 0) -> None:
+        self.check(parts, size, width)
         found = find_parts(parts, host.fingerprint)
         self._epts = found.config.epts
         if 0 < size < 1 + self._epts:
@@ -74,21 +76,29 @@ class Ppd:
         self._ranks = table.ranks
         self._weights = _weights(found)
         self._first = add_virtual_tokens(host.target, found.embeddings.flatten(0, 1))
-        self._tree = AdaptiveTree(table, host.curve, size, self._epts)
+        self._tree = AdaptiveTree(table, host.curve, size, self._epts, width)
         # Tokens by rank, likeliest first, for every distance that the last round can guess at.
         self._guesses: list[list[int]] = []
         # Guesses whose token is yet to come: how many tokens come before it, distance, tokens.
         self._open: list[tuple[int, int, list[int]]] = []
 
     @staticmethod
-    def check(parts: str = "", size: int = 0) -> None:
+    def check(parts: str = "", size: int = 0, width: int = 0) -> None:
         """Check settings as far as that is possible without a model.
 
         Raises UsageError or ModelError as the constructor does.
         """
         if size != 0:
             at_least(2, size=size)
+        if width != 0:
+            at_least(2, width=width)
+        if size and width:
+            raise UsageError("ppd takes a size or a width, not both")
         check_parts(parts)
+
+    def survey(self) -> list[FittedTree]:
+        """What trees promise by width on the host's curve, see `survey_widths`."""
+        return self._tree.survey()
 
     def start(self, context: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         """Begin without guesses; what was learned about their worth is kept. References are not

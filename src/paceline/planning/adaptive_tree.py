@@ -7,7 +7,7 @@ from functools import lru_cache
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.planning.cost_curve import CostCurve, CostPoint
 from paceline.planning.dynamic_tree import DynamicTree
-from paceline.planning.tree_search import build_tree, survey_widths
+from paceline.planning.tree_search import FittedTree, build_tree, survey_widths
 
 __all__ = ["AdaptiveTree", "unmeasured"]
 
@@ -46,18 +46,25 @@ class AdaptiveTree:
     size: guesses and prompt tokens, as `build_tree` counts them, at least 1 + epts; 0 leaves it to
     the curve.
     epts: rows that each prompt token takes.
+    width: rows of a pass at most, in the place of a size; 0 for none.
 
     Trees are built anew after 128 rounds whose guesses could be judged, and then whenever that
     number has doubled: what is known changes ever more slowly.
     """
 
     def __init__(
-        self, table: AcceptanceTable, curve: CostCurve | None = None, size: int = 0, epts: int = 1
+        self,
+        table: AcceptanceTable,
+        curve: CostCurve | None = None,
+        size: int = 0,
+        epts: int = 1,
+        width: int = 0,
     ) -> None:
         self._prior = table
         self._curve = curve
         self._size = size
         self._epts = epts
+        self._width = width
         self._hits = [[0] * table.ranks for _ in table.rows]
         self._seen = [0] * table.distances
         self._revision = _FIRST_REVISION
@@ -69,8 +76,16 @@ class AdaptiveTree:
             whole = self._size + self._epts * self.table.distances
             if whole <= budget:
                 return _whole(self.table, self._size, self._epts)
-            return _widest(self.table, budget, self._epts)
+            return _of_width(self.table, _FREE, budget + 1, self._epts)
+        if self._width:
+            rows = min(self._width, budget + 1)
+            return _of_width(self.table, self._curve or MILD, rows, self._epts)
         return _fastest(self.table, self._curve, budget, self._epts)
+
+    def survey(self) -> list[FittedTree]:
+        """What the trees of all widths promise, see `survey_widths`."""
+        widths = _WIDTHS if self._curve is None else self._curve.widths
+        return survey_widths(self.table, self._curve or MILD, widths, epts=self._epts)
 
     def observe(self, distance: int, rank: int | None) -> None:
         """One more guess can be judged.
@@ -101,9 +116,9 @@ def _whole(table: AcceptanceTable, size: int, epts: int) -> DynamicTree:
 
 
 @lru_cache(maxsize=128)
-def _widest(table: AcceptanceTable, budget: int, epts: int) -> DynamicTree | None:
-    """The tree that gains most tokens per pass, with fewer prompt tokens if need be."""
-    found = survey_widths(table, _FREE, (budget + 1,), epts=epts)
+def _of_width(table: AcceptanceTable, curve: CostCurve, rows: int, epts: int) -> DynamicTree | None:
+    """The tree of so many rows that promises most, with fewer prompt tokens if need be."""
+    found = survey_widths(table, curve, (rows,), epts=epts) if rows > 0 else []
     return found[0].tree if found else None
 
 

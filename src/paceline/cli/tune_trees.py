@@ -1,0 +1,197 @@
+"""`paceline tune --method`: which tree pays on this machine, and whether it does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from paceline.cli import common
+from paceline.errors import UsageError
+
+if TYPE_CHECKING:
+    from paceline.planning.cost_curve import CostCurve
+    from paceline.planning.tree_search import FittedTree
+    from paceline.prompts import PromptRecord
+    from paceline.session import Session
+
+__all__ = ["TreeStudy", "check_tunable", "study_trees"]
+
+# Widths on either side of the predicted optimum that are measured.
+_AROUND = 2
+# So that a tree of any width fits.
+_UNBOUNDED = 1024
+
+
+@dataclass(frozen=True)
+class TreeStudy:
+    """What trees of a trained drafter promise by width, and what they bring.
+
+    measured: width -> decoding speed-ups over plain, one per repetition; acceptance_length: width
+    -> tokens gained per pass in these.
+    """
+
+    method: str
+    survey: list[FittedTree]
+    measured: dict[int, list[float]] = field(default_factory=dict)
+    acceptance_length: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def best(self) -> FittedTree:
+        """The width that promises most, even where that is no gain."""
+        return max(self.survey, key=lambda one: one.speedup)
+
+    @property
+    def best_measured(self) -> int | None:
+        """The width that brought most, None where none was measured."""
+        return max(self.measured, key=lambda width: median(self.measured[width]), default=None)
+
+    def table(self) -> Table:
+        """One row per width."""
+        title = f"{self.method}: what trees promise here"
+        table = Table(title=title, title_justify="left")
+        headings = ["rows", "tokens per pass", "ms", "speed-up"]
+        headings += ["measured", "tokens per pass"] if self.measured else []
+        for heading in headings:
+            table.add_column(heading, justify="right")
+        for one in self.survey:
+            row = [
+                f"{one.width}{' *' if one is self.best else ''}",
+                f"{one.tree.tokens_per_pass:.2f}",
+                f"{one.milliseconds:.2f}",
+                f"{one.speedup:.2f}x",
+            ]
+            if self.measured:
+                found = self.measured.get(one.width)
+                row += (
+                    ["", ""]
+                    if not found
+                    else [
+                        f"{median(found):.2f}x",
+                        f"{self.acceptance_length[one.width]:.2f}",
+                    ]
+                )
+            table.add_row(*row)
+        return table
+
+    def lines(self) -> list[str]:
+        """The tree with most promise as a picture, and the verdict."""
+        from paceline.planning.tree_picture import tree_text
+
+        gain = f"a tree of {self.best.width} rows promises {self.best.speedup:.2f}x"
+        if self.best.speedup <= 1:
+            gain += ": guessing does not pay here, and planned requests decode plainly"
+        found = self.best_measured
+        if found is not None:
+            gain += f"; of those measured, {found} rows brought most"
+        return [tree_text(self.best.tree), gain]
+
+    def as_json(self) -> dict[str, Any]:
+        """For the result file."""
+        return {
+            "method": self.method,
+            "best": self.best.width,
+            "best_measured": self.best_measured,
+            "widths": [
+                {
+                    "width": one.width,
+                    "tokens_per_pass": one.tree.tokens_per_pass,
+                    "milliseconds": one.milliseconds,
+                    "speedup": one.speedup,
+                    "measured": self.measured.get(one.width),
+                    "measured_tokens_per_pass": self.acceptance_length.get(one.width),
+                }
+                for one in self.survey
+            ],
+        }
+
+    def save_plots(self, folder: Path) -> None:
+        """`survey.png` and `tree.png`; raises UsageError where they cannot be drawn or written."""
+        from paceline.planning.survey_picture import survey_figure
+        from paceline.planning.tree_picture import tree_figure
+
+        figures = {
+            "survey.png": survey_figure(self.survey, self.measured),
+            "tree.png": tree_figure(self.best.tree),
+        }
+        with common.writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, figure in figures.items():
+                figure.savefig(folder / name, dpi=120)
+
+
+def check_tunable(method: str) -> None:
+    """Raises UsageError for a method whose trees are not shaped beforehand."""
+    from paceline.drafters import check_method, needs_host
+
+    check_method(method)
+    if not needs_host(method):
+        raise UsageError(
+            f"the trees of {method} are sized round by round while it decodes: there is nothing to "
+            "tune beforehand but what passes cost, which is measured without --method"
+        )
+
+
+def study_trees(
+    session: Session,
+    curve: CostCurve,
+    method: str,
+    prompts: list[PromptRecord],
+    options: dict[str, Any],
+    repeats: int,
+) -> TreeStudy:
+    """What trees of a method promise, and on `prompts`, if there are any, what they bring.
+
+    Raises ModelError where the method has nothing that was trained for the model.
+    """
+    from paceline.drafters import Host, make_drafter
+    from paceline.drafters.ppd import Ppd
+    from paceline.drafters.settings import parse_method
+
+    host = Host(session.target, session.fingerprint, curve)
+    drafter = make_drafter(method, host)
+    if not isinstance(drafter, Ppd):
+        raise UsageError(f"{method} has no trees that could be tuned: choose ppd")
+    study = TreeStudy(method, drafter.survey())
+    if prompts:
+        name, settings = parse_method(method)
+        _verify(study, session, name, settings, prompts, options, repeats)
+    return study
+
+
+def _verify(
+    study: TreeStudy,
+    session: Session,
+    name: str,
+    settings: dict[str, str],
+    prompts: list[PromptRecord],
+    options: dict[str, Any],
+    repeats: int,
+) -> None:
+    """Decode with trees around the optimum and plainly, in turns."""
+    from paceline.bench.contest import Contest, Text
+    from paceline.bench.entries import Entry
+    from paceline.bench.results import Memory
+    from paceline.bench.trial import PLAIN, Method
+    from paceline.cli.bench import shared
+    from paceline.cli.findings import Findings
+
+    place = study.survey.index(study.best)
+    near = study.survey[max(place - _AROUND, 0) : place + _AROUND + 1]
+    given = "".join(f"{key}={value}," for key, value in settings.items() if key != "width")
+    names = {f"{name}:{given}width={one.width}": one.width for one in near}
+    contenders = [Method(each, session) for each in (PLAIN, *names)]
+    texts = [Text("prompts", record) for record in prompts]
+    sink = Memory()
+    chosen = session.options.with_(**options, budget=_UNBOUNDED)
+    shared.run_with_bar(Contest(session, contenders, texts, chosen, repeats), sink, "verifying")
+    for repeat in range(repeats):
+        lines = [line for line in sink.entries if isinstance(line, Entry) and line.repeat == repeat]
+        for method in Findings(list(lines)).methods:
+            if method.method in names and method.decode_speedup is not None:
+                width = names[method.method]
+                study.measured.setdefault(width, []).append(method.decode_speedup)
+                study.acceptance_length[width] = method.stats.mean_acceptance_length

@@ -1,0 +1,91 @@
+"""`paceline tune --method`, with prompt tokens of random numbers on a tiny model."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.prompt_parts import random_parts
+from tests.tiny import save_tiny_llama
+
+from paceline.cli import main
+from paceline.models import load_causal_lm
+from paceline.planning import curve_store, measure
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Few passes, and a cache folder of our own."""
+    monkeypatch.setattr(measure, "WIDTHS", (1, 4, 8, 12, 16))
+    monkeypatch.setattr(curve_store, "cache_root", lambda: tmp_path / "cache")
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run `paceline tune` in this process: exit code, standard output and error."""
+
+    def run(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["paceline", "tune", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return int(ended.value.code or 0), captured.out, " ".join(captured.err.split())
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_llama(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def parts(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("parts")
+    loaded = load_causal_lm(str(tiny))
+    vocab = loaded.model.config.vocab_size
+    random_parts(2, vocab=vocab, fingerprint=loaded.fingerprint).save_pretrained(folder)
+    return folder
+
+
+def test_trees_are_predicted_drawn_and_measured(
+    command: Command, tiny: Path, parts: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"id": "a", "turns": ["hello"]}\n', encoding="utf-8")
+    out = tmp_path / "tune.json"
+    words = ["-m", tiny, "--repeats", 2, "--method", f"ppd:parts={parts}", "--verify"]
+    words += ["--prompt-file", prompts, "-n", 12, "--plot", tmp_path / "plots", "--json", out]
+    code, shown, _ = command(*words)
+    assert code == 0
+    trees = json.loads(out.read_text())["trees"]
+    widths = {one["width"]: one for one in trees["widths"]}
+    assert trees["best"] in widths and f"{trees['best']} *" in shown
+    measured = [width for width, one in widths.items() if one["measured"]]
+    assert trees["best"] in measured and trees["best_measured"] in measured
+    assert all(len(widths[width]["measured"]) == 2 for width in measured)
+    assert "root +" in shown and "rows promises" in shown
+    assert {path.name for path in (tmp_path / "plots").iterdir()} == {"survey.png", "tree.png"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--verify",), "add --method ppd"),
+        (("--method", "anpd"), "trees of anpd are sized round by round"),
+        (("--method", "pdp"), "did you mean ppd"),
+        (("--method", "ppd:size=8,width=8"), "a size or a width, not both"),
+        (("--method", "ppd"), "there are no prompt tokens for this model"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence(
+    command: Command, tiny: Path, words: tuple[str, ...], message: str
+) -> None:
+    code, _, err = command("-m", tiny, "--repeats", 1, *words)
+    assert code == 2 and message in err and "Traceback" not in err

@@ -1,0 +1,164 @@
+"""Tables about PPD: its ablations, accuracies and trees, for docs/paper-ppd.md."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from bench_tables import FOLDER, markdown
+
+from paceline.bench.metrics import summarise
+from paceline.bench.results import read_results
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks/results/ppd"
+PARTS = ROOT / "src/paceline/data/ppd"
+
+# What the thesis measured with Vicuna-7B on Alpaca: tables 6.4 to 6.10, top-1 and top-5 at distance
+# 1, then at distance 2; it has 100 EPTs where its rows say several.
+THESIS: dict[str, dict[str, tuple[float, float, float, float]]] = {
+    "6.4": {
+        "1 EPT": (0.472, 0.771, 0.248, 0.576),
+        "2 EPTs": (0.486, 0.777, 0.259, 0.583),
+        "5 EPTs": (0.499, 0.787, 0.265, 0.596),
+        "10 EPTs": (0.494, 0.786, 0.273, 0.600),
+        "100 EPTs": (0.506, 0.794, 0.276, 0.602),
+    },
+    "6.5": {
+        "1 EPT, 12 epochs": (0.485, 0.779, 0.261, 0.586),
+        "1 EPT, 2 epochs": (0.474, 0.773, 0.247, 0.574),
+        "1 EPT, batch 1": (0.484, 0.775, 0.259, 0.581),
+        "1 EPT, labels": (0.472, 0.771, 0.248, 0.576),
+        "100 EPTs, 12 epochs": (0.525, 0.805, 0.308, 0.625),
+        "100 EPTs, labels": (0.506, 0.794, 0.276, 0.602),
+    },
+    "6.6": {
+        "without": (0.485, 0.779, 0.261, 0.586),
+        "prefix token": (0.412, 0.738, 0.204, 0.541),
+    },
+    "6.7": {
+        "the model's head": (0.485, 0.779, 0.261, 0.586),
+        "own head, one stage": (0.385, 0.614, 0.229, 0.482),
+        "own head, two stages": (0.506, 0.795, 0.276, 0.602),
+    },
+    "6.8": {
+        "ensemble": (0.506, 0.794, 0.276, 0.602),
+        "decoder": (0.465, 0.755, 0.262, 0.572),
+        "encoder": (0.473, 0.765, 0.256, 0.573),
+    },
+    "6.9": {
+        "average": (0.506, 0.794, 0.276, 0.602),
+        "learned weights": (0.503, 0.779, 0.250, 0.576),
+    },
+    "6.10": {
+        "1 exit": (0.485, 0.779, 0.261, 0.586),
+        "2 exits": (0.420, 0.723, 0.213, 0.518),
+        "3 exits": (0.422, 0.723, 0.214, 0.517),
+    },
+}
+
+
+@cache
+def ablations() -> dict[str, Any]:
+    """The result file of benchmarks/ppd_ablations.py."""
+    found: dict[str, Any] = json.loads((RESULTS / "ablations-smollm2-135m.json").read_text("utf-8"))
+    return found
+
+
+def ablation_table(table: str) -> str:
+    """The rows of one table of the thesis, its own beside ours."""
+    rows = [
+        ["ours", "@1 top-1", "@1 top-5", "@2 top-1", "@2 top-5", "trained numbers"],
+        ["---", *["--:"] * 5],
+    ]
+    for found in ablations()["variants"]:
+        if table in found["tables"]:
+            shares = (found[f"top{k}"][distance] for distance in (0, 1) for k in (1, 5))
+            cells = [f"{share:.3f}" for share in shares]
+            rows.append([found["name"], *cells, f"{found['trained_numbers']:,}"])
+    theirs = [
+        ["the thesis, Vicuna-7B", "@1 top-1", "@1 top-5", "@2 top-1", "@2 top-5"],
+        ["---", *["--:"] * 4],
+        *([name, *(f"{share:.3f}" for share in each)] for name, each in THESIS[table].items()),
+    ]
+    return f"{markdown(rows)}\n\n{markdown(theirs)}"
+
+
+def accuracy_table() -> str:
+    """The shipped prompt tokens: accuracy by distance, training, memory."""
+    rows = [
+        ["prompt tokens of", "distance", "top-1", "top-5", "top-10"],
+        ["---", *["--:"] * 4],
+    ]
+    notes = []
+    for folder in sorted(PARTS.iterdir(), reverse=True):
+        if not (folder / "training.json").exists():
+            continue
+        record = json.loads((folder / "training.json").read_text("utf-8"))
+        found = record["evaluation"]
+        for distance in range(len(found["top1"])):
+            shares = [f"{found[f'top{k}'][distance]:.3f}" for k in (1, 5, 10)]
+            rows.append([folder.name, str(distance + 1), *shares])
+        size = (folder / "model.safetensors").stat().st_size
+        notes.append(
+            f"{folder.name}: {record['steps']} steps on {record['texts']['learned']} answers in "
+            f"{record['seconds'] / 60:.0f} minutes, judged on {found['points']:,} places in "
+            f"{record['texts']['held_back']} answers that were held back; {size:,} bytes."
+        )
+    rows += [
+        ["Vicuna-7B (thesis, table 6.5)", "1", "0.485", "0.779", ""],
+        ["", "2", "0.261", "0.586", ""],
+    ]
+    return f"{markdown(rows)}\n\n{' '.join(notes)}"
+
+
+def speed_table(model: str) -> str:
+    """PPD on the tasks of its thesis, by the harness that measures every method."""
+    header, entries = read_results(FOLDER / f"run-ppd-{model}.jsonl")
+    summary = summarise(entries)
+    methods = [name for name in summary.overall.methods if name != "plain"]
+    rows = [
+        ["task", "texts", *(f"`{name}`: {what}" for name in methods for what in _WHAT)],
+        ["---", *["--:"] * (1 + len(_WHAT) * len(methods))],
+    ]
+    for group in [*summary.groups, summary.overall]:
+        row = [group.name, str(group.texts)]
+        for name in methods:
+            found = group.methods[name]
+            behind = "-" if found.decode_speedup is None else f"{found.decode_speedup:.2f}x"
+            row += [f"{found.stats.mean_acceptance_length:.2f}", f"{found.speedup:.2f}x", behind]
+        rows.append(row)
+    differ = sum(len(found.differences) for found in summary.overall.methods.values())
+    run = header["run"]
+    note = (
+        f"{model}, float32, {run['machine']['processor']}, {run['machine']['threads']} threads, "
+        f"at most {run['options']['max_new_tokens']} new tokens, {run['repeats']} trials; "
+        f"{differ} texts differ from plain decoding's."
+    )
+    return f"{markdown(rows)}\n\n{note}"
+
+
+_WHAT = ("tokens per pass", "speed-up", "behind the prompt")
+
+
+def trees_table(model: str) -> str:
+    """Predicted and measured speed-up by width, from `paceline tune --method ppd --verify`."""
+    found = json.loads((RESULTS / f"tune-{model}.json").read_text("utf-8"))["trees"]
+    rows = [
+        ["rows of a pass", "tokens per pass", "predicted", "tokens per pass, measured", "measured"],
+        ["--:"] * 5,
+    ]
+    for one in found["widths"]:
+        measured = one["measured"]
+        rows.append(
+            [
+                str(one["width"]),
+                f"{one['tokens_per_pass']:.2f}",
+                f"{one['speedup']:.2f}x",
+                f"{one['measured_tokens_per_pass']:.2f}" if measured else "",
+                f"{sorted(measured)[len(measured) // 2]:.2f}x" if measured else "",
+            ]
+        )
+    return markdown(rows)
