@@ -94,7 +94,7 @@ def test_right_guesses_are_accepted_to_the_last(prompt_tokens: int, epts: int) -
     assert gained[0] == 1
     tree = build_tree(falling(prompt_tokens), 60, epts=epts)
     state = prompt_tokens
-    for round in rounds[1:-1]:
+    for round in rounds[1:-6]:  # the last ones are cut short by the limit
         own = tree.states[state]
         assert len(round.tree) == own.width - 1
         # The path of likeliest guesses, as far as the tree has it.
