@@ -60,13 +60,20 @@ class Round:
     prefill: bool = False
     seconds: Seconds = Seconds()
 
+    @property
+    def guess_depths(self) -> list[int]:
+        """Depths of the nodes that could be accepted: virtual ids never are."""
+        vocabulary = self.logits.shape[-1]
+        return [d for d, token in zip(self.tree.depths, self.tree.tokens) if token < vocabulary]
+
 
 @dataclass
 class Stats:
     """Sums over the rounds of one text.
 
     acceptance_histogram: tokens gained -> rounds that gained so many.
-    depth_histogram: depth of the tree, 0 where nothing was guessed -> rounds.
+    drafted: guesses; virtual nodes, which cannot be accepted, do not count.
+    depth_histogram: depth of the guesses, 0 where nothing was guessed -> rounds.
     Times of the first round, which also reads the prompt, count as `prefill_seconds`.
     """
 
@@ -85,10 +92,11 @@ class Stats:
         """Count one more round."""
         self.rounds += 1
         self.tokens += len(round.path.tokens)
-        self.drafted += len(round.tree)
+        depths = round.guess_depths
+        self.drafted += len(depths)
         self.accepted += len(round.path.nodes)
         self.acceptance_histogram[len(round.path.tokens)] += 1
-        self.depth_histogram[max(round.tree.depths, default=0)] += 1
+        self.depth_histogram[max(depths, default=0)] += 1
         self.draft_seconds += round.seconds.draft
         self.commit_seconds += round.seconds.commit
         if round.prefill:
