@@ -72,7 +72,7 @@ def check_stats(rounds: Sequence[Round], output: Sequence[int]) -> None:
     assert stats.tokens == len(output) == sum(len(round.path.tokens) for round in rounds)
     assert stats.rounds == len(rounds) <= stats.tokens
     assert stats.tokens == stats.accepted + stats.rounds
-    guesses = sum(token < round.logits.shape[-1] for round in rounds for token in round.tree.tokens)
+    guesses = sum(token < round.vocab_size for round in rounds for token in round.tree.tokens)
     assert stats.drafted == guesses >= stats.accepted
     histogram = stats.acceptance_histogram
     assert sum(histogram.values()) == stats.rounds

@@ -115,6 +115,7 @@ class Generation:
     references: Sequence[Sequence[int]] = ()
     typical: Typical | None = None
     context: list[int] = field(init=False)
+    _vocab_size: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -134,6 +135,7 @@ class Generation:
     def start(self, target: Target) -> None:
         """Check that `target` can serve this text, and let the drafter read the prompt."""
         check_capabilities(self.drafter, target)
+        self._vocab_size = target.vocab_size
         if max(self.prompt) >= target.vocab_size:
             raise UsageError(
                 f"the prompt holds token {max(self.prompt)} but the model's vocabulary ends at "
@@ -167,7 +169,7 @@ class Generation:
         """Take the committed path into the context and let the drafter learn from the round."""
         prefill = len(self.context) == len(self.prompt)
         self.context.extend(path.tokens)
-        round = Round(index, tree, logits, path, prefill)
+        round = Round(index, tree, logits, path, prefill, vocab_size=self._vocab_size)
         self.drafter.observe(round)
         return round
 

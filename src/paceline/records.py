@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -51,6 +52,7 @@ class Round:
     logits: [len(tree) + 1, vocabulary], the target's raw scores; row 0 belongs to the root and
     row i + 1 to node i.
     prefill: the pass also read the prompt (the first round of a generation).
+    vocab_size: of the target; nodes with ids at or beyond it are virtual.
     """
 
     index: int
@@ -59,12 +61,13 @@ class Round:
     path: Path
     prefill: bool = False
     seconds: Seconds = Seconds()
+    vocab_size: int = sys.maxsize
 
     @property
     def guess_depths(self) -> list[int]:
         """Depths of the nodes that could be accepted: virtual ids never are."""
-        vocabulary = self.logits.shape[-1]
-        return [d for d, token in zip(self.tree.depths, self.tree.tokens) if token < vocabulary]
+        pairs = zip(self.tree.depths, self.tree.tokens)
+        return [depth for depth, token in pairs if token < self.vocab_size]
 
 
 @dataclass
