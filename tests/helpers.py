@@ -71,7 +71,9 @@ def check_stats(rounds: Sequence[Round], output: Sequence[int]) -> None:
     assert stats.tokens == len(output) == sum(len(round.path.tokens) for round in rounds)
     assert stats.rounds == len(rounds) <= stats.tokens
     assert stats.tokens == stats.accepted + stats.rounds
-    assert stats.drafted == sum(len(round.tree) for round in rounds) >= stats.accepted
+    vocab_size = rounds[0].logits.shape[-1] if rounds else 0
+    guesses = [token for round in rounds for token in round.tree.tokens if token < vocab_size]
+    assert stats.drafted == len(guesses) >= stats.accepted
     histogram = stats.acceptance_histogram
     assert sum(histogram.values()) == stats.rounds
     assert sum(length * times for length, times in histogram.items()) == stats.tokens

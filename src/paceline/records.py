@@ -60,13 +60,20 @@ class Round:
     prefill: bool = False
     seconds: Seconds = Seconds()
 
+    @property
+    def guesses(self) -> list[int]:
+        """The nodes that could be accepted: all but those with virtual ids."""
+        vocab_size = self.logits.shape[-1]
+        return [node for node, token in enumerate(self.tree.tokens) if token < vocab_size]
+
 
 @dataclass
 class Stats:
     """Sums over the rounds of one text.
 
+    drafted: guesses, without nodes that carry virtual ids.
     acceptance_histogram: tokens gained -> rounds that gained so many.
-    depth_histogram: depth of the tree, 0 where nothing was guessed -> rounds.
+    depth_histogram: depth of the deepest guess, 0 where nothing was guessed -> rounds.
     Times of the first round, which also reads the prompt, count as `prefill_seconds`.
     """
 
@@ -85,10 +92,11 @@ class Stats:
         """Count one more round."""
         self.rounds += 1
         self.tokens += len(round.path.tokens)
-        self.drafted += len(round.tree)
+        guesses = round.guesses
+        self.drafted += len(guesses)
         self.accepted += len(round.path.nodes)
         self.acceptance_histogram[len(round.path.tokens)] += 1
-        self.depth_histogram[max(round.tree.depths, default=0)] += 1
+        self.depth_histogram[max((round.tree.depths[node] for node in guesses), default=0)] += 1
         self.draft_seconds += round.seconds.draft
         self.commit_seconds += round.seconds.commit
         if round.prefill:
