@@ -41,6 +41,7 @@ from paceline.stopping import Stopping
 from paceline.tree import Tree
 
 BUDGETS = (1, 3, 5, 7)
+PAPERS = {"anpd": "anpd:n=5,k=7,branches=1", "llma": "llma:k=15", "pld": "pld"}
 
 
 class ReplayTarget:
@@ -99,10 +100,11 @@ def contenders() -> Iterator[Contender]:
     """Plain decoding, then fixed budgets, then plans."""
     yield Contender("plain", "plain", lambda curve: 0)
     for budget in BUDGETS:
-        yield Contender(f"anpd, {budget}", "anpd", lambda curve, budget=budget: budget)
-    for method in ("anpd", "llma", "pld"):
-        yield Contender(f"{method}, as proposed", method, lambda curve: MOST_NODES)
+        yield Contender(f"anpd, {budget}", PAPERS["anpd"], lambda curve, budget=budget: budget)
+    for method, papers in PAPERS.items():
+        yield Contender(f"{method}, as proposed", papers, lambda curve: MOST_NODES)
         yield Contender(f"{method}, planned", method, TreePlanner)
+    yield Contender("anpd as in its paper, planned", PAPERS["anpd"], TreePlanner)
     yield Contender("anpd, planned without a curve", "anpd", lambda curve: TreePlanner())
 
 

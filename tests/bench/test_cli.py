@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -326,7 +326,7 @@ def test_bench_run_goes_on_with_the_same_model_and_prompts_only(
     command: Command, data: Path, session: Session
 ) -> None:
     assert bench(command, data, "small").code == 0
-    session.fingerprint = "another"
+    session.host = replace(session.host, fingerprint="another")
     assert "another model " in bench(command, data, "small", "--resume").err
     session.fingerprint = "toy"
     write(data / "small.jsonl", *PROMPTS, LONG)

@@ -110,7 +110,7 @@ def test_a_query_finds_the_most_frequent_followers_of_the_longest_known_run(
 
 @given(texts, st.integers(2, 6), st.integers(1, 8))
 def test_a_draft_is_the_chain_of_best_followers(text: list[int], n: int, k: int) -> None:
-    tree = started(text, n=n, k=k).propose(64)
+    tree = started(text, n=n, k=k, branches=1).propose(64)
     assert unweighted(tree) == Tree.chain(tree.tokens)
     assert token_paths(tree) == redraft(seen_in(text), text, n, k, 1)
 
@@ -169,7 +169,9 @@ def test_a_draft_of_one_level_ends_at_its_first_miss(text: list[int], n: int) ->
     draft: list[int] = []
     while len(draft) < 7 and (found := recount_one_level(text, [*text, *draft], n, 1)):
         draft += found
-    assert unweighted(started(text, n=n, k=7, levels="one").propose(64)) == Tree.chain(draft)
+    assert unweighted(started(text, n=n, k=7, branches=1, levels="one").propose(64)) == Tree.chain(
+        draft
+    )
 
 
 @given(texts, st.lists(st.integers(0, 3), max_size=6))
@@ -256,7 +258,7 @@ def test_runs_of_the_ids_zero_and_one_are_drafted(token: int) -> None:
 
 def test_the_longest_run_wins_over_the_more_frequent_follower() -> None:
     text = [1, 2, 9, 5, 2, 7, 5, 2, 7, 5, 2, 7, 1, 2]
-    assert started(text, n=2, k=1).propose(9).tokens == (7,)
+    assert started(text, n=2, k=1, branches=1).propose(9).tokens == (7,)
     assert started(text, n=3, k=1).propose(9).tokens == (9,)
 
 

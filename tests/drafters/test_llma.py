@@ -85,7 +85,7 @@ def test_a_random_copy_is_one_of_the_longest_matches(
     drafter = Llma(seed=seed)
     drafter.start(prompt, references)
     say(drafter, output)
-    found = [tuple(tokens[:15]) for tokens in places([*references, prompt], output, 1)]
+    found = [tuple(tokens[:32]) for tokens in places([*references, prompt], output, 1)]
     assert drafter.propose(64).tokens in (found or [()])
 
 
@@ -161,7 +161,7 @@ def test_the_next_turn_adds_what_is_new_as_a_text_of_its_own(
     assert drafter.propose(64) == EMPTY  # the match begins anew
     say(drafter, output)
     sources = [*references, prompt, [*answer, *question]]
-    assert unweighted(drafter.propose(64)) == Tree.chain(first_of(sources, output, n, 15))
+    assert unweighted(drafter.propose(64)) == Tree.chain(first_of(sources, output, n, 32))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from paceline.errors import ModelError, UsageError
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.planning.tree_search import build_tree
 from paceline.records import Path as Accepted
-from paceline.records import Round
+from paceline.records import Round, Stats
 from paceline.targets.toy import ToyTarget
 from paceline.tree import EMPTY, ROOT, Tree
 
@@ -212,6 +212,16 @@ def test_weights_are_the_chances_of_guesses() -> None:
     expected = build_tree(falling(2), 12).states[2].candidates.expected
     assert sum(tree.weights or ()) == pytest.approx(expected)
     assert drafter.propose(64) == tree  # asking changes nothing
+
+
+def test_prompt_tokens_do_not_count_as_guesses() -> None:
+    rounds, target = played(2, 2, 30, lambda place, distance: 0, 20)
+    stats = Stats()
+    stats.add(rounds[0])
+    assert len(rounds[0].tree) == 4 and (stats.drafted, stats.triggers) == (0, 0)
+    stats.add(rounds[1])
+    guesses = sum(token < target.vocab_size for token in rounds[1].tree.tokens)
+    assert stats.drafted == guesses < len(rounds[1].tree) and max(stats.depth_histogram) == 2
 
 
 # ---- what cannot be ----

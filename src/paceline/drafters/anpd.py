@@ -31,11 +31,13 @@ SHARDS = 32
 class Anpd:
     """Drafts by asking n-gram tables of the text itself, longest first.
 
-    n: longest n-gram, 2 to 64 (the paper's N; speed is flat beyond 5).
-    k: longest draft, >= 1 (the paper's K; speed is flat for 6 to 8). A miss at every level ends
-    the draft early, so its length adapts.
+    n: longest n-gram, 2 to 64 (the paper's N, 5 there).
+    k: longest draft, >= 1 (the paper's K, 6 to 8 there). A miss at every level ends the draft
+    early, and plans cut it to what pays, so its length adapts.
     branches: continuations that are followed per context; 1 gives the paper's chain. From 2 on
     the next best ones become branches of the tree, one detour from the best path at most.
+
+    The defaults are those for planned trees; with a budget of your own the paper's may do better.
     persist: keep what was learned when another text begins. Off, the tables are those of the
     present text alone. Either way a text that continues the last one, as the next turn of a
     conversation does, is read only from where it is new, so nothing is counted twice.
@@ -48,9 +50,9 @@ class Anpd:
 
     def __init__(
         self,
-        n: int = 5,
-        k: int = 7,
-        branches: int = 1,
+        n: int = 6,
+        k: int = 32,
+        branches: int = 2,
         persist: bool = False,
         levels: Literal["all", "one"] = "all",
     ) -> None:

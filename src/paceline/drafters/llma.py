@@ -31,7 +31,8 @@ class Llma:
     """Copies along the reference that shares the longest suffix with the output.
 
     n: match length that triggers a copy, >= 1 (the paper's tuned value is 1 throughout).
-    k: copy length, >= 1; a copy ends with its reference (the paper tunes it to 14 to 18).
+    k: copy length, >= 1; a copy ends with its reference, and plans cut it to what pays (the paper
+    tunes it to 14 to 18).
     tie: among equally long matches take one at "random", as the paper says, or the "first", as
     its code does.
     seed: of the random tie rule.
@@ -43,7 +44,7 @@ class Llma:
     sized_by: SizedBy = "nodes"
 
     def __init__(
-        self, n: int = 1, k: int = 15, tie: Literal["random", "first"] = "random", seed: int = 0
+        self, n: int = 1, k: int = 32, tie: Literal["random", "first"] = "random", seed: int = 0
     ) -> None:
         self.match_length = at_least(1, n=n)
         self.copy_length = at_least(1, k=k)

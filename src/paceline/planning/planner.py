@@ -29,6 +29,7 @@ _MEMORY, _SESSION_MEMORY = 32.0, 400.0
 _INHERITED = 8.0
 _FIRST_LOOKS = 2
 _STALE = 64
+_FORGOTTEN = 0.9
 
 
 @dataclass
@@ -42,6 +43,13 @@ class _Text:
     asked: bool = False
     usual: float = 2.0
     """Rows of a pass with a tree that stays whole."""
+    used: float = 6.0
+    """Nodes of trees that were scored, the largest of late."""
+
+    def most(self, limit: int) -> int:
+        """How many nodes to ask for: guesses that are cut off take time to make as well, so there
+        are twice as many as were used of late."""
+        return limit if self.sized_by == "whole" else min(limit, 4 + round(2 * self.used))
 
 
 @dataclass
@@ -103,9 +111,12 @@ class TreePlanner:
         trees = []
         for text, propose in zip(texts, proposals.values()):
             text.asked = text.gate.asks(self._price(text, passes.costs, len(texts)))
-            trees.append(propose(self.most_nodes) if text.asked else EMPTY)
+            trees.append(propose(text.most(self.most_nodes)) if text.asked else EMPTY)
             text.watch.expect(trees[-1])
-        return self._sized(passes.costs, texts, trees)
+        sized = self._sized(passes.costs, texts, trees)
+        for text, tree in zip(texts, sized):
+            text.used = max(len(tree), text.used * _FORGOTTEN)
+        return sized
 
     def observe(self, rounds: Sequence[Round]) -> None:
         """Learn from the rounds of one pass; see `Planner.observe`."""
