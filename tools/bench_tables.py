@@ -12,6 +12,7 @@ from paceline.bench.results import read_results
 
 FOLDER = Path(__file__).parent.parent / "benchmarks/results/bench"
 SMALL, LARGE = "smollm2-135m", "qwen2.5-coder-1.5b"
+PLANNED = "../planned/run"
 
 
 @cache
@@ -26,10 +27,18 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
+def planned_table() -> str:
+    """Every method as it runs by default, trees planned, all tasks together."""
+    return _overall({SMALL: found(PLANNED, SMALL)})
+
+
 def overall_table() -> str:
-    """Every method on both models, all tasks together."""
+    """Every method with fixed budgets on both models, all tasks together."""
+    return _overall({model: found("run", model) for model in (SMALL, LARGE)})
+
+
+def _overall(runs: dict[str, tuple[dict[str, Any], Summary]]) -> str:
     rows = [["method"], ["---"]]
-    runs = {model: found("run", model) for model in (SMALL, LARGE)}
     for model in runs:
         rows[0] += [f"{model}: tokens/s", "speed-up", "tokens per pass", "same text"]
         rows[1] += ["--:"] * 4
@@ -69,9 +78,9 @@ def _times(repeats: int) -> str:
     return "once" if repeats == 1 else f"{repeats} times"
 
 
-def task_table(model: str) -> str:
+def task_table(model: str, kind: str = "run") -> str:
     """Speed-up by task and method, with intervals overall."""
-    _, summary = found("run", model)
+    _, summary = found(kind, model)
     methods = [name for name in summary.overall.methods if name != "plain"]
     rows = [
         ["task", "texts", *(f"`{name}`" for name in methods)],

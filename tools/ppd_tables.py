@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bench_tables import FOLDER, markdown
+from bench_tables import markdown
 
 from paceline.bench.metrics import summarise
 from paceline.bench.results import read_results
@@ -116,7 +116,7 @@ def accuracy_table() -> str:
 
 def speed_table(model: str) -> str:
     """PPD on the tasks of its thesis, by the harness that measures every method."""
-    header, entries = read_results(FOLDER / f"run-ppd-{model}.jsonl")
+    header, entries = read_results(RESULTS / f"run-{model}.jsonl")
     summary = summarise(entries)
     methods = [name for name in summary.overall.methods if name != "plain"]
     rows = [

@@ -16,15 +16,18 @@ from textwrap import dedent
 
 from bench_tables import (
     LARGE,
+    PLANNED,
     SMALL,
     ablation,
     anpd_table,
     llma_table,
     markdown,
     overall_table,
+    planned_table,
     task_table,
     trace_table,
 )
+from ppd_tables import THESIS, ablation_table, accuracy_table, speed_table, trees_table
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks/results"
@@ -181,8 +184,10 @@ def _both(values: list[float], form: str) -> str:
 
 
 PAGES: dict[Path, dict[str, Callable[[], str]]] = {
-    ROOT / "README.md": {"bench": overall_table, "loop": quoted_loop},
+    ROOT / "README.md": {"bench": planned_table, "loop": quoted_loop},
     ROOT / "docs/bench.md": {
+        "tasks-planned": lambda: task_table(SMALL, PLANNED),
+        "overall": overall_table,
         "tasks-small": lambda: task_table(SMALL),
         "tasks-large": lambda: task_table(LARGE),
         "traces": trace_table,
@@ -193,6 +198,12 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
         "anpd-n": lambda: ablation("anpd-n"),
     },
     ROOT / "docs/paper-llma.md": {"llma": llma_table, "llma-ablation": lambda: ablation("llma")},
+    ROOT / "docs/paper-ppd.md": {
+        "accuracy": accuracy_table,
+        "speed-small": lambda: speed_table(SMALL),
+        "trees": lambda: trees_table(SMALL),
+        **{f"table-{table}": lambda table=table: ablation_table(table) for table in THESIS},
+    },
     ROOT / "docs/planning.md": {"planning": planning_table},
     ROOT / "docs/speed.md": {
         "passes": passes_table,
