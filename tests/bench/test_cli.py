@@ -328,7 +328,7 @@ def test_bench_run_goes_on_with_the_same_model_and_prompts_only(
     assert bench(command, data, "small").code == 0
     session.host = replace(session.host, fingerprint="another")
     assert "another model " in bench(command, data, "small", "--resume").err
-    session.fingerprint = "toy"
+    session.host = replace(session.host, fingerprint="toy")
     write(data / "small.jsonl", *PROMPTS, LONG)
     assert "another texts " in bench(command, data, "small", "--resume").err
 
