@@ -238,7 +238,7 @@ def test_texts_are_cut_to_what_fits_and_short_ones_left_out() -> None:
     assert list(found) == ["a", "b", "c"]
     assert (len(found["a"].tokens), found["a"].first) == (30, 9)
     assert (len(found["b"].tokens), found["b"].first) == (40, 19)
-    assert found["c"].tokens == (1,) * 4 + (2,) * 20
+    assert found["c"].tokens == (1,) * 4 + (2,) * 36
     assert found["a"].room(3) == 30 - 9 - 3 - 1
 
 

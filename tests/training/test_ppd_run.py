@@ -136,6 +136,11 @@ def test_a_damaged_checkpoint_is_named(
     with pytest.raises(UsageError, match=rf"{tensors.name} is missing"):
         train(data, tmp_path)
     index = tmp_path / "checkpoint.json"
+    changed = json.loads(index.read_text())
+    changed["numbers"]["stale"] = 3
+    index.write_text(json.dumps(changed))
+    with pytest.raises(UsageError, match=r"checkpoint.json is damaged .*sha256"):
+        train(data, tmp_path)
     index.write_text(index.read_text()[:-20])
     with pytest.raises(UsageError, match=r"checkpoint.json is damaged"):
         train(data, tmp_path)
@@ -151,6 +156,25 @@ def test_another_training_does_not_go_on_with_it(
         train(data, tmp_path, decay=0.5)
     with pytest.raises(UsageError, match=r"another config"):
         train(data, tmp_path, PromptConfig(prompt_tokens=3))
+
+
+def test_a_finished_folder_is_handed_back_and_never_overwritten(
+    data: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = lasting(whole)
+    monkeypatch.setattr(training_run, "Learner", None)  # nothing may be trained
+    again = train(data, whole)
+    assert torch.equal(again.embeddings, PromptTokens.from_pretrained(whole).embeddings)
+    with pytest.raises(UsageError, match=r"holds prompt tokens trained with another recipe"):
+        train(data, whole, decay=0.5)
+    assert lasting(whole) == before
+
+
+def test_a_start_of_another_shape_is_refused(data: Path, whole: Path, tmp_path: Path) -> None:
+    start = PromptTokens.from_pretrained(whole)
+    for config in (PromptConfig(prompt_tokens=3), PromptConfig(prompt_tokens=2, epts=3)):
+        with pytest.raises(UsageError, match=r"embeddings to begin with are \(2, 1, 32\)"):
+            train(data, tmp_path, config, start)
 
 
 def test_data_of_another_model_is_refused(data: Path, tmp_path: Path) -> None:

@@ -151,8 +151,9 @@ def study_trees(
     from paceline.drafters.ppd import Ppd
     from paceline.drafters.settings import parse_method
 
-    host = Host(session.target, session.fingerprint, curve)
-    drafter = make_drafter(method, host)
+    # What is verified has to be what was predicted: by the curve just measured, not a stored one.
+    session.host = Host(session.target, session.fingerprint, curve)
+    drafter = make_drafter(method, session.host)
     if not isinstance(drafter, Ppd):
         raise UsageError(f"{method} has no trees that could be tuned: choose ppd")
     study = TreeStudy(method, drafter.survey())
@@ -181,7 +182,9 @@ def _verify(
 
     place = study.survey.index(study.best)
     near = study.survey[max(place - _AROUND, 0) : place + _AROUND + 1]
-    given = "".join(f"{key}={value}," for key, value in settings.items() if key != "width")
+    given = "".join(
+        f"{key}={value}," for key, value in settings.items() if key not in ("width", "size")
+    )
     names = {f"{name}:{given}width={one.width}": one.width for one in near}
     contenders = [Method(each, session) for each in (PLAIN, *names)]
     texts = [Text("prompts", record) for record in prompts]

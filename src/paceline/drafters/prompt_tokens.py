@@ -16,12 +16,12 @@ from typing import Any, Literal, get_args
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
 from paceline.errors import ModelError
 from paceline.planning.acceptance import AcceptanceTable
 
-__all__ = ["BaseModel", "Head", "Mask", "PromptConfig", "PromptTokens"]
+__all__ = ["CONFIG", "BaseModel", "Head", "Mask", "PromptConfig", "PromptTokens"]
 
 Mask = Literal["ensemble", "decoder", "encoder"]
 """Which embeddings see which, where a prompt token has several (PPD, section 4.4.3)."""
@@ -32,7 +32,7 @@ head; that one behind a trained residual block as in Medusa's heads; or a traine
 
 _FORMAT = 1
 _KIND = "prompt tokens"
-_CONFIG, _TENSORS, _ACCEPTANCE, _TRAINING = (
+CONFIG, _TENSORS, _ACCEPTANCE, _TRAINING = (
     "config.json",
     "model.safetensors",
     "acceptance.json",
@@ -142,16 +142,18 @@ class PromptTokens:
         }
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            _write_json(folder / _CONFIG, config)
-            _write_json(folder / _TRAINING, dict(self.record))
-            save_file(
-                {name: tensor.contiguous().cpu() for name, tensor in self.tensors.items()},
-                folder / _TENSORS,
-            )
+            # The configuration, without which there are no parts, goes first and comes last: a
+            # process that is killed here leaves none, and never those of two trainings.
+            (folder / CONFIG).unlink(missing_ok=True)
+            (folder / _ACCEPTANCE).unlink(missing_ok=True)
+            tensors = {name: part.contiguous().cpu() for name, part in self.tensors.items()}
+            _replace(folder / _TENSORS, save(tensors))
+            _replace(folder / _TRAINING, _json(self.record))
+            if self.acceptance is not None:
+                self.acceptance.save(folder / _ACCEPTANCE, dict(self.record.get("evaluation", {})))
+            _replace(folder / CONFIG, _json(config))
         except (OSError, SafetensorError) as error:
             raise ModelError(f"cannot write prompt tokens to {folder}: {error}") from error
-        if self.acceptance is not None:
-            self.acceptance.save(folder / _ACCEPTANCE, dict(self.record.get("evaluation", {})))
 
     @classmethod
     def from_pretrained(cls, folder: Path) -> PromptTokens:
@@ -159,7 +161,7 @@ class PromptTokens:
 
         Raises ModelError, naming the file, where one is missing, damaged or of another kind.
         """
-        config = _read_json(folder / _CONFIG)
+        config = _read_json(folder / CONFIG)
         try:
             if (config.pop("format"), config.pop("kind")) != (_FORMAT, _KIND):
                 raise ValueError("it is of another format or kind")
@@ -167,7 +169,7 @@ class PromptTokens:
             base = BaseModel(**config.pop("base_model"))
             chosen = PromptConfig(**config)
         except (KeyError, TypeError, ValueError) as error:
-            raise ModelError(f"{folder / _CONFIG} describes no prompt tokens ({error})") from error
+            raise ModelError(f"{folder / CONFIG} describes no prompt tokens ({error})") from error
         path = folder / _ACCEPTANCE
         return cls(
             chosen,
@@ -192,8 +194,15 @@ def _read_tensors(path: Path, config: PromptConfig, base: BaseModel) -> dict[str
     return tensors
 
 
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+def _json(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(dict(content), ensure_ascii=False, indent=2) + "\n").encode()
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file so that it is there whole or not at all."""
+    draft = path.with_name(f".{path.name}.tmp")
+    draft.write_bytes(content)
+    draft.replace(path)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

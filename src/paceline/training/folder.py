@@ -13,6 +13,8 @@ from paceline.errors import UsageError
 
 __all__ = ["check_same_run", "held"]
 
+_READABLE = 200  # characters of a difference; settings of a whole recipe are more
+
 
 def check_same_run(
     folder: Path, found: Mapping[str, Any], wanted: Mapping[str, Any], what: str
@@ -24,8 +26,9 @@ def check_same_run(
     for name in {**wanted, **found}:
         one, other = found.get(name), wanted.get(name)
         if one != other:
-            difference = (
-                f"other {name}" if name == "prompts" else f"another {name} ({one!r}, not {other!r})"
+            words = f" ({one!r}, not {other!r})"
+            difference = (f"other {name}" if name in ("prompts", "data") else f"another {name}") + (
+                words if len(words) < _READABLE else ""
             )
             raise UsageError(
                 f"{folder} holds {what} with {difference}: repeat its command, or choose another "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,28 +83,45 @@ def ppd(
     The model itself stays as it is. Killed at any moment, the same command goes on from its latest
     checkpoint. The folder is for 'paceline generate --method ppd:parts=FOLDER'.
     """
-    config, recipe, first = _checked(locals(), start)
+    config, recipe, first = _checked(
+        {
+            "prompt_tokens": prompt_tokens,
+            "epts": epts,
+            "mask": mask,
+            "learned_weights": learned_weights,
+            "prefix_tokens": prefix_tokens,
+            "head": head,
+            "exits": exits,
+        },
+        start,
+        steps=steps,
+        batch=batch,
+        points=points,
+        longest=longest,
+        loss=loss,
+        decay=decay,
+        learning_rate=learning_rate,
+        held_back=held_back,
+        patience=patience,
+        checkpoint_every=checkpoint_every,
+        seed=seed,
+    )
     with common.writing(out):
         out.mkdir(parents=True, exist_ok=True)
     loaded = _open(model, threads, device, dtype)
     texts = _data(data, loaded)
-    run = _run(loaded, model, config, recipe, first)
-    _report(_train(loaded, texts, run, out), out)
+    _report(_train(loaded, texts, _run(loaded, model, config, recipe, first), out), out)
 
 
 @common.interruptible()
 def _checked(
-    given: dict[str, Any], start: Path | None
+    config: dict[str, Any], start: Path | None, **recipe: Any
 ) -> tuple[PromptConfig, Recipe, PromptTokens | None]:
-    """The options that carry the names of the fields of a configuration and of a recipe."""
     from paceline.drafters.prompt_tokens import PromptConfig, PromptTokens
     from paceline.training.ppd.learner import Recipe
 
-    def chosen(kind: type) -> dict[str, Any]:
-        return {field.name: given[field.name] for field in fields(kind) if field.name in given}
-
     first = None if start is None else PromptTokens.from_pretrained(start)
-    return PromptConfig(**chosen(PromptConfig)), Recipe(**chosen(Recipe)), first
+    return PromptConfig(**config), Recipe(**recipe), first
 
 
 @common.interruptible()

@@ -42,7 +42,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     content = save({name: part.contiguous().cpu() for name, part in checkpoint.tensors.items()})
     name = f"checkpoint-{checkpoint.numbers['step']:06d}.safetensors"
     write_file(folder / name, content)
-    index = {
+    index: dict[str, Any] = {
         "format": _FORMAT,
         "file": name,
         "sha256": hashlib.sha256(content).hexdigest(),
@@ -50,6 +50,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         "run": dict(checkpoint.run),
         "log": checkpoint.log,
     }
+    index["index_sha256"] = _hash(index)
     write_file(folder / _INDEX, (json.dumps(index, indent=2) + "\n").encode())
     _remove(folder, keep=name)
 
@@ -64,6 +65,8 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
         index = json.loads(path.read_text(encoding="utf-8"))
         if index["format"] != _FORMAT:
             raise ValueError("it is of another format")
+        if index.pop("index_sha256") != _hash(index):
+            raise ValueError("its sha256 is another one")
         path = folder / index["file"]
         content = path.read_bytes()
         if hashlib.sha256(content).hexdigest() != index["sha256"]:
@@ -85,6 +88,10 @@ def forget_checkpoint(folder: Path) -> None:
     """Remove what is no longer needed."""
     (folder / _INDEX).unlink(missing_ok=True)
     _remove(folder, keep="")
+
+
+def _hash(index: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(index, sort_keys=True).encode()).hexdigest()
 
 
 def _remove(folder: Path, keep: str) -> None:

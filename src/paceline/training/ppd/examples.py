@@ -49,7 +49,8 @@ def examples(
     """
     found = []
     for answer in answers:
-        spoken = answer.tokens[: longest // 2] if len(answer.tokens) >= longest else answer.tokens
+        # A prompt that is longer than half of it all keeps that half, a shorter one is kept whole.
+        spoken = answer.tokens[: longest - min(len(answer.prompt), longest // 2)]
         prompt = answer.prompt[-(longest - len(spoken)) :]
         example = Example(answer.id, (*prompt, *spoken), len(prompt) - 1)
         if example.room(distances) >= fewest_points:

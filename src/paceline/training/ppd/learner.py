@@ -134,12 +134,18 @@ class Learner:
         """Go on where `state` was taken; raises KeyError where something is missing."""
         names = [name for name, _ in self.model.named_parameters()]
         self.model.load({name: tensors[f"now/{name}"] for name in names})
-        self.best = {name: tensors[f"best/{name}"].clone() for name in names}
+        self.best = {
+            name: tensors[f"best/{name}"].to(part.device, copy=True)
+            for name, part in self.model.named_parameters()
+        }
         for name, part in self.model.named_parameters():
             if numbers["step"]:
-                self._optimizer.state[part] = {
-                    key: tensors[f"optimizer/{key}/{name}"].clone()
-                    for key in ("step", "exp_avg", "exp_avg_sq")
+                moments = {
+                    key: tensors[f"optimizer/{key}/{name}"].to(part.device, copy=True)
+                    for key in ("exp_avg", "exp_avg_sq")
                 }
+                # The count of steps stays on the host, as the optimiser keeps it.
+                step = tensors[f"optimizer/step/{name}"].clone()
+                self._optimizer.state[part] = {"step": step, **moments}
         self.step = int(numbers["step"])
         self.best_loss, self.stale = float(numbers["best_loss"]), int(numbers["stale"])

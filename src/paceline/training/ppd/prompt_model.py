@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from transformers import DynamicCache, PreTrainedModel
 
 from paceline.drafters.prompt_tokens import PromptConfig
-from paceline.errors import ModelError
+from paceline.errors import ModelError, UsageError
 from paceline.targets.support import attention_windows
 from paceline.training.ppd.insertion import Insertion
 from paceline.training.ppd.teacher import Lesson
@@ -76,8 +76,17 @@ class PromptModel(nn.Module):
 
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Take over trained parts, but for those that this configuration does not have; what is
-        missing among them stays as it is. So a second stage of training begins."""
+        missing among them stays as it is. So a second stage of training begins.
+
+        Raises UsageError, naming the part, where one has another shape.
+        """
         own = dict(self.named_parameters())
+        for name in own.keys() & tensors.keys():
+            if own[name].shape != tensors[name].shape:
+                raise UsageError(
+                    f"the {name} to begin with are {tuple(tensors[name].shape)}, not "
+                    f"{tuple(own[name].shape)}: train with the same prompt tokens and EPTs"
+                )
         with torch.no_grad():
             for name, tensor in tensors.items():
                 if name in own:

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from paceline.drafters.prompt_tokens import BaseModel, PromptConfig, PromptTokens
+from paceline.drafters.prompt_tokens import CONFIG, BaseModel, PromptConfig, PromptTokens
+from paceline.targets.support import check_supported
 from paceline.training.data import TrainingData
 from paceline.training.folder import check_same_run, held
 from paceline.training.ppd.checkpoint import (
@@ -37,7 +38,8 @@ _STARTING_TOKENS = 512
 
 @dataclass(frozen=True)
 class Course:
-    """The texts of some training data: to learn from, and held back."""
+    """The texts of some training data: to learn from, and held back (one text is judged by and
+    evaluated on where there is but one)."""
 
     learned: list[Example]
     held_back: list[Example]
@@ -47,6 +49,16 @@ class Course:
         """Raises UsageError for damaged shards, or too few answers that are long enough."""
         found = examples(data, recipe.longest, prompt_tokens, min(8, recipe.points))
         return cls(*split(found, recipe.held_back))
+
+    @property
+    def judged(self) -> list[Example]:
+        """The held-back texts that decide which parts are the best."""
+        return self.held_back[::2] if len(self.held_back) > 1 else self.held_back
+
+    @property
+    def evaluated(self) -> list[Example]:
+        """The others, which decide on nothing: accuracy is measured on them."""
+        return self.held_back[1::2] or self.held_back
 
     @property
     def starting_tokens(self) -> list[int]:
@@ -69,11 +81,12 @@ class TrainingRun:
     start: PromptTokens | None = None
     about: dict[str, Any] = field(default_factory=dict)
 
-    def as_json(self, data: TrainingData) -> dict[str, Any]:
+    def as_json(self, data: TrainingData, dtype: torch.dtype) -> dict[str, Any]:
         """What the result depends on, besides machine and versions."""
         shards = [shard.sha256 for shard in data.manifest.shards]
         return {
             "base": asdict(self.base),
+            "dtype": str(dtype).removeprefix("torch."),
             "config": asdict(self.config),
             "recipe": self.recipe.as_json(),
             "data": {"run": data.manifest.run, "shards": shards},
@@ -91,12 +104,19 @@ def train_prompt_tokens(
     """Train prompt tokens, measure how often they guess right, and keep them in `folder`.
 
     model: as it was loaded, its layers not replaced; its parameters are frozen.
-    folder: new, or with a checkpoint of the same run, which is gone on with.
+    folder: new, or with a checkpoint of the same run, which is gone on with, or with its result,
+    which is handed back.
     on_step: hears of every step and its loss, and once of those that a checkpoint brings.
 
     Raises UsageError for data that is damaged or too little, a damaged checkpoint, and a folder of
-    another run, or that cannot be written, or that another process is writing to.
+    another run, or that cannot be written, or that another process is writing to; ModelError for a
+    model that could not be decoded with.
     """
+    check_supported(model)
+    wanted = run.as_json(data, model.dtype)
+    done = _finished(folder, wanted)
+    if done is not None:
+        return done
     course = Course.of(data, run.config.prompt_tokens, run.recipe)
     start = initial_embeddings(model, run.config, course.starting_tokens)
     prompts = PromptModel(model, run.config, start)
@@ -104,12 +124,21 @@ def train_prompt_tokens(
         prompts.load(run.start.tensors)
     with held(folder):
         training = _Training(
-            Learner(prompts, run.recipe), Teacher(model), course, folder, run.as_json(data), on_step
+            Learner(prompts, run.recipe), Teacher(model), course, folder, wanted, on_step
         )
         training.go()
         parts = training.finish(run, data)
         parts.save_pretrained(folder)
         forget_checkpoint(folder)
+    return parts
+
+
+def _finished(folder: Path, wanted: dict[str, Any]) -> PromptTokens | None:
+    """The parts of a run that came to its end in this folder, None where there are none."""
+    if not (folder / CONFIG).exists():
+        return None
+    parts = PromptTokens.from_pretrained(folder)
+    check_same_run(folder, parts.record.get("run", {}), wanted, "prompt tokens trained")
     return parts
 
 
@@ -151,7 +180,7 @@ class _Training:
     def finish(self, run: TrainingRun, data: TrainingData) -> PromptTokens:
         """The best parts, with their accuracy on texts that were held back."""
         self.learner.model.load(self.learner.best)
-        texts = self.course.held_back[:_EVALUATED_TEXTS]
+        texts = self.course.evaluated[:_EVALUATED_TEXTS]
         asked = fixed_assignments(texts, run.recipe.batch, _EVALUATED_POINTS, self._distances)
         (accuracy,) = measure_accuracy([self.learner.model], self.teacher, asked, self._distances)
         record = {
@@ -175,7 +204,7 @@ class _Training:
     def _judge(self) -> None:
         """Look at the loss on held-back texts, and note it beside that of the last steps."""
         recipe = self.learner.recipe
-        texts = self.course.held_back[:_JUDGED_TEXTS]
+        texts = self.course.judged[:_JUDGED_TEXTS]
         weighted = []
         for assignment in fixed_assignments(texts, recipe.batch, _JUDGED_POINTS, self._distances):
             lesson = self.teacher.read(assignment, self._distances)
