@@ -11,6 +11,8 @@ from tests.planning.replay import FLAT, STEEP, Device, Scripted, replay, table
 from paceline.drafters import make_drafter
 from paceline.planning.cost_curve import CostCurve, CostPoint
 from paceline.planning.planner import TreePlanner
+from paceline.protocols import SizedBy
+from paceline.tree import Tree
 
 STORY = random.Random(0).sample(range(10**5), 600)  # no token twice: nothing to copy
 DEVICES = {"flat": FLAT, "steep": STEEP}
@@ -188,3 +190,35 @@ def test_what_was_learned_serves_the_next_text() -> None:
         replay(device, [Scripted(STORY, never)], STORY, planner)
         times.append(device.spent)
     assert times[1] < times[0]
+
+
+class SlowAtFirst(Scripted):
+    """Takes five passes to build something before its first draft of every text."""
+
+    def propose(self, budget: int) -> Tree:
+        assert self.device is not None
+        self.milliseconds = 50.0 if self.asked == 0 else 0.1
+        return super().propose(budget)
+
+
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("sized_by", ["nodes", "whole"])
+def test_a_slow_first_draft_is_not_what_drafts_cost(sized_by: SizedBy, stored: bool) -> None:
+    device, planner = Device(table(FLAT)), planner_for(FLAT, stored)
+    drafter = SlowAtFirst(STORY, always, sized_by=sized_by, device=device)
+    rounds = replay(device, [drafter], STORY, planner)
+    assert sum(len(round.tree) == 0 for round in rounds) <= 6
+    assert sum(len(round.tree) == 7 for round in rounds) > 60
+
+
+def test_one_draft_that_was_slow_later_on_does_not_count_either() -> None:
+    device = Device(table(FLAT))
+
+    class Hiccup(Scripted):
+        def propose(self, budget: int) -> Tree:
+            self.milliseconds = 300.0 if self.asked == 2 else 0.1
+            return super().propose(budget)
+
+    drafter = Hiccup(STORY, always, sized_by="whole", device=device)
+    rounds = replay(device, [drafter], STORY, planner_for(FLAT, True))
+    assert sum(len(round.tree) == 7 for round in rounds) > 60

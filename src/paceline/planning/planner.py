@@ -29,6 +29,7 @@ _MEMORY, _SESSION_MEMORY = 32.0, 400.0
 _INHERITED = 8.0
 _FIRST_LOOKS = 2
 _STALE = 64
+_FIRST_TIMES = 5
 _FORGOTTEN = 0.9
 
 
@@ -41,6 +42,9 @@ class _Text:
     gate: Gate
     watch: Watch = field(default_factory=Watch)
     asked: bool = False
+    fresh: bool = True
+    """The next round with the drafter is the first one, or the first of a trial: it may have
+    something to build, and what it takes is not what drafts take."""
     usual: float = 2.0
     """Rows of a pass with a tree that stays whole."""
     used: float = 6.0
@@ -53,16 +57,23 @@ class _Text:
 
 
 @dataclass
-class _Typical:
-    """A running average of times which one outlier can at most double."""
+class _RunningTime:
+    """The median of the first few times, then a running average in which an outlier counts as twice
+    the average at most."""
 
     value: float | None = None
+    _first: list[float] = field(default_factory=list)
 
     def add(self, value: float) -> None:
-        if self.value is None:
-            self.value = value
+        if self.value is None or len(self._first) < _FIRST_TIMES:
+            self._first.append(value)
+            self.value = sorted(self._first)[(len(self._first) - 1) // 2]
         else:
             self.value += (min(value, 2 * self.value + 1e-6) - self.value) / 16
+
+    def learn_anew(self) -> None:
+        """What comes next takes the place of what was known."""
+        self._first = []
 
 
 @dataclass
@@ -90,8 +101,8 @@ class TreePlanner:
     _all: Calibration = field(default_factory=lambda: Calibration(_SESSION_MEMORY))
     _passes: dict[int, _Passes] = field(default_factory=dict)
     _plain_passes: int = 0
-    _drafting: _Typical = field(default_factory=_Typical)
-    _resting: _Typical = field(default_factory=_Typical)
+    _drafting: _RunningTime = field(default_factory=_RunningTime)
+    _resting: _RunningTime = field(default_factory=_RunningTime)
 
     def start(self, drafters: Sequence[Drafter]) -> None:
         """Texts begin; see `Planner.start`."""
@@ -110,7 +121,11 @@ class TreePlanner:
             return [EMPTY] * len(texts)
         trees = []
         for text, propose in zip(texts, proposals.values()):
+            rested = not text.gate.is_open
             text.asked = text.gate.asks(self._price(text, passes.costs, len(texts)))
+            if rested and text.asked:
+                text.fresh = True
+                self._drafting.learn_anew()
             trees.append(propose(text.most(self.most_nodes)) if text.asked else EMPTY)
             text.watch.expect(trees[-1])
         sized = self._sized(passes.costs, texts, trees)
@@ -156,10 +171,14 @@ class TreePlanner:
         return self._passes[texts]
 
     def _time_drafting(self, rounds: Sequence[Round]) -> None:
-        asked = {self._texts[round.index].asked for round in rounds}
-        if len(asked) == 1:
+        texts = [self._texts[round.index] for round in rounds]
+        asked = {text.asked for text in texts}
+        usual = not any(text.asked and text.fresh for text in texts)
+        if len(asked) == 1 and usual and not any(round.prefill for round in rounds):
             times = self._drafting if asked.pop() else self._resting
             times.add(1e3 * sum(round.seconds.draft for round in rounds) / len(rounds))
+        for text in texts:
+            text.fresh = text.fresh and not text.asked
 
     def _price(self, text: _Text, costs: PassCosts, texts: int) -> float:
         """What asking costs a text where nothing comes of it."""
