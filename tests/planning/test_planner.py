@@ -10,9 +10,9 @@ from tests.planning.replay import FLAT, STEEP, Device, Scripted, replay, table
 
 from paceline.drafters import make_drafter
 from paceline.planning.cost_curve import CostCurve, CostPoint
-from paceline.planning.planner import TreePlanner
-from paceline.protocols import SizedBy
-from paceline.tree import Tree
+from paceline.planning.planner import MOST_NODES, TreePlanner
+from paceline.protocols import Propose, SizedBy
+from paceline.tree import EMPTY, Tree
 
 STORY = random.Random(0).sample(range(10**5), 600)  # no token twice: nothing to copy
 DEVICES = {"flat": FLAT, "steep": STEEP}
@@ -222,3 +222,47 @@ def test_one_draft_that_was_slow_later_on_does_not_count_either() -> None:
     drafter = Hiccup(STORY, always, sized_by="whole", device=device)
     rounds = replay(device, [drafter], STORY, planner_for(FLAT, True))
     assert sum(len(round.tree) == 7 for round in rounds) > 60
+
+
+@pytest.mark.parametrize("tokens", [3, 10, 30])
+@pytest.mark.parametrize("texts", [1, 4])
+def test_short_texts_with_useless_whole_trees(tokens: int, texts: int) -> None:
+    """Many of them, in turn and in batches: together they cost what one long text does."""
+    planner, device = TreePlanner(curve_of(STEEP)), Device(table(STEEP))
+    count = 1500 // tokens
+    for _ in range(count):
+        drafters = [
+            Scripted(STORY[:tokens], never, length=5, sized_by="whole") for _ in range(texts)
+        ]
+        replay(device, drafters, STORY[:tokens], planner)
+    plain = count * tokens * device.cost(texts)
+    trial = 8 * (device.cost(6 * texts) - device.cost(texts))
+    assert device.spent <= 1.02 * plain + 1.5 * trial
+
+
+def test_whole_trees_that_are_dear_are_tried_again() -> None:
+    """Width 6 costs 2.4 passes; a price of more than a pass."""
+    story = random.Random(1).sample(range(10**5), 5000)
+    device = Device(table(STEEP))
+    drafter = Scripted(story, lambda place: 4 if place >= 1000 else 0, length=5, sized_by="whole")
+    replay(device, [drafter], story, TreePlanner(curve_of(STEEP)))
+    back = next(at for at, width in enumerate(device.widths) if at > 100 and width == 6)
+    assert back < 2000
+    assert device.spent < 0.8 * len(story) * STEEP[1]
+
+
+def test_only_trees_that_may_be_cut_are_limited() -> None:
+    asked: dict[str, int] = {}
+    drafters = [Scripted(STORY, always, sized_by="whole"), Scripted(STORY, always)]
+    planner = TreePlanner(curve_of(FLAT))
+    planner.start(drafters)
+
+    def asks(name: str) -> Propose:
+        def propose(budget: int) -> Tree:
+            asked[name] = budget
+            return EMPTY
+
+        return propose
+
+    planner.plan({0: asks("whole"), 1: asks("nodes")})
+    assert asked["whole"] >= 105 + 3 and asked["nodes"] <= MOST_NODES
