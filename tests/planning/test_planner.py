@@ -266,3 +266,36 @@ def test_only_trees_that_may_be_cut_are_limited() -> None:
 
     planner.plan({0: asks("whole"), 1: asks("nodes")})
     assert asked["whole"] >= 105 + 3 and asked["nodes"] <= MOST_NODES
+
+
+@pytest.mark.parametrize("texts", [1, 3])
+def test_costs_that_change_are_noticed(texts: int) -> None:
+    """Width 6 first costs 1.1 passes and then 3.5 passes, at two tokens per round."""
+    rng = random.Random(5)
+    story = rng.sample(range(10**5), 1000)
+    wide = 11.0
+    device = Device(
+        lambda rows: 10.0 if rows == texts else wide,
+        noise=lambda: rng.lognormvariate(0, 0.03) * (6.0 if rng.random() < 0.02 else 1.0),
+    )
+
+    def spent(planner: TreePlanner) -> float:
+        before = device.spent
+        drafters = [
+            Scripted(story, lambda place: 1, length=5, sized_by="whole") for _ in range(texts)
+        ]
+        replay(device, drafters, story, planner)
+        return device.spent - before
+
+    planner = TreePlanner()
+    for _ in range(4):
+        spent(planner)
+    assert spent(planner) < 0.65 * len(story) * 10.0
+    wide = 35.0
+    assert spent(planner) < 1.3 * len(story) * 10.0  # at worst 1.75
+    later = sum(spent(planner) for _ in range(5))
+    assert later <= 5 * 1.03 * len(story) * 10.0
+    wide = 11.0
+    for _ in range(4):
+        spent(planner)
+    assert spent(planner) < 0.65 * len(story) * 10.0

@@ -28,7 +28,7 @@ MOST_NODES = 64
 _MEMORY, _SESSION_MEMORY = 32.0, 400.0
 _INHERITED = 8.0
 _FIRST_LOOKS = 2
-_STALE, _LOOK = 64, 2.0
+_STALE, _SOON, _LOOK = 64, 4, 2.0
 _FIRST_TIMES = 5
 _FORGOTTEN = 0.9
 
@@ -207,7 +207,10 @@ class TreePlanner:
         """Whether this pass is one of plain decoding only to learn what that costs."""
         if self.curve is None and self._plain_passes < _FIRST_LOOKS:
             return True
-        if passes.since_plain < _STALE or not self._purse.can_pay(_LOOK):
+        if passes.costs.doubts_plain:  # an outlier, or all gains are counted against a wrong time
+            if passes.since_plain < _SOON:
+                return False
+        elif passes.since_plain < _STALE or not self._purse.can_pay(_LOOK):
             return False
         self._purse.pay(_LOOK)
         return True
