@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.planning.gate import SAVINGS, TRIAL, Gate
+from paceline.planning.gate import SAVINGS, TRIAL, Gate, Purse
 
 
-def spend(gate: Gate, rounds: int, saved: float, price: float) -> tuple[int, float]:
-    """Rounds in which it asked, and what was lost, in milliseconds; plain decoding takes 10."""
+def spend(gate: Gate, purse: Purse, rounds: int, saved: float, price: float) -> tuple[int, float]:
+    """Rounds in which it asked, and what was lost, in passes of plain decoding."""
     asked, lost = 0, 0.0
     for _ in range(rounds):
-        gate.earn(10.0, 10.0)
+        purse.earn(1.0)
         if gate.asks(price):
             asked += 1
             lost += price
@@ -19,38 +19,67 @@ def spend(gate: Gate, rounds: int, saved: float, price: float) -> tuple[int, flo
     return asked, lost
 
 
+def new() -> tuple[Gate, Purse]:
+    purse = Purse()
+    return Gate(purse), purse
+
+
 def test_it_stays_open_while_it_gains() -> None:
-    assert spend(Gate(), 500, 0.05, 3.0)[0] == 500
+    assert spend(*new(), 500, 0.05, 0.3)[0] == 500
 
 
-@pytest.mark.parametrize("price", [0.1, 1.0, 4.0])
+@pytest.mark.parametrize("price", [0.01, 0.1, 0.4, 1.0, 2.5])
 def test_what_never_gains_costs_a_hundredth(price: float) -> None:
-    gate = Gate()
-    spend(gate, 3 * TRIAL, -0.1, price)
-    asked, lost = spend(gate, 5000, -0.1, price)
+    """However dear a trial is, it comes again."""
+    gate, purse = new()
+    spend(gate, purse, 3 * TRIAL, -0.1, price)
+    asked, lost = spend(gate, purse, 5000, -0.1, price)
     assert asked >= TRIAL
-    assert lost <= SAVINGS * 5000 * 10.0 + TRIAL * price
+    assert lost <= SAVINGS * 5000 + TRIAL * price
 
 
 def test_it_opens_for_a_trial_that_may_turn_out_well() -> None:
-    gate = Gate()
-    spend(gate, 20, -0.2, 2.0)
+    gate, purse = new()
+    spend(gate, purse, 20, -0.2, 0.2)
     assert not gate.is_open
-    assert spend(gate, 400, +0.5, 2.0)[0] > 150
+    assert spend(gate, purse, 400, +0.5, 0.2)[0] > 150
     assert gate.is_open
 
 
-def test_a_full_purse_holds_a_few_passes() -> None:
-    gate = Gate()
-    for _ in range(100_000):
-        gate.earn(10.0, 10.0)
-    assert gate.can_pay(40.0) and not gate.can_pay(41.0)
+def test_a_full_purse_holds_a_few_passes_or_a_trial() -> None:
+    purse = Purse()
+    for _ in range(1000):
+        purse.earn(1.0)
+    assert purse.can_pay(3.99) and not purse.can_pay(4.01)
+    for _ in range(1000):
+        purse.save_for(8.0)
+        purse.earn(1.0)
+    assert purse.can_pay(7.99) and not purse.can_pay(8.01)
+    purse.earn(1.0)  # nobody waits for it any more: nothing is lost
+    assert purse.can_pay(7.99)
 
 
-def test_the_next_text_begins_open_with_the_purse() -> None:
-    gate = Gate()
-    spend(gate, 30, -0.2, 100.0)
+def test_the_next_text_rests_where_the_last_one_did() -> None:
+    gate, purse = new()
+    spend(gate, purse, 30, -0.2, 10.0)
     heir = gate.heir()
-    assert not gate.is_open and heir.is_open
-    assert gate.gain < heir.gain < 0
-    assert spend(heir, 20, -0.2, 100.0)[0] < TRIAL  # it does not need a whole trial again
+    assert not gate.is_open and not heir.is_open
+    assert spend(heir, purse, 20, -0.2, 10.0)[0] == 0
+
+
+@pytest.mark.parametrize("rounds", [1, 3, 5, 20])
+def test_many_short_texts_are_as_one_long_one(rounds: int) -> None:
+    gate, purse = new()
+    lost = 0.0
+    for _ in range(2000 // rounds):
+        lost += spend(gate, purse, rounds, -0.5, 1.0)[1]
+        gate = gate.heir()
+    assert lost <= TRIAL + SAVINGS * 2000 + TRIAL
+
+
+def test_after_a_text_that_gained_a_bad_round_does_not_close_it() -> None:
+    gate, purse = new()
+    spend(gate, purse, 100, 0.5, 1.0)
+    heir = gate.heir()
+    assert 0 < heir.gain < gate.gain
+    assert spend(heir, purse, 3, -0.5, 1.0)[0] == 3 and heir.is_open

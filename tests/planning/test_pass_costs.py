@@ -85,3 +85,48 @@ def test_another_number_of_texts_inherits_the_corrections() -> None:
     heir.observe(1, 12.0)
     assert heir.of(1) == pytest.approx(12.0)
     assert relative(heir, 4) > 2.5
+
+
+def test_what_was_known_for_long_can_change() -> None:
+    """Width 6 comes to cost three times as much while plain decoding is seldom seen."""
+    costs = PassCosts()
+    for _ in range(1000):
+        costs.observe(1, 10.0)
+        costs.observe(6, 11.0)
+    for _ in range(64):
+        costs.observe(6, 35.0)
+    doubted = [costs.doubts_plain]
+    costs.observe(1, 10.0)
+    doubted.append(costs.doubts_plain)
+    for _ in range(2):
+        for _ in range(4):
+            costs.observe(6, 35.0)
+        costs.observe(1, 10.0)
+    assert relative(costs, 6) == pytest.approx(3.5, rel=0.15)
+    for _ in range(100):
+        costs.observe(1, 10.0)
+        costs.observe(6, 35.0)
+    assert relative(costs, 6) == pytest.approx(3.5, rel=0.05)
+    doubted.append(costs.doubts_plain)
+    assert doubted == [False, True, False]
+
+
+def test_a_small_change_outweighs_what_was_known() -> None:
+    costs = PassCosts()
+    for _ in range(1000):
+        costs.observe(1, 10.0)
+        costs.observe(6, 11.0)
+    for _ in range(128):
+        costs.observe(1, 10.0)
+        costs.observe(6, 12.1)
+    assert relative(costs, 6) == pytest.approx(1.21, rel=0.03)
+
+
+def test_one_slow_pass_of_plain_decoding_changes_little() -> None:
+    costs = PassCosts(curve_of(CLIFF))
+    for step in range(300):
+        costs.observe(1 if step % 64 == 0 else 8, CLIFF[1 if step % 64 == 0 else 8])
+    before = relative(costs, 8)
+    costs.observe(1, 10 * CLIFF[1])
+    assert costs.doubts_plain
+    assert relative(costs, 8) == pytest.approx(before, rel=0.12)

@@ -30,6 +30,7 @@ from paceline.drafters.settings import at_least
 from paceline.errors import ModelError, UsageError
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.planning.adaptive_tree import AdaptiveTree, unmeasured
+from paceline.planning.sizing import MOST_WHOLE
 from paceline.planning.tree_search import FittedTree
 from paceline.planning.tree_shape import lay_out
 from paceline.protocols import VIRTUAL_TOKENS, SizedBy, add_virtual_tokens
@@ -77,6 +78,7 @@ class Ppd:
         self._weights = _weights(found)
         self._first = add_virtual_tokens(host.target, found.embeddings.flatten(0, 1))
         self._tree = AdaptiveTree(table, host.curve, size, self._epts, width)
+        self._tree.fitting(MOST_WHOLE)  # takes long the first time: better here than in a round
         # Tokens by rank, likeliest first, for every distance that the last round can guess at.
         self._guesses: list[list[int]] = []
         # Guesses whose token is yet to come: how many tokens come before it, distance, tokens.

@@ -8,7 +8,7 @@ fail, they cost no more than that.
 
 from __future__ import annotations
 
-__all__ = ["SAVINGS", "TRIAL", "Gate"]
+__all__ = ["SAVINGS", "TRIAL", "Gate", "Purse"]
 
 SAVINGS = 0.01
 """The share of time that goes into the purse."""
@@ -19,44 +19,66 @@ _DOUBT = 4
 _PURSE = 4.0
 
 
+class Purse:
+    """What may be spent on finding out, in passes of plain decoding; one for all texts.
+
+    It holds a few passes, or as many as the dearest trial takes that somebody waits for.
+    """
+
+    def __init__(self) -> None:
+        self._passes = 0.0
+        self._room = _PURSE
+
+    def earn(self, passes: float) -> None:
+        """A pass took as long as so many of plain decoding."""
+        self._passes += max(0.0, min(SAVINGS * passes, self._room - self._passes))
+        self._room = _PURSE
+
+    def can_pay(self, passes: float) -> bool:
+        """Whether there is so much in it."""
+        return passes <= self._passes
+
+    def save_for(self, passes: float) -> None:
+        """There should be room for so much in the next pass."""
+        self._room = max(self._room, passes)
+
+    def pay(self, passes: float) -> None:
+        """Take it out. What cannot wait may leave a debt."""
+        self._passes -= passes
+
+
 class Gate:
-    """Of one drafter on one text. Times are in milliseconds.
+    """Of one drafter on one text.
 
     gain: what a round with the drafter has saved of late, in passes of plain decoding.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, purse: Purse) -> None:
         self.is_open = True
         self.gain = 0.0
-        self._purse = 0.0
+        self._purse = purse
         self._age = 0
 
     def heir(self) -> Gate:
-        """For the next text: open, with half of what was gained, and the purse."""
-        heir = Gate()
-        heir.gain, heir._purse = self.gain / 2, self._purse
-        heir._age = min(self._age, TRIAL // 2)
+        """For the next text: open where this one is, and sooner convinced of another opinion. What
+        has not gained goes on being tried, or resting: many short texts are as one long one."""
+        heir = Gate(self._purse)
+        heir.is_open = self.is_open
+        if self.gain < 0:
+            heir.gain, heir._age = self.gain, self._age
+        else:
+            heir.gain, heir._age = self.gain / 2, min(self._age, TRIAL // 2)
         return heir
 
-    def earn(self, milliseconds: float, plain: float) -> None:
-        """A round took so long. plain: the time of a round of plain decoding; a few of these fill
-        the purse."""
-        if self._purse < _PURSE * plain:
-            self._purse += SAVINGS * milliseconds
-
-    def can_pay(self, milliseconds: float) -> bool:
-        """Whether there is so much in the purse."""
-        return milliseconds <= self._purse
-
-    def pay(self, milliseconds: float) -> None:
-        """Take it out of the purse."""
-        self._purse -= milliseconds
-
     def asks(self, price: float) -> bool:
-        """Whether the drafter is asked this round. price: what that costs if nothing comes of it."""
-        if not self.is_open and self.can_pay(TRIAL * price):
-            self.pay(TRIAL * price)
-            self.is_open, self.gain, self._age = True, 0.0, 0
+        """Whether the drafter is asked this round. price: what that costs if nothing comes of it,
+        in passes of plain decoding."""
+        if not self.is_open:
+            if self._purse.can_pay(TRIAL * price):
+                self._purse.pay(TRIAL * price)
+                self.is_open, self.gain, self._age = True, 0.0, 0
+            else:
+                self._purse.save_for(TRIAL * price)
         return self.is_open
 
     def judge(self, saved: float) -> None:

@@ -3,8 +3,10 @@
 The logarithm of a pass's time is taken to be the sum of three things: the shape (from the curve), a
 level that all widths share and that drifts, as when the text grows longer or the machine is busy,
 and a correction of the one width. Level and corrections are followed as a Kalman filter would, each
-with a variance of its own: what is uncertain moves, what is well known stays. An outlier moves them
-no further than a few standard deviations.
+with a variance of its own: what is uncertain moves, what is well known stays. Corrections drift as
+well, slowly, and the more the longer their width was not seen. An outlier moves them no further
+than a few standard deviations. Where a width surprises three times in one direction, and the widths
+before it did not, it is no outlier: what was known of the width is given up.
 """
 
 from __future__ import annotations
@@ -26,6 +28,10 @@ _DRIFT = 0.02**2
 _FIRST = 0.3**2
 _CURVE_DOUBT, _GUESS_DOUBT = 0.1**2, 0.7**2
 _CLIP = 2.5
+_AGED = 64
+"""After so many passes of other widths, a width's correction is as uncertain as a single time; of a
+width that is seen all the time, so many new passes outweigh all earlier ones."""
+_NO_OUTLIER = 3
 _WARM_UP = 0.3
 """The first pass of a width may build what later ones use: one that is so much slower than expected
 (as a logarithm) does not count."""
@@ -37,6 +43,10 @@ class _Term:
 
     value: float
     variance: float
+    seen: int = 0
+    """The last pass of this width, counted over all widths."""
+    surprises: int = 0
+    """So many in a row, below 0 where it was faster."""
 
 
 class PassCosts:
@@ -55,6 +65,12 @@ class PassCosts:
         self._widths: dict[int, _Term] = {1: _Term(0.0, 0.0)}
         self._warmed: set[int] = set()
         self._measured = 0
+        self._last, self._calm = 0, True
+
+    @property
+    def doubts_plain(self) -> bool:
+        """Whether plain decoding was not what was expected when it was last seen."""
+        return self._widths[1].surprises != 0
 
     def heir(self, texts: int) -> PassCosts:
         """What is expected of passes over another number of texts, before the first of them."""
@@ -64,6 +80,7 @@ class PassCosts:
             for width, term in self._widths.items()
             if width > 1
         }
+        heir._widths[1] = _Term(self._widths[1].value, 0.0)
         return heir
 
     def upto(self, widest: int) -> NDArray[np.float64]:
@@ -94,14 +111,35 @@ class PassCosts:
             return
         if first and error > _WARM_UP:
             return
-        own = self._widths.setdefault(width, _Term(self._correction(width), self._doubt))
+        own = self._widths.setdefault(
+            width, _Term(self._correction(width), self._doubt, self._measured)
+        )
         level.variance += _DRIFT
+        own.variance += _NOISE * min(1.0, (self._measured - own.seen) / _AGED) ** 2
+        own.seen = self._measured
+        self._suspect(width, own, error, level.variance + own.variance + _NOISE)
         total = level.variance + own.variance + _NOISE
         step = max(-_CLIP, min(_CLIP, error / total**0.5)) * total**0.5 / total
         level.value += level.variance * step
         own.value += own.variance * step
         level.variance -= level.variance**2 / total
         own.variance -= own.variance**2 / total
+
+    def _suspect(self, width: int, own: _Term, error: float, variance: float) -> None:
+        """Count surprises of a width; the third one in a row gives up what was known of it. When
+        all widths surprise it is the level's business."""
+        calm = abs(error) <= _CLIP * variance**0.5
+        sign = 1 if error > 0 else -1
+        if calm:
+            own.surprises = 0
+        elif own.surprises * sign > 0:
+            own.surprises += sign
+        else:
+            own.surprises = sign if self._calm and self._last != width else 0
+        if abs(own.surprises) >= _NO_OUTLIER:
+            own.variance += error**2
+            own.surprises = 0
+        self._last, self._calm = width, calm
 
     def _correction(self, width: int) -> float:
         known = sorted(self._widths)

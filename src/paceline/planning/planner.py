@@ -14,9 +14,9 @@ import numpy as np
 
 from paceline.planning.calibration import Calibration, Watch
 from paceline.planning.cost_curve import CostCurve
-from paceline.planning.gate import Gate
+from paceline.planning.gate import Gate, Purse
 from paceline.planning.pass_costs import PassCosts
-from paceline.planning.sizing import best_first, gains, rates
+from paceline.planning.sizing import MOST_WHOLE, best_first, gains, rates
 from paceline.protocols import Drafter, Propose, SizedBy
 from paceline.records import Round
 from paceline.tree import EMPTY, Tree
@@ -24,11 +24,12 @@ from paceline.tree import EMPTY, Tree
 __all__ = ["MOST_NODES", "TreePlanner"]
 
 MOST_NODES = 64
-"""Drafters are asked for so many nodes at most."""
+"""Drafters that are sized node by node are asked for so many nodes at most."""
 _MEMORY, _SESSION_MEMORY = 32.0, 400.0
 _INHERITED = 8.0
 _FIRST_LOOKS = 2
-_STALE = 64
+_STALE, _SOON, _LOOK = 64, 4, 2.0
+_FIRST_TIMES = 5
 _FORGOTTEN = 0.9
 
 
@@ -41,28 +42,44 @@ class _Text:
     gate: Gate
     watch: Watch = field(default_factory=Watch)
     asked: bool = False
+    fresh: bool = True
+    """The next round with the drafter is the first one, or the first of a trial: it may have
+    something to build, and what it takes is not what drafts take."""
     usual: float = 2.0
     """Rows of a pass with a tree that stays whole."""
     used: float = 6.0
     """Nodes of trees that were scored, the largest of late."""
 
+    @property
+    def rows(self) -> int:
+        """Of a pass in which the drafter is asked and nothing comes of it; a tree that is sized
+        node by node may still be cut to nothing."""
+        return round(self.usual) if self.sized_by == "whole" else 1
+
     def most(self, limit: int) -> int:
         """How many nodes to ask for: guesses that are cut off take time to make as well, so there
         are twice as many as were used of late."""
-        return limit if self.sized_by == "whole" else min(limit, 4 + round(2 * self.used))
+        return MOST_WHOLE if self.sized_by == "whole" else min(limit, 4 + round(2 * self.used))
 
 
 @dataclass
-class _Typical:
-    """A running average of times which one outlier can at most double."""
+class _RunningTime:
+    """The median of the first few times, then a running average in which an outlier counts as twice
+    the average at most."""
 
     value: float | None = None
+    _first: list[float] = field(default_factory=list)
 
     def add(self, value: float) -> None:
-        if self.value is None:
-            self.value = value
+        if self.value is None or len(self._first) < _FIRST_TIMES:
+            self._first.append(value)
+            self.value = sorted(self._first)[(len(self._first) - 1) // 2]
         else:
             self.value += (min(value, 2 * self.value + 1e-6) - self.value) / 16
+
+    def learn_anew(self) -> None:
+        """What comes next takes the place of what was known."""
+        self._first = []
 
 
 @dataclass
@@ -78,7 +95,7 @@ class TreePlanner:
     """Sizes the trees of one method on one target; see `paceline.protocols.Planner`.
 
     curve: what passes cost by measurement, where there is one; passes that are played correct it.
-    most_nodes: of a tree.
+    most_nodes: of a tree that is sized node by node.
 
     Costs are kept for good, and acceptance as an expectation that the next texts soon correct.
     With the same rounds, times included, it plans the same.
@@ -90,14 +107,18 @@ class TreePlanner:
     _all: Calibration = field(default_factory=lambda: Calibration(_SESSION_MEMORY))
     _passes: dict[int, _Passes] = field(default_factory=dict)
     _plain_passes: int = 0
-    _drafting: _Typical = field(default_factory=_Typical)
-    _resting: _Typical = field(default_factory=_Typical)
+    _purse: Purse = field(default_factory=Purse)
+    _before: _Text | None = None
+    _drafting: _RunningTime = field(default_factory=_RunningTime)
+    _resting: _RunningTime = field(default_factory=_RunningTime)
 
     def start(self, drafters: Sequence[Drafter]) -> None:
         """Texts begin; see `Planner.start`."""
-        before = self._texts[-1].gate if self._texts else Gate()
+        self._before = self._texts[-1] if self._texts else self._before
+        gate = Gate(self._purse) if self._before is None else self._before.gate
+        usual = _Text.usual if self._before is None else self._before.usual
         self._texts = [
-            _Text(drafter.sized_by, self._all.heir(_MEMORY, _INHERITED), before.heir())
+            _Text(drafter.sized_by, self._all.heir(_MEMORY, _INHERITED), gate.heir(), usual=usual)
             for drafter in drafters
         ]
 
@@ -106,11 +127,17 @@ class TreePlanner:
         passes, texts = self._of(len(proposals)), [self._texts[index] for index in proposals]
         for text in texts:
             text.asked = False
-        if self._looks_at_plain(passes, texts):
+        if self._looks_at_plain(passes):
             return [EMPTY] * len(texts)
-        trees = []
+        trees: list[Tree] = []
+        wide = max((text.rows for text in texts if text.gate.is_open), default=1)
         for text, propose in zip(texts, proposals.values()):
-            text.asked = text.gate.asks(self._price(text, passes.costs, len(texts)))
+            rested = not text.gate.is_open
+            text.asked = text.gate.asks(self._price(text, passes.costs, wide))
+            if rested and text.asked:
+                text.fresh = True
+                self._drafting.learn_anew()
+                wide = max(wide, text.rows)
             trees.append(propose(text.most(self.most_nodes)) if text.asked else EMPTY)
             text.watch.expect(trees[-1])
         sized = self._sized(passes.costs, texts, trees)
@@ -127,15 +154,17 @@ class TreePlanner:
             self._plain_passes += width == 1
         passes.since_plain = 0 if width == 1 else passes.since_plain + 1
         self._time_drafting(rounds)
+        self._purse.earn(passes.costs.of(width) / passes.costs.of(1))
         plain, spent = passes.costs.of(1) / count, passes.costs.of(width) / count
         for round in rounds:
             text = self._texts[round.index]
             for seen in text.watch.hear(round.path.tokens):
                 text.calibration.add(seen)
                 self._all.add(seen)
-            text.gate.earn(spent, plain)
             if text.asked:
-                text.usual += (1 + len(round.tree) - text.usual) / 4
+                more = 1 + len(round.tree) - text.usual
+                # The last trees of a text are clipped and say little about the next text's.
+                text.usual += more / (2 if more > 0 else 16)
                 saved = len(round.path.tokens) * plain - spent - self._draft_price
                 text.gate.judge(saved / plain)
 
@@ -156,27 +185,34 @@ class TreePlanner:
         return self._passes[texts]
 
     def _time_drafting(self, rounds: Sequence[Round]) -> None:
-        asked = {self._texts[round.index].asked for round in rounds}
-        if len(asked) == 1:
+        texts = [self._texts[round.index] for round in rounds]
+        asked = {text.asked for text in texts}
+        usual = not any(text.asked and text.fresh for text in texts)
+        if len(asked) == 1 and usual and not any(round.prefill for round in rounds):
             times = self._drafting if asked.pop() else self._resting
             times.add(1e3 * sum(round.seconds.draft for round in rounds) / len(rounds))
+        for text in texts:
+            text.fresh = text.fresh and not text.asked
 
-    def _price(self, text: _Text, costs: PassCosts, texts: int) -> float:
-        """What asking costs a text where nothing comes of it."""
-        if text.sized_by == "nodes":
-            return self._draft_price  # the tree may still be cut to nothing
-        extra = costs.of(round(text.usual)) - costs.of(1)
-        return self._draft_price + max(0.0, extra) / texts
+    def _price(self, text: _Text, costs: PassCosts, wide: int) -> float:
+        """What asking costs where nothing comes of it, in passes of plain decoding.
 
-    def _looks_at_plain(self, passes: _Passes, texts: Sequence[_Text]) -> bool:
+        wide: rows of the pass as it is without this text. In a batch the pass is as wide as its
+        widest tree, so the first one pays for all.
+        """
+        extra = costs.of(max(wide, text.rows)) - costs.of(wide)
+        return (self._draft_price + max(0.0, extra)) / costs.of(1)
+
+    def _looks_at_plain(self, passes: _Passes) -> bool:
         """Whether this pass is one of plain decoding only to learn what that costs."""
         if self.curve is None and self._plain_passes < _FIRST_LOOKS:
             return True
-        price = 2 * passes.costs.of(1) / len(texts)
-        if passes.since_plain < _STALE or not all(text.gate.can_pay(price) for text in texts):
+        if passes.costs.doubts_plain:  # an outlier, or all gains are counted against a wrong time
+            if passes.since_plain < _SOON:
+                return False
+        elif passes.since_plain < _STALE or not self._purse.can_pay(_LOOK):
             return False
-        for text in texts:
-            text.gate.pay(price)
+        self._purse.pay(_LOOK)
         return True
 
     def _sized(self, costs: PassCosts, texts: Sequence[_Text], trees: Sequence[Tree]) -> list[Tree]:

@@ -9,7 +9,11 @@ from numpy.typing import NDArray
 
 from paceline.planning.cost_curve import CostCurve
 
-__all__ = ["best_chain", "best_first", "gains", "rates"]
+__all__ = ["MOST_WHOLE", "best_chain", "best_first", "gains", "rates"]
+
+MOST_WHOLE = 1024
+"""Drafters whose trees stay whole are asked for so many nodes at most: they know themselves how
+many are worth it, or were told."""
 
 Vector = NDArray[np.float64]
 
