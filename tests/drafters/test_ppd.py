@@ -17,7 +17,9 @@ from tests.prompt_parts import TOY, falling, host_on, random_parts, saved_parts,
 
 from paceline.drafters import Host, Ppd, check_method, make_drafter, needs_host, parts
 from paceline.errors import ModelError, UsageError
+from paceline.planning import adaptive_tree
 from paceline.planning.acceptance import AcceptanceTable
+from paceline.planning.sizing import MOST_WHOLE
 from paceline.planning.tree_search import build_tree
 from paceline.records import Path as Accepted
 from paceline.records import Round, Stats
@@ -212,6 +214,17 @@ def test_weights_are_the_chances_of_guesses() -> None:
     expected = build_tree(falling(2), 12).states[2].candidates.expected
     assert sum(tree.weights or ()) == pytest.approx(expected)
     assert drafter.propose(64) == tree  # asking changes nothing
+
+
+def test_its_tree_is_there_before_the_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter = Ppd(host_on(ToyTarget()), str(saved_parts(2, 1, vocab=32)), 105)
+    drafter.start([1])
+
+    def searched(*args: object, **settings: object) -> None:
+        raise AssertionError("a tree was searched for in a round")
+
+    monkeypatch.setattr(adaptive_tree, "build_tree", searched)
+    assert len(drafter.propose(MOST_WHOLE)) > 0
 
 
 def test_prompt_tokens_do_not_count_as_guesses() -> None:
