@@ -69,12 +69,13 @@ def _basis(model: str, run: dict[str, Any], summary: Summary) -> str:
     return (
         f"{model}: {overall.texts} texts of {len(summary.groups)} tasks, float32, "
         f"{machine['processor']}, {machine['threads']} threads, at most "
-        f"{options['max_new_tokens']} new tokens, greedy, each {_times(run['repeats'])}, in turns; "
+        f"{options['max_new_tokens']} new tokens, greedy, each {times(run['repeats'])}, in turns; "
         f"{overall.looping} texts loop."
     )
 
 
-def _times(repeats: int) -> str:
+def times(repeats: int) -> str:
+    """How often something was run, in words."""
     return "once" if repeats == 1 else f"{repeats} times"
 
 

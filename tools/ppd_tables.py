@@ -7,10 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bench_tables import markdown
-
-from paceline.bench.metrics import summarise
-from paceline.bench.results import read_results
+from bench_tables import LARGE, PLANNED, SMALL, found, markdown, times
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks/results/ppd"
@@ -63,8 +60,10 @@ THESIS: dict[str, dict[str, tuple[float, float, float, float]]] = {
 @cache
 def ablations() -> dict[str, Any]:
     """The result file of benchmarks/ppd_ablations.py."""
-    found: dict[str, Any] = json.loads((RESULTS / "ablations-smollm2-135m.json").read_text("utf-8"))
-    return found
+    report: dict[str, Any] = json.loads(
+        (RESULTS / "ablations-smollm2-135m.json").read_text("utf-8")
+    )
+    return report
 
 
 def ablation_table(table: str) -> str:
@@ -73,11 +72,11 @@ def ablation_table(table: str) -> str:
         ["ours", "@1 top-1", "@1 top-5", "@2 top-1", "@2 top-5", "trained numbers"],
         ["---", *["--:"] * 5],
     ]
-    for found in ablations()["variants"]:
-        if table in found["tables"]:
-            shares = (found[f"top{k}"][distance] for distance in (0, 1) for k in (1, 5))
+    for one in ablations()["variants"]:
+        if table in one["tables"]:
+            shares = (one[f"top{k}"][distance] for distance in (0, 1) for k in (1, 5))
             cells = [f"{share:.3f}" for share in shares]
-            rows.append([found["name"], *cells, f"{found['trained_numbers']:,}"])
+            rows.append([one["name"], *cells, f"{one['trained_numbers']:,}"])
     theirs = [
         ["the thesis, Vicuna-7B", "@1 top-1", "@1 top-5", "@2 top-1", "@2 top-5"],
         ["---", *["--:"] * 4],
@@ -97,15 +96,20 @@ def accuracy_table() -> str:
         if not (folder / "training.json").exists():
             continue
         record = json.loads((folder / "training.json").read_text("utf-8"))
-        found = record["evaluation"]
-        for distance in range(len(found["top1"])):
-            shares = [f"{found[f'top{k}'][distance]:.3f}" for k in (1, 5, 10)]
+        judged = record["evaluation"]
+        for distance in range(len(judged["top1"])):
+            shares = [f"{judged[f'top{k}'][distance]:.3f}" for k in (1, 5, 10)]
             rows.append([folder.name, str(distance + 1), *shares])
         size = (folder / "model.safetensors").stat().st_size
+        tuned = RESULTS / f"tune-{folder.name}.json"
+        share = ""
+        if tuned.exists():
+            weights = json.loads(tuned.read_text("utf-8"))["weight_bytes"]
+            share = f", {size / weights:.4%} of the weights that a pass reads"
         notes.append(
             f"{folder.name}: {record['steps']} steps on {record['texts']['learned']} answers in "
-            f"{record['seconds'] / 60:.0f} minutes, judged on {found['points']:,} places in "
-            f"{record['texts']['held_back']} answers that were held back; {size:,} bytes."
+            f"{record['seconds'] / 60:.0f} minutes, judged on {judged['points']:,} places in "
+            f"{record['texts']['held_back']} answers that were held back; {size:,} bytes{share}."
         )
     rows += [
         ["Vicuna-7B (thesis, table 6.5)", "1", "0.485", "0.779", ""],
@@ -114,11 +118,10 @@ def accuracy_table() -> str:
     return f"{markdown(rows)}\n\n{' '.join(notes)}"
 
 
-def speed_table(model: str) -> str:
-    """PPD on the tasks of its thesis, by the harness that measures every method."""
-    header, entries = read_results(RESULTS / f"run-{model}.jsonl")
-    summary = summarise(entries)
-    methods = [name for name in summary.overall.methods if name != "plain"]
+def speed_table() -> str:
+    """PPD on the tasks of its thesis beside ANPD, both planned, by the harness of every method."""
+    run, summary = found(PLANNED, SMALL)
+    methods = ("ppd", "anpd")
     rows = [
         ["task", "texts", *(f"`{name}`: {what}" for name in methods for what in _WHAT)],
         ["---", *["--:"] * (1 + len(_WHAT) * len(methods))],
@@ -126,15 +129,14 @@ def speed_table(model: str) -> str:
     for group in [*summary.groups, summary.overall]:
         row = [group.name, str(group.texts)]
         for name in methods:
-            found = group.methods[name]
-            behind = "-" if found.decode_speedup is None else f"{found.decode_speedup:.2f}x"
-            row += [f"{found.stats.mean_acceptance_length:.2f}", f"{found.speedup:.2f}x", behind]
+            one = group.methods[name]
+            behind = "-" if one.decode_speedup is None else f"{one.decode_speedup:.2f}x"
+            row += [f"{one.stats.mean_acceptance_length:.2f}", f"{one.speedup:.2f}x", behind]
         rows.append(row)
-    differ = sum(len(found.differences) for found in summary.overall.methods.values())
-    run = header["run"]
+    differ = sum(len(one.differences) for one in summary.overall.methods.values())
     note = (
-        f"{model}, float32, {run['machine']['processor']}, {run['machine']['threads']} threads, "
-        f"at most {run['options']['max_new_tokens']} new tokens, {run['repeats']} trials; "
+        f"{SMALL}, float32, {run['machine']['processor']}, {run['machine']['threads']} threads, "
+        f"at most {run['options']['max_new_tokens']} new tokens, each {times(run['repeats'])}; "
         f"{differ} texts differ from plain decoding's."
     )
     return f"{markdown(rows)}\n\n{note}"
@@ -143,14 +145,41 @@ def speed_table(model: str) -> str:
 _WHAT = ("tokens per pass", "speed-up", "behind the prompt")
 
 
+def short_table() -> str:
+    """The larger model on a few bundled prompts: a short run."""
+    report = json.loads((RESULTS / f"compare-{LARGE}.json").read_text("utf-8"))
+    rows = [
+        ["method", "tokens/s", "speed-up", "behind the prompt", "tokens per pass", "same text"],
+        ["---", *["--:"] * 5],
+    ]
+    for one in report["methods"]:
+        behind = "-" if one["decode_speedup"] is None else f"{one['decode_speedup']:.2f}x"
+        rows.append(
+            [
+                f"`{one['method']}`",
+                f"{one['tokens_per_second']:.2f}",
+                f"{one['speedup']:.2f}x",
+                behind,
+                f"{one['mean_acceptance_length']:.2f}",
+                "all" if one["identical"] else "no",
+            ]
+        )
+    note = (
+        f"{LARGE}, {len(report['prompts'])} bundled prompts, at most "
+        f"{report['options']['max_new_tokens']} new tokens, each {times(report['options']['repeats'])}"
+        ": a short run."
+    )
+    return f"{markdown(rows)}\n\n{note}"
+
+
 def trees_table(model: str) -> str:
     """Predicted and measured speed-up by width, from `paceline tune --method ppd --verify`."""
-    found = json.loads((RESULTS / f"tune-{model}.json").read_text("utf-8"))["trees"]
+    trees = json.loads((RESULTS / f"tune-{model}.json").read_text("utf-8"))["trees"]
     rows = [
         ["rows of a pass", "tokens per pass", "predicted", "tokens per pass, measured", "measured"],
         ["--:"] * 5,
     ]
-    for one in found["widths"]:
+    for one in trees["widths"]:
         measured = one["measured"]
         rows.append(
             [

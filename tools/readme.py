@@ -27,7 +27,7 @@ from bench_tables import (
     task_table,
     trace_table,
 )
-from ppd_tables import THESIS, ablation_table, accuracy_table, speed_table, trees_table
+from ppd_tables import THESIS, ablation_table, accuracy_table, short_table, speed_table, trees_table
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks/results"
@@ -142,10 +142,11 @@ def planning_table() -> str:
     columns = {
         **{f"anpd, {budget}": f"ANPD, {budget}" for budget in (1, 3, 5)},
         "anpd, as proposed": "whole",
-        "anpd, planned": "planned",
+        "anpd as in its paper, planned": "planned",
+        "anpd, planned": "planned, long",
         "anpd, planned without a curve": "no curve",
         "llma, as proposed": "LLMA, whole",
-        "llma, planned": "planned",
+        "llma, planned": "planned, long",
         "pld, as proposed": "lookup, whole",
         "pld, planned": "planned",
     }
@@ -200,7 +201,8 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     ROOT / "docs/paper-llma.md": {"llma": llma_table, "llma-ablation": lambda: ablation("llma")},
     ROOT / "docs/paper-ppd.md": {
         "accuracy": accuracy_table,
-        "speed-small": lambda: speed_table(SMALL),
+        "speed": speed_table,
+        "short": short_table,
         "trees": lambda: trees_table(SMALL),
         **{f"table-{table}": lambda table=table: ablation_table(table) for table in THESIS},
     },
