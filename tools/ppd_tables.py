@@ -145,9 +145,13 @@ def speed_table() -> str:
 _WHAT = ("tokens per pass", "speed-up", "behind the prompt")
 
 
-def short_table() -> str:
-    """The larger model on a few bundled prompts: a short run."""
-    report = json.loads((RESULTS / f"compare-{LARGE}.json").read_text("utf-8"))
+def short_tables() -> str:
+    """The larger model on a few bundled prompts, with a budget and planned: short runs."""
+    return f"With `--budget 64`:\n\n{_short('compare-fixed')}\n\nPlanned:\n\n{_short('compare')}"
+
+
+def _short(kind: str) -> str:
+    report = json.loads((RESULTS / f"{kind}-{LARGE}.json").read_text("utf-8"))
     rows = [
         ["method", "tokens/s", "speed-up", "behind the prompt", "tokens per pass", "same text"],
         ["---", *["--:"] * 5],

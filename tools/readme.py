@@ -27,7 +27,14 @@ from bench_tables import (
     task_table,
     trace_table,
 )
-from ppd_tables import THESIS, ablation_table, accuracy_table, short_table, speed_table, trees_table
+from ppd_tables import (
+    THESIS,
+    ablation_table,
+    accuracy_table,
+    short_tables,
+    speed_table,
+    trees_table,
+)
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks/results"
@@ -202,7 +209,7 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     ROOT / "docs/paper-ppd.md": {
         "accuracy": accuracy_table,
         "speed": speed_table,
-        "short": short_table,
+        "short": short_tables,
         "trees": lambda: trees_table(SMALL),
         **{f"table-{table}": lambda table=table: ablation_table(table) for table in THESIS},
     },

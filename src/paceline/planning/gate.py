@@ -16,6 +16,10 @@ TRIAL = 8
 """Rounds of a trial: drafters that begin anew need some before they gain anything."""
 _MEMORY = 32
 _DOUBT = 4
+# A few rounds tell little, since most gain nothing and some gain much; and who is sent away for it
+# may not be back for hundreds. So the very first trial goes on while little seems to be lost.
+_FIRST_TRIAL = 24
+_LENIENCE = 0.15
 _PURSE = 4.0
 
 
@@ -58,12 +62,14 @@ class Gate:
         self.gain = 0.0
         self._purse = purse
         self._age = 0
+        self._is_first = True
 
     def heir(self) -> Gate:
         """For the next text: open where this one is, and sooner convinced of another opinion. What
         has not gained goes on being tried, or resting: many short texts are as one long one."""
         heir = Gate(self._purse)
         heir.is_open = self.is_open
+        heir._is_first = self._is_first and self._age < _FIRST_TRIAL
         if self.gain < 0:
             heir.gain, heir._age = self.gain, self._age
         else:
@@ -77,6 +83,7 @@ class Gate:
             if self._purse.can_pay(TRIAL * price):
                 self._purse.pay(TRIAL * price)
                 self.is_open, self.gain, self._age = True, 0.0, 0
+                self._is_first = False
             else:
                 self._purse.save_for(TRIAL * price)
         return self.is_open
@@ -85,5 +92,6 @@ class Gate:
         """A round in which the drafter was asked saved so many passes of plain decoding."""
         self._age += 1
         self.gain += (saved - self.gain) / min(self._age + _DOUBT, _MEMORY)
-        if self._age >= TRIAL and self.gain < 0:
+        lenience = _LENIENCE if self._is_first and self._age < _FIRST_TRIAL else 0.0
+        if self._age >= TRIAL and self.gain < -lenience:
             self.is_open = False
