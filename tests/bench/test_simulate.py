@@ -126,7 +126,7 @@ def test_acceptance_is_that_of_a_simulation_without_a_model(method: str, limit: 
 
 
 def test_drafts_are_accepted_at_all() -> None:
-    session = toy_session()
+    session = toy_session(budget=DEFAULT_BUDGET)
     first = run(session, [recording("talk")], METHODS)
     gains = {
         method: found.stats for method, found in summarise(first.entries).overall.methods.items()

@@ -120,10 +120,10 @@ def test_the_next_session_plans_by_the_curve(command: Command, tiny: Path) -> No
 
 @pytest.mark.parametrize(
     ("sessions", "own", "expected"),
-    [(3, None, 3), (3, 0, 0), (3, 2, 2), (None, 2, 2), (None, None, MOST_NODES)],
+    [(3, None, 3), (3, 0, 0), (3, 2, 2), (None, 2, 2), (None, None, None)],
 )
 def test_a_request_without_a_budget_has_the_sessions_or_a_plan(
-    sessions: int | None, own: int | None, expected: int
+    sessions: int | None, own: int | None, expected: int | None
 ) -> None:
     """Whatever writes the text: one prompt, a batch, or a stream."""
     asked: list[int] = []
@@ -139,7 +139,10 @@ def test_a_request_without_a_budget_has_the_sessions_or_a_plan(
     session.generate("once", max_new_tokens=4)
     session.generate_batch(["once", "upon"], max_new_tokens=4)
     list(session.stream("once", max_new_tokens=4))
-    assert set(asked) == {expected}
+    if expected is None:  # as many as were of use lately, and some more
+        assert len(set(asked)) > 1 and 0 < min(asked) <= max(asked) <= MOST_NODES
+    else:
+        assert set(asked) == {expected}
 
 
 @pytest.mark.parametrize(
