@@ -48,7 +48,7 @@ def play(
     """Decode to the end; the rounds of each generation, checked for what must always hold."""
     rounds: list[list[Round]] = [[] for _ in generations]
     for round in decode(target, generations, budget):
-        assert len(round.tree) <= (budget if isinstance(budget, int) else DEFAULT_BUDGET)
+        assert not isinstance(budget, int) or len(round.tree) <= budget
         assert len(round.logits) == len(round.tree) + 1
         assert len(round.path.tokens) == len(round.path.nodes) + 1
         # Accepted nodes are a path from the root, and carry the tokens that were said.

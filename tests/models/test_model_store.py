@@ -452,7 +452,8 @@ def test_parallel_pulls_do_the_work_once(store: ModelStore, tmp_path: Path) -> N
         worker.join(timeout=60)
     assert [worker.exitcode for worker in workers] == [0, 0]
     assert log.read_text().count("download") == 1
-    assert sorted(map(sorted, stages))[0] == ["download", "verify"]
+    # A worker that comes when the other is done finds everything in its place.
+    assert sorted(map(sorted, stages))[0] in ([], ["download", "verify"])
     assert slow.path("tiny").is_dir()
     assert leftovers(slow) == []
 
