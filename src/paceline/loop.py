@@ -10,11 +10,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from time import perf_counter
+from typing import cast
 
 import torch
 
 from paceline.errors import UsageError
-from paceline.protocols import Drafter, Planner, Propose, Target, check_capabilities
+from paceline.protocols import (
+    HIDDEN_STATES,
+    Drafter,
+    Planner,
+    Propose,
+    SeesStates,
+    Target,
+    check_capabilities,
+    states_of,
+)
 from paceline.records import Path, Round, Seconds
 from paceline.sampling import GREEDY, Sampler
 from paceline.stopping import Stopping
@@ -62,6 +72,8 @@ def play_round(
 ) -> list[Round]:
     """Guess, check all guesses in one pass, keep what plain decoding would have said, learn."""
     times = [clock()]
+    for row, (_, generation) in enumerate(active):
+        generation.look(target, row)
     trees = planner.plan({index: generation.propose for index, generation in active})
     times.append(clock())
     scores = target.score(trees)
@@ -149,7 +161,14 @@ class Generation:
                     f"{target.max_context}: shorten the prompt"
                 )
             self.stopping.limit(room)
+        if HIDDEN_STATES in self.drafter.requires:
+            states_of(target).keep_states()
         self.drafter.start(self.context, self.references)
+
+    def look(self, target: Target, row: int) -> None:
+        """Show the hidden states of text `row` of the target to a drafter that wants them."""
+        if HIDDEN_STATES in self.drafter.requires:
+            cast(SeesStates, self.drafter).see(states_of(target).states(row))
 
     def propose(self, budget: int) -> Tree:
         """The drafter's tree, without guesses beyond the token limit: they could never be
