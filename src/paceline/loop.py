@@ -29,7 +29,7 @@ from paceline.records import Path, Round, Seconds
 from paceline.sampling import GREEDY, Sampler
 from paceline.stopping import Stopping
 from paceline.tree import Tree
-from paceline.typical import Typical, typical_walk
+from paceline.typical import Typical, check_typical, typical_walk
 from paceline.verify import walk
 
 __all__ = ["DEFAULT_BUDGET", "Clock", "FixedBudget", "Generation", "decode"]
@@ -117,7 +117,7 @@ class Generation:
     references: tokenised texts that the output may resemble, for drafters that copy.
     typical: accept what is likely enough; the text is then another one than plain decoding's.
 
-    Raises UsageError for an empty prompt.
+    Raises UsageError for an empty prompt, and for a sampler that typical acceptance cannot use.
     """
 
     prompt: Sequence[int]
@@ -132,6 +132,8 @@ class Generation:
     def __post_init__(self) -> None:
         if not self.prompt:
             raise UsageError("the prompt is empty: give at least one token to continue from")
+        if self.typical is not None:
+            check_typical(self.sampler)
         self.context = list(self.prompt)
 
     @property
