@@ -26,9 +26,6 @@ _UNKNOWN = 0.5
 _LEAST, _MOST = 0.001, 0.995
 _PRIOR = 4.0
 """So many guesses is a drafter's word worth, and that of wider kinds for narrower ones."""
-_TRUST = 0.75
-"""How much of what a drafter claims is believed before anything was seen: a text on which nothing
-comes true should cost little."""
 
 _Kind = tuple[int, int]
 
@@ -127,7 +124,7 @@ class Calibration:
 
     def _chances(self, tree: Tree) -> list[float]:
         # First what the drafter is to be believed in general, then in this kind of guess.
-        trust = (self._all.right + _TRUST * _PRIOR) / (self._all.claimed + _PRIOR)
+        trust = (self._all.right + _PRIOR) / (self._all.claimed + _PRIOR)
         chances = []
         for claim, depth in zip(_claims(tree), tree.depths):
             prior = min(_MOST, claim * trust)
