@@ -68,6 +68,11 @@ def toy_drafter(method: str) -> Drafter:
     """A drafter by its name; "ppd" with any number of prompt tokens and EPTs, and size: "ppd 3x1",
     "ppd 4x2:size=30". It works on every toy target with 16 tokens."""
     name, _, settings = method.partition(":")
+    if name in ("medusa", "chimera"):
+        from tests.head_parts import saved_chimera, saved_medusa
+
+        parts = f"parts={saved_medusa() if name == 'medusa' else saved_chimera()}"
+        return make_drafter(f"{name}:{parts},{settings}".rstrip(","), host_on(ToyTarget()))
     if not name.startswith("ppd"):
         return make_drafter(method)
     tokens, epts = (name.partition(" ")[2] or "3x1").split("x")

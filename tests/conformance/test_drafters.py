@@ -47,11 +47,16 @@ METHOD_VARIANTS = [
     "ppd 1x1",
     "ppd 4x2",
     "ppd 3x1:size=20",
+    "medusa:shape=table,ranks=3",
+    "chimera:beam=1",
+    "chimera:cache=2,ranks=3",
 ]
 HOSTILE = list(hostile_drafters([0]))
 ALL = [*METHOD_VARIANTS, *HOSTILE]
 # Those that must have had a long path accepted, or a test of what happens inside one is empty.
-COPYING = [name for name in METHOD_VARIANTS if not name.startswith(("plain", "ppd"))]
+COPYING = [
+    name for name in METHOD_VARIANTS if not name.startswith(("plain", "ppd", "medusa", "chimera"))
+]
 
 PROMPT = [3, 1, 4, 1, 5]
 LENGTH = 40

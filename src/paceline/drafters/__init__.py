@@ -12,8 +12,10 @@ from difflib import get_close_matches
 from typing import Any, Protocol, cast
 
 from paceline.drafters.anpd import Anpd
+from paceline.drafters.chimera import Chimera
 from paceline.drafters.host import Host
 from paceline.drafters.llma import Llma
+from paceline.drafters.medusa import Medusa
 from paceline.drafters.plain import Plain
 from paceline.drafters.pld import PromptLookup
 from paceline.drafters.ppd import Ppd
@@ -24,8 +26,10 @@ from paceline.protocols import Drafter
 __all__ = [
     "METHODS",
     "Anpd",
+    "Chimera",
     "Host",
     "Llma",
+    "Medusa",
     "Plain",
     "Ppd",
     "PromptLookup",
@@ -49,6 +53,8 @@ METHODS: dict[str, type[Drafter]] = {
     "llma": Llma,
     "pld": PromptLookup,
     "ppd": Ppd,
+    "medusa": Medusa,
+    "chimera": Chimera,
 }
 
 

@@ -15,6 +15,7 @@ from paceline.drafters.parts import check_parts, find_parts
 from paceline.drafters.settings import at_least
 from paceline.drafters.trained_heads import MedusaParts
 from paceline.planning.acceptance import AcceptanceTable
+from paceline.planning.adaptive_tree import unmeasured
 from paceline.planning.candidate_tree import likeliest
 from paceline.protocols import HIDDEN_STATES, SizedBy, states_of
 from paceline.records import Round
@@ -51,7 +52,8 @@ class Medusa:
         self.check(parts, ranks, shape)
         found = find_parts(MedusaParts, parts, host.fingerprint)
         self._heads = found.open(states_of(host.target))
-        self._table = None if shape == "confidence" else _measured(found)
+        heads = found.config.heads
+        self._table = None if shape == "confidence" else found.acceptance or unmeasured(heads)
         self._ranks = ranks
         self._length = 0
         self._state: torch.Tensor | None = None
@@ -76,7 +78,8 @@ class Medusa:
             return EMPTY
         guesses = self._heads.guess(self._state, self._ranks)
         table = self._table or AcceptanceTable(guesses.probabilities)
-        found = likeliest(table, table.distances, budget)
+        table = AcceptanceTable(tuple(row[: len(guesses.tokens[0])] for row in table.rows))
+        found = likeliest(table, len(guesses.tokens), budget)
         return Tree(
             tuple(guesses.tokens[len(path) - 1][path[-1]] for path in found.paths),
             found.parents,

@@ -233,6 +233,12 @@ class ChimeraParts(_Heads[ChimeraConfig]):
             shapes["blocks.bias"] = (config.layers, config.heads, hidden)
         return shapes
 
+    def common_ngrams(self, count: int) -> torch.Tensor | None:
+        """[n, order] int64: the `count` most frequent n-grams of the training texts, fewer where
+        fewer are known; None where none are."""
+        found = self.tensors.get("common_ngrams")
+        return None if found is None else found[:count].long()
+
     def check_usable(self) -> None:
         """Raises ModelError for extensions that cannot be decoded with."""
         if self.config.bottom != "ngram":

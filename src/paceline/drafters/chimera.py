@@ -1,0 +1,191 @@
+"""Chimera: a small draft model that sees the whole text (Zeng et al. 2024, arXiv 2402.15758).
+
+An n-gram encoder reads the tokens that the target has not read yet, a full context encoder looks
+from there at the target's own hidden states, and residual heads guess (see
+`paceline.drafters.chimera_model`). Every head is asked behind the guesses of the one before, so a
+tree grows level by level: of each level the `beam` likeliest nodes are gone on from.
+
+    text … a, root b       head 0 behind b: c (0.6), d (0.3), e (0.05)
+    beam 2                 head 1 behind c: f (0.5), …; behind d: f (0.2), …
+    tree: root ─┬─ c ─ f   the likeliest paths of all, as many as the budget allows
+                └─ d
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paceline.drafters.host import Host
+from paceline.drafters.parts import check_parts, find_parts
+from paceline.drafters.settings import at_least
+from paceline.drafters.trained_heads import ChimeraParts
+from paceline.protocols import HIDDEN_STATES, SizedBy, states_of
+from paceline.records import Round
+from paceline.tree import EMPTY, ROOT, Tree
+
+if TYPE_CHECKING:
+    import torch
+
+    from paceline.drafters.context_encoder import Draft
+    from paceline.drafters.ngram_cache import CacheCounts, Ngram
+
+__all__ = ["Chimera"]
+
+# Nodes that are less likely to be accepted are not gone on from: a level costs a pass of the drafter.
+_LEAST = 0.02
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A guess. path: the tokens from the first below the root to its own. parent: of the proposal's
+    nodes, or ROOT."""
+
+    path: tuple[int, ...]
+    reach: float
+    parent: int
+
+
+class Chimera:
+    """Drafter with a trained draft model on the target's states.
+
+    host: the model that it was trained for; it must show its hidden states.
+    parts: a folder made by `paceline train chimera`, a hub id, or "" for those that come with this
+    package.
+    ranks: how many guesses behind a node are looked at.
+    beam: nodes of each level that are gone on from; with 1 there is one chain with runners-up.
+    cache: n-grams whose states are kept in memory, 0 for none (section 4.1.1). dictionary: of how
+    many common n-grams states are made beforehand, as far as the parts name any. spill: a file for
+    states that leave memory; "" forgets them.
+
+    Raises UsageError for a setting out of range; ModelError where there are no such parts, or they
+    are damaged or belong to another model.
+    """
+
+    requires = frozenset({HIDDEN_STATES})
+    sized_by: SizedBy = "nodes"
+
+    def __init__(
+        self,
+        host: Host,
+        parts: str = "",
+        ranks: int = 10,
+        beam: int = 4,
+        cache: int = 8192,
+        dictionary: int = 0,
+        spill: str = "",
+    ) -> None:
+        from paceline.drafters.ngram_cache import NgramCache  # torch takes a while to import
+
+        self.check(parts, ranks, beam, cache, dictionary, spill)
+        found = find_parts(ChimeraParts, parts, host.fingerprint)
+        self._model = found.open(states_of(host.target))
+        self._order = found.config.order
+        beforehand = self._made_beforehand(found.common_ngrams(dictionary))
+        file = Path(spill) if spill else None
+        self._greens = NgramCache(self._model.green, cache, beforehand, file)
+        self._ranks = ranks
+        self._beam = beam
+        self._text: list[int] = []
+        self._context = self._model.context()
+        self._mature: torch.Tensor | None = None
+
+    @staticmethod
+    def check(
+        parts: str = "",
+        ranks: int = 10,
+        beam: int = 4,
+        cache: int = 8192,
+        dictionary: int = 0,
+        spill: str = "",
+    ) -> None:
+        """Check settings as far as that is possible without a model; raises as the constructor."""
+        at_least(1, ranks=ranks)
+        at_least(1, beam=beam)
+        at_least(0, cache=cache)
+        at_least(0, dictionary=dictionary)
+        check_parts(ChimeraParts, parts)
+
+    @property
+    def lookups(self) -> CacheCounts:
+        """Where states of n-grams were found so far."""
+        return self._greens.counts
+
+    def start(self, context: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
+        """Begin with nothing read. References are not looked at."""
+        self._text = list(context)
+        self._context = self._model.context(len(context))
+        self._mature = None
+
+    def see(self, states: torch.Tensor) -> None:
+        """Take over what the target has read since the last round; see `SeesStates.see`."""
+        known, read = self._context.length, len(states)
+        if known < read:
+            ends = range(known, read)
+            greens = self._greens.states([self._ngram(self._text[: end + 1]) for end in ends])
+            self._context.extend(states[known:], greens)
+        self._mature = states[-1].clone() if read == len(self._text) - 1 and read else None
+
+    def propose(self, budget: int) -> Tree:
+        """The likeliest paths over all levels; empty until the target has read the prompt."""
+        if self._mature is None or budget < 1:
+            return EMPTY
+        nodes = self._grown(self._mature, budget)
+        best = sorted(range(len(nodes)), key=lambda node: (-nodes[node].reach, node))[:budget]
+        tree = Tree(
+            tuple(node.path[-1] for node in nodes),
+            tuple(node.parent for node in nodes),
+            tuple(node.reach for node in nodes),
+        )
+        return tree.keep(sorted(best))
+
+    def observe(self, round: Round) -> None:
+        """Go on with the text: the model itself learns nothing."""
+        self._text.extend(round.path.tokens)
+
+    def _grown(self, mature: torch.Tensor, budget: int) -> list[_Node]:
+        """Guesses of all levels, parents first."""
+        from paceline.drafters.context_encoder import Draft
+
+        draft, nodes = Draft(self._context), list[_Node]()
+        level = [_Node((), 1.0, ROOT)]
+        # Of the nodes of a level: their numbers among the guesses, and in the draft.
+        numbers, drafted, above = [ROOT], 0, [-1]
+        for depth in range(self._model.config.heads):
+            states = self._states(draft, level, above)
+            guesses = self._model.guess(depth, mature, states, self._ranks)
+            first = len(nodes)
+            for node, number, tokens, shares in zip(
+                level, numbers, guesses.tokens, guesses.probabilities, strict=True
+            ):
+                nodes += [
+                    _Node((*node.path, token), node.reach * share, number)
+                    for token, share in zip(tokens, shares)
+                ]
+            likeliest = sorted(range(first, len(nodes)), key=lambda n: (-nodes[n].reach, n))
+            at = {number: drafted + place for place, number in enumerate(numbers)}
+            drafted += len(level)
+            numbers = sorted(n for n in likeliest[: self._beam] if nodes[n].reach >= _LEAST)
+            if not numbers or budget <= depth + 1:
+                break
+            level = [nodes[number] for number in numbers]
+            above = [at[node.parent] for node in level]
+        return nodes
+
+    def _states(self, draft: Draft, level: Sequence[_Node], above: Sequence[int]) -> torch.Tensor:
+        """Draft states [n, hidden] of nodes of one level."""
+        ngrams = [self._ngram([*self._text[-self._order :], *node.path]) for node in level]
+        return draft.grow(self._greens.states(ngrams), above)
+
+    def _ngram(self, tokens: Sequence[int]) -> Ngram:
+        from paceline.drafters.chimera_model import last_ngram
+
+        return last_ngram(tokens, self._order)
+
+    def _made_beforehand(self, common: torch.Tensor | None) -> dict[Ngram, torch.Tensor]:
+        if common is None or not len(common):
+            return {}
+        states = self._model.green(common)
+        return {tuple(ids): state for ids, state in zip(common.tolist(), states)}

@@ -1,0 +1,134 @@
+"""Medusa and Chimera as they draft: what they propose is what their heads say of the whole text."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.head_parts import saved_chimera, saved_medusa
+from tests.helpers import naive_stream, play
+from tests.targets.test_hidden_states import own_states
+from tests.tiny_models import VOCAB, some_prompt, tiny_model
+
+from paceline.drafters import Chimera, Host, Medusa, make_drafter
+from paceline.errors import UsageError
+from paceline.loop import Generation
+from paceline.sampling import Sampler
+from paceline.stopping import Stopping
+from paceline.targets.causal_lm import CausalLMTarget
+from paceline.tree import ROOT, Tree
+
+HIDDEN, TINY = 32, "tiny"
+MEDUSA = {"hidden": HIDDEN, "vocab": VOCAB, "fingerprint": TINY}
+
+
+class Noted:
+    """A drafter whose texts and trees are kept."""
+
+    def __init__(self, drafter: Medusa | Chimera) -> None:
+        self._drafter = drafter
+        self.requires, self.sized_by = drafter.requires, drafter.sized_by
+        self.start, self.see = drafter.start, drafter.see
+        self.text: list[int] = []
+        self.seen: list[tuple[list[int], Tree]] = []
+        self.start = self._start
+
+    def _start(self, context, references=()):  # type: ignore[no-untyped-def]
+        self.text = list(context)
+        self._drafter.start(context, references)
+
+    def propose(self, budget: int) -> Tree:
+        tree = self._drafter.propose(budget)
+        self.seen.append((list(self.text), tree))
+        return tree
+
+    def observe(self, round):  # type: ignore[no-untyped-def]
+        self.text.extend(round.path.tokens)
+        self._drafter.observe(round)
+
+
+def host(target: CausalLMTarget) -> Host:
+    return Host(target, TINY)
+
+
+def first_children(tree: Tree) -> list[int]:
+    """Tokens from the root on, always the likeliest child."""
+    found, node = [], ROOT
+    while children := tree.children.get(node):
+        node = max(children.values(), key=lambda child: tree.weights[child])  # type: ignore[index]
+        found.append(tree.tokens[node])
+    return found
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_medusa_proposes_the_likeliest_paths_of_its_heads(name: str) -> None:
+    model = tiny_model(name)
+    target = CausalLMTarget(model, check=False)
+    noted = Noted(Medusa(host(target), str(saved_medusa(**MEDUSA)), ranks=3))
+    play(target, [Generation(some_prompt(9), noted, Stopping(16))], budget=12)
+    heads = noted._drafter._heads  # type: ignore[union-attr]
+    assert not len(noted.seen[0][1])  # nothing was read yet
+    for text, tree in noted.seen[1:-4]:
+        shares = heads(own_states(model, text[:-1])[-1:])[0].softmax(-1)
+        for node in range(len(tree)):
+            path = [tree.tokens[step] for step in tree.path_to(node)]
+            product = 1.0
+            for depth, token in enumerate(path):
+                assert token in shares[depth].topk(3).indices.tolist()
+                product *= float(shares[depth, token])
+            assert tree.weights is not None
+            assert tree.weights[node] == pytest.approx(product, rel=1e-3)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("cache", [0, 5, 1000])
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_chimera_proposes_what_its_model_says_of_the_whole_text(
+    name: str, cache: int, beam: int
+) -> None:
+    model = tiny_model(name)
+    target = CausalLMTarget(model, check=False)
+    drafter = Chimera(host(target), str(saved_chimera(**MEDUSA)), ranks=4, beam=beam, cache=cache)
+    noted = Noted(drafter)
+    play(target, [Generation(some_prompt(9), noted, Stopping(16))], budget=20)
+    chimera, compared = drafter._model, 0
+    for text, tree in noted.seen[1:-4]:
+        chain = first_children(tree)
+        # As in training: the whole text, the guesses behind it, and a point before the root.
+        whole = torch.tensor([[*text, *chain, 0, 0, 0]])
+        matures = own_states(model, whole[0].tolist())[None]
+        points = torch.tensor([[len(text) - 2]])
+        logits = chimera(whole, matures, points).logits[0, 0]
+        for depth, token in enumerate(chain):
+            assert int(logits[depth].argmax()) == token
+            compared += 1
+    assert compared > 10
+    assert (drafter.lookups.memory > 0) == (cache > 0)
+
+
+def test_typical_acceptance_and_batches_are_for_the_loop() -> None:
+    """Ragged batches on a tiny model, drawn with noise."""
+    model = tiny_model("llama", dtype=torch.float64)
+    target = CausalLMTarget(model, check=False)
+    sampler = Sampler(seed=5, temperature=0.8)
+    prompts = [some_prompt(length, seed=length) for length in (2, 11, 6)]
+    for method, folder in (
+        ("medusa", saved_medusa(**MEDUSA)),
+        ("chimera", saved_chimera(**MEDUSA)),
+    ):
+        generations = [
+            Generation(
+                prompt, make_drafter(method, host(target), parts=str(folder)), Stopping(12), sampler
+            )
+            for prompt in prompts
+        ]
+        play(target, generations, budget=9)
+        for generation, prompt in zip(generations, prompts):
+            expected = naive_stream(CausalLMTarget(model, check=False), prompt, 12, sampler)
+            assert generation.output == expected
+
+
+def test_bad_settings_are_named() -> None:
+    with pytest.raises(UsageError, match="beam must be a whole number >= 1"):
+        Chimera.check(beam=0)
+    with pytest.raises(UsageError, match="ranks must be a whole number >= 1"):
+        Medusa.check(ranks=0)
