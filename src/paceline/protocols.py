@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "SHADOW_TOKENS",
     "VIRTUAL_TOKENS",
     "Drafter",
     "Planner",
@@ -29,6 +30,9 @@ __all__ = [
 
 VIRTUAL_TOKENS = "virtual_tokens"
 """The capability of a target that is a `TakesVirtualTokens`."""
+
+SHADOW_TOKENS = "shadow_tokens"
+"""The capability of a target that reads trees as `Tree.as_read` has them, shadows as tokens."""
 
 SizedBy = Literal["nodes", "whole"]
 """How a planner may size a drafter's trees: node by node, or only whole against empty, because

@@ -15,7 +15,7 @@ import torch
 from transformers import PreTrainedModel
 
 from paceline.prefix import common_prefix
-from paceline.protocols import VIRTUAL_TOKENS
+from paceline.protocols import SHADOW_TOKENS, VIRTUAL_TOKENS
 from paceline.records import Path
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.layout import (
@@ -80,7 +80,7 @@ class CausalLMTarget:
         config = model.config.get_text_config()
         self.vocab_size: int = config.vocab_size
         self.max_context = longest_context(config)
-        self.capabilities = frozenset({VIRTUAL_TOKENS})
+        self.capabilities = frozenset({SHADOW_TOKENS, VIRTUAL_TOKENS})
         self._virtual = VirtualTokens(model.get_input_embeddings(), self.vocab_size)
         self._windows = attention_windows(config)
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
@@ -145,7 +145,7 @@ class CausalLMTarget:
     @torch.inference_mode()
     def score(self, trees: Sequence[Tree]) -> list[torch.Tensor]:
         """Logits [len(tree) + 1, vocab_size] per tree. See `Target.score`."""
-        self._virtual.check(max((max(tree.tokens) for tree in trees if tree.tokens), default=0))
+        self._virtual.check(max((max(tree.as_read) for tree in trees if tree.as_read), default=0))
         while max(map(len, self._pending)) > PREFILL_CHUNK:
             self._prefill(PREFILL_CHUNK)
         needed = [
