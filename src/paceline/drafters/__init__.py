@@ -13,7 +13,10 @@ from typing import Any, Protocol, cast
 
 from paceline.drafters.anpd import Anpd
 from paceline.drafters.host import Host
+from paceline.drafters.jacobi import Jacobi
 from paceline.drafters.llma import Llma
+from paceline.drafters.lookahead import Lookahead
+from paceline.drafters.phrases import PhrasePool
 from paceline.drafters.plain import Plain
 from paceline.drafters.pld import PromptLookup
 from paceline.drafters.ppd import Ppd
@@ -25,7 +28,10 @@ __all__ = [
     "METHODS",
     "Anpd",
     "Host",
+    "Jacobi",
     "Llma",
+    "Lookahead",
+    "PhrasePool",
     "Plain",
     "Ppd",
     "PromptLookup",
@@ -49,6 +55,8 @@ METHODS: dict[str, type[Drafter]] = {
     "llma": Llma,
     "pld": PromptLookup,
     "ppd": Ppd,
+    "lookahead": Lookahead,
+    "jacobi": Jacobi,
 }
 
 
