@@ -17,7 +17,7 @@ from paceline.targets.toy import ToyTarget
 from paceline.tree import Tree
 from tests.tiny import byte_tokenizer, toy_session
 
-METHODS = ["plain", "anpd", "anpd:branches=2", "llma", "pld"]
+METHODS = ["plain", "anpd", "anpd:branches=2", "llma", "pld", "lookahead", "jacobi"]
 
 
 class Oracle(Plain):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.tree import EMPTY, ROOT, Tree
+from paceline.tree import EMPTY, ROOT, SHADOWS, Tree
 from tests.helpers import token_path, token_paths, trees
 
 
@@ -190,3 +190,30 @@ def test_a_weight_that_is_no_number_is_refused() -> None:
     """NaN has no place in an order: `prune` would keep a node without its parent and fall over."""
     with pytest.raises(ValueError, match="nan"):
         Tree((1, 2), (-1, 0), (math.nan, 0.5))
+
+
+@given(st.lists(st.lists(st.integers(0, 2), max_size=4), max_size=6))
+def test_a_tree_of_paths_has_each_beginning_of_each_once(paths: list[list[int]]) -> None:
+    tree = Tree.of_paths(paths)
+    found = token_paths(tree)
+    beginnings = [tuple(path[:size]) for path in paths for size in range(1, len(path) + 1)]
+    assert found == list(dict.fromkeys(beginnings))
+
+
+@given(trees(), st.lists(st.integers(0, 4), max_size=4))
+def test_a_path_of_tokens_finds_the_node_that_a_walk_would_reach(
+    tree: Tree, path: list[int]
+) -> None:
+    node: int | None = ROOT
+    for token in path:
+        below = [each for each in range(len(tree)) if tree.parents[each] == node]
+        node = next((each for each in below if tree.tokens[each] == token), None)
+        if node is None:
+            break
+    assert tree.find(path) == node
+
+
+def test_shadows_are_read_as_the_tokens_they_are_the_shadows_of() -> None:
+    tree = Tree((7, SHADOWS + 7, SHADOWS, 49152), (-1, -1, 1, 0))
+    assert tree.as_read == (7, 7, 0, 49152)
+    assert tree.find((SHADOWS + 7, SHADOWS)) == 2 and tree.find((7, 0)) is None

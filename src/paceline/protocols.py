@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HIDDEN_STATES",
+    "SHADOW_TOKENS",
     "VIRTUAL_TOKENS",
     "Drafter",
     "Planner",
@@ -36,6 +37,9 @@ VIRTUAL_TOKENS = "virtual_tokens"
 
 HIDDEN_STATES = "hidden_states"
 """The capability of a target that is a `ShowsStates`; who requires it is a `SeesStates`."""
+
+SHADOW_TOKENS = "shadow_tokens"
+"""The capability of a target that reads trees as `Tree.as_read` has them, shadows as tokens."""
 
 SizedBy = Literal["nodes", "whole"]
 """How a planner may size a drafter's trees: node by node, or only whole against empty, because

@@ -9,21 +9,25 @@ real guess. A chain is a tree whose parents are -1, 0, 1, …; the empty tree is
 
 Nodes may carry *virtual* ids at or beyond the vocabulary size (trained prompt tokens, look-ahead
 windows): the target scores them and a drafter reads their rows, and since no draw can ever equal
-them they cannot be accepted.
+them they cannot be accepted. A *shadow* is the virtual id of a real token: the target reads that
+token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["EMPTY", "ROOT", "Tree"]
+__all__ = ["EMPTY", "ROOT", "SHADOWS", "Tree"]
 
 ROOT = -1
+
+SHADOWS = 1 << 40
+"""SHADOWS + t is the shadow of token t. No vocabulary, nor what is added to it, is as large."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +64,27 @@ class Tree:
         """One guess after the other: parents -1, 0, 1, …"""
         return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)))
 
+    @classmethod
+    def of_paths(cls, paths: Iterable[Sequence[int]]) -> Tree:
+        """Paths of tokens from the root, united as far as they begin alike; a node's number is how
+        many others the paths reach before it.
+
+            (7, 4), (7, 5), (9,)  ->  tokens 7, 4, 5, 9, parents ROOT, 0, 0, ROOT
+        """
+        nodes: dict[tuple[int, int], int] = {}
+        for path in paths:
+            node = ROOT
+            for token in path:
+                node = nodes.setdefault((node, token), len(nodes))
+        return cls(tuple(token for _, token in nodes), tuple(parent for parent, _ in nodes))
+
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @cached_property
+    def as_read(self) -> tuple[int, ...]:
+        """The id that a target reads at each node: of a shadow, its token."""
+        return tuple(token - SHADOWS if token >= SHADOWS else token for token in self.tokens)
 
     @cached_property
     def depths(self) -> tuple[int, ...]:
@@ -98,6 +121,13 @@ class Tree:
             path.append(node)
             node = self.parents[node]
         return tuple(reversed(path))
+
+    def find(self, path: Sequence[int]) -> int | None:
+        """The node that a path of tokens leads to; ROOT for (), None where there is none."""
+        node: int | None = ROOT
+        for token in path:
+            node = self.children.get(node, {}).get(token) if node is not None else None
+        return node
 
     def graft(self, other: Tree, at: int = ROOT) -> Tree:
         """Hang `other` below node `at`; its nodes come after the present ones.

@@ -50,12 +50,20 @@ METHOD_VARIANTS = [
     "medusa:shape=table,ranks=3",
     "chimera:beam=1",
     "chimera:cache=2,ranks=3",
+    "lookahead:window=1,level=2,guesses=1",
+    "lookahead:window=3,level=7,guesses=2,history=true",
+    "lookahead:accept_window=true",
+    "lookahead:level=8,pool_from_prompt=true",
+    "jacobi:length=3",
 ]
 HOSTILE = list(hostile_drafters([0]))
 ALL = [*METHOD_VARIANTS, *HOSTILE]
 # Those that must have had a long path accepted, or a test of what happens inside one is empty.
 COPYING = [
-    name for name in METHOD_VARIANTS if not name.startswith(("plain", "ppd", "medusa", "chimera"))
+    name
+    for name in METHOD_VARIANTS
+    if not name.startswith(("plain", "ppd", "medusa", "chimera", "lookahead", "jacobi"))
+    or "pool_from_prompt" in name
 ]
 
 PROMPT = [3, 1, 4, 1, 5]

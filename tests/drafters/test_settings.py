@@ -80,14 +80,11 @@ def test_keywords_and_notation_say_the_same_and_keywords_win() -> None:
         assert (drafter.max_order, drafter.persist) == (4, True)
 
 
+KNOWN = f"use one of {', '.join(METHODS)}"
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("", {}, "unknown method '': use one of plain, anpd, llma, pld, ppd"),
-    (
-        "adnp",
-        {},
-        "unknown method 'adnp' (did you mean anpd?): use one of plain, anpd, llma, pld, ppd",
-    ),
-    ("medusa9", {}, "unknown method 'medusa9': use one of plain, anpd, llma, pld, ppd"),
+    ("", {}, f"unknown method '': {KNOWN}"),
+    ("adnp", {}, f"unknown method 'adnp' (did you mean anpd?): {KNOWN}"),
+    ("medusa9", {}, f"unknown method 'medusa9': {KNOWN}"),
     ("anpd:m=5", {}, "method anpd has no setting 'm'; it has: n, k, branches, persist, levels"),
     (
         "anpd:branch=2",
@@ -107,6 +104,16 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("anpd:n=1", {}, "n must be a whole number >= 2, got 1"),
     ("anpd:k=0", {}, "k must be a whole number >= 1, got 0"),
     ("anpd:branches=-2", {}, "branches must be a whole number >= 1, got -2"),
+    ("lookahead:window=0", {}, "window must be a whole number >= 1, got 0"),
+    ("lookahead:level=1", {}, "level must be a whole number >= 2, got 1"),
+    ("lookahead:guesses=0", {}, "guesses must be a whole number >= 1, got 0"),
+    (
+        "lookahead:pool=mine",
+        {},
+        "method lookahead has no setting 'pool'; it has: window, level, guesses, "
+        "pool_from_prompt, accept_window, history, seed",
+    ),
+    ("jacobi:length=0", {}, "length must be a whole number >= 1, got 0"),
     ("llma:n=0", {}, "n must be a whole number >= 1, got 0"),
     ("llma:k=0", {}, "k must be a whole number >= 1, got 0"),
     ("pld:n=0", {}, "n must be a whole number >= 1, got 0"),

@@ -14,8 +14,11 @@ from typing import Any, Protocol, cast
 from paceline.drafters.anpd import Anpd
 from paceline.drafters.chimera import Chimera
 from paceline.drafters.host import Host
+from paceline.drafters.jacobi import Jacobi
 from paceline.drafters.llma import Llma
 from paceline.drafters.medusa import Medusa
+from paceline.drafters.lookahead import Lookahead
+from paceline.drafters.phrases import PhrasePool
 from paceline.drafters.plain import Plain
 from paceline.drafters.pld import PromptLookup
 from paceline.drafters.ppd import Ppd
@@ -28,8 +31,11 @@ __all__ = [
     "Anpd",
     "Chimera",
     "Host",
+    "Jacobi",
     "Llma",
     "Medusa",
+    "Lookahead",
+    "PhrasePool",
     "Plain",
     "Ppd",
     "PromptLookup",
@@ -55,6 +61,8 @@ METHODS: dict[str, type[Drafter]] = {
     "ppd": Ppd,
     "medusa": Medusa,
     "chimera": Chimera,
+    "lookahead": Lookahead,
+    "jacobi": Jacobi,
 }
 
 

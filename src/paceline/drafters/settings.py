@@ -57,9 +57,12 @@ def read_settings(
 ) -> dict[str, Any]:
     """Arguments for the class `kind`, strings among them read as its constructor's types.
 
+    Its settings are the constructor's arguments but for `HOST` and those that can only be given by
+    name: the latter are for who constructs it in Python.
+
     Raises UsageError for a setting that `kind` does not have or a value it cannot read.
     """
-    parameters = [each for each in inspect.signature(kind).parameters if each != HOST]
+    parameters = _settings(kind)
     hints = get_type_hints(kind.__init__)
     values = {}
     for key, value in settings.items():
@@ -70,6 +73,14 @@ def read_settings(
             raise UsageError(f"method {name} has no setting {key!r}{hint}; it has: {known}")
         values[key] = _read(value, hints[key], f"{name}:{key}")
     return values
+
+
+def _settings(kind: Callable[..., object]) -> list[str]:
+    return [
+        name
+        for name, parameter in inspect.signature(kind).parameters.items()
+        if name != HOST and parameter.kind is not inspect.Parameter.KEYWORD_ONLY
+    ]
 
 
 def _read(value: Any, wanted: Any, where: str) -> Any:

@@ -15,7 +15,7 @@ import torch
 from transformers import PreTrainedModel
 
 from paceline.prefix import common_prefix
-from paceline.protocols import HIDDEN_STATES, VIRTUAL_TOKENS
+from paceline.protocols import HIDDEN_STATES, SHADOW_TOKENS, VIRTUAL_TOKENS
 from paceline.records import Path
 from paceline.targets.hidden_states import call_with_states, output_head
 from paceline.targets.kv_cache import TreeCache
@@ -81,7 +81,7 @@ class CausalLMTarget:
         config = model.config.get_text_config()
         self.vocab_size: int = config.vocab_size
         self.max_context = longest_context(config)
-        self.capabilities = frozenset({VIRTUAL_TOKENS, HIDDEN_STATES})
+        self.capabilities = frozenset({HIDDEN_STATES, SHADOW_TOKENS, VIRTUAL_TOKENS})
         self._virtual = VirtualTokens(model.get_input_embeddings(), self.vocab_size)
         self._hidden_size = 0  # of the states that are kept
         self._windows = attention_windows(config)
@@ -167,7 +167,7 @@ class CausalLMTarget:
     @torch.inference_mode()
     def score(self, trees: Sequence[Tree]) -> list[torch.Tensor]:
         """Logits [len(tree) + 1, vocab_size] per tree. See `Target.score`."""
-        self._virtual.check(max((max(tree.tokens) for tree in trees if tree.tokens), default=0))
+        self._virtual.check(max((max(tree.as_read) for tree in trees if tree.as_read), default=0))
         while max(map(len, self._pending)) > PREFILL_CHUNK:
             self._prefill(PREFILL_CHUNK)
         needed = [

@@ -76,16 +76,17 @@ class PassLayout:
     @cached_property
     def _rows(self) -> list[list[int]]:
         return [
-            [*pending, *tree.tokens] for pending, tree in zip(self.pending, self.trees, strict=True)
+            [*pending, *tree.as_read]
+            for pending, tree in zip(self.pending, self.trees, strict=True)
         ]
 
     @property
     def largest_token(self) -> int:
-        """The largest id in the pass."""
+        """The largest id that the pass reads."""
         return max(max(row, default=0) for row in self._rows)
 
     def tokens(self) -> NDArray[np.int64]:
-        """[batch, width] token ids; 0 where padded."""
+        """[batch, width] ids to read; 0 where padded."""
         tokens = np.zeros((len(self.trees), self.width), dtype=np.int64)
         for row, ids in zip(tokens, self._rows, strict=True):
             row[: len(ids)] = ids

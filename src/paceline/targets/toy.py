@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from paceline.protocols import HIDDEN_STATES, VIRTUAL_TOKENS
+from paceline.protocols import HIDDEN_STATES, SHADOW_TOKENS, VIRTUAL_TOKENS
 from paceline.records import Path
 from paceline.tree import EMPTY, Tree
 
@@ -28,7 +28,7 @@ class ToyTarget:
     max_context: most tokens of a text, prompt included; None for no limit.
     """
 
-    capabilities = frozenset({VIRTUAL_TOKENS, HIDDEN_STATES})
+    capabilities = frozenset({HIDDEN_STATES, SHADOW_TOKENS, VIRTUAL_TOKENS})
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class ToyTarget:
 
     def _score_one(self, context: Sequence[int], tree: Tree) -> torch.Tensor:
         texts = [
-            [*context, *(tree.tokens[step] for step in tree.path_to(node))]
+            [*context, *(tree.as_read[step] for step in tree.path_to(node))]
             for node in range(-1, len(tree))
         ]
         return torch.stack([self._row(tuple(text[-self._order :])) for text in texts])

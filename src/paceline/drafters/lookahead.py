@@ -1,0 +1,199 @@
+"""Lookahead decoding (Fu, Bailis, Stoica and Zhang 2024, "Break the Sequential Dependency of LLM
+Inference Using Lookahead Decoding", arXiv 2402.02057, section 3).
+
+Beside the text the model works on a window: `window` columns of tokens that are to come, each
+column with the last `level` - 1 levels of its Jacobi iteration. A pass makes every column one level
+longer; column by column, key and all levels behind it are then an n-gram of `level` tokens that
+goes into a pool, and the oldest level is left behind. Phrases of the pool that begin where the text
+ends are the guesses.
+
+    window=3, level=4: level 0 is b p q, root b first, and two levels more stand behind each
+
+    root b ─┬─ x1 ─ x2            column 0: the row of x2 says x3, which makes (b, x1, x2, x3)
+            ├─ p ─┬─ y1 ─ y2      column 1: (p, y1, y2, y3)
+            │     └─ q ─ z1 ─ z2  column 2: (q, z1, z2, z3)
+            └─ … phrases that the pool has behind b
+
+    c comes next: level 0 is c y1 z1, and behind them stand x2 x3, y2 y3 and z2 z3
+
+So the window's mask, in which a column sees level 0 up to itself and its own earlier levels, is what
+any tree has, and every row of it is the model's own behind the tokens above it. Columns that begin
+alike share nodes, as phrases do.
+
+The window is there to make guesses, and in the paper its tokens are none themselves. So its nodes are
+shadows: the model reads their tokens, nothing accepts them, and no statistics count them. Real tokens
+would do no harm: where one of them is what the model says next it is as right as any other guess.
+`accept_window` has it so; then phrases and window share nodes as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+from paceline.drafters.phrases import PhrasePool
+from paceline.drafters.settings import at_least
+from paceline.prefix import common_prefix
+from paceline.protocols import SHADOW_TOKENS, SizedBy
+from paceline.records import Round
+from paceline.tree import EMPTY, SHADOWS, Tree
+
+__all__ = ["Lookahead", "Window"]
+
+
+class Lookahead:
+    """Guesses phrases that the target itself has made beside the text.
+
+    window: columns, >= 1 (the paper's W).
+    level: tokens of an n-gram, >= 2 (the paper's N).
+    guesses: phrases that a pass checks, >= 1, and that are kept behind each token (the paper's G).
+    pool_from_prompt: put the n-grams of the prompt and of the generated text into the pool, too.
+    accept_window: let tokens of the window be accepted, too, which the paper does not.
+    history: keep the pool when another text begins. A text that continues the last one keeps it,
+    and the window, anyway.
+    seed: of the tokens, drawn from the prompt, that the window begins with.
+    pool: where the phrases go and come from, for those who share it; it is then theirs to empty.
+
+    Where the budget is too small the guesses shrink first, to one phrase, and then the window.
+
+    Raises UsageError for a setting out of range.
+    """
+
+    sized_by: SizedBy = "whole"
+
+    def __init__(
+        self,
+        window: int = 7,
+        level: int = 5,
+        guesses: int = 7,
+        pool_from_prompt: bool = False,
+        accept_window: bool = False,
+        history: bool = False,
+        seed: int = 0,
+        *,
+        pool: PhrasePool | None = None,
+    ) -> None:
+        self.columns = at_least(1, window=window)
+        self.level = at_least(2, level=level)
+        self.guesses = at_least(1, guesses=guesses)
+        self.pool_from_prompt = pool_from_prompt
+        self.pool = PhrasePool(guesses) if pool is None else pool
+        self.requires = frozenset() if accept_window else frozenset({SHADOW_TOKENS})
+        self._mark = 0 if accept_window else SHADOWS
+        self._keeps_pool = history or pool is not None
+        self._seed = seed
+        self._text: list[int] = []
+        self._window = Window([])
+        self._shown = 0  # columns of the last proposal
+
+    def start(self, context: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
+        """Begin with a new window, unless `context` continues the last text. References are not
+        looked at."""
+        if common_prefix(self._text, context) < len(self._text):
+            if not self._keeps_pool:
+                self.pool.clear()
+            self._text, self._window, self._shown = [], Window([]), 0
+        if not self._window.columns:
+            draw = Random(self._seed).choice  # noqa: S311 - no secret
+            spare = self.level - 2
+            self._window = Window([[draw(context)] for _ in range(self.columns + spare)])
+        self.resume(context)
+
+    def resume(self, context: Sequence[int]) -> None:
+        """The text goes on as `context`, whose last tokens may be others than those observed; pool
+        and window stay."""
+        known = common_prefix(self._text, context)
+        self._text = self._text[:known]
+        self._learn(context[known:])
+
+    def propose(self, budget: int) -> Tree:
+        """Phrases behind the root, newest first, and as much of the window as fits."""
+        window = self._window_within(budget - (self.level - 1))
+        phrases = self.pool.newest(self._text[-1], self.guesses)
+        return Tree.of_paths(phrases).prune(budget - len(window)).graft(window).merge()
+
+    def observe(self, round: Round) -> None:
+        """Take the window's next level from the rows of the one before, as far as they were scored,
+        and its n-grams into the pool."""
+        ends = [round.tree.find(path) for path in self._window.paths(self._mark)[: self._shown]]
+        scored = [end for end in ends if end is not None]
+        if scored:
+            best = iter(round.logits[[node + 1 for node in scored]].argmax(dim=-1).tolist())
+            results = [None if end is None else next(best) for end in ends]
+            self._window.advance(results, self.level, self._text[-1], self.pool.add)
+        self._learn(round.path.tokens)
+
+    def _window_within(self, room: int) -> Tree:
+        """As many of the window's columns as `room` nodes hold; EMPTY where none would be left when
+        all levels are there."""
+        paths = self._window.paths(self._mark)
+        still_to_fill = self.level - 1 - self._window.levels
+        for count in range(len(paths), still_to_fill, -1):
+            tree = Tree.of_paths(paths[:count])
+            if len(tree) <= room:
+                self._shown = count
+                return tree
+        self._shown = 0
+        return EMPTY
+
+    def _learn(self, tokens: Sequence[int]) -> None:
+        """The text goes on with `tokens`."""
+        for token in tokens:
+            self._text.append(token)
+            if self.pool_from_prompt and len(self._text) >= self.level:
+                key, *phrase = self._text[-self.level :]
+                self.pool.add(key, phrase)
+
+
+class Window:
+    """Columns of tokens that are to come, side by side at consecutive positions.
+
+    columns: each from level 0 on, all of them with as many levels. Level 0 of column 0 is the root,
+    whatever stands there.
+    """
+
+    def __init__(self, columns: Sequence[list[int]]) -> None:
+        self.columns = list(columns)
+
+    @property
+    def levels(self) -> int:
+        """Of every column."""
+        return len(self.columns[0])
+
+    def paths(self, mark: int = 0) -> list[list[int]]:
+        """Per column the tokens from the root to its last level, `mark` added to each."""
+        bottom = [column[0] for column in self.columns]
+        return [
+            [mark + token for token in (*bottom[1 : place + 1], *column[1:])]
+            for place, column in enumerate(self.columns)
+        ]
+
+    def advance(
+        self,
+        results: Sequence[int | None],
+        level: int,
+        root: int,
+        add: Callable[[int, Sequence[int]], None],
+    ) -> None:
+        """Take over what follows the last level of the first columns; None where that is unknown.
+
+        level: of the n-grams. root: the one that the window stood behind. add: hears of every
+        n-gram, as a key and the phrase behind it.
+
+        While levels are missing all columns get one more and stay where they are in the text: with
+        the next root in place of the first column's, that one falls out, and so do columns without
+        a result. Once all are there each column by itself leaves its level 0 behind, and one
+        without a result waits.
+        """
+        if self.levels < level - 1:
+            known = [result for result in results if result is not None]
+            if len(known) == len(results):
+                pairs = zip(self.columns[1:], known[1:])
+                self.columns = [[*column, result] for column, result in pairs]
+            return
+        self.columns[0][0] = root
+        for place, result in enumerate(results):
+            if result is not None:
+                key, *phrase = [*self.columns[place], result]
+                add(key, phrase)
+                self.columns[place] = phrase

@@ -1,0 +1,175 @@
+"""Phrases by the token that comes before them: the pool that Lookahead decoding fills and asks (Fu
+et al. 2024, arXiv 2402.02057, section 3) and that Ouroboros shares between its parts (Zhao et al.
+2024, arXiv 2402.13720).
+
+    add 7 -> (4, 9), add 7 -> (4, 2), add 7 -> (4, 9):  behind 7, newest first: (4, 9), (4, 2)
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from paceline.drafters.settings import at_least
+from paceline.errors import ModelError
+
+__all__ = ["MOST_PHRASES", "Phrase", "PhrasePool"]
+
+Phrase = tuple[int, ...]
+
+MOST_PHRASES = 1 << 16
+"""Of a pool whose owner does not say; some twenty megabytes where phrases have four tokens."""
+
+_KIND = "paceline phrases"
+_VERSION = 1
+
+
+class PhrasePool:
+    """Up to `per_key` phrases behind each token, the key.
+
+    per_key: >= 1. A phrase that is added again becomes the newest one; where there are too many
+    the oldest goes.
+    most: phrases of all keys together, >= 1. Where there are too many, those of the key go that was
+    neither added to nor asked for the longest time, oldest first.
+
+    Nothing in it depends on chance or on time: the same calls leave the same pool.
+
+    Raises UsageError for limits out of range.
+    """
+
+    def __init__(self, per_key: int, most: int = MOST_PHRASES) -> None:
+        self.per_key = at_least(1, per_key=per_key)
+        self.most = at_least(1, most=most)
+        # Least recently used key first; of each key, oldest phrase first.
+        self._phrases: OrderedDict[int, tuple[Phrase, ...]] = OrderedDict()
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Phrases of all keys together."""
+        return self._count
+
+    def __iter__(self) -> Iterator[tuple[int, tuple[Phrase, ...]]]:
+        """Keys, least recently used first, each with its phrases, oldest first."""
+        return iter(self._phrases.items())
+
+    def add(self, key: int, phrase: Sequence[int]) -> None:
+        """Keep `phrase`, at least one token, as the newest one behind `key`."""
+        added = tuple(phrase)
+        known = self._phrases.pop(key, ())
+        kept = (*(other for other in known if other != added), added)[-self.per_key :]
+        self._phrases[key] = kept
+        self._count += len(kept) - len(known)
+        while self._count > self.most:
+            self._drop()
+
+    def newest(self, key: int, count: int | None = None) -> tuple[Phrase, ...]:
+        """The last `count` phrases that were added behind `key`, newest first; None for all."""
+        if key not in self._phrases:
+            return ()
+        self._phrases.move_to_end(key)
+        return self._phrases[key][::-1][: None if count is None else max(0, count)]
+
+    def clear(self) -> None:
+        """Forget all phrases."""
+        self._phrases.clear()
+        self._count = 0
+
+    def save(self, path: Path, vocab_size: int, fingerprint: str = "") -> None:
+        """Write all phrases to one file, in place of an earlier one.
+
+        vocab_size, fingerprint: of the model whose tokens these are; `load` compares them.
+
+        The file is JSON lines: one that says what it is, and one per key.
+
+        Raises ModelError where it cannot be written.
+        """
+        head = {
+            "kind": _KIND,
+            "version": _VERSION,
+            "vocab_size": vocab_size,
+            "fingerprint": fingerprint,
+            "phrases": len(self),
+        }
+        lines = [json.dumps(head), *(json.dumps([key, *phrases]) for key, phrases in self)]
+        draft = path.with_name(f".{uuid4().hex}.tmp")
+        try:
+            draft.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            draft.replace(path)
+        except OSError as error:
+            raise ModelError(f"cannot write phrases to {path}: {error.strerror}") from error
+        finally:
+            with suppress(OSError):  # it is there only where something went wrong
+                draft.unlink()
+
+    def load(self, path: Path, vocab_size: int, fingerprint: str = "") -> None:
+        """Add all phrases of a file to those that are there, as far as the limits allow.
+
+        vocab_size, fingerprint: of the model that they are for; "" fits any model with as many
+        tokens.
+
+        Raises ModelError, naming the file, where it cannot be read, is damaged or something else,
+        or holds the tokens of another model. Nothing is added then.
+        """
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+            head = json.loads(lines[0]) if lines else None
+            if not isinstance(head, dict) or (head.get("kind"), head.get("version")) != (
+                _KIND,
+                _VERSION,
+            ):
+                raise ValueError("it is no file of phrases, or of another version")
+            _check_model(head, path, vocab_size, fingerprint)
+            found = [_entry(json.loads(line), vocab_size) for line in lines[1:]]
+            if sum(len(phrases) for _, phrases in found) != head.get("phrases"):
+                raise ValueError("it holds more or fewer phrases than it should")
+        except OSError as error:
+            raise ModelError(f"cannot read the phrases {path}: {error.strerror}") from error
+        except ValueError as error:
+            raise ModelError(
+                f"the phrases {path} are damaged ({error}): name another file"
+            ) from error
+        for key, phrases in found:
+            for phrase in phrases:
+                self.add(key, phrase)
+
+    def _drop(self) -> None:
+        """The oldest phrase of the least recently used key."""
+        key, phrases = next(iter(self._phrases.items()))
+        self._count -= 1
+        if len(phrases) > 1:
+            self._phrases[key] = phrases[1:]  # which leaves the key in its place
+        else:
+            del self._phrases[key]
+
+
+def _check_model(head: dict[str, Any], path: Path, vocab_size: int, fingerprint: str) -> None:
+    if head.get("vocab_size") != vocab_size:
+        raise ModelError(
+            f"the phrases {path} are those of a model with {head.get('vocab_size')} tokens, and "
+            f"this one has {vocab_size}: name another file"
+        )
+    theirs = head.get("fingerprint")
+    if theirs and fingerprint and theirs != fingerprint:
+        raise ModelError(f"the phrases {path} are those of another model: name another file")
+
+
+def _entry(content: Any, vocab_size: int) -> tuple[int, list[Phrase]]:
+    """A key with its phrases; raises ValueError where that is not what it is."""
+    if not isinstance(content, list) or len(content) < 2 or not _is_token(content[0], vocab_size):
+        raise ValueError("a line is no token with phrases")
+    key, *phrases = content
+    for phrase in phrases:
+        if not isinstance(phrase, list) or not phrase:
+            raise ValueError(f"behind {key} stands what is no phrase")
+        if not all(_is_token(token, vocab_size) for token in phrase):
+            raise ValueError(f"a phrase behind {key} holds what is no token")
+    return key, [tuple(phrase) for phrase in phrases]
+
+
+def _is_token(value: Any, vocab_size: int) -> bool:
+    return type(value) is int and 0 <= value < vocab_size
