@@ -14,9 +14,7 @@ from paceline.drafters.prompt_tokens import BaseModel, PromptConfig, PromptToken
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.protocols import Drafter, Target
 from paceline.targets.toy import ToyTarget
-
-TOY = "toy"
-"""Fingerprint of the models in memory."""
+from tests.draft_hosts import TOY, toy_host
 
 
 def falling(distances: int, ranks: int = 4) -> AcceptanceTable:
@@ -65,8 +63,11 @@ def host_on(target: Target, fingerprint: str = TOY) -> Host:
 
 def toy_drafter(method: str) -> Drafter:
     """A drafter by its name; "ppd" with any number of prompt tokens and EPTs, and size: "ppd 3x1",
-    "ppd 4x2:size=30". It works on every toy target with 16 tokens."""
+    "ppd 4x2:size=30"; "speculative" with the toys of `tests.draft_hosts`. It works on every toy
+    target with 16 tokens."""
     name, _, settings = method.partition(":")
+    if name == "speculative":
+        return make_drafter(method if settings else f"{method}:draft=near", toy_host())
     if not name.startswith("ppd"):
         return make_drafter(method)
     tokens, epts = (name.partition(" ")[2] or "3x1").split("x")

@@ -22,7 +22,7 @@ from paceline.tree import Tree
 from paceline.typical import Typical, typical_walk
 from paceline.verify import walk
 
-__all__ = ["DEFAULT_BUDGET", "Clock", "FixedBudget", "Generation", "decode"]
+__all__ = ["DEFAULT_BUDGET", "Clock", "FixedBudget", "Generation", "decode", "go_on"]
 
 DEFAULT_BUDGET = 64
 
@@ -49,6 +49,20 @@ def decode(
         generation.start(target)
     planner = FixedBudget(budget) if isinstance(budget, int) else budget
     planner.start([generation.drafter for generation in generations])
+    yield from go_on(target, generations, planner, clock)
+
+
+def go_on(
+    target: Target,
+    generations: Sequence[Generation],
+    planner: Planner,
+    clock: Clock = perf_counter,
+) -> Iterator[Round]:
+    """The rounds of texts that were started before, until all have ended; see `decode`.
+
+    Their contexts may have been changed meanwhile: a draft model's text is corrected after every
+    rejection and goes on with what it knows.
+    """
     active = list(enumerate(generations))
     while active:
         target.sync([generation.context for _, generation in active])
@@ -149,7 +163,7 @@ class Generation:
                     f"{target.max_context}: shorten the prompt"
                 )
             self.stopping.limit(room)
-        self.drafter.start(self.context, self.references)
+        self.drafter.start(self.context, self.references, self.sampler)
 
     def propose(self, budget: int) -> Tree:
         """The drafter's tree, without guesses beyond the token limit: they could never be

@@ -47,11 +47,16 @@ METHOD_VARIANTS = [
     "ppd 1x1",
     "ppd 4x2",
     "ppd 3x1:size=20",
+    "speculative:draft=twin,length=3,branches=2",
+    "speculative:draft=padded,inner=anpd",
+    "speculative:draft=stranger,inner=pld,confidence=0.3",
+    "speculative:draft=near,inner=(speculative:draft=mumbling,inner=(anpd:n=3,k=4),length=2)",
+    "speculative:draft=short,branches=0",
 ]
 HOSTILE = list(hostile_drafters([0]))
 ALL = [*METHOD_VARIANTS, *HOSTILE]
 # Those that must have had a long path accepted, or a test of what happens inside one is empty.
-COPYING = [name for name in METHOD_VARIANTS if not name.startswith(("plain", "ppd"))]
+COPYING = [name for name in METHOD_VARIANTS if not name.startswith(("plain", "ppd", "spec"))]
 
 PROMPT = [3, 1, 4, 1, 5]
 LENGTH = 40

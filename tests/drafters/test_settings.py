@@ -81,13 +81,18 @@ def test_keywords_and_notation_say_the_same_and_keywords_win() -> None:
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("", {}, "unknown method '': use one of plain, anpd, llma, pld, ppd"),
+    ("", {}, "unknown method '': use one of plain, anpd, llma, pld, ppd, speculative"),
     (
         "adnp",
         {},
-        "unknown method 'adnp' (did you mean anpd?): use one of plain, anpd, llma, pld, ppd",
+        "unknown method 'adnp' (did you mean anpd?): use one of plain, anpd, llma, pld, ppd, "
+        "speculative",
     ),
-    ("medusa9", {}, "unknown method 'medusa9': use one of plain, anpd, llma, pld, ppd"),
+    (
+        "medusa9",
+        {},
+        "unknown method 'medusa9': use one of plain, anpd, llma, pld, ppd, speculative",
+    ),
     ("anpd:m=5", {}, "method anpd has no setting 'm'; it has: n, k, branches, persist, levels"),
     (
         "anpd:branch=2",
