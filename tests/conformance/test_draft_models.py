@@ -145,7 +145,7 @@ def test_other_processors_are_called_once_per_position(temperature: float) -> No
 
 
 def test_a_draft_model_whose_context_is_full_says_nothing_more() -> None:
-    """"short" takes 20 tokens."""
+    """ "short" takes 20 tokens."""
     for sampler in SAMPLERS:
         drafter = toy_drafter("short", branches=0)
         output, rounds, _ = generate(ToyTarget(), drafter, PROMPT, 40, sampler=sampler)
