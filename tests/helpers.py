@@ -126,7 +126,12 @@ class Hostile:
         self.random = random.Random(seed)
         self.text: list[int] = []
 
-    def start(self, context: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
+    def start(
+        self,
+        context: Sequence[int],
+        references: Sequence[Sequence[int]] = (),
+        sampler: Sampler | None = None,
+    ) -> None:
         self.text = list(context)
 
     def observe(self, round: Round) -> None:

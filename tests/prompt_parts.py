@@ -15,9 +15,7 @@ from paceline.drafters.trained_parts import BaseModel
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.protocols import Drafter, Target
 from paceline.targets.toy import ToyTarget
-
-TOY = "toy"
-"""Fingerprint of the models in memory."""
+from tests.draft_hosts import TOY, toy_host
 
 
 def falling(distances: int, ranks: int = 4) -> AcceptanceTable:
@@ -66,13 +64,16 @@ def host_on(target: Target, fingerprint: str = TOY) -> Host:
 
 def toy_drafter(method: str) -> Drafter:
     """A drafter by its name; "ppd" with any number of prompt tokens and EPTs, and size: "ppd 3x1",
-    "ppd 4x2:size=30". It works on every toy target with 16 tokens."""
+    "ppd 4x2:size=30"; "speculative" with the toys of `tests.draft_hosts`. It works on every toy
+    target with 16 tokens."""
     name, _, settings = method.partition(":")
     if name in ("medusa", "chimera"):
         from tests.head_parts import saved_chimera, saved_medusa
 
         parts = f"parts={saved_medusa() if name == 'medusa' else saved_chimera()}"
         return make_drafter(f"{name}:{parts},{settings}".rstrip(","), host_on(ToyTarget()))
+    if name in ("speculative", "ouroboros"):
+        return make_drafter(method if settings else f"{method}:draft=near", toy_host())
     if not name.startswith("ppd"):
         return make_drafter(method)
     tokens, epts = (name.partition(" ")[2] or "3x1").split("x")

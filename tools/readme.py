@@ -66,14 +66,14 @@ def filled(page: str, text: str, blocks: dict[str, str]) -> str:
 
 
 def quoted_loop() -> str:
-    """`decode` and `play_round` as they stand in the source, without docstrings."""
+    """`decode`, `go_on` and `play_round` as they stand in the source, without docstrings."""
     source = LOOP.read_text(encoding="utf-8")
     functions = {
         node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)
     }
     lines = source.splitlines()
     quotes = []
-    for name in ("decode", "play_round"):
+    for name in ("decode", "go_on", "play_round"):
         node = functions[name]
         docstring = node.body[0]
         head = lines[node.lineno - 1 : docstring.lineno - 1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from paceline.draft_models import DraftModels
 from paceline.drafters import Host, check_method, make_drafter
 from paceline.models import DEFAULT_MODEL, ProgressCallback, load_causal_lm
 from paceline.models.progress import ignore_progress
@@ -42,7 +43,8 @@ def load(
     model: an alias (see `paceline models list`), a folder, a GGUF file or a hub id.
     method, settings: as in "anpd:n=5,k=7".
     device, dtype, device_map, attn_implementation: as in transformers; by default the GPU where
-    there is one (bfloat16), else the CPU (float32).
+    there is one (bfloat16), else the CPU (float32). A draft model that is named in the settings
+    follows, where they say nothing else.
     weights: how linear layers hold their weights: "auto" (packed on the CPU), "native" (the model is
     left as it is), "packed", "packed+plain", "int8", "int4", "fused"; see docs/speed.md.
     store: keeps answers as references for similar queries, see `ReferenceStore`.
@@ -65,15 +67,20 @@ def load(
     preparation = prepare(loaded.model, weights)
     target = CausalLMTarget(loaded.model, preparation=preparation)
     curve = load_curve(curve_key(target, loaded.fingerprint))
+    drafts = DraftModels(
+        target.vocab_size, loaded.tokenizer, device=device, dtype=dtype, progress=progress
+    )
+    host = Host(target, loaded.fingerprint, curve, open=drafts)
     return Session(
         target,
         loaded.tokenizer,
-        partial(make_drafter, method, Host(target, loaded.fingerprint, curve), **settings),
+        partial(make_drafter, method, host, **settings),
         eos_ids=stop_ids(loaded.model, loaded.tokenizer),
         store=store,
         options=options,
         fingerprint=loaded.fingerprint,
         curve=curve,
+        drafts=drafts,
     )
 
 

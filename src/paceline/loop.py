@@ -32,7 +32,7 @@ from paceline.tree import Tree
 from paceline.typical import Typical, check_typical, typical_walk
 from paceline.verify import walk
 
-__all__ = ["DEFAULT_BUDGET", "Clock", "FixedBudget", "Generation", "decode"]
+__all__ = ["DEFAULT_BUDGET", "Clock", "FixedBudget", "Generation", "decode", "go_on"]
 
 DEFAULT_BUDGET = 64
 
@@ -59,6 +59,20 @@ def decode(
         generation.start(target)
     planner = FixedBudget(budget) if isinstance(budget, int) else budget
     planner.start([generation.drafter for generation in generations])
+    yield from go_on(target, generations, planner, clock)
+
+
+def go_on(
+    target: Target,
+    generations: Sequence[Generation],
+    planner: Planner,
+    clock: Clock = perf_counter,
+) -> Iterator[Round]:
+    """The rounds of texts that were started before, until all have ended; see `decode`.
+
+    Their contexts may have been changed meanwhile: a draft model's text is corrected after every
+    rejection and goes on with what it knows.
+    """
     active = list(enumerate(generations))
     while active:
         target.sync([generation.context for _, generation in active])
@@ -165,7 +179,7 @@ class Generation:
             self.stopping.limit(room)
         if HIDDEN_STATES in self.drafter.requires:
             states_of(target).keep_states()
-        self.drafter.start(self.context, self.references)
+        self.drafter.start(self.context, self.references, self.sampler)
 
     def look(self, target: Target, row: int) -> None:
         """Show the hidden states of text `row` of the target to a drafter that wants them."""

@@ -6,7 +6,7 @@ Implementations are final: nothing here is inherited from, only satisfied.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Literal, Protocol, cast, runtime_checkable
 
 from paceline.errors import UsageError
 from paceline.records import Path, Round
@@ -15,6 +15,8 @@ from paceline.tree import Tree
 if TYPE_CHECKING:
     import torch
 
+    from paceline.sampling import Sampler
+
 __all__ = [
     "HIDDEN_STATES",
     "SHADOW_TOKENS",
@@ -22,6 +24,7 @@ __all__ = [
     "Drafter",
     "Planner",
     "Propose",
+    "Resumes",
     "SeesStates",
     "ShowsStates",
     "SizedBy",
@@ -29,6 +32,7 @@ __all__ = [
     "Target",
     "add_virtual_tokens",
     "check_capabilities",
+    "resume",
     "states_of",
 ]
 
@@ -62,8 +66,17 @@ class Drafter(Protocol):
         """How a planner may size its trees."""
         ...
 
-    def start(self, context: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
-        """A text begins with these committed tokens; `references` are texts it may resemble."""
+    def start(
+        self,
+        context: Sequence[int],
+        references: Sequence[Sequence[int]] = (),
+        sampler: Sampler | None = None,
+    ) -> None:
+        """A text begins with these committed tokens; `references` are texts it may resemble.
+
+        sampler: draws the text's tokens; None is greedy decoding. A drafter that draws with the
+        same noise is right more often; it takes `Sampler.coupled`, never this one itself.
+        """
         ...
 
     def propose(self, budget: int) -> Tree:
@@ -72,6 +85,17 @@ class Drafter(Protocol):
 
     def observe(self, round: Round) -> None:
         """Learn from a verified round, rejected nodes included."""
+        ...
+
+
+@runtime_checkable
+class Resumes(Protocol):
+    """What a drafter may offer besides, for whoever has it guess in a text that is taken back and
+    goes on otherwise, as a draft model's does after every rejection."""
+
+    def resume(self, context: Sequence[int]) -> None:
+        """The text goes on as `context`, which may differ in its last tokens from what was
+        observed; what stays useful is kept. References and sampler are those of the start."""
         ...
 
 
@@ -211,3 +235,16 @@ def check_capabilities(drafter: Drafter, target: Target) -> None:
             f"{type(drafter).__name__} needs {', '.join(sorted(missing))}, which "
             f"{type(target).__name__} does not offer: choose another method or target"
         )
+
+
+def resume(
+    drafter: Drafter,
+    context: Sequence[int],
+    references: Sequence[Sequence[int]] = (),
+    sampler: Sampler | None = None,
+) -> None:
+    """Let `drafter` go on with `context`; one that cannot `Resumes.resume` starts anew."""
+    if isinstance(drafter, Resumes):
+        drafter.resume(context)
+    else:
+        drafter.start(context, references, sampler)

@@ -17,7 +17,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -27,13 +28,15 @@ from paceline.errors import UsageError
 __all__ = ["GREEDY", "Draw", "LogitsProcessor", "Sampler"]
 
 LogitsProcessor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Input ids [1, length] and scores [1, vocabulary] -> scores [1, vocabulary], as transformers'."""
+"""Input ids [1, length] and scores [1, vocabulary] -> scores [1, vocabulary], as transformers'. One
+with the attribute `stateless = True` promises to depend on nothing else, and to keep nothing."""
 
 Draw = Callable[[int, Sequence[int]], int]
 """Row of a scored tree, all tokens before the one to draw -> the token."""
 
 _LEAST_NOISE = 1 << 18  # more than most vocabularies
 _ROWS_AT_ONCE = 16
+_NOISE_KEPT = 12  # positions, one or two megabytes each; a draft model draws where its target will
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,17 @@ class Sampler:
             self.repetition_penalty is None or self.repetition_penalty > 0,
             f"repetition_penalty must be > 0, got {self.repetition_penalty}",
         )
+
+    def coupled(self) -> Sampler:
+        """The sampler for a draft model: the same settings and the same noise at every position, so
+        that two models which agree draw the same token.
+
+        Of the processors only those that are `stateless`: a draft model asks more than once per
+        position, and where the text will never be.
+        """
+        same = {field.name: getattr(self, field.name) for field in fields(Sampler)}
+        kept = tuple(each for each in self.processors if getattr(each, "stateless", False))
+        return Sampler(**{**same, "processors": kept})
 
     def over(self, logits: torch.Tensor, positions: Sequence[int] | None = None) -> Draw:
         """Prepare draws from the rows of one scored tree, logits [rows, vocabulary].
@@ -123,8 +137,7 @@ class Sampler:
         if _draws_there(scores.device):
             noise = device_gumbel(self.seed, len(context), scores.numel(), scores.device)
             return scores.double() + noise
-        noise = torch.from_numpy(gumbel(self.seed, len(context), scores.numel()))
-        return scores.cpu().double() + noise
+        return scores.cpu().double() + _noise(self.seed, len(context), scores.numel())
 
     def process(self, row: torch.Tensor, context: Sequence[int]) -> torch.Tensor:
         """Penalties and processors, which apply when decoding greedily too: [vocabulary] fp32."""
@@ -174,6 +187,12 @@ def gumbel(seed: int, position: int, size: int) -> np.ndarray:
     uniform = ((generator.random_raw(size) >> np.uint64(12)) + 0.5) * 2.0**-52
     noise: np.ndarray = -np.log(-np.log(uniform))
     return noise
+
+
+@lru_cache(_NOISE_KEPT)
+def _noise(seed: int, position: int, size: int) -> torch.Tensor:
+    """The same as a tensor that nobody writes to, kept for whoever draws there next."""
+    return torch.from_numpy(gumbel(seed, position, size))
 
 
 def device_gumbel(seed: int, position: int, size: int, device: torch.device) -> torch.Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from paceline.drafters import Host, make_drafter
+from paceline.drafters import Host, Opener, make_drafter
 from paceline.errors import UsageError
 from paceline.loop import Generation, decode
 from paceline.messages import Message, Prompt, as_messages, query_of
@@ -75,6 +75,7 @@ class Session:
     as many as pay, planned round by round from what passes cost and how often guesses are right.
     curve: what passes of the target cost here, as `paceline tune` has measured it; plans find out
     without one.
+    drafts: opens draft models for methods that name one, see `DraftModels`; None where none can be.
 
     The cache of the model, what the drafter has learned and what plans rest on are kept from call
     to call, so the next turn of a conversation reads only what is new. Not for several threads at
@@ -93,8 +94,9 @@ class Session:
         fingerprint: str = "",
         budget: int | None = None,
         curve: CostCurve | None = None,
+        drafts: Opener | None = None,
     ) -> None:
-        self.host = Host(target, fingerprint, curve)
+        self.host = Host(target, fingerprint, curve, open=drafts)
         self.budget = budget
         self.target = target
         self.tokenizer = tokenizer

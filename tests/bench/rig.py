@@ -20,6 +20,7 @@ from paceline.bench.trial import Contender, Method, Request, Trial
 from paceline.options import Options
 from paceline.prompts import PromptRecord
 from paceline.records import Stats
+from paceline.sampling import Sampler
 from paceline.session import Session
 from paceline.targets.toy import ToyTarget
 from paceline.tree import Tree
@@ -119,7 +120,12 @@ class Scripted(Hostile):
         self._stories = stories
         self._rounds = 0
 
-    def start(self, context: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
+    def start(
+        self,
+        context: Sequence[int],
+        references: Sequence[Sequence[int]] = (),
+        sampler: Sampler | None = None,
+    ) -> None:
         super().start(context)
         tokens, self._script = self._stories[tuple(context)]
         self._story = [*context, *tokens]

@@ -17,6 +17,7 @@ from paceline.drafters import Plain
 from paceline.errors import UsageError
 from paceline.options import Options
 from paceline.prompts import PromptRecord
+from paceline.sampling import Sampler
 from paceline.session import Session
 from paceline.tree import EMPTY
 from tests.bench import rig
@@ -66,7 +67,12 @@ class Notes(Plain):
     def __init__(self, name: str, starts: list[Start]) -> None:
         self.name, self.starts = name, starts
 
-    def start(self, context: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
+    def start(
+        self,
+        context: Sequence[int],
+        references: Sequence[Sequence[int]] = (),
+        sampler: Sampler | None = None,
+    ) -> None:
         self.starts.append(Start(self.name, list(context), list(map(list, references))))
 
 

@@ -396,6 +396,12 @@ def test_a_terminal_without_unicode_loses_no_more_than_a_character(
         ("anpd:n=4, k=5 , llma:n=2", ["anpd:n=4,k=5", "llma:n=2"]),
         (" plain ,, pld,", ["plain", "pld"]),
         ("anpd", ["anpd"]),
+        (
+            "plain,x:draft=a/b,inner=anpd,length=3,pld",
+            ["plain", "x:draft=a/b,inner=anpd,length=3", "pld"],
+        ),
+        ("x:draft=a,in=x:draft=b,llma", ["x:draft=a,in=x:draft=b", "llma"]),
+        ("x:in=(anpd:n=4,k=5),k=2,llma:n=1", ["x:in=(anpd:n=4,k=5),k=2", "llma:n=1"]),
     ],
 )
 def test_settings_stay_with_their_method(text: str, names: list[str]) -> None:

@@ -55,6 +55,15 @@ METHOD_VARIANTS = [
     "lookahead:accept_window=true",
     "lookahead:level=8,pool_from_prompt=true",
     "jacobi:length=3",
+    "speculative:draft=twin,length=3,branches=2",
+    "speculative:draft=padded,inner=anpd",
+    "speculative:draft=stranger,inner=pld,confidence=0.3",
+    "speculative:draft=near,inner=(speculative:draft=mumbling,inner=(anpd:n=3,k=4),length=2)",
+    "speculative:draft=short,branches=0",
+    "speculative:draft=twin,inner=lookahead",
+    "ouroboros:draft=twin,window=3,level=3,guesses=3",
+    "ouroboros:draft=mumbling,verification=package,history=false,length=4",
+    "ouroboros:draft=stranger,drafting=false,verification=none,lengthen=0",
 ]
 HOSTILE = list(hostile_drafters([0]))
 ALL = [*METHOD_VARIANTS, *HOSTILE]
@@ -62,7 +71,9 @@ ALL = [*METHOD_VARIANTS, *HOSTILE]
 COPYING = [
     name
     for name in METHOD_VARIANTS
-    if not name.startswith(("plain", "ppd", "medusa", "chimera", "lookahead", "jacobi"))
+    if not name.startswith(
+        ("plain", "ppd", "medusa", "chimera", "lookahead", "jacobi", "spec", "ouro")
+    )
     or "pool_from_prompt" in name
 ]
 

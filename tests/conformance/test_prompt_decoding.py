@@ -152,8 +152,8 @@ class Meddled:
         self.requires = inner.requires
         self.random = random.Random(seed)
 
-    def start(self, context: Any, references: Any = ()) -> None:
-        self.inner.start(context, references)
+    def start(self, context: Any, references: Any = (), sampler: Sampler | None = None) -> None:
+        self.inner.start(context, references, sampler)
 
     def propose(self, budget: int) -> Tree:
         for smaller in (0, 5, 17):

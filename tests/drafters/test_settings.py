@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from paceline.drafters import METHODS, Anpd, Llma, Plain, PromptLookup, make_drafter
-from paceline.drafters.settings import at_least, parse_method
+from paceline.drafters.settings import at_least, bracketed, parse_method
 from paceline.errors import UsageError
 from paceline.protocols import Drafter
 
@@ -23,6 +23,14 @@ from paceline.protocols import Drafter
         ("anpd:n=5,", "anpd", {"n": "5"}),
         ("llma:tie=first", "llma", {"tie": "first"}),
         ("x:path=a=b:c", "x", {"path": "a=b:c"}),
+        ("x:path=a(b", "x", {"path": "a(b"}),
+        ("x:path=/a)(b/c (1),n=2", "x", {"path": "/a)(b/c (1)", "n": "2"}),
+        ("x:in=y", "x", {"in": "y"}),
+        ("x:in=y:a=1", "x", {"in": "y:a=1"}),
+        ("x:in=(y)", "x", {"in": "y"}),
+        ("x:n=1, in = ( y:a=1,b=2 ) ,k=3", "x", {"n": "1", "in": "y:a=1,b=2", "k": "3"}),
+        ("x:in=(y:in=(z:a=1,b=2),c=3)", "x", {"in": "y:in=(z:a=1,b=2),c=3"}),
+        ("x:in=(y:path=a(b),c=3)", "x", {"in": "y:path=a(b),c=3"}),
         ("", "", {}),
     ],
 )
@@ -49,6 +57,26 @@ def test_what_cannot_be_read_is_refused_with_an_example(text: str, part: str) ->
     )
     with pytest.raises(UsageError, match=re.escape(said)):
         make_drafter(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x:in=(y:a=1,b=2", "a bracket is not closed in 'in=(y:a=1,b=2': write a ) for every ("),
+        ("x:in=(y:in=(z:a=1)", "a bracket is not closed"),
+        ("x:in=(y:a=1))", "')' follows a closed bracket in method 'x:in=(y:a=1))': separate"),
+        ("x:in=(y:a=1)b,n=2", "'b' follows a closed bracket in method"),
+        ("x:in=()", "cannot read 'in=()' in method 'x:in=()'"),
+    ],
+)
+def test_brackets_that_do_not_match_are_refused(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        parse_method(text)
+
+
+@pytest.mark.parametrize("value", ["a", "a,b", "(a,b)", "y:a=1,b=2", "y:in=(z:a=1,b=2)", "a(b"])
+def test_what_was_put_into_brackets_is_read_back(value: str) -> None:
+    assert parse_method(f"x:in={bracketed(value)},n=1") == ("x", {"in": value, "n": "1"})
 
 
 @pytest.mark.parametrize(

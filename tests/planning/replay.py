@@ -11,6 +11,7 @@ from paceline.bench.simulate import Forced
 from paceline.loop import Generation, decode
 from paceline.protocols import Drafter, Planner, SizedBy
 from paceline.records import Path, Round
+from paceline.sampling import Sampler
 from paceline.stopping import Stopping
 from paceline.tree import EMPTY, Tree
 
@@ -89,7 +90,12 @@ class Scripted:
         self.asked = 0
         self.warm = False
 
-    def start(self, context: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
+    def start(
+        self,
+        context: Sequence[int],
+        references: Sequence[Sequence[int]] = (),
+        sampler: Sampler | None = None,
+    ) -> None:
         self.place = 0
 
     def propose(self, budget: int) -> Tree:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.cli import common
+from paceline.cli import common, drafts
 from paceline.cli.show import print_stream, summary
 from paceline.errors import PacelineError, UsageError
 
@@ -21,7 +21,8 @@ _HELP = "Type a message. /clear starts anew, /stats shows or hides figures, /qui
 
 def chat(
     model: common.ModelOption = common.DEFAULT_MODEL,
-    method: common.MethodOption = "anpd",
+    method: drafts.MethodOption = None,
+    draft_model: drafts.DraftModelOption = None,
     prompt_file: common.PromptFileOption = None,
     limit: common.LimitOption = None,
     reference: common.ReferenceOption = None,
@@ -59,6 +60,7 @@ def chat(
     common.check_stdin()
     common.check_writable(json_file)
     opening = _opening(prompt_file, limit)
+    method = drafts.chosen_method(method, draft_model)
     session = common.open_session(
         model, method, threads=threads, device=device, dtype=dtype, weights=weights, store=store
     )

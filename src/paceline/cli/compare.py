@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from paceline.cli import common
+from paceline.cli import common, drafts
 from paceline.cli.bench import shared
 from paceline.cli.findings import Findings, method_as_json
 
@@ -27,6 +27,7 @@ def compare(
     methods: Annotated[
         str, typer.Option("--methods", help="Names with settings, rivals as well.")
     ] = "plain,anpd,llma,pld",
+    draft_model: drafts.DraftModelOption = None,
     prompt: Annotated[str | None, typer.Argument(help='A prompt; "-" reads stdin.')] = None,
     prompt_file: common.PromptFileOption = None,
     limit: common.LimitOption = None,
@@ -63,7 +64,7 @@ def compare(
         budget=budget,
         typical=typical or None,
     )
-    names = shared.checked_methods(methods, gguf)
+    names = shared.checked_methods(methods, gguf, draft_model)
     given = tuple(common.read_references(reference))
     prompts = _prompts(prompt, prompt_file, limit, raw, given)
     common.check_writable(json_file)

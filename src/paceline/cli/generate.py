@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.cli import common
+from paceline.cli import common, drafts
 from paceline.cli.show import print_stream, summary
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ def generate(
         str | None, typer.Argument(help='The prompt; "-" reads it from stdin.')
     ] = None,
     model: common.ModelOption = common.DEFAULT_MODEL,
-    method: common.MethodOption = "anpd",
+    method: drafts.MethodOption = None,
+    draft_model: drafts.DraftModelOption = None,
     prompt_file: common.PromptFileOption = None,
     limit: common.LimitOption = None,
     reference: common.ReferenceOption = None,
@@ -58,6 +59,7 @@ def generate(
     prompts = common.gather_prompts(prompt, prompt_file, limit, raw)
     references = common.read_references(reference)
     common.check_writable(json_file)
+    method = drafts.chosen_method(method, draft_model)
     session = common.open_session(
         model, method, threads=threads, device=device, dtype=dtype, weights=weights, store=store
     )

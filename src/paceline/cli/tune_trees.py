@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -147,12 +147,12 @@ def study_trees(
 
     Raises ModelError where the method has nothing that was trained for the model.
     """
-    from paceline.drafters import Host, make_drafter
+    from paceline.drafters import make_drafter
     from paceline.drafters.ppd import Ppd
     from paceline.drafters.settings import parse_method
 
     # What is verified has to be what was predicted: by the curve just measured, not a stored one.
-    session.host = Host(session.target, session.fingerprint, curve)
+    session.host = replace(session.host, curve=curve)
     drafter = make_drafter(method, session.host)
     if not isinstance(drafter, Ppd):
         raise UsageError(f"{method} has no trees that could be tuned: choose ppd")

@@ -1,8 +1,8 @@
 """One small file per method, each named as its paper names it.
 
-A drafter is added by writing its file and one line in `METHODS`. One that was trained for a model
-takes that as its first argument, named `host`; its `check` says what is wrong with its settings
-before there is a model.
+A drafter is added by writing its file and one line in `METHODS`. One that was trained for a model,
+or needs another one, takes its own as the first argument, named `host`; its `check` says what is
+wrong with its settings before there is a model.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ from typing import Any, Protocol, cast
 
 from paceline.drafters.anpd import Anpd
 from paceline.drafters.chimera import Chimera
-from paceline.drafters.host import Host
+from paceline.drafters.host import Host, ModelChoice, Opener
 from paceline.drafters.jacobi import Jacobi
 from paceline.drafters.llma import Llma
-from paceline.drafters.medusa import Medusa
 from paceline.drafters.lookahead import Lookahead
+from paceline.drafters.medusa import Medusa
+from paceline.drafters.ouroboros import Ouroboros
 from paceline.drafters.phrases import PhrasePool
 from paceline.drafters.plain import Plain
 from paceline.drafters.pld import PromptLookup
 from paceline.drafters.ppd import Ppd
-from paceline.drafters.settings import HOST, parse_method, read_settings
+from paceline.drafters.settings import HOST, bracketed, parse_method, read_settings
+from paceline.drafters.speculative import Speculative
 from paceline.errors import UsageError
 from paceline.protocols import Drafter
 
@@ -33,19 +35,24 @@ __all__ = [
     "Host",
     "Jacobi",
     "Llma",
-    "Medusa",
     "Lookahead",
+    "Medusa",
+    "ModelChoice",
+    "Opener",
+    "Ouroboros",
     "PhrasePool",
     "Plain",
     "Ppd",
     "PromptLookup",
+    "Speculative",
+    "add_draft",
     "check_method",
     "make_drafter",
     "needs_host",
 ]
 
 
-class _Trained(Protocol):
+class _Hosted(Protocol):
     """The class of a drafter that works for one model only."""
 
     def __call__(self, host: Host, **settings: Any) -> Drafter: ...
@@ -63,7 +70,11 @@ METHODS: dict[str, type[Drafter]] = {
     "chimera": Chimera,
     "lookahead": Lookahead,
     "jacobi": Jacobi,
+    "speculative": Speculative,
+    "ouroboros": Ouroboros,
 }
+
+_DRAFT = "draft"
 
 
 def make_drafter(method: str, host: Host | None = None, **settings: Any) -> Drafter:
@@ -81,14 +92,14 @@ def make_drafter(method: str, host: Host | None = None, **settings: Any) -> Draf
         return kind(**values)
     if host is None:
         raise UsageError(f"method {method!r} works for one model only: name its host")
-    return cast(_Trained, kind)(host, **values)
+    return cast(_Hosted, kind)(host, **values)
 
 
 def check_method(method: str, **settings: Any) -> None:
     """Raises what `make_drafter` would raise, as far as that can be told without a model."""
     kind, values = _read(method, settings)
     if _takes_host(kind):
-        cast(_Trained, kind).check(**values)
+        cast(_Hosted, kind).check(**values)
     else:
         kind(**values)
 
@@ -98,14 +109,34 @@ def needs_host(method: str) -> bool:
     return _takes_host(_read(method, {})[0])
 
 
+def add_draft(method: str, draft: str) -> str | None:
+    """The method with its draft model named, None for one that takes none.
+
+    Raises UsageError for an unknown method, or one that names its draft model already.
+    """
+    name, written = parse_method(method)
+    if _DRAFT not in inspect.signature(_kind(name)).parameters:
+        return None
+    if _DRAFT in written:
+        raise UsageError(f"{method!r} names its draft model already: leave --draft-model out")
+    given = ",".join(
+        f"{key}={bracketed(value)}" for key, value in {_DRAFT: draft, **written}.items()
+    )
+    return f"{name}:{given}"
+
+
 def _read(method: str, settings: dict[str, Any]) -> tuple[type[Drafter], dict[str, Any]]:
     name, written = parse_method(method)
+    kind = _kind(name)
+    return kind, read_settings(kind, name, {**written, **settings})
+
+
+def _kind(name: str) -> type[Drafter]:
     if name not in METHODS:
         close = get_close_matches(name, METHODS, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
         raise UsageError(f"unknown method {name!r}{hint}: use one of {', '.join(METHODS)}")
-    kind = METHODS[name]
-    return kind, read_settings(kind, name, {**written, **settings})
+    return METHODS[name]
 
 
 def _takes_host(kind: type[Drafter]) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from paceline.drafters.confidence import follower_confidence
 from paceline.drafters.settings import at_least
@@ -21,6 +21,9 @@ from paceline.prefix import common_prefix
 from paceline.protocols import SizedBy
 from paceline.records import Round
 from paceline.tree import EMPTY, ROOT, Tree
+
+if TYPE_CHECKING:
+    from paceline.sampling import Sampler
 
 __all__ = ["Anpd", "NGramTable"]
 
@@ -66,14 +69,22 @@ class Anpd:
         self._text: list[int] = []
         self._tables = self._new_tables()
 
-    def start(self, context: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
+    def start(
+        self,
+        context: Sequence[int],
+        references: Sequence[Sequence[int]] = (),
+        sampler: Sampler | None = None,
+    ) -> None:
         """Count the n-grams of `context`, but for the part that is counted already."""
+        if not self.persist and common_prefix(self._text, context) < len(self._text):
+            self._tables, self._text = self._new_tables(), []
+        self.resume(context)
+
+    def resume(self, context: Sequence[int]) -> None:
+        """Count what is new in `context`. What was counted and is taken back stays in the tables:
+        whoever said it is likely to say it again."""
         known = common_prefix(self._text, context)
-        if known < len(self._text):
-            if not self.persist:
-                self._tables = self._new_tables()
-                known = 0
-            self._text = self._text[:known]
+        del self._text[known:]
         self._learn(context[known:])
 
     def observe(self, round: Round) -> None:

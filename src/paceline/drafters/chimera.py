@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from paceline.drafters.context_encoder import Draft
     from paceline.drafters.ngram_cache import CacheCounts, Ngram
+    from paceline.sampling import Sampler
 
 __all__ = ["Chimera"]
 
@@ -113,7 +114,12 @@ class Chimera:
         """Where states of n-grams were found so far."""
         return self._greens.counts
 
-    def start(self, context: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
+    def start(
+        self,
+        context: Sequence[int],
+        references: Sequence[Sequence[int]] = (),
+        sampler: Sampler | None = None,
+    ) -> None:
         """Begin with nothing read. References are not looked at."""
         self._text = list(context)
         self._context = self._model.context(len(context))

@@ -13,11 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
+from typing import TYPE_CHECKING
 
 from paceline.drafters.settings import at_least
 from paceline.protocols import SizedBy
 from paceline.records import Round
 from paceline.tree import Tree
+
+if TYPE_CHECKING:
+    from paceline.sampling import Sampler
 
 __all__ = ["Jacobi"]
 
@@ -45,7 +49,12 @@ class Jacobi:
         self._text: list[int] = []
         self._guesses: list[int] = []
 
-    def start(self, context: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
+    def start(
+        self,
+        context: Sequence[int],
+        references: Sequence[Sequence[int]] = (),
+        sampler: Sampler | None = None,
+    ) -> None:
         """Guess anything that the prompt holds. References are not looked at."""
         self._text = list(context)
         self._prompt = tuple(context)

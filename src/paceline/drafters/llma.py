@@ -15,14 +15,18 @@ similar earlier queries out of a store (cache-assisted), earlier turns (multi-tu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from paceline.drafters.confidence import copied_chain
 from paceline.drafters.settings import at_least
 from paceline.drafters.suffix_index import Match, SuffixIndex
+from paceline.prefix import common_prefix
 from paceline.protocols import SizedBy
 from paceline.records import Round
 from paceline.tree import Tree
+
+if TYPE_CHECKING:
+    from paceline.sampling import Sampler
 
 __all__ = ["Llma"]
 
@@ -54,8 +58,16 @@ class Llma:
         self._prompt: list[int] = []
         self._index = SuffixIndex(seed=seed, tie=tie)
         self._match: Match = self._index.begin()
+        self._said: list[int] = []
+        # How long the match was behind each token of the output.
+        self._lengths: list[int] = []
 
-    def start(self, context: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
+    def start(
+        self,
+        context: Sequence[int],
+        references: Sequence[Sequence[int]] = (),
+        sampler: Sampler | None = None,
+    ) -> None:
         """Index prompt and references. The next turn of a conversation with the same references
         adds only what is new, as a text of its own."""
         known = len(self._prompt)
@@ -69,14 +81,35 @@ class Llma:
         self._index.add(context[known:])
         self._prompt = list(context)
         self._match = self._index.begin()
+        self._said, self._lengths = [], []
+
+    def resume(self, context: Sequence[int]) -> None:
+        """Follow the output through the index again, from where it is another one."""
+        output = context[len(self._prompt) :]
+        if len(output) == 0 or list(context[: len(self._prompt)]) != self._prompt:
+            self.start(context, self._references)
+            return
+        known = common_prefix(self._said, output)
+        del self._said[known:], self._lengths[known:]
+        # A match depends on the tokens that it is long, and on none before them.
+        matched = self._lengths[-1] if self._lengths else 0
+        self._match = self._index.begin()
+        for token in self._said[known - matched :]:
+            self._match.advance(token)
+        self._follow(output[known:])
 
     def observe(self, round: Round) -> None:
         """Follow the committed tokens through the index."""
-        for token in round.path.tokens:
-            self._match.advance(token)
+        self._follow(round.path.tokens)
 
     def propose(self, budget: int) -> Tree:
         """A chain of up to `k` tokens copied from the reference."""
         count = min(self.copy_length, budget)
         tokens = self._index.continuation(self._match, count, minimum=self.match_length)
         return copied_chain(tokens, self._match.length)
+
+    def _follow(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            self._match.advance(token)
+            self._said.append(token)
+            self._lengths.append(self._match.length)

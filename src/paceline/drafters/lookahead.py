@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import TYPE_CHECKING
 
 from paceline.drafters.phrases import PhrasePool
 from paceline.drafters.settings import at_least
@@ -37,6 +38,9 @@ from paceline.prefix import common_prefix
 from paceline.protocols import SHADOW_TOKENS, SizedBy
 from paceline.records import Round
 from paceline.tree import EMPTY, SHADOWS, Tree
+
+if TYPE_CHECKING:
+    from paceline.sampling import Sampler
 
 __all__ = ["Lookahead", "Window"]
 
@@ -86,7 +90,12 @@ class Lookahead:
         self._window = Window([])
         self._shown = 0  # columns of the last proposal
 
-    def start(self, context: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
+    def start(
+        self,
+        context: Sequence[int],
+        references: Sequence[Sequence[int]] = (),
+        sampler: Sampler | None = None,
+    ) -> None:
         """Begin with a new window, unless `context` continues the last text. References are not
         looked at."""
         if common_prefix(self._text, context) < len(self._text):

@@ -24,6 +24,8 @@ from paceline.tree import EMPTY, Tree
 if TYPE_CHECKING:
     import torch
 
+    from paceline.sampling import Sampler
+
 __all__ = ["Medusa"]
 
 Shape = Literal["confidence", "table"]
@@ -64,7 +66,12 @@ class Medusa:
         at_least(1, ranks=ranks)
         check_parts(MedusaParts, parts)
 
-    def start(self, context: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
+    def start(
+        self,
+        context: Sequence[int],
+        references: Sequence[Sequence[int]] = (),
+        sampler: Sampler | None = None,
+    ) -> None:
         """Begin without a state. References are not looked at."""
         self._length, self._state = len(context), None
 

@@ -67,6 +67,18 @@ class PhrasePool:
         while self._count > self.most:
             self._drop()
 
+    def replace(self, key: int, old: Sequence[int], new: Sequence[int]) -> None:
+        """Put `new` in the place of `old` behind `key`; where that is not there, add it."""
+        before, after = tuple(old), tuple(new)
+        known = self._phrases.get(key, ())
+        if before not in known:
+            self.add(key, after)
+        elif after in known:  # one of two like phrases goes
+            self._count -= before != after
+            self._phrases[key] = tuple(one for one in known if one != before or before == after)
+        else:
+            self._phrases[key] = tuple(after if one == before else one for one in known)
+
     def newest(self, key: int, count: int | None = None) -> tuple[Phrase, ...]:
         """The last `count` phrases that were added behind `key`, newest first; None for all."""
         if key not in self._phrases:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from paceline.protocols import SizedBy
 from paceline.records import Round
 from paceline.tree import EMPTY, Tree
+
+if TYPE_CHECKING:
+    from paceline.sampling import Sampler
 
 __all__ = ["Plain"]
 
@@ -17,7 +21,12 @@ class Plain:
     requires: frozenset[str] = frozenset()
     sized_by: SizedBy = "nodes"
 
-    def start(self, context: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
+    def start(
+        self,
+        context: Sequence[int],
+        references: Sequence[Sequence[int]] = (),
+        sampler: Sampler | None = None,
+    ) -> None:
         """Nothing to prepare."""
 
     def propose(self, budget: int) -> Tree:

@@ -9,12 +9,17 @@ proposes what followed there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from paceline.drafters.confidence import copied_chain
 from paceline.drafters.settings import at_least
+from paceline.prefix import common_prefix
 from paceline.protocols import SizedBy
 from paceline.records import Round
 from paceline.tree import Tree
+
+if TYPE_CHECKING:
+    from paceline.sampling import Sampler
 
 __all__ = ["PromptLookup"]
 
@@ -38,11 +43,28 @@ class PromptLookup:
         self._text: list[int] = []
         self._first: list[dict[tuple[int, ...], int]] = []
 
-    def start(self, context: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
+    def start(
+        self,
+        context: Sequence[int],
+        references: Sequence[Sequence[int]] = (),
+        sampler: Sampler | None = None,
+    ) -> None:
         """Index `context`; references are not looked at."""
         self._text = []
         self._first = [{} for _ in range(self.max_run)]
         self._learn(context)
+
+    def resume(self, context: Sequence[int]) -> None:
+        """Take back what is no longer in the text, and index what is new in `context`."""
+        text = self._text
+        known = common_prefix(text, context)
+        for place in range(known, len(text)):
+            for run, first in enumerate(self._first[:place], start=1):
+                tail = tuple(text[place - run : place])
+                if first.get(tail) == place:
+                    del first[tail]
+        del text[known:]
+        self._learn(context[known:])
 
     def observe(self, round: Round) -> None:
         """Index the committed tokens."""

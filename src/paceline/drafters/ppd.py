@@ -41,6 +41,8 @@ from paceline.tree import EMPTY, ROOT, Tree
 if TYPE_CHECKING:
     import torch
 
+    from paceline.sampling import Sampler
+
 __all__ = ["Ppd"]
 
 
@@ -101,7 +103,12 @@ class Ppd:
         """What trees promise by width on the host's curve, see `survey_widths`."""
         return self._tree.survey()
 
-    def start(self, context: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
+    def start(
+        self,
+        context: Sequence[int],
+        references: Sequence[Sequence[int]] = (),
+        sampler: Sampler | None = None,
+    ) -> None:
         """Begin without guesses; what was learned about their worth is kept. References are not
         looked at."""
         self._guesses, self._open = [], []

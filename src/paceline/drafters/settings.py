@@ -1,4 +1,8 @@
-"""Settings of methods: their one notation, `name:setting=value,…`, and their checks."""
+"""Settings of methods: their one notation, `name:setting=value,…`, and their checks.
+
+A value that holds commas itself stands in brackets: a method inside a method with several settings
+is `speculative:draft=NAME,inner=(anpd:n=4,k=10)`. Brackets anywhere else are part of the value.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,15 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from paceline.errors import UsageError
 
-__all__ = ["HOST", "at_least", "build", "parse_method", "read_settings"]
+__all__ = [
+    "HOST",
+    "at_least",
+    "bracketed",
+    "build",
+    "parse_method",
+    "read_settings",
+    "split_at_commas",
+]
 
 D = TypeVar("D")
 
@@ -28,23 +40,65 @@ def at_least(minimum: int, **setting: int) -> int:
 def parse_method(text: str) -> tuple[str, dict[str, str]]:
     """Split the notation.
 
-        "anpd:n=5,k=7"  ->  ("anpd", {"n": "5", "k": "7"})
+        "anpd:n=5,k=7"                  ->  ("anpd", {"n": "5", "k": "7"})
+        "x:draft=A,inner=(anpd:n=5,k=7)"  ->  ("x", {"draft": "A", "inner": "anpd:n=5,k=7"})
 
     Raises UsageError where it is malformed.
     """
     name, _, rest = text.strip().partition(":")
     settings: dict[str, str] = {}
-    for part in filter(None, rest.split(",")):
+    for part in filter(None, split_at_commas(rest)):
         key, equals, value = part.partition("=")
-        if not (key.strip() and equals and value.strip()):
+        value = _without_brackets(value.strip(), text)
+        if not (key.strip() and equals and value):
             raise UsageError(
                 f"cannot read {part!r} in method {text!r}: write it as name:setting=value,…, "
                 "for example anpd:n=5,k=7"
             )
         if key.strip() in settings:
             raise UsageError(f"method {text!r} sets {key.strip()} twice: write it once")
-        settings[key.strip()] = value.strip()
+        settings[key.strip()] = value
     return name.strip(), settings
+
+
+def split_at_commas(text: str) -> list[str]:
+    """The parts between commas, but for commas in a value that begins with a bracket.
+
+        "a,b=(c,d),e"  ->  ["a", "b=(c,d)", "e"]
+
+    Raises UsageError where such a bracket is not closed.
+    """
+    parts, begin, open_brackets = [], 0, 0
+    for place, letter in enumerate(text):
+        if letter == "(" and (open_brackets or text[:place].rstrip().endswith("=")):
+            open_brackets += 1
+        elif letter == ")" and open_brackets:
+            open_brackets -= 1
+        elif letter == "," and not open_brackets:
+            parts.append(text[begin:place])
+            begin = place + 1
+    if open_brackets:
+        raise UsageError(f"a bracket is not closed in {text!r}: write a ) for every (")
+    return [*parts, text[begin:]]
+
+
+def bracketed(value: str) -> str:
+    """A value as it may stand in the notation."""
+    return f"({value})" if "," in value or value.startswith("(") else value
+
+
+def _without_brackets(value: str, text: str) -> str:
+    if not value.startswith("("):
+        return value
+    depth = 0
+    for place, letter in enumerate(value):
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0 and place < len(value) - 1:
+            raise UsageError(
+                f"{value[place + 1 :]!r} follows a closed bracket in method {text!r}: separate "
+                "settings by commas, and write a ( for every )"
+            )
+    return value[1:-1].strip()
 
 
 def build(kind: type[D], name: str, settings: Mapping[str, Any]) -> D:
@@ -64,12 +118,14 @@ def read_settings(
     """
     parameters = _settings(kind)
     hints = get_type_hints(kind.__init__)
-    values = {}
+    values: dict[str, Any] = {}
     for key, value in settings.items():
         if key not in parameters:
             known = ", ".join(parameters) or "none"
             close = get_close_matches(key, parameters, n=1)
             hint = f" (did you mean {close[0]}?)" if close else ""
+            if any(":" in str(other) for other in values.values()):
+                hint += " (settings of a method inside it go into brackets, as in inner=(anpd:n=4))"
             raise UsageError(f"method {name} has no setting {key!r}{hint}; it has: {known}")
         values[key] = _read(value, hints[key], f"{name}:{key}")
     return values
@@ -84,7 +140,7 @@ def _settings(kind: Callable[..., object]) -> list[str]:
 
 
 def _read(value: Any, wanted: Any, where: str) -> Any:
-    if not isinstance(value, str) or wanted is str:
+    if not isinstance(value, str) or wanted in (str, Any):
         return value
     if get_origin(wanted) is Literal:
         if value in get_args(wanted):

@@ -12,11 +12,37 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from transformers import (
+    EpsilonLogitsWarper,
+    InfNanRemoveLogitsProcessor,
+    LogitNormalization,
+    MinPLogitsWarper,
+    NoRepeatNGramLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
 
 from paceline.errors import UsageError
 from paceline.sampling import LogitsProcessor
 
 __all__ = ["PromptRow", "split_rows"]
+
+# They compute the same from the same arguments, on any device.
+_STATELESS = {
+    EpsilonLogitsWarper,
+    InfNanRemoveLogitsProcessor,
+    LogitNormalization,
+    MinPLogitsWarper,
+    NoRepeatNGramLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+}
 
 
 @dataclass(frozen=True)
@@ -46,15 +72,7 @@ class PromptRow:
 
     def processor(self, processor: Callable[..., Any]) -> LogitsProcessor:
         """A processor of transformers as one for this row alone."""
-
-        def process(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-            full = torch.cat([self.padding.to(input_ids), input_ids], dim=1)
-            result: torch.Tensor = processor(
-                full.repeat(self.batch, 1), scores.repeat(self.batch, 1)
-            )
-            return result[self.index : self.index + 1]
-
-        return process
+        return _RowProcessor(self, processor)
 
     def condition(self, criteria: Sequence[Callable[..., Any]]) -> Callable[[int], bool]:
         """Stopping criteria of transformers as one condition on the tokens of this row."""
@@ -70,6 +88,27 @@ class PromptRow:
             )
 
         return stopped
+
+
+@dataclass(frozen=True)
+class _RowProcessor:
+    """See `PromptRow.processor`."""
+
+    row: PromptRow
+    processor: Callable[..., Any]
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        row = self.row
+        full = torch.cat([row.padding.to(input_ids), input_ids], dim=1)
+        result: torch.Tensor = self.processor(
+            full.repeat(row.batch, 1), scores.repeat(row.batch, 1)
+        )
+        return result[row.index : row.index + 1]
+
+    @property
+    def stateless(self) -> bool:
+        """See `LogitsProcessor`. A class of somebody else's may keep anything."""
+        return type(self.processor) in _STATELESS
 
 
 def split_rows(input_ids: torch.Tensor, model_kwargs: Mapping[str, Any]) -> list[PromptRow]:

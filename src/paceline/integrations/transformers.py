@@ -26,6 +26,7 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from paceline.draft_models import DraftModels
 from paceline.drafters import Host, check_method, make_drafter, needs_host
 from paceline.errors import UsageError
 from paceline.integrations.rows import PromptRow, split_rows
@@ -56,7 +57,9 @@ _PREPARED = {
 class Pace:
     """A decoding method for transformers' `custom_generate`.
 
-    method, settings: as everywhere, e.g. Pace("anpd", n=5, k=7) or Pace("anpd:n=5,k=7").
+    method, settings: as everywhere, e.g. Pace("anpd", n=5, k=7) or Pace("anpd:n=5,k=7"). The draft
+    model of Pace("speculative", draft=…) is one that is loaded already, or a name; that it has the
+    tokenizer of the model is for the caller to see to.
     seed: of sampling; None takes it from torch's global generator, so `set_seed` works.
     streamer: hears prompt and tokens as transformers' streamers do (one text at a time).
     budget: most nodes a drafter may propose per round; None is as many as pay, planned round by
@@ -86,7 +89,8 @@ class Pace:
         self._drafter = None if needs_host(method) else self._make()
         self._checked: type[PreTrainedModel] | None = None
         self._planner = TreePlanner()
-        self._planned_for: ReferenceType[PreTrainedModel] | None = None
+        self._drafts: DraftModels | None = None
+        self._learned_on: ReferenceType[PreTrainedModel] | None = None
 
     def __call__(
         self,
@@ -112,6 +116,7 @@ class Pace:
             raise UsageError("a streamer shows one text at a time: generate without, or one by one")
         target = CausalLMTarget(model, check=self._checked is not type(model))
         self._checked = type(model)
+        self._meet(model)
         seed = self.seed
         if seed is None and config.do_sample:
             seed = int(torch.randint(2**62, (1,)))
@@ -126,19 +131,23 @@ class Pace:
             )
             for row, drafter in zip(rows, drafters)
         ]
-        self._play(target, generations, input_ids, self._sizing(model))
+        sizing = self._planner if self.budget is None else self.budget
+        self._play(target, generations, input_ids, sizing)
         return _pack(input_ids, generations, config)
 
-    def _sizing(self, model: PreTrainedModel) -> int | TreePlanner:
-        # What was learned of one model's costs is wrong for another's.
-        if self._planned_for is None or self._planned_for() is not model:
-            self._planner, self._planned_for = TreePlanner(), ref(model)
-        return self._planner if self.budget is None else self.budget
+    def _meet(self, model: PreTrainedModel) -> None:
+        # What was learned of one model's costs is wrong for another's, as its draft models are.
+        if self._learned_on is None or self._learned_on() is not model:
+            self._planner, self._drafts, self._learned_on = TreePlanner(), None, ref(model)
 
     def _drafters(self, target: CausalLMTarget, count: int) -> list[Drafter]:
         """One per text."""
         if self._drafter is None:
-            host = Host(target, loaded_fingerprint(target.model))
+            if self._drafts is None:
+                self._drafts = DraftModels(
+                    target.vocab_size, device=target.device, dtype=target.model.dtype
+                )
+            host = Host(target, loaded_fingerprint(target.model), open=self._drafts)
             return [self._make(host=host) for _ in range(count)]
         return [self._drafter] if count == 1 else [self._make() for _ in range(count)]
 
@@ -214,6 +223,7 @@ def accelerate(
 
         fast = paceline.accelerate(model, "anpd", n=5, k=7)
         fast.generate(**tokenizer("Hello", return_tensors="pt"), max_new_tokens=100)
+        paceline.accelerate(model, "speculative", draft=smaller_model)
 
     weights: how linear layers hold their weights. "native" leaves the model alone; anything else
     changes it in place, once and for good: see docs/speed.md, and save the model before.

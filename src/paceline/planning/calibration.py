@@ -117,20 +117,35 @@ class Calibration:
             reach.append(chance if parent == ROOT else chance * reach[parent])
         return reach
 
+    def chance(self, claim: float, depth: int) -> float:
+        """How likely a guess at `depth` is to be right where its parent is. claim: by the drafter's
+        own word."""
+        return self._chance(_bounded(claim), depth)
+
+    @property
+    def usual(self) -> float:
+        """The share of all guesses that were right where their parents were."""
+        return self._all.estimate(_UNKNOWN)
+
+    def learn(self, claim: float, depth: int, right: bool) -> None:
+        """Count a guess at `depth` whose parent was right; see `chance`."""
+        claim = _bounded(claim)
+        self.add(Evidence(_kind(claim, depth), claim, right))
+
     def add(self, seen: Evidence) -> None:
         """Count one more guess."""
         self._all.add(seen.right, seen.claim, self._memory)
         self._kinds.setdefault(seen.kind, _Count()).add(seen.right, seen.claim, self._memory)
 
     def _chances(self, tree: Tree) -> list[float]:
+        return [self._chance(claim, depth) for claim, depth in zip(_claims(tree), tree.depths)]
+
+    def _chance(self, claim: float, depth: int) -> float:
         # First what the drafter is to be believed in general, then in this kind of guess.
         trust = (self._all.right + _PRIOR) / (self._all.claimed + _PRIOR)
-        chances = []
-        for claim, depth in zip(_claims(tree), tree.depths):
-            prior = min(_MOST, claim * trust)
-            count = self._kinds.get(_kind(claim, depth))
-            chances.append(prior if count is None else count.estimate(prior))
-        return chances
+        prior = min(_MOST, claim * trust)
+        count = self._kinds.get(_kind(claim, depth))
+        return prior if count is None else count.estimate(prior)
 
 
 def _claims(tree: Tree) -> list[float]:
@@ -141,9 +156,12 @@ def _claims(tree: Tree) -> list[float]:
     found = []
     for node, parent in enumerate(tree.parents):
         above = 1.0 if parent == ROOT else weights[parent]
-        share = weights[node] / above if above > 0 else 0.0
-        found.append(min(_MOST, max(_LEAST, share)))
+        found.append(_bounded(weights[node] / above if above > 0 else 0.0))
     return found
+
+
+def _bounded(claim: float) -> float:
+    return min(_MOST, max(_LEAST, claim))
 
 
 def _kind(claim: float, depth: int) -> _Kind:

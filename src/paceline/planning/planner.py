@@ -16,6 +16,7 @@ from paceline.planning.calibration import Calibration, Watch
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.gate import Gate, Purse
 from paceline.planning.pass_costs import PassCosts
+from paceline.planning.running_time import RunningTime
 from paceline.planning.sizing import MOST_WHOLE, best_first, gains, rates
 from paceline.protocols import Drafter, Propose, SizedBy
 from paceline.records import Round
@@ -29,7 +30,6 @@ _MEMORY, _SESSION_MEMORY = 32.0, 400.0
 _INHERITED = 8.0
 _FIRST_LOOKS = 2
 _STALE, _SOON, _LOOK = 64, 4, 2.0
-_FIRST_TIMES = 5
 _FORGOTTEN = 0.9
 
 
@@ -63,26 +63,6 @@ class _Text:
 
 
 @dataclass
-class _RunningTime:
-    """The median of the first few times, then a running average in which an outlier counts as twice
-    the average at most."""
-
-    value: float | None = None
-    _first: list[float] = field(default_factory=list)
-
-    def add(self, value: float) -> None:
-        if self.value is None or len(self._first) < _FIRST_TIMES:
-            self._first.append(value)
-            self.value = sorted(self._first)[(len(self._first) - 1) // 2]
-        else:
-            self.value += (min(value, 2 * self.value + 1e-6) - self.value) / 16
-
-    def learn_anew(self) -> None:
-        """What comes next takes the place of what was known."""
-        self._first = []
-
-
-@dataclass
 class _Passes:
     """What is known about passes over a certain number of texts."""
 
@@ -109,8 +89,8 @@ class TreePlanner:
     _plain_passes: int = 0
     _purse: Purse = field(default_factory=Purse)
     _before: _Text | None = None
-    _drafting: _RunningTime = field(default_factory=_RunningTime)
-    _resting: _RunningTime = field(default_factory=_RunningTime)
+    _drafting: RunningTime = field(default_factory=RunningTime)
+    _resting: RunningTime = field(default_factory=RunningTime)
 
     def start(self, drafters: Sequence[Drafter]) -> None:
         """Texts begin; see `Planner.start`."""

@@ -129,14 +129,20 @@ def _gaps(target: Target, model: PreTrainedModel, first: int) -> torch.Tensor:
         [*prompt, ids[5], ids[7], *[next_root] * 4],
         [*prompt, ids[6], ids[8], next_root, *ids[10:12], 0],
     ]
-    rows = torch.cat([branching, chained]).float()
-    plain = model(torch.tensor(texts, device=rows.device), use_cache=False).logits.float()
+    rows = _comparable(torch.cat([branching, chained]))
+    plain = _comparable(model(torch.tensor(texts, device=rows.device), use_cache=False).logits)
     expected = torch.stack(
         [plain[0, 4], plain[0, 5], plain[1, 5], plain[0, 6], plain[1, 6], *plain[1, 7:10]]
     ).to(rows.device)
     spread = (expected - expected.mean(-1, keepdim=True)).norm(dim=-1).clamp(min=1e-6)
     gaps: torch.Tensor = (rows - expected).norm(dim=-1) / spread
     return gaps
+
+
+def _comparable(logits: torch.Tensor) -> torch.Tensor:
+    """As fp32 numbers: tokens that a model cannot say have none, wherever they are asked for."""
+    logits = logits.float()
+    return logits.masked_fill(logits == -torch.inf, 0.0)
 
 
 def _tolerance(model: PreTrainedModel) -> float:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.cli import common
+from paceline.cli import common, drafts
 from paceline.cli.bench import shared
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def run(
         str,
         typer.Option("--methods", help="Methods and rivals with settings, separated by commas."),
     ] = "plain,anpd,llma,pld,transformers,transformers-lookup",
+    draft_model: drafts.DraftModelOption = None,
     data: shared.DataOption = None,
     limit: shared.LimitOption = None,
     repeats: shared.RepeatsOption = 3,
@@ -46,8 +47,7 @@ def run(
 ) -> None:
     """Measure methods and rivals on suites of prompts, in turns, against plain decoding.
 
-    Every trial is a line of a file in --out, written at once: an interrupted run goes on with
-    --resume. `paceline bench report` makes tables and plots of it.
+    Every trial is written at once: --resume goes on with a run, `bench report` makes tables of it.
     """
     options = common.request_options(
         max_new_tokens=max_new_tokens,
@@ -59,7 +59,7 @@ def run(
         budget=budget,
         typical=typical or None,
     )
-    names, texts = shared.checked_methods(methods, gguf), _texts(suites, data, limit)
+    names, texts = shared.checked_methods(methods, gguf, draft_model), _texts(suites, data, limit)
     session = common.open_session(
         model, "plain", threads=threads, device=device, dtype=dtype, weights=weights
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli import common
+from paceline.cli.drafts import chosen_method
 from paceline.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,10 +40,12 @@ GgufOption = Annotated[
 
 
 def split_methods(text: str) -> list[str]:
-    """Split "plain,anpd:n=5,k=7,llma": a part with "=" belongs to the method before it."""
+    """Split "plain,anpd:n=5,k=7,llma": a part "setting=…" belongs to the method before it."""
+    from paceline.drafters.settings import split_at_commas
+
     names: list[str] = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        if "=" in part and ":" not in part and names:
+    for part in filter(None, (part.strip() for part in split_at_commas(text))):
+        if "=" in part.partition(":")[0] and names:
             names[-1] += f",{part}"
         else:
             names.append(part)
@@ -52,13 +55,21 @@ def split_methods(text: str) -> list[str]:
 
 
 @common.interruptible()
-def checked_methods(text: str, gguf: Path | None) -> list[str]:
-    """Plain decoding first, every name once; raises UsageError for one that could not run."""
+def checked_methods(text: str, gguf: Path | None, draft_model: str | None = None) -> list[str]:
+    """Plain decoding first, every name once; raises UsageError for one that could not run.
+
+    draft_model: for methods that take one and name none; where none takes any, `speculative` is one
+    more.
+    """
     from paceline.bench.rivals import check_rival, is_rival
     from paceline.bench.trial import PLAIN
-    from paceline.drafters import check_method
+    from paceline.drafters import add_draft, check_method
 
     names = list(dict.fromkeys([PLAIN, *split_methods(text)]))
+    if draft_model is not None:
+        found = [None if is_rival(name) else add_draft(name, draft_model) for name in names]
+        more = [] if any(found) else [chosen_method(None, draft_model)]
+        names = [*(drafting or name for drafting, name in zip(found, names)), *more]
     for name in names:
         check_rival(name, gguf) if is_rival(name) else check_method(name)
     return names

@@ -1,0 +1,42 @@
+"""`--draft-model NAME`, the short way to write `speculative:draft=NAME`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from paceline.errors import UsageError
+
+__all__ = ["DraftModelOption", "MethodOption", "chosen_method"]
+
+_DEFAULT = "anpd"
+_DRAFTING = "speculative"
+
+DraftModelOption = Annotated[
+    str | None,
+    typer.Option("--draft-model", help="Smaller model that drafts: alias, folder, GGUF, hub id."),
+]
+MethodOption = Annotated[
+    str | None,
+    typer.Option("--method", help=f"Method and settings, e.g. anpd:n=5,k=7. Default: {_DEFAULT}."),
+]
+
+
+def chosen_method(method: str | None, draft_model: str | None) -> str:
+    """The method of a command: the default one, or `speculative` where a draft model is named.
+
+    Raises UsageError for a method that takes no draft model, or has one already.
+    """
+    if draft_model is None:
+        return method or _DEFAULT
+    from paceline.drafters import add_draft
+    from paceline.drafters.settings import bracketed
+
+    found = add_draft(method or _DRAFTING, draft_model)
+    if found is None:
+        raise UsageError(
+            f"method {method} takes no draft model: leave --draft-model out, or name it as the "
+            f"draft model's own drafter, as in --method {_DRAFTING}:inner={bracketed(str(method))}"
+        )
+    return found

@@ -1,0 +1,124 @@
+"""Draft models for a loaded model: opened once, lent to any number of drafters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from weakref import ReferenceType, ref
+
+from paceline.drafters import Host, ModelChoice
+from paceline.errors import UsageError
+from paceline.models import ProgressCallback, load_causal_lm
+from paceline.models.fingerprint import loaded_fingerprint
+from paceline.models.progress import ignore_progress
+from paceline.models.vocabulary import check_same_size, shared_tokens
+from paceline.planning.curve_store import curve_key, load_curve
+from paceline.targets.causal_lm import CausalLMTarget
+from paceline.targets.prepare import AUTO, NATIVE, check_weights, prepare
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+__all__ = ["DraftModels"]
+
+
+class DraftModels:
+    """Opens draft models for one model; what `Host.open` is for drafters.
+
+    vocab_size: of the model. tokenizer: of the model; None where it is not known, and then draft
+    models are only refused where their vocabulary is of another size.
+    device, dtype: where draft models go and in which format, where a choice does not say.
+
+    Every model is loaded once, whoever asks for it, and kept. Each host that is handed out has a
+    cache of its own; when nobody keeps the host any more, the next one gets it, emptied.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        *,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        progress: ProgressCallback = ignore_progress,
+    ) -> None:
+        self._vocab_size = vocab_size
+        self._tokenizer = tokenizer
+        self._device, self._dtype = device, dtype
+        self._progress = progress
+        self._opened: dict[ModelChoice, _Opened] = {}
+
+    def __call__(self, choice: ModelChoice) -> Host:
+        """A host on the model, whose target is the caller's as long as the host is kept.
+
+        Raises ModelError for a model that cannot be read or driven, or has another tokenizer, and
+        UsageError for a device, dtype or kind of weights that there is not.
+        """
+        if choice not in self._opened:
+            self._opened[choice] = self._open(choice)
+        return self._opened[choice].lend(self)
+
+    def _open(self, choice: ModelChoice) -> _Opened:
+        if not isinstance(choice.model, str):
+            if choice.device or choice.dtype or choice.weights:
+                raise UsageError(
+                    "a draft model that is loaded already stays as it is: leave out device, dtype "
+                    "and weights"
+                )
+            tokens = self._shared(choice.model, None, "the draft model")
+            return _Opened(choice.model, loaded_fingerprint(choice.model), tokens, NATIVE)
+        check_weights(choice.weights or AUTO)
+        loaded = load_causal_lm(
+            choice.model,
+            device=choice.device or self._device,
+            dtype=choice.dtype or self._dtype,
+            progress=self._progress,
+        )
+        tokens = self._shared(loaded.model, loaded.tokenizer, choice.model)
+        return _Opened(loaded.model, loaded.fingerprint, tokens, choice.weights or AUTO)
+
+    def _shared(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, name: str
+    ) -> int:
+        """Ids below this are the same text to both models."""
+        if self._tokenizer is not None and tokenizer is not None:
+            return shared_tokens(self._tokenizer, tokenizer, name)
+        size: int = model.config.get_text_config().vocab_size
+        check_same_size(self._vocab_size, size, name)
+        return min(size, self._vocab_size)
+
+
+class _Opened:
+    """A model with the targets that run it, lent or free."""
+
+    def __init__(self, model: PreTrainedModel, fingerprint: str, tokens: int, weights: str) -> None:
+        self._model = model
+        self._fingerprint = fingerprint
+        self._tokens = tokens
+        self._preparation = prepare(model, weights)
+        first = CausalLMTarget(model, preparation=self._preparation)
+        self._curve = load_curve(curve_key(first, fingerprint))
+        self._free = [first]
+        self._lent: list[tuple[CausalLMTarget, ReferenceType[Host]]] = []
+
+    def lend(self, opener: DraftModels) -> Host:
+        """A host with a target that nobody uses, a new one where there is none."""
+        self._take_back()
+        target = (
+            self._free.pop()
+            if self._free
+            else CausalLMTarget(self._model, preparation=self._preparation, check=False)
+        )
+        host = Host(target, self._fingerprint, self._curve, self._tokens, opener)
+        self._lent.append((target, ref(host)))
+        return host
+
+    def _take_back(self) -> None:
+        kept = []
+        for target, user in self._lent:
+            if user() is None:
+                target.sync([[0]])  # what was read for another text is not to be found here
+                self._free.append(target)
+            else:
+                kept.append((target, user))
+        self._lent = kept

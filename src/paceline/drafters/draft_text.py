@@ -1,0 +1,180 @@
+"""A draft model's own text: the one loop on a smaller target, a little ahead of what is certain.
+
+The text is a `Generation` like any other, with a drafter of its own, which makes a draft model out
+of any target and a faster one out of any drafter. What it has said beyond the committed tokens are
+the guesses. Where the target says something else, the text is corrected from there, and the draft
+model's target keeps what is still right in its cache: a rejection is nothing special.
+
+    committed: a b c        guesses: d e f
+    committed: a b c d x    guesses: none; "e f" is taken back, and the next pass reads "x"
+    committed: a b c d      guesses: e f; nothing is taken back (the target was not asked about f)
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from paceline.drafters.draft_target import in_vocabulary
+from paceline.drafters.host import Host
+from paceline.drafters.plain import Plain
+from paceline.loop import FixedBudget, Generation, go_on
+from paceline.planning.planner import TreePlanner
+from paceline.prefix import common_prefix
+from paceline.protocols import Drafter, Planner, check_capabilities, resume
+from paceline.records import Round
+from paceline.sampling import GREEDY, Sampler
+from paceline.stopping import Stopping
+
+__all__ = ["DraftText", "Guess"]
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A token that the draft model has drawn.
+
+    chance: that the target draws it too, by the draft model's own word.
+    others: the next best tokens there under the same noise, each with its chance, best first.
+    """
+
+    token: int
+    chance: float
+    others: tuple[tuple[int, float], ...] = ()
+
+
+class DraftText:
+    """What a draft model would go on with, for one text at a time.
+
+    host: the draft model. inner: its own drafter.
+    vocab_size: of the model that it drafts for.
+    others: runners-up to keep per guess.
+
+    Where the model cannot follow, because the text is longer than its context or holds a token that
+    it does not have, it says nothing.
+
+    Raises UsageError where `inner` needs what the draft model's target lacks.
+    """
+
+    def __init__(self, host: Host, inner: Drafter, vocab_size: int, others: int) -> None:
+        check_capabilities(inner, host.target)
+        known = host.target.vocab_size if host.tokens is None else host.tokens
+        self.guesses: list[Guess] = []
+        self._host = host  # its target is ours for as long as it is kept
+        self._target = in_vocabulary(host.target, vocab_size, known)
+        self._inner = inner
+        self._others = others
+        self._planner: Planner = (
+            FixedBudget(0) if isinstance(inner, Plain) else TreePlanner(host.curve)
+        )
+        self._references: Sequence[Sequence[int]] = ()
+        self._sampler = GREEDY
+        self._text: Generation | None = None
+        self._committed = 0
+        self._corrected = False
+
+    def start(
+        self, context: Sequence[int], references: Sequence[Sequence[int]], sampler: Sampler
+    ) -> None:
+        """Begin with these committed tokens. sampler: the target's."""
+        self.guesses, self._text = [], None
+        self._references, self._sampler = references, sampler.coupled()
+        self._committed, self._corrected = len(context), False
+        if self._can_read(context) and self._room(len(context)) > 0:
+            self._text = Generation(
+                context, self._inner, Stopping(1), self._sampler, self._references
+            )
+            self._text.start(self._target)
+            self._planner.start([self._inner])
+
+    def resume(self, context: Sequence[int]) -> None:
+        """Go on with this committed text, whatever was committed before."""
+        if self._text is None:
+            self.start(context, self._references, self._sampler)
+            return
+        same = common_prefix(self._text.context, context)
+        if same < len(context) or same < self._committed:
+            self._correct(same, context[same:])
+        else:
+            del self.guesses[: same - self._committed]
+        self._committed = len(context)
+
+    def hear(self, tokens: Sequence[int]) -> None:
+        """These tokens were committed behind the earlier ones."""
+        right = common_prefix([guess.token for guess in self.guesses], tokens)
+        if right < len(tokens):
+            self._correct(self._committed + right, tokens[right:])
+        else:
+            del self.guesses[:right]
+        self._committed += len(tokens)
+
+    def guess(self, most: int) -> Iterator[Round]:
+        """Say more until there are `most` guesses, one pass per step, which may bring several.
+
+        The caller may stop between any two passes.
+        """
+        text, more = self._text, most - len(self.guesses)
+        if text is None:
+            return
+        more = min(more, self._room(len(text.context)))
+        if more < 1:
+            return
+        if self._corrected:
+            resume(self._inner, text.context, self._references, self._sampler)
+            self._corrected = False
+        text.stopping = Stopping(more)
+        for round in go_on(self._target, [text], self._planner, self._host.clock):
+            self.guesses += self._read(round, text.context)
+            yield round
+
+    def _correct(self, kept: int, tokens: Sequence[int]) -> None:
+        """The text's first `kept` tokens stay, then come these; nothing is guessed behind them."""
+        self.guesses = []
+        if self._text is None:
+            return
+        del self._text.context[kept:]
+        self._text.context.extend(tokens)
+        self._corrected = True
+        if not self._can_read(tokens):
+            self._text = None
+
+    def _can_read(self, tokens: Sequence[int]) -> bool:
+        return max(tokens, default=0) < self._target.vocab_size
+
+    def _room(self, length: int) -> int:
+        """Tokens that fit behind a text, the last of which the model need not read."""
+        longest = self._target.max_context
+        return sys.maxsize if longest is None else longest - length
+
+    def _read(self, round: Round, text: Sequence[int]) -> list[Guess]:
+        """What was said in a round, with the runners-up.
+
+        Chances are the softmax of the scores whose largest was drawn, in the scale of the logits:
+        logits + temperature x noise. At temperature 0 that is what the model gives each token. With
+        noise in it, it says how far ahead of the others the token is, and that is how much the
+        target may see otherwise without drawing another one.
+        """
+        said = round.path.tokens
+        begin = len(text) - len(said)
+        rows = [0, *(node + 1 for node in round.path.nodes)]
+        scores = torch.stack(
+            [
+                self._sampler.decide(round.logits[row], text[: begin + place])
+                for place, row in enumerate(rows)
+            ]
+        )
+        if not self._sampler.greedy:
+            scores = scores * self._sampler.temperature
+        chances = scores.softmax(dim=-1).nan_to_num()
+        best = chances.topk(min(1 + self._others, chances.shape[1]))
+        own = chances.gather(1, torch.tensor(said, device=chances.device)[:, None])[:, 0].tolist()
+        guesses = []
+        for token, chance, *best_here in zip(
+            said, own, best.indices.tolist(), best.values.tolist()
+        ):
+            ranked: Iterator[tuple[int, float]] = zip(*best_here)
+            others = [(other, share) for other, share in ranked if other != token and share > 0]
+            guesses.append(Guess(token, chance, tuple(others[: self._others])))
+        return guesses

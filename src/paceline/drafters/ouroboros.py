@@ -1,0 +1,206 @@
+"""Ouroboros: phrases for a draft model, from it, and behind its drafts (Zhao et al. 2024, "Ouroboros:
+Generating Longer Drafts Phrase by Phrase for Faster Speculative Decoding", arXiv 2402.13720).
+
+A draft model drafts as in `Speculative`, with one pool of phrases that four parts fill and use:
+
+1. the draft model drafts by Lookahead decoding: phrases of the pool are its guesses, and its window
+   makes new ones (section 3.1);
+2. phrases that begin where the draft ends make it longer at almost no cost (3.2);
+3. what the target said along the rejected part of a draft becomes phrases (3.3);
+4. the pool is kept from text to text (3.4).
+
+    pool, behind c: (d, e), (f, g)
+    text … a, root b     the draft model says c
+    tree: root ─ c ─┬─ d ─ e
+                    └─ f ─ g
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from paceline.drafters.host import Host
+from paceline.drafters.lookahead import Lookahead
+from paceline.drafters.phrases import MOST_PHRASES, PhrasePool
+from paceline.drafters.settings import at_least
+from paceline.drafters.speculative import Speculative
+from paceline.drafters.verified_phrases import Verified, corrected, matching, refined
+from paceline.protocols import SizedBy
+from paceline.records import Round
+from paceline.tree import ROOT, Tree
+
+if TYPE_CHECKING:
+    from paceline.sampling import Sampler
+
+__all__ = ["Ouroboros", "Verification"]
+
+Verification = Literal["paper", "package", "none"]
+
+# How likely a phrase's first token and each further one are by our own word; plans correct it. The
+# newest phrase is the likeliest.
+_FIRST, _NEXT = 0.4, 0.7
+
+
+class Ouroboros:
+    """Drafts with a smaller model and phrases.
+
+    draft, length, confidence, branches, device, dtype, weights: see `Speculative`.
+    drafting: phrases accelerate the draft model; else it says token by token.
+    window, level, guesses: of its Lookahead decoding; `level` - 1 is the length of all phrases, and
+    `guesses` how many are kept behind a token.
+    lengthen: phrases that are hung behind a draft (the paper's K); 0 for none.
+    verification: how phrases come from what the target says: where it goes along with the rejected
+    draft ("paper", section 3.3), all that it says there ("package", the later published program's
+    rule), or not at all.
+    history: keep the pool when another text begins.
+    most: phrases in the pool.
+    phrases: a file that they are read from at first, if it is there, and written to in the end.
+    pool: to share it, in Python.
+
+    Raises what `Speculative` does, and ModelError for a file that holds no phrases of this model.
+    """
+
+    requires: frozenset[str] = frozenset()
+    sized_by: SizedBy = "nodes"
+
+    def __init__(
+        self,
+        host: Host,
+        draft: Any = "",
+        drafting: bool = True,
+        window: int = 7,
+        level: int = 5,
+        guesses: int = 7,
+        lengthen: int = 3,
+        verification: Verification = "paper",
+        history: bool = True,
+        length: int = 0,
+        confidence: float = 0.0,
+        branches: int = 1,
+        most: int = MOST_PHRASES,
+        phrases: str = "",
+        device: str = "",
+        dtype: str = "",
+        weights: str = "",
+        *,
+        pool: PhrasePool | None = None,
+    ) -> None:
+        self.check(draft, drafting, window, level, guesses, lengthen)
+        self.pool = PhrasePool(guesses, most) if pool is None else pool
+        inner = Lookahead(window, level, guesses, pool=self.pool) if drafting else "plain"
+        self._draft = Speculative(
+            host, draft, inner, length, confidence, branches, device, dtype, weights
+        )
+        self._size = level - 1
+        self._lengthen = lengthen
+        self._verification = verification
+        self._history = history
+        self._root = 0
+        self._chain: tuple[int, ...] = ()
+        self._used: tuple[tuple[int, ...], ...] = ()
+        if phrases:
+            self._keep_in(Path(phrases), host)
+
+    @staticmethod
+    def check(
+        draft: Any = "",
+        drafting: bool = True,
+        window: int = 7,
+        level: int = 5,
+        guesses: int = 7,
+        lengthen: int = 3,
+        verification: Verification = "paper",
+        history: bool = True,
+        length: int = 0,
+        confidence: float = 0.0,
+        branches: int = 1,
+        most: int = MOST_PHRASES,
+        phrases: str = "",
+        device: str = "",
+        dtype: str = "",
+        weights: str = "",
+    ) -> None:
+        """Check settings as far as that is possible without a model; raises as the constructor."""
+        Lookahead(window, level, guesses)
+        at_least(0, lengthen=lengthen)
+        at_least(1, most=most)
+        Speculative.check(draft, "plain", length, confidence, branches, device, dtype, weights)
+
+    def start(
+        self,
+        context: Sequence[int],
+        references: Sequence[Sequence[int]] = (),
+        sampler: Sampler | None = None,
+    ) -> None:
+        """Begin a text, with the phrases of earlier ones unless `history` is off."""
+        if not self._history:
+            self.pool.clear()
+        self._root = context[-1]
+        self._draft.start(context, references, sampler)
+
+    def resume(self, context: Sequence[int]) -> None:
+        """Go on with `context`; the pool stays."""
+        self._root = context[-1]
+        self._draft.resume(context)
+
+    def propose(self, budget: int) -> Tree:
+        """The draft model's draft, and phrases behind its end."""
+        tree = self._draft.propose(budget)
+        nodes = _chain(tree)
+        self._chain = tuple(tree.tokens[node] for node in nodes)
+        self._used = self.pool.newest((self._root, *self._chain)[-1], self._lengthen)
+        if self._used:
+            tree = tree.graft(_weighed(self._used), at=nodes[-1] if nodes else ROOT)
+        return tree.merge().prune(budget)
+
+    def observe(self, round: Round) -> None:
+        """Make phrases of what the target said along the draft, and let the draft model go on."""
+        self._learn(round)
+        self._root = round.path.tokens[-1]
+        self._draft.observe(round)
+
+    def _learn(self, round: Round) -> None:
+        if self._verification == "none":
+            return
+        seen = Verified.of(round, self._root, self._chain, self._used)
+        if self._verification == "package":
+            added = refined(seen, self._size)
+        elif seen.accepted:
+            added = []
+            for old, new in corrected(seen, self._size):
+                self.pool.replace(seen.last, old, new)
+        else:
+            added = matching(seen, self._size)
+        for key, phrase in added:
+            self.pool.add(key, phrase)
+
+    def _keep_in(self, file: Path, host: Host) -> None:
+        """Read the phrases of a file, and write them back when this drafter is gone."""
+        size, fingerprint = host.target.vocab_size, host.fingerprint
+        if file.exists():
+            self.pool.load(file, size, fingerprint)
+        weakref.finalize(self, self.pool.save, file, size, fingerprint)
+
+
+def _chain(tree: Tree) -> list[int]:
+    """Nodes of the draft: the first child of every node, from the root on."""
+    nodes: list[int] = []
+    while children := tree.children.get(nodes[-1] if nodes else ROOT):
+        nodes.append(min(children.values()))
+    return nodes
+
+
+def _weighed(phrases: Sequence[Sequence[int]]) -> Tree:
+    """Phrases, newest first, as one tree with weights."""
+    tree = Tree.of_paths(phrases)
+    firsts = {phrase[0]: 0 for phrase in phrases}
+    weights: list[float] = []
+    for token, parent in zip(tree.tokens, tree.parents):
+        if parent == ROOT:
+            weights.append(_FIRST / (1 + list(firsts).index(token)))
+        else:
+            weights.append(_NEXT * weights[parent])
+    return Tree(tree.tokens, tree.parents, tuple(weights))

@@ -1,0 +1,206 @@
+"""Speculative decoding with a draft model (Leviathan et al. 2023, arXiv 2211.17192, and Chen et al.
+2023, arXiv 2302.01318), without their acceptance rule: the walk is the loop's own.
+
+A smaller model with the same tokenizer writes a little ahead of the text, see `DraftText`. It draws
+with the target's noise at every position (drafter-invariant speculation, arXiv 2408.07978): where
+the two distributions are alike, the drawn tokens mostly are the same ones, at any temperature, and
+no probabilities of the draft model are needed to stay exact.
+
+    text … a, root b        the draft model says c (e was next best), then d (f was next best)
+    tree: root ─┬─ c ─┬─ d
+                │     └─ f
+                └─ e
+
+The draft model has a drafter of its own, so the same loop drafts for it: n-grams (`inner=anpd`),
+prompt tokens (`inner=ppd`), or a still smaller model (`inner=speculative:draft=…`), a cascade as in
+the appendix of Ouroboros (Zhao et al. 2024, arXiv 2402.13720).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from paceline.drafters.host import Host, ModelChoice
+from paceline.drafters.settings import at_least
+from paceline.errors import UsageError
+from paceline.planning.draft_length import LONGEST, DraftLength
+from paceline.prefix import common_prefix
+from paceline.protocols import SizedBy
+from paceline.records import Round
+from paceline.tree import EMPTY, Tree
+
+if TYPE_CHECKING:
+    from paceline.drafters.draft_text import Guess
+    from paceline.sampling import Sampler
+
+__all__ = ["Speculative", "guess_tree"]
+
+
+class Speculative:
+    """Drafts with a smaller model.
+
+    draft: the draft model: alias, folder, GGUF file or hub id, with the tokenizer of the target; in
+    Python also a `Host`, whose target is then this drafter's alone, or what the front can open.
+    inner: the draft model's own drafter, as a method of its own or, in Python, as an object.
+    length: guesses in a row; 0 for as many as pay, see `DraftLength`.
+    confidence: a guess that the draft model gives a smaller chance than this, from 0 to 1, is the
+    last one of its draft.
+    branches: runners-up that hang beside each guess.
+    device, dtype, weights: of the draft model, as in `paceline.load`; by default as the target's.
+
+    Weights of guesses are chances by the draft model's own word, see `Guess`.
+
+    Raises UsageError for a missing draft model or a value out of range, ModelError for a draft model
+    that cannot be loaded or has another tokenizer.
+    """
+
+    requires: frozenset[str] = frozenset()
+    sized_by: SizedBy = "nodes"
+
+    def __init__(
+        self,
+        host: Host,
+        draft: Any = "",
+        inner: Any = "plain",
+        length: int = 0,
+        confidence: float = 0.0,
+        branches: int = 1,
+        device: str = "",
+        dtype: str = "",
+        weights: str = "",
+    ) -> None:
+        from paceline.drafters import make_drafter  # which lists this drafter, too
+        from paceline.drafters.draft_text import DraftText  # torch takes a while to import
+
+        self.check(draft, inner, length, confidence, branches, device, dtype, weights)
+        small = _opened(host, ModelChoice(draft, device, dtype, weights))
+        own = make_drafter(inner, small) if isinstance(inner, str) else inner
+        self._draft = DraftText(small, own, host.target.vocab_size, others=branches)
+        self._most = length or LONGEST
+        self._confidence = confidence
+        self._plan = None if length else DraftLength(host.curve)
+        self._clock = host.clock
+        # Times of the first and the last answer in this round, in seconds.
+        self._asked: float | None = None
+        self._answered = 0.0
+
+    @staticmethod
+    def check(
+        draft: Any = "",
+        inner: Any = "plain",
+        length: int = 0,
+        confidence: float = 0.0,
+        branches: int = 1,
+        device: str = "",
+        dtype: str = "",
+        weights: str = "",
+    ) -> None:
+        """Check settings as far as that is possible without a model.
+
+        Raises UsageError or ModelError as the constructor does.
+        """
+        from paceline.drafters import check_method
+
+        if isinstance(draft, str) and not draft:
+            raise UsageError(
+                "speculative needs a draft model: name it with speculative:draft=NAME or with "
+                "--draft-model NAME"
+            )
+        if isinstance(inner, str):
+            check_method(inner)
+        at_least(0, length=length)
+        at_least(0, branches=branches)
+        if not 0 <= confidence <= 1:
+            raise UsageError(f"confidence must be a number from 0 to 1, got {confidence!r}")
+
+    def start(
+        self,
+        context: Sequence[int],
+        references: Sequence[Sequence[int]] = (),
+        sampler: Sampler | None = None,
+    ) -> None:
+        """Begin a text; the draft model reads it when it is first asked, but for what it has in its
+        cache already."""
+        from paceline.sampling import GREEDY
+
+        self._draft.start(context, references, sampler or GREEDY)
+        self._asked = None
+
+    def resume(self, context: Sequence[int]) -> None:
+        """Go on with `context`; guesses that are still right are kept."""
+        self._draft.resume(context)
+        self._asked = None
+
+    def propose(self, budget: int) -> Tree:
+        """What the draft model goes on with, and the runners-up beside it, as far as that pays."""
+        if budget < 1:
+            return EMPTY
+        if self._asked is None:
+            self._asked = self._clock()
+        most = min(budget, self._most)
+        if self._goes_on():
+            for round in self._draft.guess(most):
+                if self._plan is not None and not round.prefill:
+                    spent = round.seconds.draft + round.seconds.target + round.seconds.commit
+                    self._plan.drafted(1e3 * spent, len(round.path.tokens))
+                if not self._goes_on():
+                    break
+        self._answered = self._clock()
+        return guess_tree(self._draft.guesses[:most]).prune(budget)
+
+    def observe(self, round: Round) -> None:
+        """Take over what was committed, and learn what guesses are worth."""
+        tokens = round.path.tokens
+        if self._plan is not None:
+            self._learn(self._plan, tokens, timed=not round.prefill)
+        self._draft.hear(tokens)
+        self._asked = None
+
+    def _goes_on(self) -> bool:
+        """Whether one more pass of the draft model is wanted."""
+        chances = [guess.chance for guess in self._draft.guesses]
+        if min(chances, default=1.0) < self._confidence:
+            return False
+        return self._plan is None or self._plan.pays(chances)
+
+    def _learn(self, plan: DraftLength, tokens: Sequence[int], timed: bool) -> None:
+        heard = self._draft.guesses[: len(tokens)]
+        right = common_prefix([guess.token for guess in heard], tokens)
+        plan.judge([guess.chance for guess in heard], right)
+        if timed and self._asked is not None:
+            now = self._clock()
+            plan.played(1e3 * (now - self._answered), 1e3 * (now - self._asked), len(tokens))
+
+
+def guess_tree(guesses: Sequence[Guess]) -> Tree:
+    """The chain of guesses, then beside each of them its runners-up; weights are chances to be
+    accepted.
+
+    The chain comes first, since a chain lies in the cache as it will stay.
+    """
+    tokens = [guess.token for guess in guesses]
+    parents = list(range(-1, len(guesses) - 1))
+    weights: list[float] = []
+    leaves: list[tuple[int, int, float]] = []
+    reach = 1.0
+    for place, guess in enumerate(guesses):
+        leaves += [(token, place - 1, reach * chance) for token, chance in guess.others]
+        reach *= guess.chance
+        weights.append(reach)
+    for token, parent, weight in leaves:
+        tokens.append(token)
+        parents.append(parent)
+        weights.append(weight)
+    return Tree(tuple(tokens), tuple(parents), tuple(weights))
+
+
+def _opened(host: Host, choice: ModelChoice) -> Host:
+    if isinstance(choice.model, Host):
+        return choice.model
+    if host.open is None:
+        raise UsageError(
+            f"there is nobody here to open the draft model {choice.model!r}: give the drafter a "
+            "host with `open`, or the draft model as a host of its own"
+        )
+    return host.open(choice)

@@ -1,0 +1,118 @@
+"""Phrases out of a verification (Ouroboros, section 3.3).
+
+The target has scored every node of the draft and of the phrases behind it; what it holds for
+likeliest behind each node are its outputs.
+
+    draft c d e f, root b    outputs: b: c, c: x, d: e, e: f, f: g    (d was rejected: x is said)
+
+    matching, 3 tokens long:  d -> (e, f, g)          where the outputs go along with the draft
+    refined, 3 tokens long:   x -> (e, f, g)          all outputs from the rejection on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.prefix import common_prefix
+from paceline.records import Round
+from paceline.tree import ROOT
+
+__all__ = ["Verified", "corrected", "matching", "refined"]
+
+Phrase = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A draft, as far as it was scored.
+
+    last: the token that the phrases stand behind.
+    draft: its tokens. outputs: the target's behind the root and behind each of them.
+    right: how many of them were accepted.
+    phrases: those tried behind the draft, each with the target's outputs behind its tokens, as far
+    as these were scored; none where the draft was cut.
+    """
+
+    last: int
+    draft: Phrase
+    outputs: Phrase
+    right: int
+    phrases: tuple[tuple[Phrase, Phrase], ...] = ()
+
+    @property
+    def accepted(self) -> bool:
+        """Whether all of the draft was."""
+        return self.right == len(self.draft)
+
+    @classmethod
+    def of(
+        cls, round: Round, root: int, chain: Sequence[int], phrases: Sequence[Phrase]
+    ) -> Verified:
+        """What a round tells about the draft `chain` behind `root` and the phrases behind it."""
+        nodes = _along(round, ROOT, chain)
+        whole = len(nodes) == len(chain)
+        end = nodes[-1] if nodes else ROOT
+        tried = [(phrase, _along(round, end, phrase)) for phrase in phrases if whole]
+        rows = [ROOT, *nodes, *(node for _, path in tried for node in path)]
+        best = dict(zip(rows, round.logits[[row + 1 for row in rows]].argmax(-1).tolist()))
+        draft = tuple(chain[: len(nodes)])
+        return cls(
+            last=(root, *draft)[-1],
+            draft=draft,
+            outputs=tuple(best[row] for row in (ROOT, *nodes)),
+            right=common_prefix(draft, round.path.tokens),
+            phrases=tuple((phrase, tuple(best[node] for node in path)) for phrase, path in tried),
+        )
+
+
+def matching(seen: Verified, size: int) -> list[tuple[int, Phrase]]:
+    """Keys and phrases of `size` tokens out of the rejected part of a draft: runs of the target's
+    outputs that go along with the draft up to their last token; shorter ones are left out."""
+    found = []
+    for place in range(seen.right, len(seen.draft)):
+        outputs, following = seen.outputs[place + 1 :], seen.draft[place + 1 :]
+        length = 1 + common_prefix(outputs, following)
+        if length >= size and len(outputs) >= size:
+            found.append((seen.draft[place], outputs[:size]))
+    return found
+
+
+def corrected(seen: Verified, size: int) -> list[tuple[Phrase, Phrase]]:
+    """The tried phrases behind an accepted draft, each with what the target would have put in its
+    place: its outputs behind the draft and along the phrase."""
+    found = []
+    for phrase, outputs in seen.phrases:
+        better = (seen.outputs[-1], *outputs)[:size]
+        if len(better) == size:
+            found.append((phrase, better))
+    return found
+
+
+def refined(seen: Verified, size: int) -> list[tuple[int, Phrase]]:
+    """Keys and phrases of `size` tokens out of all that the target said from the rejection on, the
+    end completed with its outputs along each phrase; nothing where the draft was accepted."""
+    if seen.accepted:
+        return []
+    said = seen.outputs[seen.right :]
+    ends = [outputs for _, outputs in seen.phrases] or [()]
+    found: dict[tuple[int, Phrase], None] = {}
+    for end in ends:
+        text = (*said, *end)
+        for place in range(len(said)):
+            phrase = text[place + 1 : place + 1 + size]
+            if len(phrase) == size:
+                found[text[place], phrase] = None
+    return list(found)
+
+
+def _along(round: Round, node: int, tokens: Sequence[int]) -> list[int]:
+    """Nodes of the scored tree that `tokens` lead to, as far as there are any."""
+    nodes = []
+    for token in tokens:
+        child = round.tree.children.get(node, {}).get(token)
+        if child is None:
+            break
+        node = child
+        nodes.append(node)
+    return nodes

@@ -1,0 +1,57 @@
+"""Whether two models read and write the same tokens, so that one can guess for the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from paceline.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["check_same_size", "shared_tokens"]
+
+# Embeddings of one family are padded to multiples of different numbers.
+_PADDING = 512
+
+
+def shared_tokens(
+    tokenizer: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase, name: str
+) -> int:
+    """Ids below this are the same text to both tokenizers, but for tokens that one of them lacks.
+
+    Added tokens, such as those of a chat template, may be missing on either side; all others have
+    to be the same.
+
+    Raises ModelError, with the first difference, for the model `name` whose tokenizer is `other`.
+    """
+    own, theirs = tokenizer.get_vocab(), other.get_vocab()
+    if own != theirs:
+        texts = {token: text for text, token in own.items()}
+        other_texts = {token: text for text, token in theirs.items()}
+        for token in sorted(texts.keys() & other_texts.keys()):
+            if texts[token] != other_texts[token]:
+                raise ModelError(
+                    f"{name} cannot draft for this model: its tokenizer gives token {token} "
+                    f"another text ({other_texts[token]!r} instead of {texts[token]!r})"
+                )
+        added = {*tokenizer.get_added_vocab().values(), *other.get_added_vocab().values()}
+        missing = sorted((texts.keys() ^ other_texts.keys()) - added)
+        if missing:
+            raise ModelError(
+                f"{name} cannot draft for this model: its tokenizer has {len(theirs)} tokens and "
+                f"the model's {len(own)}, token {missing[0]} is the first that one of them lacks"
+            )
+    return 1 + max({*own.values()} & {*theirs.values()}, default=-1)
+
+
+def check_same_size(size: int, other: int, name: str) -> None:
+    """For models without a known tokenizer: their vocabularies may differ by padding at most.
+
+    Raises ModelError for the model `name` with the vocabulary `other`.
+    """
+    if abs(size - other) >= _PADDING:
+        raise ModelError(
+            f"{name} cannot draft for this model: it has a vocabulary of {other} tokens and the "
+            f"model one of {size}, so they cannot have one tokenizer"
+        )

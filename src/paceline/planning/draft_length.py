@@ -1,0 +1,103 @@
+"""How far a draft model guesses ahead: as long as one more pass of it gains more than it takes.
+
+What a pass takes is measured. What it gains is the chance that its token will be accepted, times
+the time that a token takes as things are: that is what an accepted guess saves. The chance is that
+of all guesses so far, by the draft model's own word corrected by what came true, times the share of
+guesses that are right in general, since what the next one claims is not known yet. So a doubtful
+guess ends the draft where passes of the draft model are dear, and does not where they are cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from paceline.planning.calibration import Calibration
+from paceline.planning.cost_curve import CostCurve
+from paceline.planning.running_time import RunningTime
+
+__all__ = ["LONGEST", "DraftLength"]
+
+LONGEST = 32
+"""Guesses of a draft at most."""
+_FIRST = 4
+"""Guesses as long as nothing is known about times."""
+_MEMORY = 64.0
+_STEP = 1 / 32
+
+
+@dataclass
+class DraftLength:
+    """What is known about one draft model and its target, over any number of texts.
+
+    curve: what passes of the target cost, for what a row more costs; without one a row is free
+    here, and whoever sizes the tree looks at rows.
+    longest: guesses at most, >= 1.
+
+    With the same times it decides the same.
+    """
+
+    curve: CostCurve | None = None
+    longest: int = LONGEST
+    _calibration: Calibration = field(default_factory=lambda: Calibration(_MEMORY))
+    _draft_pass: RunningTime = field(default_factory=RunningTime)
+    _target_pass: RunningTime = field(default_factory=RunningTime)
+    _round: RunningTime = field(default_factory=RunningTime)
+    _tokens_per_draft_pass: float = 1.0
+    _tokens_per_round: float = 1.0
+
+    def pays(self, claims: Sequence[float]) -> bool:
+        """Whether one more pass of the draft model is worth its time, behind guesses that claim to
+        be right with these chances, each where the one before it is."""
+        depth = len(claims)
+        if depth == 0:
+            return True  # whether to guess at all is for who asks
+        if depth >= self.longest:
+            return False
+        saved, taken = self.token_milliseconds, self._draft_pass.value
+        if saved is None or taken is None:
+            return depth < _FIRST
+        coming = max(1, round(self._tokens_per_draft_pass))
+        reach = prod(
+            self._calibration.chance(claim, place) for place, claim in enumerate(claims, start=1)
+        )
+        gained = reach * sum(self._calibration.usual**step for step in range(1, coming + 1))
+        return gained * saved >= taken + self._rows(1 + depth, coming)
+
+    @property
+    def token_milliseconds(self) -> float | None:
+        """What a token takes as things are, at most a target pass; None before the first round."""
+        if self._round.value is None or self._target_pass.value is None:
+            return None
+        plain = self._target_pass.value if self.curve is None else self.curve.cost(1)
+        return min(plain, self._round.value / self._tokens_per_round)
+
+    def drafted(self, milliseconds: float, tokens: int) -> None:
+        """A pass of the draft model took so long and gained so many guesses."""
+        self._draft_pass.add(milliseconds)
+        self._tokens_per_draft_pass += (tokens - self._tokens_per_draft_pass) * _STEP
+
+    def played(self, target_milliseconds: float, milliseconds: float, tokens: int) -> None:
+        """A round gained so many tokens.
+
+        target_milliseconds: from the guesses to what became of them; milliseconds: of all of the
+        round.
+        """
+        known = self._round.value is not None
+        self._target_pass.add(target_milliseconds)
+        self._round.add(milliseconds)
+        more = tokens - self._tokens_per_round
+        self._tokens_per_round += more * _STEP if known else more
+
+    def judge(self, claims: Sequence[float], right: int) -> None:
+        """Of guesses that claimed such chances the first `right` came true; the one behind them, if
+        it is among these, did not."""
+        for depth, claim in enumerate(claims[: right + 1], start=1):
+            self._calibration.learn(claim, depth, depth <= right)
+
+    def _rows(self, width: int, more: int) -> float:
+        """Milliseconds that a pass over `width` rows takes longer with some rows more."""
+        if self.curve is None:
+            return 0.0
+        return max(0.0, self.curve.cost(width + more) - self.curve.cost(width))

@@ -1,0 +1,325 @@
+"""The drafter with a draft model: what it proposes, what it reads, when it stops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tests.draft_hosts import Ticking, toy_host
+from tests.helpers import RandomTrees, generate, naive_stream
+from tests.tiny_models import some_prompt, tiny_model
+
+from paceline.drafters import Host, Speculative, check_method, make_drafter, needs_host
+from paceline.drafters.draft_target import in_vocabulary
+from paceline.drafters.draft_text import DraftText, Guess
+from paceline.drafters.speculative import guess_tree
+from paceline.errors import UsageError
+from paceline.records import Path, Round
+from paceline.sampling import GREEDY, Sampler
+from paceline.targets.causal_lm import CausalLMTarget
+from paceline.targets.toy import ToyTarget
+from paceline.tree import EMPTY, ROOT, Tree
+
+PROMPT = [3, 1, 4, 1, 5]
+
+
+def draft_text(target: Any = None, inner: str = "plain", others: int = 1) -> DraftText:
+    host = Host(target or ToyTarget(), clock=Ticking(1e-3))
+    return DraftText(host, make_drafter(inner, host), 16, others)
+
+
+def say(text: DraftText, most: int) -> list[int]:
+    for _ in text.guess(most):
+        pass
+    return [guess.token for guess in text.guesses]
+
+
+def committed(*tokens: int) -> Round:
+    return Round(
+        0, Tree.chain(tokens[:-1]), torch.zeros(1, 16), Path(tuple(range(len(tokens) - 1)), tokens)
+    )
+
+
+# ---- the draft model's text ----
+
+
+@pytest.mark.parametrize("sampler", [GREEDY, Sampler(seed=3, temperature=1.0)])
+@pytest.mark.parametrize("inner", ["plain", "anpd"])
+def test_guesses_are_what_the_draft_model_would_write(inner: str, sampler: Sampler) -> None:
+    text = draft_text(inner=inner)
+    text.start(PROMPT, (), sampler)
+    expected = naive_stream(ToyTarget(), PROMPT, 30, sampler)
+    assert say(text, 5) == expected[:5]
+    assert say(text, 3) == expected[:5]  # as many as there are already
+    assert say(text, 9) == expected[:9]
+    text.hear(expected[:4])
+    assert say(text, 0) == expected[4:9]
+    text.hear([*expected[4:9], expected[9]])
+    assert say(text, 0) == []
+    assert say(text, 4) == expected[10:14]
+
+
+@pytest.mark.parametrize("inner", ["plain", "anpd", "pld", "speculative:draft=near"])
+def test_a_rejection_is_corrected_from_where_it_is(inner: str) -> None:
+    host = toy_host()
+    text = DraftText(host, make_drafter(inner, host), 16, 1)
+    text.start(PROMPT, (), GREEDY)
+    certain = list(PROMPT)
+    for right in (0, 2, 5, 1, 0, 3):
+        guesses = say(text, 5)
+        assert guesses == naive_stream(ToyTarget(), certain, 5)
+        new = [*guesses[:right], (guesses[right] + 1) % 16] if right < 5 else [*guesses, 7]
+        text.hear(new)
+        certain += new
+        assert text.guesses == []
+
+
+def test_what_was_not_asked_about_is_kept_as_it_is() -> None:
+    target = ToyTarget()
+    text = draft_text(target)
+    text.start(PROMPT, (), GREEDY)
+    guesses = say(text, 6)
+    passes = target.passes
+    text.hear(guesses[:2])
+    assert say(text, 4) == guesses[2:]
+    assert target.passes == passes
+
+
+def test_a_text_may_be_resumed_from_anywhere() -> None:
+    target = ToyTarget()
+    text = draft_text(target)
+    text.start(PROMPT, (), GREEDY)
+    guesses = say(text, 6)
+    text.resume([*PROMPT, *guesses[:2]])
+    assert say(text, 0) == guesses[2:]
+    for context in (
+        [*PROMPT, *guesses],
+        [*PROMPT, guesses[0], 9, 9],
+        PROMPT[:3],
+        [*PROMPT[:2], 0, 0, 0, 0],
+        [15, 14],
+        PROMPT,
+    ):
+        text.resume(context)
+        assert say(text, 4) == naive_stream(ToyTarget(), context, 4)
+
+
+def test_chances_are_those_of_the_draft_models_distribution_when_greedy() -> None:
+    target = ToyTarget()
+    text = draft_text(target, others=3)
+    text.start(PROMPT, (), GREEDY)
+    say(text, 1)
+    target.sync([PROMPT])
+    shares = target.score([EMPTY])[0][0].softmax(-1)
+    values, tokens = shares.topk(4)
+    (guess,) = text.guesses
+    assert (guess.token, *(token for token, _ in guess.others)) == tuple(tokens.tolist())
+    assert [guess.chance, *(chance for _, chance in guess.others)] == pytest.approx(values.tolist())
+
+
+def test_runners_up_are_the_next_best_under_the_same_noise() -> None:
+    """What is drawn where the first token is forbidden."""
+    sampler = Sampler(seed=3, temperature=1.0, top_k=5)
+    text = draft_text(others=2)
+    text.start(PROMPT, (), sampler)
+    context = list(PROMPT)
+    say(text, 6)
+    for guess in text.guesses:
+        target = ToyTarget()
+        target.sync([context])
+        row = target.score([EMPTY])[0][0]
+        scores = sampler.decide(row, context)
+        ranked = scores.argsort(descending=True).tolist()
+        assert [guess.token, *(token for token, _ in guess.others)] == ranked[:3]
+        assert guess.chance >= guess.others[0][1] >= guess.others[1][1] > 0
+        context.append(guess.token)
+
+
+def test_a_temperature_next_to_nothing_is_as_sure_as_greedy_decoding() -> None:
+    chances = []
+    for temperature in (0.0, 1e-4):
+        text = draft_text()
+        text.start(PROMPT, (), Sampler(temperature=temperature))
+        say(text, 4)
+        chances.append([guess.chance for guess in text.guesses])
+    assert chances[0] == pytest.approx(chances[1], abs=1e-3)
+
+
+def test_a_row_without_any_token_that_can_be_said_is_no_error() -> None:
+    class Mute(ToyTarget):
+        def score(self, trees: Any) -> Any:
+            return [torch.full_like(rows, -torch.inf) for rows in super().score(trees)]
+
+    for sampler in (GREEDY, Sampler(temperature=1.0, top_p=0.9)):
+        drafter = Speculative(toy_host(), Host(Mute()), length=3)
+        output, _, _ = generate(ToyTarget(), drafter, PROMPT, 12, sampler=sampler)
+        assert output == naive_stream(ToyTarget(), PROMPT, 12, sampler)
+
+
+def test_only_new_tokens_are_read() -> None:
+    """After a rejection, and after all was right, when two tokens are new."""
+    model = tiny_model("llama", "sdpa", torch.float64)
+    text = DraftText(Host(CausalLMTarget(model, check=False)), make_drafter("plain"), 64, 1)
+    text.start(some_prompt(40), (), GREEDY)
+    widths: list[int] = []
+    handle = model.register_forward_pre_hook(
+        lambda module, args, kwargs: widths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    guesses = say(text, 3)
+    text.hear([*guesses, 5])
+    say(text, 2)
+    text.hear([(text.guesses[0].token + 1) % 64])
+    say(text, 2)
+    handle.remove()
+    assert widths == [40, 1, 1, 2, 1, 1, 1]
+
+
+def test_a_vocabulary_is_cut_and_filled_to_the_targets_size() -> None:
+    toy = ToyTarget(vocab_size=20)
+    assert in_vocabulary(toy, 20, 20) is toy
+    for size, known in ((20, 17), (16, 16), (30, 30), (30, 12)):
+        seen = in_vocabulary(toy, size, known)
+        for target in (toy, seen):
+            target.sync([[1, 2, 3]])
+        (rows,), (own,) = seen.score([Tree.chain([4])]), toy.score([Tree.chain([4])])
+        most = min(size, known, 20)
+        assert rows.shape == (2, size)
+        assert torch.equal(rows[:, :most], own[:, :most])
+        assert bool((rows[:, most:] == -torch.inf).all())
+        assert seen.vocab_size == 20  # where its virtual ids begin
+
+
+# ---- the tree ----
+
+
+def test_the_chain_comes_first_and_runners_up_hang_beside_it() -> None:
+    guesses = [Guess(7, 0.8, ((3, 0.1), (2, 0.05))), Guess(4, 0.5, ((9, 0.2),)), Guess(1, 0.5)]
+    tree = guess_tree(guesses)
+    assert tree.tokens == (7, 4, 1, 3, 2, 9)
+    assert tree.parents == (ROOT, 0, 1, ROOT, ROOT, 0)
+    assert tree.weights == pytest.approx((0.8, 0.4, 0.2, 0.1, 0.05, 0.16))
+    assert guess_tree([]) == Tree(weights=())
+
+
+@pytest.mark.parametrize("budget", range(1, 9))
+def test_a_small_budget_keeps_the_likeliest_nodes(budget: int) -> None:
+    drafter = Speculative(toy_host(), "near", length=4, branches=2)
+    drafter.start(PROMPT)
+    tree = drafter.propose(budget)
+    assert len(tree) == min(budget, 3 * min(budget, 4))
+    assert tree.weights is not None and tree.tokens[0] == naive_stream(ToyTarget(), PROMPT, 1)[0]
+    whole = drafter.propose(64)
+    assert whole.weights is not None
+    assert min(tree.weights) >= sorted(whole.weights)[-budget - 2] or budget < 4
+
+
+def test_asking_again_changes_nothing() -> None:
+    """A planner may ask for several sizes in one round."""
+    drafter = Speculative(toy_host(), "near", length=4)
+    drafter.start(PROMPT)
+    first = drafter.propose(8)
+    assert [drafter.propose(budget) for budget in (0, -1)] == [EMPTY, EMPTY]
+    assert len(drafter.propose(3)) == 3
+    assert drafter.propose(8) == first
+
+
+def test_confidence_ends_a_draft_behind_a_doubtful_guess() -> None:
+    drafter = Speculative(toy_host(), "near", length=20, branches=0)
+    drafter.start(PROMPT)
+    weights = drafter.propose(64).weights or ()
+    chances = [one / before for before, one in zip((1.0, *weights), weights)]
+    assert len(chances) == 20
+    for confidence in (0.3, 0.6, 0.9):
+        first = next((at for at, chance in enumerate(chances) if chance < confidence), 19)
+        doubtful = Speculative(toy_host(), "near", length=20, confidence=confidence, branches=0)
+        doubtful.start(PROMPT)
+        assert len(doubtful.propose(64)) == first + 1
+
+
+def test_length_follows_the_clock() -> None:
+    """The same models, passes of the draft model dear or cheap against those of the target."""
+    lengths = {}
+    for tick in (1e-6, 1e-2):
+        host = replace(toy_host(), clock=Ticking(1e-3))
+        small = Host(ToyTarget(sharpness=3.0), clock=Ticking(tick))
+        drafter = Speculative(host, small, branches=0)
+        _, rounds, _ = generate(ToyTarget(), drafter, PROMPT, 120)
+        lengths[tick] = [len(round.tree) for round in rounds[1:-1]]
+    assert max(lengths[1e-2][8:]) == 1
+    assert max(lengths[1e-6]) > 8
+
+
+def test_a_fixed_length_needs_no_clock() -> None:
+    host = replace(toy_host(), clock=Ticking(0.0))
+    drafter = Speculative(host, Host(ToyTarget(), clock=Ticking(0.0)), length=3, branches=0)
+    _, rounds, _ = generate(ToyTarget(), drafter, PROMPT, 24)
+    assert {len(round.tree) for round in rounds} == {3}
+
+
+# ---- settings ----
+
+REFUSED = [
+    (
+        "speculative",
+        "speculative needs a draft model: name it with speculative:draft=NAME or with "
+        "--draft-model NAME",
+    ),
+    ("speculative:inner=anpd", "speculative needs a draft model"),
+    ("speculative:draft=near,length=-1", "length must be a whole number >= 0, got -1"),
+    ("speculative:draft=near,branches=-1", "branches must be a whole number >= 0, got -1"),
+    ("speculative:draft=near,confidence=1.5", "confidence must be a number from 0 to 1, got 1.5"),
+    ("speculative:draft=near,confidence=much", "confidence must be a number, got 'much'"),
+    ("speculative:draft=near,inner=adnp", "unknown method 'adnp' (did you mean anpd?)"),
+    ("speculative:draft=near,inner=(anpd:n=1)", "n must be a whole number >= 2, got 1"),
+    ("speculative:draft=near,inner=speculative", "speculative needs a draft model"),
+    (
+        "speculative:draft=near,inner=anpd:n=4,k=10",
+        "method speculative has no setting 'k' (settings of a method inside it go into brackets, "
+        "as in inner=(anpd:n=4))",
+    ),
+    ("speculative:draft=near,inner=(anpd:n=4,k=10", "a bracket is not closed in "),
+]
+
+
+@pytest.mark.parametrize(("method", "said"), REFUSED)
+def test_each_mistake_has_its_sentence_before_there_is_a_model(method: str, said: str) -> None:
+    for act in (check_method, lambda method: make_drafter(method, toy_host())):
+        with pytest.raises(UsageError) as caught:
+            act(method)
+        assert said in str(caught.value)
+
+
+def test_a_method_within_a_method_gets_its_settings() -> None:
+    check_method("speculative:draft=near,inner=(speculative:draft=far,inner=(anpd:n=4,k=10))")
+    assert needs_host("speculative:draft=near")
+    with pytest.raises(UsageError, match="works for one model only"):
+        make_drafter("speculative:draft=near")
+
+
+def test_without_anybody_who_opens_models_the_reason_is_named() -> None:
+    with pytest.raises(UsageError, match="nobody here to open the draft model 'near'"):
+        Speculative(Host(ToyTarget()), "near")
+
+
+def test_an_inner_drafter_that_the_draft_model_cannot_serve_is_refused() -> None:
+    class Needy(RandomTrees):
+        requires = frozenset({"telepathy"})
+
+    with pytest.raises(UsageError, match="Needy needs telepathy"):
+        Speculative(toy_host(), "near", Needy())
+
+
+def test_an_inner_drafter_may_be_an_object() -> None:
+    drafter = Speculative(toy_host(), "near", RandomTrees(seed=3))
+    output, _, _ = generate(ToyTarget(), drafter, PROMPT, 30)
+    assert output == naive_stream(ToyTarget(), PROMPT, 30)
+
+
+def test_a_host_may_be_kept_by_hand() -> None:
+    drafter = Speculative(toy_host(), Host(ToyTarget()))
+    drafter.start(PROMPT)
+    drafter.observe(committed(5, 6))
+    drafter.resume([*PROMPT, 5])
+    assert drafter.propose(2).tokens[0] == naive_stream(ToyTarget(), [*PROMPT, 5], 1)[0]

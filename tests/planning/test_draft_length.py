@@ -1,0 +1,100 @@
+"""How far a draft model drafts, by times that are given."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.planning.cost_curve import CostCurve, CostPoint
+from paceline.planning.draft_length import LONGEST, DraftLength
+
+
+def length(plan: DraftLength, claim: float) -> int:
+    """Guesses in a row that all claim the same."""
+    claims: list[float] = []
+    while plan.pays(claims):
+        claims.append(claim)
+    return len(claims)
+
+
+def seasoned(
+    draft: float, target: float, right: float, claim: float | None = None, gained: int = 1
+) -> DraftLength:
+    """After many rounds of that kind. right: share of the guesses that come true, and by default
+    what they claim."""
+    plan = DraftLength()
+    claim = right if claim is None else claim
+    for step in range(400):
+        plan.drafted(draft, gained)
+        came_true = (step + 1) * right % 1 < right
+        plan.judge([claim], int(came_true))
+        plan.played(target, target + draft, 1 + int(came_true))
+    return plan
+
+
+def test_before_any_time_is_known_drafts_are_short() -> None:
+    assert length(DraftLength(), 0.99) == 4
+    assert length(DraftLength(longest=2), 0.99) == 2
+
+
+def test_one_guess_is_always_made() -> None:
+    """Whether guessing pays at all is the planner's question, who must see guesses to answer it."""
+    assert length(seasoned(draft=50, target=1, right=0.1), 0.1) == 1
+
+
+@pytest.mark.parametrize(("draft", "longest"), [(1.0, 5), (3.0, 2), (5.0, 1)])
+def test_the_dearer_a_draft_pass_the_shorter_the_draft(draft: float, longest: int) -> None:
+    """At 0.7 per guess and 10 ms per pass a token takes some (10 + draft) / 1.7 ms, and a draft of
+    n goes on while 0.7 ** (n + 1) of that is more than a draft pass."""
+    plan = seasoned(draft, target=10.0, right=0.7)
+    assert plan.token_milliseconds == pytest.approx((10 + draft) / 1.7, rel=0.1)
+    assert abs(length(plan, 0.7) - longest) <= 1
+    assert length(seasoned(draft / 4, target=10.0, right=0.7), 0.7) > length(plan, 0.7)
+
+
+def test_a_doubtful_guess_ends_the_draft() -> None:
+    plan = seasoned(draft=1.0, target=10.0, right=0.7)
+    plan.judge([0.05], 0)
+    assert plan.pays([0.9])
+    assert plan.pays([0.9, 0.9])
+    assert not plan.pays([0.9, 0.05])
+
+
+def test_guesses_are_believed_by_what_came_true() -> None:
+    """A draft model that is always right though it never claims so may go on for long."""
+    modest = seasoned(draft=1.0, target=10.0, right=1.0, claim=0.3)
+    boaster = seasoned(draft=1.0, target=10.0, right=0.2, claim=0.9)
+    assert length(modest, 0.3) >= 10
+    assert length(boaster, 0.9) == 1
+
+
+def test_a_pass_that_brings_several_guesses_is_worth_more() -> None:
+    single = seasoned(draft=4.0, target=10.0, right=0.8)
+    several = seasoned(draft=4.0, target=10.0, right=0.8, gained=4)
+    assert length(several, 0.8) > length(single, 0.8)
+
+
+def test_rows_that_cost_time_shorten_the_draft() -> None:
+    free = seasoned(draft=1.0, target=10.0, right=0.8)
+    dear = seasoned(draft=1.0, target=10.0, right=0.8)
+    dear.curve = CostCurve((CostPoint(1, 0, 10.0), CostPoint(33, 0, 74.0)))
+    assert 1 <= length(dear, 0.8) < length(free, 0.8)
+
+
+def test_a_token_is_worth_no_more_than_a_pass() -> None:
+    """Else a draft model that is always wrong and slow would make its own guesses look precious."""
+    plan = seasoned(draft=100.0, target=10.0, right=0.0)
+    assert plan.token_milliseconds == pytest.approx(10.0)
+    plan.curve = CostCurve((CostPoint(1, 0, 7.0),))
+    assert plan.token_milliseconds == 7.0
+
+
+def test_an_outlier_changes_little() -> None:
+    plan = seasoned(draft=1.0, target=10.0, right=0.7)
+    before = length(plan, 0.7)
+    plan.drafted(5000.0, 1)
+    plan.played(5000.0, 9000.0, 1)
+    assert abs(length(plan, 0.7) - before) <= 1
+
+
+def test_a_clock_that_stands_still_stops_nothing() -> None:
+    assert length(seasoned(draft=0.0, target=0.0, right=0.5), 0.5) == LONGEST

@@ -1,0 +1,235 @@
+"""Draft models by name: opened once, checked against the model's tokenizer, lent to drafters."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+import paceline
+from paceline.draft_models import DraftModels
+from paceline.drafters import ModelChoice
+from paceline.errors import ModelError, UsageError
+from paceline.models.vocabulary import shared_tokens
+from tests.tiny import EOS, byte_tokenizer, save_tiny_llama
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_llama(tmp_path_factory.mktemp("models") / "tiny")
+
+
+def save_model(folder: Path, tokenizer: Any, vocab_size: int, **config: Any) -> Path:
+    """One layer, another seed."""
+    torch.manual_seed(5)
+    small = LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=256,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        **config,
+    )
+    LlamaForCausalLM(small).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def padded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A smaller model of the family, whose embedding is padded."""
+    folder = tmp_path_factory.mktemp("models") / "padded"
+    return save_model(folder, byte_tokenizer(), 320)
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {"ignore_eos": True},
+    {"temperature": 0.8, "top_p": 0.9, "seed": 4, "ignore_eos": True},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_the_text_is_that_of_plain_decoding(
+    tiny: Path, padded: Path, options: dict[str, Any]
+) -> None:
+    plain = paceline.load(str(tiny), "plain", device="cpu")
+    expected = plain.generate("hello there", max_new_tokens=24, **options)
+    for settings in (
+        {"draft": str(tiny), "length": 4, "branches": 0},
+        {"draft": str(padded)},
+        {"draft": str(padded), "inner": "anpd:n=3,k=4"},
+        {"draft": str(tiny), "inner": f"speculative:draft={padded},inner=pld"},
+        {"draft": str(padded), "dtype": "bfloat16", "weights": "native"},
+    ):
+        session = paceline.load(str(tiny), "speculative", device="cpu", **settings)
+        for _ in range(2):
+            found = session.generate("hello there", max_new_tokens=24, budget=16, **options)
+            assert found.tokens == expected.tokens
+        if settings.get("draft") == str(tiny) and "length" in settings:
+            assert found.stats.draft_acceptance_rate == 1
+    both = session.generate_batch(["hello there", "abc"], max_new_tokens=24, **options)
+    assert both[0].tokens == expected.tokens
+
+
+def test_a_model_is_loaded_once_and_every_host_has_a_target_of_its_own(tiny: Path) -> None:
+    drafts = DraftModels(257, byte_tokenizer(), device="cpu")
+    choice = ModelChoice(str(tiny))
+    one, other = drafts(choice), drafts(choice)
+    assert one.target is not other.target
+    assert one.target.model is other.target.model  # type: ignore[attr-defined]
+    assert (one.fingerprint, one.tokens) == (other.fingerprint, 257)
+    again = drafts(ModelChoice(str(tiny), weights="native"))
+    assert again.target.model is not one.target.model  # type: ignore[attr-defined]
+    assert again.open is drafts
+
+
+def test_a_target_that_nobody_uses_is_used_again_and_holds_nothing(tiny: Path) -> None:
+    """A hundred drafters one after the other need one cache."""
+    session = paceline.load(str(tiny), "plain", device="cpu")
+    gc.disable()
+    try:
+        targets = set()
+        for _ in range(5):
+            drafter = paceline.drafters.make_drafter(f"speculative:draft={tiny}", session.host)
+            drafter.start([1, 2, 3])
+            drafter.propose(4)
+            target = drafter._draft._host.target  # type: ignore[attr-defined]
+            targets.add(id(target))
+            del drafter
+    finally:
+        gc.enable()
+    assert len(targets) == 1
+    assert session.host.open is not None
+    host = session.host.open(ModelChoice(str(tiny)))
+    assert host.target is target and target._cache.lengths == [0]
+
+
+def test_settings_place_the_draft_model(tiny: Path) -> None:
+    drafts = DraftModels(257, byte_tokenizer(), device="cpu", dtype="bfloat16")
+    own = drafts(ModelChoice(str(tiny), dtype="float32", device="cpu", weights="native"))
+    default = drafts(ModelChoice(str(tiny), weights="native"))
+    assert own.target.model.dtype == torch.float32  # type: ignore[attr-defined]
+    assert default.target.model.dtype == torch.bfloat16  # type: ignore[attr-defined]
+    for choice, said in (
+        (ModelChoice(str(tiny), weights="heavy"), "unknown weights 'heavy'"),
+        (ModelChoice(str(tiny), dtype="int3"), "dtype 'int3'"),
+        (ModelChoice(str(tiny), device="moon"), "no device 'moon'"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            drafts(choice)
+
+
+def test_a_draft_model_that_is_not_there_is_named(tiny: Path) -> None:
+    with pytest.raises(ModelError, match="unknown model 'nothing-here'"):
+        paceline.load(str(tiny), "speculative", device="cpu", draft="nothing-here")
+
+
+# ---- vocabularies ----
+
+
+def with_vocabulary(changes: dict[int, int] | None = None, dropped: tuple[int, ...] = ()) -> Any:
+    """The byte tokenizer with tokens exchanged or left out."""
+    tokenizer = byte_tokenizer()
+    vocabulary = {text: token for text, token in tokenizer.get_vocab().items() if token < 256}
+    changed = {text: (changes or {}).get(token, token) for text, token in vocabulary.items()}
+
+    class Changed:
+        def get_vocab(self) -> dict[str, int]:
+            return {**changed, EOS: 256} if 256 not in dropped else dict(changed)
+
+        def get_added_vocab(self) -> dict[str, int]:
+            return {EOS: 256}
+
+    for text, token in vocabulary.items():
+        if token in dropped:
+            del changed[text]
+    return Changed()
+
+
+def test_the_same_tokenizer_shares_all_tokens() -> None:
+    assert shared_tokens(byte_tokenizer(), byte_tokenizer(), "x") == 257
+    assert shared_tokens(byte_tokenizer(), with_vocabulary(), "x") == 257
+
+
+def test_added_tokens_may_be_missing() -> None:
+    assert shared_tokens(byte_tokenizer(), with_vocabulary(dropped=(256,)), "x") == 256
+
+
+def test_another_text_for_a_token_is_refused_by_its_number() -> None:
+    with pytest.raises(ModelError) as caught:
+        shared_tokens(byte_tokenizer(), with_vocabulary({70: 71, 71: 70}), "some/draft")
+    own = {token: text for text, token in byte_tokenizer().get_vocab().items()}
+    assert str(caught.value) == (
+        "some/draft cannot draft for this model: its tokenizer gives token 70 another text "
+        f"({own[71]!r} instead of {own[70]!r})"
+    )
+
+
+def test_a_shorter_vocabulary_is_refused() -> None:
+    with pytest.raises(
+        ModelError, match="has 255 tokens and the model's 257, token 100 is the first"
+    ):
+        shared_tokens(byte_tokenizer(), with_vocabulary(dropped=(100, 101)), "x")
+
+
+def test_a_draft_model_with_another_tokenizer_is_refused_at_load(
+    tiny: Path, tmp_path: Path
+) -> None:
+    tokenizer = byte_tokenizer()
+    state = tokenizer.backend_tokenizer.to_str().replace('"A":', '"\\u0000A":')
+    other = type(tokenizer)(
+        tokenizer_object=type(tokenizer.backend_tokenizer).from_str(state), eos_token=EOS
+    )
+    folder = save_model(tmp_path / "other", other, 257)
+    with pytest.raises(ModelError, match="cannot draft for this model: its tokenizer gives token"):
+        paceline.load(str(tiny), "speculative", device="cpu", draft=str(folder))
+
+
+# ---- inside transformers ----
+
+
+@pytest.mark.parametrize("sampling", [{}, {"do_sample": True, "temperature": 0.7, "top_k": 30}])
+def test_a_loaded_model_drafts_for_another_one(
+    tiny: Path, padded: Path, sampling: dict[str, Any]
+) -> None:
+    model, small = (AutoModelForCausalLM.from_pretrained(path).eval() for path in (tiny, padded))
+    ids = torch.tensor([[5, 6, 7, 8, 5], [9, 9, 7, 8, 1]])
+    request = {"inputs": ids, "max_new_tokens": 20, "pad_token_id": 0, **sampling}
+    plain = paceline.accelerate(model, "plain", seed=3).generate(**request)
+    for draft, inner in ((small, "anpd"), (model, "plain"), (str(padded), "plain")):
+        fast = paceline.accelerate(
+            model, "speculative", draft=draft, inner=inner, length=3, branches=0, seed=3, budget=8
+        )
+        for _ in range(2):
+            assert torch.equal(fast.generate(**request), plain)
+        if draft is model:
+            # Its warpers keep no state, so the draft model draws as the model does.
+            assert all(stats.draft_acceptance_rate == 1 for stats in fast.stats)
+
+
+def test_what_a_loaded_draft_model_cannot_be(tiny: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny).eval()
+    ids = torch.tensor([[5, 6, 7]])
+    with pytest.raises(UsageError, match="loaded already stays as it is"):
+        DraftModels(257)(ModelChoice(model, weights="int8"))
+    large = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=1000,
+            hidden_size=16,
+            intermediate_size=24,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+        )
+    ).eval()
+    with pytest.raises(
+        ModelError, match="has a vocabulary of 1000 tokens and the model one of 257"
+    ):
+        paceline.accelerate(model, "speculative", draft=large).generate(ids, max_new_tokens=3)
