@@ -1,0 +1,148 @@
+"""Ouroboros's own parts: phrases from verification, and what hangs behind a draft."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path as FilePath
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.draft_hosts import toy_host
+from tests.helpers import generate
+
+from paceline.drafters import Ouroboros, PhrasePool
+from paceline.drafters.verified_phrases import Verified, corrected, matching, refined
+from paceline.errors import ModelError, UsageError
+from paceline.loop import Generation, decode
+from paceline.records import Path, Round
+from paceline.stopping import Stopping
+from paceline.targets.toy import ToyTarget
+from paceline.tree import Tree
+
+VOCAB = 30
+
+
+def verified(draft: Sequence[int], outputs: Sequence[int]) -> Verified:
+    """Of a draft behind token 0 whose nodes the target answers with `outputs`."""
+    logits = torch.nn.functional.one_hot(torch.tensor(list(outputs)), VOCAB).float()
+    right = 0
+    while right < len(draft) and outputs[right] == draft[right]:
+        right += 1
+    path = Path(tuple(range(right)), tuple(outputs[: right + 1]))
+    return Verified.of(Round(0, Tree.chain(list(draft)), logits, path), 0, draft, [])
+
+
+def test_runs_that_go_along_with_the_rejected_draft_become_phrases() -> None:
+    # Behind the root and behind 3 4 5 6 7 the target says 3 9 5 6 7 8: the draft is right by one
+    # token, then shifted ones go along.
+    seen = verified([3, 4, 5, 6, 7], [3, 9, 5, 6, 7, 8])
+    assert (seen.right, seen.accepted) == (1, False)
+    assert matching(seen, 3) == [(4, (5, 6, 7)), (5, (6, 7, 8))]
+    assert matching(seen, 4) == [(4, (5, 6, 7, 8))]
+    assert matching(seen, 5) == []
+
+
+def test_all_outputs_from_the_rejection_on_become_phrases() -> None:
+    seen = verified([3, 4, 5, 6], [3, 9, 8, 6, 7])
+    assert refined(seen, 2) == [(9, (8, 6)), (8, (6, 7))]
+    assert refined(verified([3, 4], [3, 4, 5]), 1) == []
+
+
+def test_phrases_behind_an_accepted_draft_are_put_right() -> None:
+    tree = Tree.chain([3]).graft(Tree.of_paths([(4, 5), (7,)]), at=0)
+    outputs = [3, 4, 6, 8, 2]  # behind the root, 3, 4, 5, and 7
+    logits = torch.nn.functional.one_hot(torch.tensor(outputs), VOCAB).float()
+    round = Round(0, tree, logits, Path((0, 1), (3, 4, 6)))
+    seen = Verified.of(round, 0, (3,), [(4, 5), (7, 1)])
+    assert seen.accepted and seen.last == 3
+    # (4, 5) should have been (4, 6); of (7, 1) the second token was not scored, but 7 was: (4, 2).
+    assert corrected(seen, 2) == [((4, 5), (4, 6)), ((7, 1), (4, 2))]
+
+
+@given(
+    draft=st.lists(st.integers(0, 3), min_size=1, max_size=8),
+    outputs=st.lists(st.integers(0, 3), min_size=9, max_size=9),
+    size=st.integers(1, 4),
+)
+def test_matching_against_the_rule_word_by_word(
+    draft: list[int], outputs: list[int], size: int
+) -> None:
+    outputs = outputs[: len(draft) + 1]
+    seen = verified(draft, outputs)
+    expected = []
+    for place in range(seen.right, len(draft)):
+        behind = outputs[1:]  # behind[i]: what the target says behind draft[i]
+        phrase = [behind[place]]
+        while (
+            len(phrase) < size
+            and place + len(phrase) < len(draft)
+            and draft[place + len(phrase)] == phrase[-1]
+        ):
+            phrase.append(behind[place + len(phrase)])
+        if len(phrase) == size:
+            expected.append((draft[place], tuple(phrase)))
+    assert matching(seen, size) == expected
+
+
+def test_phrases_hang_behind_the_draft() -> None:
+    pool = PhrasePool(3)
+    drafter = Ouroboros(
+        toy_host(), draft="twin", drafting=False, length=2, branches=0, level=3, pool=pool
+    )
+    target, prompt = ToyTarget(), [3, 1, 4, 1, 5]
+    text, _, _ = generate(target, drafter, prompt, 12, budget=0)
+    pool.add(text[1], (text[2], text[3]))
+    pool.add(text[1], (9, 9))
+    drafter.start(prompt)
+    tree = drafter.propose(20)
+    assert tree.find(text[:4]) is not None  # the draft, and a phrase behind it
+    assert tree.find([*text[:2], 9, 9]) is not None
+
+
+def test_a_history_makes_the_second_text_quicker() -> None:
+    """The toy falls into a cycle, so the phrases of one text are those of the next."""
+
+    def rounds(history: bool) -> list[int]:
+        drafter = Ouroboros(
+            toy_host(), draft="near", length=3, window=3, level=4, guesses=3, history=history
+        )
+        found = []
+        for _ in range(2):
+            _, played, _ = generate(ToyTarget(), drafter, [3, 1, 4, 1, 5], 40, budget=40)
+            found.append(len(played))
+        return found
+
+    kept, forgotten = rounds(True), rounds(False)
+    assert kept[0] == forgotten[0] == forgotten[1]
+    assert kept[1] <= kept[0]
+
+
+def test_the_pool_is_written_and_read_again(tmp_path: FilePath) -> None:
+    file = tmp_path / "phrases.jsonl"
+    settings = {"draft": "near", "phrases": str(file), "window": 3, "level": 3, "guesses": 3}
+    drafter = Ouroboros(toy_host(), **settings)
+    generate(ToyTarget(), drafter, [3, 1, 4, 1, 5], 30)
+    held = dict(drafter.pool)
+    assert held
+    del drafter
+    assert dict(Ouroboros(toy_host(), **settings).pool) == held
+    file.write_text("no phrases\n")
+    with pytest.raises(ModelError, match=r"phrases\.jsonl"):
+        Ouroboros(toy_host(), **settings)
+
+
+def test_many_texts_do_not_grow_the_pool() -> None:
+    drafter = Ouroboros(toy_host(), draft="near", window=4, level=3, guesses=4, most=50)
+    for first in range(16):
+        generation = Generation([first, 2, 3], drafter, Stopping(25))
+        for _ in decode(ToyTarget(), [generation], 30):
+            assert len(drafter.pool) <= 50
+
+
+def test_bad_settings_are_named() -> None:
+    with pytest.raises(UsageError, match="lengthen must be a whole number >= 0"):
+        Ouroboros.check(draft="twin", lengthen=-1)
+    with pytest.raises(UsageError, match="needs a draft model"):
+        Ouroboros.check()
