@@ -191,6 +191,7 @@ DAMAGED = {
     "a binary": "\x00\x01\x02",
     "another kind of JSON": '{"kind": "curve"}\n',
     "no object": "[1, 2]\n",
+    "brackets": "[" * 100_000,
     "another version": '{"kind": "paceline phrases", "version": 2}\n',
 }
 

@@ -141,7 +141,7 @@ class PhrasePool:
                 raise ValueError("it holds more or fewer phrases than it should")
         except OSError as error:
             raise ModelError(f"cannot read the phrases {path}: {error.strerror}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ModelError(
                 f"the phrases {path} are damaged ({error}): name another file"
             ) from error
