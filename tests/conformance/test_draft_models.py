@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from paceline.records import Round, Stats
 from paceline.sampling import GREEDY, Sampler
 from paceline.stopping import Stopping
 from paceline.targets.causal_lm import CausalLMTarget
+from paceline.targets.prepare import prepare
 from paceline.targets.toy import ToyTarget
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -196,6 +198,27 @@ def test_tokens_that_the_draft_model_cannot_say_are_never_guessed() -> None:
         assert output == plain(sampler)[:40]
         assert all(token % 3 for round in rounds for token in round.tree.tokens)
         assert stats_of(rounds).accepted
+
+
+@pytest.mark.parametrize("weights", ["native", "packed"])
+def test_a_model_of_transformers_need_not_be_able_to_say_all_tokens(weights: str) -> None:
+    """It may know the frequent ones only: all others are -inf, which is a score like any other to
+    the checks at load."""
+    model = new_model("llama", "sdpa", torch.float32)
+
+    def frequent_only(module: Any, args: Any, output: Any) -> None:
+        output.logits[..., ::3] = -torch.inf
+
+    model.register_forward_hook(frequent_only)
+    preparation = prepare(model, weights)
+    small = CausalLMTarget(model, preparation=preparation)
+    target = CausalLMTarget(tiny_model("llama", "sdpa", torch.float32), check=False)
+    for sampler in SAMPLERS:
+        expected = naive_stream(target, some_prompt(17), 20, sampler)
+        drafter = Speculative(Host(target), Host(small), length=4, branches=2)
+        output, rounds, _ = generate(target, drafter, some_prompt(17), 20, sampler=sampler)
+        assert output == expected
+        assert all(token % 3 for round in rounds for token in round.tree.tokens)
 
 
 def test_padding_of_the_draft_model_is_never_guessed() -> None:

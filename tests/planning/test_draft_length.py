@@ -88,6 +88,24 @@ def test_a_token_is_worth_no_more_than_a_pass() -> None:
     assert plan.token_milliseconds == 7.0
 
 
+def test_who_cuts_guesses_gets_few_of_them() -> None:
+    """And more as soon as all are wanted."""
+    plan = seasoned(draft=0.1, target=10.0, right=0.9)
+    wanted = length(plan, 0.9)
+    assert wanted > 8
+    for _ in range(3):
+        plan.scored(length(plan, 0.9), 2)
+        assert length(plan, 0.9) == 3
+    plan.scored(3, 0)
+    assert length(plan, 0.9) == 1
+    lengths = []
+    for _ in range(5):
+        lengths.append(length(plan, 0.9))
+        plan.scored(lengths[-1], lengths[-1])
+    assert lengths == sorted(lengths) and lengths[:3] == [1, 2, 4]
+    assert length(plan, 0.9) == wanted
+
+
 def test_an_outlier_changes_little() -> None:
     plan = seasoned(draft=1.0, target=10.0, right=0.7)
     before = length(plan, 0.7)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -26,7 +26,7 @@ from paceline.planning.planner import TreePlanner
 from paceline.prefix import common_prefix
 from paceline.protocols import Drafter, Planner, check_capabilities, resume
 from paceline.records import Round
-from paceline.sampling import GREEDY, Sampler
+from paceline.sampling import Sampler
 from paceline.stopping import Stopping
 
 __all__ = ["DraftText", "Guess"]
@@ -43,6 +43,18 @@ class Guess:
     token: int
     chance: float
     others: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class _Noted(Sampler):
+    """A sampler that keeps the scores it has drawn from, which take a while to make."""
+
+    scores: list[torch.Tensor] = field(default_factory=list)
+
+    def decide(self, row: torch.Tensor, context: Sequence[int]) -> torch.Tensor:
+        """See `Sampler.decide`."""
+        self.scores.append(super().decide(row, context))
+        return self.scores[-1]
 
 
 class DraftText:
@@ -70,7 +82,7 @@ class DraftText:
             FixedBudget(0) if isinstance(inner, Plain) else TreePlanner(host.curve)
         )
         self._references: Sequence[Sequence[int]] = ()
-        self._sampler = GREEDY
+        self._sampler = _Noted()
         self._text: Generation | None = None
         self._committed = 0
         self._corrected = False
@@ -80,7 +92,7 @@ class DraftText:
     ) -> None:
         """Begin with these committed tokens. sampler: the target's."""
         self.guesses, self._text = [], None
-        self._references, self._sampler = references, sampler.coupled()
+        self._references, self._sampler = references, _Noted(**vars(sampler.coupled()))
         self._committed, self._corrected = len(context), False
         if self._can_read(context) and self._room(len(context)) > 0:
             self._text = Generation(
@@ -156,15 +168,14 @@ class DraftText:
         noise in it, it says how far ahead of the others the token is, and that is how much the
         target may see otherwise without drawing another one.
         """
-        said = round.path.tokens
-        begin = len(text) - len(said)
-        rows = [0, *(node + 1 for node in round.path.nodes)]
-        scores = torch.stack(
-            [
+        said, noted = round.path.tokens, self._sampler.scores
+        if len(noted) != len(said):  # drawn in another way, as where nothing but logits decides
+            noted.clear()
+            begin = len(text) - len(said)
+            for place, row in enumerate([0, *(node + 1 for node in round.path.nodes)]):
                 self._sampler.decide(round.logits[row], text[: begin + place])
-                for place, row in enumerate(rows)
-            ]
-        )
+        scores = torch.stack(noted)
+        noted.clear()
         if not self._sampler.greedy:
             scores = scores * self._sampler.temperature
         chances = scores.softmax(dim=-1).nan_to_num()

@@ -28,7 +28,7 @@ from paceline.planning.draft_length import LONGEST, DraftLength
 from paceline.prefix import common_prefix
 from paceline.protocols import SizedBy
 from paceline.records import Round
-from paceline.tree import EMPTY, Tree
+from paceline.tree import EMPTY, ROOT, Tree
 
 if TYPE_CHECKING:
     from paceline.drafters.draft_text import Guess
@@ -151,10 +151,9 @@ class Speculative:
 
     def observe(self, round: Round) -> None:
         """Take over what was committed, and learn what guesses are worth."""
-        tokens = round.path.tokens
         if self._plan is not None:
-            self._learn(self._plan, tokens, timed=not round.prefill)
-        self._draft.hear(tokens)
+            self._learn(self._plan, round)
+        self._draft.hear(round.path.tokens)
         self._asked = None
 
     def _goes_on(self) -> bool:
@@ -164,13 +163,17 @@ class Speculative:
             return False
         return self._plan is None or self._plan.pays(chances)
 
-    def _learn(self, plan: DraftLength, tokens: Sequence[int], timed: bool) -> None:
-        heard = self._draft.guesses[: len(tokens)]
-        right = common_prefix([guess.token for guess in heard], tokens)
-        plan.judge([guess.chance for guess in heard], right)
-        if timed and self._asked is not None:
+    def _learn(self, plan: DraftLength, round: Round) -> None:
+        said = round.path.tokens
+        guessed = [guess.token for guess in self._draft.guesses]
+        chances = [guess.chance for guess in self._draft.guesses[: len(said)]]
+        plan.judge(chances, common_prefix(guessed, said))
+        if self._asked is None:
+            return
+        plan.scored(len(guessed), _chain_of(round.tree, guessed))
+        if not round.prefill:
             now = self._clock()
-            plan.played(1e3 * (now - self._answered), 1e3 * (now - self._asked), len(tokens))
+            plan.played(1e3 * (now - self._answered), 1e3 * (now - self._asked), len(said))
 
 
 def guess_tree(guesses: Sequence[Guess]) -> Tree:
@@ -193,6 +196,17 @@ def guess_tree(guesses: Sequence[Guess]) -> Tree:
         parents.append(parent)
         weights.append(weight)
     return Tree(tuple(tokens), tuple(parents), tuple(weights))
+
+
+def _chain_of(tree: Tree, guesses: Sequence[int]) -> int:
+    """How many of these, one after the other, the tree holds."""
+    node = ROOT
+    for count, guess in enumerate(guesses):
+        child = tree.children.get(node, {}).get(guess)
+        if child is None:
+            return count
+        node = child
+    return len(guesses)
 
 
 def _opened(host: Host, choice: ModelChoice) -> Host:

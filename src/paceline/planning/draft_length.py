@@ -41,6 +41,7 @@ class DraftLength:
     curve: CostCurve | None = None
     longest: int = LONGEST
     _calibration: Calibration = field(default_factory=lambda: Calibration(_MEMORY))
+    _useful: int = LONGEST
     _draft_pass: RunningTime = field(default_factory=RunningTime)
     _target_pass: RunningTime = field(default_factory=RunningTime)
     _round: RunningTime = field(default_factory=RunningTime)
@@ -53,7 +54,7 @@ class DraftLength:
         depth = len(claims)
         if depth == 0:
             return True  # whether to guess at all is for who asks
-        if depth >= self.longest:
+        if depth >= min(self.longest, self._useful):
             return False
         saved, taken = self.token_milliseconds, self._draft_pass.value
         if saved is None or taken is None:
@@ -89,6 +90,12 @@ class DraftLength:
         self._round.add(milliseconds)
         more = tokens - self._tokens_per_round
         self._tokens_per_round += more * _STEP if known else more
+
+    def scored(self, guesses: int, scored: int) -> None:
+        """Of so many guesses in a row the target was asked about the first `scored`. Who cut them
+        may do so again, so one more is tried next time; and where nothing was cut, more."""
+        cut = scored < guesses
+        self._useful = 1 + scored if cut else max(self._useful, 2 * guesses)
 
     def judge(self, claims: Sequence[float], right: int) -> None:
         """Of guesses that claimed such chances the first `right` came true; the one behind them, if
