@@ -24,12 +24,14 @@ from paceline.drafters.prompt_tokens import PromptConfig
 from paceline.machine import describe_run
 from paceline.models import load_causal_lm
 from paceline.training.data import TrainingData
-from paceline.training.ppd.evaluation import fixed_assignments, measure_accuracy
-from paceline.training.ppd.examples import assignments
-from paceline.training.ppd.learner import Learner, Recipe
+from paceline.training.examples import assignments, fixed_assignments
+from paceline.training.learner import Learner
+from paceline.training.ppd.evaluation import measure_accuracy
 from paceline.training.ppd.prompt_model import PromptModel, initial_embeddings
-from paceline.training.ppd.run import Course
+from paceline.training.ppd.recipe import PromptRecipe
+from paceline.training.ppd.run import prompt_course, starting_tokens
 from paceline.training.ppd.teacher import Lesson, Teacher
+from paceline.training.ppd.trainee import PromptTrainee
 
 SECOND_STAGE_RATE = 1e-3
 
@@ -45,12 +47,12 @@ class Variant:
     name: str
     tables: tuple[str, ...]
     config: PromptConfig
-    recipe: Recipe
+    recipe: PromptRecipe
     one_by_one: bool = False
     second_stage: bool = False
 
 
-def variants(recipe: Recipe, epts: Sequence[int], several: int) -> list[Variant]:
+def variants(recipe: PromptRecipe, epts: Sequence[int], several: int) -> list[Variant]:
     """All rows. `several`: embeddings per prompt token where the thesis has 100."""
     base, ensemble = PromptConfig(), PromptConfig(epts=several)
     labels = replace(recipe, loss="labels")
@@ -93,7 +95,8 @@ class Pupil:
     """A variant while it learns. seconds: its own, without the reading that all share."""
 
     variant: Variant
-    learner: Learner
+    learner: Learner[Lesson]
+    prompts: PromptModel
     seconds: float = 0.0
 
     def learn(self, lesson: Lesson) -> None:
@@ -125,7 +128,7 @@ class Study:
     def __init__(self, arguments: argparse.Namespace) -> None:
         loaded = load_causal_lm(arguments.model)
         self.arguments, self.model = arguments, loaded.model
-        self.recipe = Recipe(
+        self.recipe = PromptRecipe(
             steps=arguments.steps,
             points=arguments.points,
             longest=arguments.longest,
@@ -133,7 +136,7 @@ class Study:
             seed=arguments.seed,
         )
         data = TrainingData(arguments.data, loaded.fingerprint)
-        self.course = Course.of(data, PromptConfig().prompt_tokens, self.recipe)
+        self.course = prompt_course(data, PromptConfig().prompt_tokens, self.recipe)
         self.teacher = Teacher(self.model)
         self.rows: list[dict[str, Any]] = []
 
@@ -155,12 +158,13 @@ class Study:
         return assignments(self.course.learned, recipe.batch, recipe.points, distances, recipe.seed)
 
     def _pupil(self, variant: Variant, start: dict[str, torch.Tensor] | None = None) -> Pupil:
-        tokens = self.course.starting_tokens
+        tokens = starting_tokens(self.course)
         model = PromptModel(
             self.model, variant.config, initial_embeddings(self.model, variant.config, tokens)
         )
         model.load(start or {})
-        return Pupil(variant, Learner(model, variant.recipe))
+        trainee = PromptTrainee(model, variant.recipe)
+        return Pupil(variant, Learner(trainee, variant.recipe), model)
 
     def _teach(self, pupils: list[Pupil], lessons: Any) -> None:
         for number, assignment in enumerate(lessons, start=1):
@@ -177,7 +181,7 @@ class Study:
             self.arguments.asked,
             distances,
         )
-        models = [pupil.learner.model for pupil in pupils]
+        models = [pupil.prompts for pupil in pupils]
         for pupil, accuracy in zip(
             pupils, measure_accuracy(models, self.teacher, asked, distances)
         ):

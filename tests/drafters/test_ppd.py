@@ -258,7 +258,7 @@ def test_shipped_parts_are_found_by_their_model(
 ) -> None:
     for name in ("one", "two"):
         random_parts(fingerprint=name).save_pretrained(tmp_path / name)
-    monkeypatch.setattr(parts, "shipped", lambda: tmp_path)
+    monkeypatch.setattr(parts, "shipped", lambda method: tmp_path)
     assert isinstance(make_drafter("ppd", host_on(ToyTarget(), "two")), Ppd)
     assert "no prompt tokens" in refused("", host_on(ToyTarget(), "three"))
 

@@ -11,20 +11,23 @@ from torch.nn import functional as F
 
 from paceline.drafters.prompt_tokens import PromptConfig
 from paceline.errors import ModelError, UsageError
-from paceline.training.ppd.evaluation import fixed_assignments, measure_accuracy
-from paceline.training.ppd.examples import (
+from paceline.training.examples import (
     Assignment,
     Example,
     assignments,
     choose_points,
     examples,
+    fixed_assignments,
     split,
 )
+from paceline.training.learner import Learner
+from paceline.training.ppd.evaluation import measure_accuracy
 from paceline.training.ppd.insertion import Insertion, among_one_point
-from paceline.training.ppd.learner import Learner, Recipe
 from paceline.training.ppd.losses import loss_of
 from paceline.training.ppd.prompt_model import PromptModel, initial_embeddings
+from paceline.training.ppd.recipe import PromptRecipe
 from paceline.training.ppd.teacher import Lesson, Teacher
+from paceline.training.ppd.trainee import PromptTrainee
 from paceline.training.shard import Answer
 
 ARCHITECTURES = ["llama", "qwen2", "gemma3", "gpt2", "mistral"]
@@ -160,7 +163,8 @@ def test_every_kind_of_part_learns_and_the_model_does_not(config: PromptConfig) 
     before = {name: part.clone() for name, part in model.state_dict().items()}
     prompts = prompts_for(model, config)
     first = prompts.tensors()
-    learner = Learner(prompts, Recipe(steps=30, learning_rate=0.05, head_rate=1.0))
+    recipe = PromptRecipe(steps=30, learning_rate=0.05, head_rate=1.0)
+    learner = Learner(PromptTrainee(prompts, recipe), recipe)
     lesson = Teacher(model).read(Assignment(texts(3), [[2, 9, 17]] * 3), config.prompt_tokens)
     losses = [learner.learn(lesson) for _ in range(30)]
     assert losses[-1] < 0.9 * losses[0]
@@ -171,13 +175,13 @@ def test_every_kind_of_part_learns_and_the_model_does_not(config: PromptConfig) 
 
 def test_a_restored_learner_goes_on_exactly() -> None:
     model = tiny_model("llama")
-    config, recipe = PromptConfig(epts=2, learned_weights=True), Recipe(steps=8)
+    config, recipe = PromptConfig(epts=2, learned_weights=True), PromptRecipe(steps=8)
     lessons = [
         Teacher(model).read(Assignment(texts(2), [[i], [i + 1]]), 3) for i in range(recipe.steps)
     ]
 
-    def learner() -> Learner:
-        return Learner(prompts_for(model, config), recipe)
+    def learner() -> Learner[Lesson]:
+        return Learner(PromptTrainee(prompts_for(model, config), recipe), recipe)
 
     whole, first, second = learner(), learner(), learner()
     for lesson in lessons:
@@ -194,9 +198,10 @@ def test_a_restored_learner_goes_on_exactly() -> None:
 
 
 def test_the_rate_falls_as_a_cosine_and_training_stops_early() -> None:
-    recipe = Recipe(steps=100, learning_rate=1.0, patience=2)
+    recipe = PromptRecipe(steps=100, learning_rate=1.0, patience=2)
     assert [recipe.rate(step) for step in (0, 50, 100)] == pytest.approx([1.0, 0.5, 0.0])
-    learner = Learner(prompts_for(tiny_model("llama"), PromptConfig()), recipe)
+    trainee = PromptTrainee(prompts_for(tiny_model("llama"), PromptConfig()), recipe)
+    learner = Learner(trainee, recipe)
     for loss in (3.0, 2.0, 1.9999, 2.5):
         assert not learner.finished
         learner.judge(loss)
@@ -292,4 +297,4 @@ def test_wrong_configurations_are_refused(wrong: dict[str, object]) -> None:
 )
 def test_wrong_recipes_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(UsageError):
-        Recipe(**wrong)  # type: ignore[arg-type]
+        PromptRecipe(**wrong)  # type: ignore[arg-type]

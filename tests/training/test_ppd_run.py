@@ -17,8 +17,8 @@ from tests.training.trained import RECIPE, make_data, train
 
 from paceline.drafters.prompt_tokens import PromptConfig, PromptTokens
 from paceline.errors import ModelError, UsageError
-from paceline.training.ppd import run as training_run
-from paceline.training.ppd.checkpoint import save_checkpoint
+from paceline.training import run as training_run
+from paceline.training.checkpoint import save_checkpoint
 
 PARTS = {"config.json", "model.safetensors", "acceptance.json", "training.json"}
 

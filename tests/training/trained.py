@@ -11,9 +11,10 @@ from tests.tiny import byte_tokenizer
 from tests.tiny_models import new_model
 from tests.training.shared import MODEL, make, prompt_file
 
-from paceline.drafters.prompt_tokens import BaseModel, PromptConfig, PromptTokens
+from paceline.drafters.prompt_tokens import PromptConfig, PromptTokens
+from paceline.drafters.trained_parts import BaseModel
 from paceline.training.data import TrainingData
-from paceline.training.ppd.learner import Recipe
+from paceline.training.ppd.recipe import PromptRecipe
 from paceline.training.ppd.run import TrainingRun, train_prompt_tokens
 
 RECIPE = {
@@ -45,7 +46,7 @@ def train(
     torch.set_num_threads(1)
     model = new_model("llama", vocab_size=len(byte_tokenizer()))
     base = BaseModel(fingerprint, "toy", 32, len(byte_tokenizer()))
-    chosen = Recipe(**{**RECIPE, **recipe})
+    chosen = PromptRecipe(**{**RECIPE, **recipe})
     run = TrainingRun(config or PromptConfig(prompt_tokens=2), chosen, base, start)
     return train_prompt_tokens(model, TrainingData(data, fingerprint), run, out)
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from paceline.drafters.host import Host
 from paceline.drafters.parts import check_parts, find_parts
+from paceline.drafters.prompt_tokens import PromptTokens
 from paceline.drafters.settings import at_least
 from paceline.errors import ModelError, UsageError
 from paceline.planning.acceptance import AcceptanceTable
@@ -39,8 +40,6 @@ from paceline.tree import EMPTY, ROOT, Tree
 
 if TYPE_CHECKING:
     import torch
-
-    from paceline.drafters.prompt_tokens import PromptTokens
 
 __all__ = ["Ppd"]
 
@@ -66,7 +65,7 @@ class Ppd:
 
     def __init__(self, host: Host, parts: str = "", size: int = 0, width: int = 0) -> None:
         self.check(parts, size, width)
-        found = find_parts(parts, host.fingerprint)
+        found = find_parts(PromptTokens, parts, host.fingerprint)
         self._epts = found.config.epts
         if 0 < size < 1 + self._epts:
             raise UsageError(
@@ -96,7 +95,7 @@ class Ppd:
             at_least(2, width=width)
         if size and width:
             raise UsageError("ppd takes a size or a width, not both")
-        check_parts(parts)
+        check_parts(PromptTokens, parts)
 
     def survey(self) -> list[FittedTree]:
         """What trees promise by width on the host's curve, see `survey_widths`."""

@@ -1,27 +1,17 @@
-"""The trained parts of PPD: a few embeddings, in a folder as on a model hub.
-
-config.json         what they are, and which model they belong to
-model.safetensors   the embeddings, and what the extensions of chapter 4.4 add
-acceptance.json     how often their guesses are right, by distance and rank
-training.json       command, data, steps, loss curve, evaluation
-"""
+"""The trained parts of PPD: a few embeddings, and what the extensions of chapter 4.4 add."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
-
+from paceline.drafters.trained_parts import TrainedParts
 from paceline.errors import ModelError
-from paceline.planning.acceptance import AcceptanceTable
 
-__all__ = ["CONFIG", "BaseModel", "Head", "Mask", "PromptConfig", "PromptTokens"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Head", "Mask", "PromptConfig", "PromptTokens"]
 
 Mask = Literal["ensemble", "decoder", "encoder"]
 """Which embeddings see which, where a prompt token has several (PPD, section 4.4.3)."""
@@ -29,28 +19,6 @@ Mask = Literal["ensemble", "decoder", "encoder"]
 Head = Literal["shared", "small", "full"]
 """What turns the states of prompt tokens into scores (PPD, section 4.4.2): the model's own output
 head; that one behind a trained residual block as in Medusa's heads; or a trained copy of it."""
-
-_FORMAT = 1
-_KIND = "prompt tokens"
-CONFIG, _TENSORS, _ACCEPTANCE, _TRAINING = (
-    "config.json",
-    "model.safetensors",
-    "acceptance.json",
-    "training.json",
-)
-
-
-@dataclass(frozen=True)
-class BaseModel:
-    """The model that prompt tokens were trained for.
-
-    fingerprint: of its weights, see `paceline.models.fingerprint`. name: for readers.
-    """
-
-    fingerprint: str
-    name: str
-    hidden_size: int
-    vocab_size: int
 
 
 @dataclass(frozen=True)
@@ -98,7 +66,7 @@ class PromptConfig:
 
 
 @dataclass(frozen=True)
-class PromptTokens:
+class PromptTokens(TrainedParts[PromptConfig]):
     """Trained prompt tokens of one model.
 
     tensors: "embeddings" [prompt_tokens, epts, hidden], as the model takes them as `inputs_embeds`:
@@ -107,108 +75,30 @@ class PromptTokens:
     and "prefix_values" [layers, prompt_tokens, prefix_tokens, KV heads, head size], "head.weight"
     and "head.bias" ([hidden, hidden] and [hidden] of the residual block, or [vocabulary, hidden] of
     the whole head).
-    acceptance: measured on texts that were not trained on; None where that was not done yet.
-    record: how they were made, JSON values.
     """
 
-    config: PromptConfig
-    base: BaseModel
-    tensors: Mapping[str, torch.Tensor]
-    acceptance: AcceptanceTable | None = None
-    record: Mapping[str, Any] = field(default_factory=dict)
+    kind: ClassVar[str] = "prompt tokens"
+    method: ClassVar[str] = "ppd"
 
     @property
     def embeddings(self) -> torch.Tensor:
         """[prompt_tokens, epts, hidden]."""
         return self.tensors["embeddings"]
 
-    def check_base(self, fingerprint: str) -> None:
-        """Raises ModelError where they belong to a model with other weights."""
-        if fingerprint != self.base.fingerprint:
-            raise ModelError(
-                f"these prompt tokens were trained for {self.base.name} ({self.base.fingerprint}), "
-                f"not for the model at hand ({fingerprint or 'of unknown weights'}): train some with "
-                "'paceline train ppd'"
-            )
-
-    def save_pretrained(self, folder: Path) -> None:
-        """Write the folder; raises ModelError where that is not possible."""
-        config = {
-            "format": _FORMAT,
-            "kind": _KIND,
-            "method": "ppd",
-            "base_model": asdict(self.base),
-            **asdict(self.config),
-        }
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            # The configuration, without which there are no parts, goes first and comes last: a
-            # process that is killed here leaves none, and never those of two trainings.
-            (folder / CONFIG).unlink(missing_ok=True)
-            (folder / _ACCEPTANCE).unlink(missing_ok=True)
-            tensors = {name: part.contiguous().cpu() for name, part in self.tensors.items()}
-            _replace(folder / _TENSORS, save(tensors))
-            _replace(folder / _TRAINING, _json(self.record))
-            if self.acceptance is not None:
-                self.acceptance.save(folder / _ACCEPTANCE, dict(self.record.get("evaluation", {})))
-            _replace(folder / CONFIG, _json(config))
-        except (OSError, SafetensorError) as error:
-            raise ModelError(f"cannot write prompt tokens to {folder}: {error}") from error
-
     @classmethod
-    def from_pretrained(cls, folder: Path) -> PromptTokens:
-        """Read what `save_pretrained` wrote.
+    def read_config(cls, content: dict[str, Any]) -> PromptConfig:
+        """See `TrainedParts`."""
+        return PromptConfig(**content)
 
-        Raises ModelError, naming the file, where one is missing, damaged or of another kind.
-        """
-        config = _read_json(folder / CONFIG)
-        try:
-            if (config.pop("format"), config.pop("kind")) != (_FORMAT, _KIND):
-                raise ValueError("it is of another format or kind")
-            config.pop("method")
-            base = BaseModel(**config.pop("base_model"))
-            chosen = PromptConfig(**config)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ModelError(f"{folder / CONFIG} describes no prompt tokens ({error})") from error
-        path = folder / _ACCEPTANCE
-        return cls(
-            chosen,
-            base,
-            _read_tensors(folder / _TENSORS, chosen, base),
-            AcceptanceTable.load(path) if path.exists() else None,
-            _read_json(folder / _TRAINING),
-        )
+    def expected_shapes(self) -> dict[str, tuple[int, ...]]:
+        """See `TrainedParts`."""
+        config = self.config
+        return {"embeddings": (config.prompt_tokens, config.epts, self.base.hidden_size)}
 
-
-def _read_tensors(path: Path, config: PromptConfig, base: BaseModel) -> dict[str, torch.Tensor]:
-    try:
-        tensors = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise ModelError(f"cannot read the prompt tokens {path}: {error}") from error
-    expected = (config.prompt_tokens, config.epts, base.hidden_size)
-    found = tuple(tensors["embeddings"].shape) if "embeddings" in tensors else None
-    if found != expected:
-        raise ModelError(f"{path} is damaged: its embeddings are {found}, not {expected}")
-    if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
-        raise ModelError(f"{path} is damaged: it holds what are no numbers")
-    return tensors
-
-
-def _json(content: Mapping[str, Any]) -> bytes:
-    return (json.dumps(dict(content), ensure_ascii=False, indent=2) + "\n").encode()
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole or not at all."""
-    draft = path.with_name(f".{path.name}.tmp")
-    draft.write_bytes(content)
-    draft.replace(path)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise ModelError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, TypeError) as error:
-        raise ModelError(f"{path} is damaged: it is no JSON object") from error
+    def check_usable(self) -> None:
+        """Raises ModelError for extensions that cannot be decoded with."""
+        if not self.config.is_plain:
+            raise ModelError(
+                "these prompt tokens use extensions that are there for the study only: decode with "
+                "some that were trained without"
+            )

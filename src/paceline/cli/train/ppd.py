@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from paceline.drafters.prompt_tokens import PromptConfig, PromptTokens
     from paceline.models import LoadedModel
     from paceline.training.data import TrainingData
-    from paceline.training.ppd.learner import Recipe
+    from paceline.training.ppd.recipe import PromptRecipe
     from paceline.training.ppd.run import TrainingRun
 
 _WHAT, _HOW = "What is trained", "How"
@@ -116,12 +116,12 @@ def ppd(
 @common.interruptible()
 def _checked(
     config: dict[str, Any], start: Path | None, **recipe: Any
-) -> tuple[PromptConfig, Recipe, PromptTokens | None]:
+) -> tuple[PromptConfig, PromptRecipe, PromptTokens | None]:
     from paceline.drafters.prompt_tokens import PromptConfig, PromptTokens
-    from paceline.training.ppd.learner import Recipe
+    from paceline.training.ppd.recipe import PromptRecipe
 
     first = None if start is None else PromptTokens.from_pretrained(start)
-    return PromptConfig(**config), Recipe(**recipe), first
+    return PromptConfig(**config), PromptRecipe(**recipe), first
 
 
 @common.interruptible()
@@ -147,10 +147,10 @@ def _run(
     loaded: LoadedModel,
     name: str,
     config: PromptConfig,
-    recipe: Recipe,
+    recipe: PromptRecipe,
     first: PromptTokens | None,
 ) -> TrainingRun:
-    from paceline.drafters.prompt_tokens import BaseModel
+    from paceline.drafters.trained_parts import BaseModel
     from paceline.machine import describe_run
     from paceline.training.ppd.run import TrainingRun
 

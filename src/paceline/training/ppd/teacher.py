@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from paceline.training.ppd.examples import Assignment
+from paceline.training.examples import Assignment
 
 __all__ = ["Lesson", "Teacher"]
 

@@ -1,4 +1,4 @@
-"""Texts to learn from and texts that are held back, and where prompt tokens are put in."""
+"""Texts to learn from and texts that are held back, in batches, and the places that are learned."""
 
 from __future__ import annotations
 
@@ -11,12 +11,22 @@ from random import Random
 from paceline.errors import UsageError
 from paceline.training.shard import Answer
 
-__all__ = ["Assignment", "Example", "assignments", "choose_points", "examples", "split"]
+__all__ = [
+    "Assignment",
+    "Example",
+    "assignments",
+    "batches",
+    "choose_points",
+    "examples",
+    "fixed_assignments",
+    "fixed_batches",
+    "split",
+]
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """Texts that are read together, and where prompt tokens stand in each."""
+    """Texts that are read together, and the places of each that are learned from."""
 
     texts: Sequence[Sequence[int]]
     points: Sequence[Sequence[int]]
@@ -27,7 +37,7 @@ class Example:
     """One answer of the target behind its prompt.
 
     tokens: both, at most so many as fit.
-    first: the first place where prompt tokens may stand: the last token of the prompt.
+    first: the first place that is learned from: the last token of the prompt.
     """
 
     id: str
@@ -45,7 +55,8 @@ def examples(
     """The answers that are long enough; prompts lose their beginning where a text is longer than
     `longest`, answers their end where that does not do.
 
-    distances: prompt tokens. fewest_points: places that an answer must have room for.
+    distances: how far ahead is guessed, see `Example.room`. fewest_points: places that an answer
+    must have room for.
     """
     found = []
     for answer in answers:
@@ -81,17 +92,44 @@ def split(found: Sequence[Example], held_back: float) -> tuple[list[Example], li
     return learned, kept
 
 
+def batches(
+    learned: Sequence[Example], size: int, seed: int
+) -> Iterator[tuple[int, tuple[Example, ...]]]:
+    """Batches of at most `size` texts without end, each with the number of its epoch, in which all
+    texts come once; it depends on nothing but the arguments. Every epoch has another order."""
+    for epoch in count():
+        for group in _groups(learned, size, Random(f"{seed} {epoch}")):  # noqa: S311 - no secret
+            yield epoch, group
+
+
+def fixed_batches(texts: Sequence[Example], size: int) -> list[list[Example]]:
+    """The same batches every time, of texts in order of their length."""
+    ordered = sorted(texts, key=lambda one: (len(one.tokens), one.id))
+    return [ordered[first : first + size] for first in range(0, len(ordered), size)]
+
+
 def assignments(
     learned: Sequence[Example], batch: int, most: int, distances: int, seed: int
 ) -> Iterator[Assignment]:
-    """What to learn from at each step, without end; it depends on nothing but the arguments.
+    """`batches` with places to learn from, which differ from epoch to epoch.
 
-    batch: texts per step. most: places per text. Every epoch has another order, and other places.
+    batch: texts per step. most: places per text, see `choose_points`.
     """
-    for epoch in count():
-        for group in _groups(learned, batch, Random(f"{seed} {epoch}")):  # noqa: S311 - no secret
-            points = choose_points(group, distances, most, f"{seed} {epoch}")
-            yield Assignment([one.tokens for one in group], points)
+    for epoch, group in batches(learned, batch, seed):
+        points = choose_points(group, distances, most, f"{seed} {epoch}")
+        yield Assignment([one.tokens for one in group], points)
+
+
+def fixed_assignments(
+    texts: Sequence[Example], batch: int, most: int, distances: int
+) -> list[Assignment]:
+    """`fixed_batches` with places that are the same every time."""
+    return [
+        Assignment(
+            [one.tokens for one in group], choose_points(group, distances, most, "held back")
+        )
+        for group in fixed_batches(texts, batch)
+    ]
 
 
 def _groups(learned: Sequence[Example], size: int, random: Random) -> list[tuple[Example, ...]]:

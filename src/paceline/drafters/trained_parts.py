@@ -1,0 +1,178 @@
+"""What is trained for a drafter of one model, in a folder as on a model hub.
+
+config.json         what it is, and which model it belongs to
+model.safetensors   the trained tensors
+acceptance.json     how often its guesses are right, by distance and rank
+training.json       command, data, steps, loss curve, evaluation
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+
+from paceline.errors import ModelError
+from paceline.planning.acceptance import AcceptanceTable
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["CONFIG", "FILES", "BaseModel", "TrainedParts"]
+
+CONFIG = "config.json"
+_TENSORS, _ACCEPTANCE, _TRAINING = "model.safetensors", "acceptance.json", "training.json"
+FILES = (CONFIG, _TENSORS, _ACCEPTANCE, _TRAINING)
+_FORMAT = 1
+
+ConfigT = TypeVar("ConfigT")
+
+
+@dataclass(frozen=True)
+class BaseModel:
+    """The model that parts were trained for.
+
+    fingerprint: of its weights, see `paceline.models.fingerprint`. name: for readers.
+    """
+
+    fingerprint: str
+    name: str
+    hidden_size: int
+    vocab_size: int
+
+
+@dataclass(frozen=True)
+class TrainedParts(Generic[ConfigT]):
+    """Trained parts of one model; each method has a class of its own.
+
+    config: what they are: a dataclass of JSON values.
+    tensors: by name. They may be kept in half precision.
+    acceptance: measured on texts that were not trained on; None where that was not done yet.
+    record: how they were made, JSON values.
+
+    kind: what they are called, in messages and in the folder. method: that guesses with them.
+    """
+
+    config: ConfigT
+    base: BaseModel
+    tensors: Mapping[str, torch.Tensor]
+    acceptance: AcceptanceTable | None = None
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+    kind: ClassVar[str]
+    method: ClassVar[str]
+
+    @classmethod
+    def read_config(cls, content: dict[str, Any]) -> ConfigT:
+        """The configuration as JSON has it; raises TypeError, ValueError or ModelError where it is
+        none."""
+        raise NotImplementedError
+
+    def expected_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Tensors that must be there, with their shapes."""
+        raise NotImplementedError
+
+    def check_usable(self) -> None:
+        """Raises ModelError where they are whole, but not made to be decoded with."""
+
+    def check_base(self, fingerprint: str) -> None:
+        """Raises ModelError where they belong to a model with other weights."""
+        if fingerprint != self.base.fingerprint:
+            raise ModelError(
+                f"these {self.kind} were trained for {self.base.name} ({self.base.fingerprint}), "
+                f"not for the model at hand ({fingerprint or 'of unknown weights'}): train some "
+                f"with 'paceline train {self.method}'"
+            )
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Write the folder; raises ModelError where that is not possible."""
+        from safetensors import SafetensorError
+        from safetensors.torch import save
+
+        config = {
+            "format": _FORMAT,
+            "kind": self.kind,
+            "method": self.method,
+            "base_model": asdict(self.base),
+            **asdict(self.config),  # type: ignore[call-overload]
+        }
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            # The configuration, without which there are no parts, goes first and comes last: a
+            # process that is killed here leaves none, and never those of two trainings.
+            (folder / CONFIG).unlink(missing_ok=True)
+            (folder / _ACCEPTANCE).unlink(missing_ok=True)
+            tensors = {name: part.contiguous().cpu() for name, part in self.tensors.items()}
+            _replace(folder / _TENSORS, save(tensors))
+            _replace(folder / _TRAINING, _json(self.record))
+            if self.acceptance is not None:
+                self.acceptance.save(folder / _ACCEPTANCE, dict(self.record.get("evaluation", {})))
+            _replace(folder / CONFIG, _json(config))
+        except (OSError, SafetensorError) as error:
+            raise ModelError(f"cannot write {self.kind} to {folder}: {error}") from error
+
+    @classmethod
+    def from_pretrained(cls, folder: Path) -> Self:
+        """Read what `save_pretrained` wrote.
+
+        Raises ModelError, naming the file, where one is missing, damaged or of another kind.
+        """
+        content = _read_json(folder / CONFIG)
+        try:
+            if (content.pop("format"), content.pop("kind")) != (_FORMAT, cls.kind):
+                raise ValueError("it is of another format or kind")
+            content.pop("method")
+            base = BaseModel(**content.pop("base_model"))
+            config = cls.read_config(content)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelError(f"{folder / CONFIG} describes no {cls.kind} ({error})") from error
+        acceptance = folder / _ACCEPTANCE
+        parts = cls(
+            config,
+            base,
+            _read_tensors(folder / _TENSORS, cls.kind),
+            AcceptanceTable.load(acceptance) if acceptance.exists() else None,
+            _read_json(folder / _TRAINING),
+        )
+        parts._check_tensors(folder / _TENSORS)
+        return parts
+
+    def _check_tensors(self, path: Path) -> None:
+        for name, expected in self.expected_shapes().items():
+            found = tuple(self.tensors[name].shape) if name in self.tensors else None
+            if found != expected:
+                raise ModelError(f"{path} is damaged: its {name} are {found}, not {expected}")
+        if not all(bool(tensor.isfinite().all()) for tensor in self.tensors.values()):
+            raise ModelError(f"{path} is damaged: it holds what are no numbers")
+
+
+def _read_tensors(path: Path, kind: str) -> dict[str, torch.Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"cannot read the {kind} {path}: {error}") from error
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(dict(content), ensure_ascii=False, indent=2) + "\n").encode()
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file so that it is there whole or not at all."""
+    draft = path.with_name(f".{path.name}.tmp")
+    draft.write_bytes(content)
+    draft.replace(path)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, TypeError) as error:
+        raise ModelError(f"{path} is damaged: it is no JSON object") from error

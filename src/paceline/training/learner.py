@@ -1,0 +1,122 @@
+"""Something that is trained, while it learns: optimiser, schedule, the best so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import inf
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from torch import nn
+
+from paceline.training.recipe import Recipe
+
+__all__ = ["Learner", "LessonT", "Trainee"]
+
+# What counts as better: less than this share of the loss is noise.
+_BETTER = 1e-3
+
+LessonT = TypeVar("LessonT")
+_Taught = TypeVar("_Taught", contravariant=True)
+
+
+class Trainee(Protocol[_Taught]):
+    """What a `Learner` trains, one lesson a step; what a lesson holds is its own affair."""
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """All that learns, in float32: nothing that is frozen."""
+        ...
+
+    def relative_rate(self, name: str) -> float:
+        """Learning rate of a parameter, relative to that of the recipe."""
+        ...
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The parameters by name, detached copies."""
+        ...
+
+    def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take over what `tensors` gave."""
+        ...
+
+    def loss(self, lesson: _Taught) -> torch.Tensor:
+        """What is minimised, on one lesson: a scalar, with gradients where they are wanted."""
+        ...
+
+
+class Learner(Generic[LessonT]):
+    """Trains `model` by `recipe`, one lesson a step.
+
+    step: how many were taken. best_loss: the lowest held-back loss; `best` are its parts.
+    stale: looks at the held-back loss since then.
+    """
+
+    def __init__(self, model: Trainee[LessonT], recipe: Recipe) -> None:
+        self.model = model
+        self.recipe = recipe
+        self.step = 0
+        self.best_loss = inf
+        self.best = model.tensors()
+        self.stale = 0
+        groups: dict[float, list[nn.Parameter]] = {}
+        for name, part in model.named_parameters():
+            groups.setdefault(model.relative_rate(name), []).append(part)
+        self._optimizer = torch.optim.AdamW(
+            [{"params": parts, "scale": scale} for scale, parts in groups.items()],
+            weight_decay=0.0,
+        )
+
+    @property
+    def finished(self) -> bool:
+        """Whether all steps were taken, or the held-back loss stopped falling."""
+        return self.step >= self.recipe.steps or self.stale >= self.recipe.patience
+
+    def learn(self, lesson: LessonT) -> float:
+        """Take a step; the loss before it."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = self.recipe.rate(self.step) * group["scale"]
+        loss = self.model.loss(lesson)
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self.recipe.clip:
+            parts = [part for _, part in self.model.named_parameters()]
+            nn.utils.clip_grad_norm_(parts, self.recipe.clip)
+        self._optimizer.step()
+        self.step += 1
+        return float(loss.detach())
+
+    def judge(self, held_back_loss: float) -> None:
+        """Keep the parts as the best ones where they are."""
+        if held_back_loss < self.best_loss * (1 - _BETTER):
+            self.best_loss, self.best, self.stale = held_back_loss, self.model.tensors(), 0
+        else:
+            self.stale += 1
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Tensors and numbers from which `restore` goes on exactly."""
+        tensors = {f"now/{name}": part for name, part in self.model.tensors().items()}
+        tensors |= {f"best/{name}": part for name, part in self.best.items()}
+        for name, part in self.model.named_parameters():
+            for key, value in self._optimizer.state.get(part, {}).items():
+                tensors[f"optimizer/{key}/{name}"] = torch.as_tensor(value)
+        return tensors, {"step": self.step, "best_loss": self.best_loss, "stale": self.stale}
+
+    def restore(self, tensors: Mapping[str, torch.Tensor], numbers: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken; raises KeyError where something is missing."""
+        names = [name for name, _ in self.model.named_parameters()]
+        self.model.load({name: tensors[f"now/{name}"] for name in names})
+        self.best = {
+            name: tensors[f"best/{name}"].to(part.device, copy=True)
+            for name, part in self.model.named_parameters()
+        }
+        for name, part in self.model.named_parameters():
+            if f"optimizer/step/{name}" in tensors:
+                moments = {
+                    key: tensors[f"optimizer/{key}/{name}"].to(part.device, copy=True)
+                    for key in ("exp_avg", "exp_avg_sq")
+                }
+                # The count of steps stays on the host, as the optimiser keeps it.
+                step = tensors[f"optimizer/step/{name}"].clone()
+                self._optimizer.state[part] = {"step": step, **moments}
+        self.step = int(numbers["step"])
+        self.best_loss, self.stale = float(numbers["best_loss"]), int(numbers["stale"])
