@@ -288,9 +288,7 @@ def flipped(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "draft.json"])
 @pytest.mark.parametrize("harm", [cut_short, flipped, Path.unlink])
-def test_damaged_files_are_named(
-    saved: tuple[Path, PreTrainedModel], name: str, harm: Any
-) -> None:
+def test_damaged_files_are_named(saved: tuple[Path, PreTrainedModel], name: str, harm: Any) -> None:
     folder, base = saved
     if harm is flipped and name != "model.safetensors":
         (folder / name).write_text('{"format": 1, "model_type": "gpt2"}')

@@ -25,21 +25,19 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
 __all__ = [
+    "RECORD",
     "DraftRecord",
     "is_shared_draft",
     "open_draft",
     "read_draft_record",
+    "read_draft_training",
     "save_draft",
     "shipped_draft",
 ]
 
 _FORMAT, _KIND = 1, "draft model"
-_CONFIG, _TENSORS, _RECORD, _TRAINING = (
-    "config.json",
-    "model.safetensors",
-    "draft.json",
-    "training.json",
-)
+_CONFIG, _TENSORS, _TRAINING = "config.json", "model.safetensors", "training.json"
+RECORD = "draft.json"
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ class DraftRecord:
 
 def shipped_draft(fingerprint: str) -> Path | None:
     """The draft model that comes with this package for a model, None where there is none."""
-    for path in sorted(Path(str(files("paceline"))).glob(f"data/draft/*/{_RECORD}")):
+    for path in sorted(Path(str(files("paceline"))).glob(f"data/draft/*/{RECORD}")):
         if read_draft_record(path.parent).base == fingerprint:
             return path.parent
     return None
@@ -86,12 +84,12 @@ def is_shared_draft(folder: Path) -> bool:
 
     Raises ModelError where its record is damaged.
     """
-    return (folder / _RECORD).is_file() and read_draft_record(folder).shared
+    return (folder / RECORD).is_file() and read_draft_record(folder).shared
 
 
 def read_draft_record(folder: Path) -> DraftRecord:
     """What `save_draft` wrote; raises ModelError where there is none, or it is damaged."""
-    path = folder / _RECORD
+    path = folder / RECORD
     found = _read_json(path)
     try:
         if (found.pop("format"), found.pop("kind")) != (_FORMAT, _KIND):
@@ -117,7 +115,7 @@ def save_draft(
     """Write the folder; the record with the sha256 of the weights.
 
     config: of the smaller model. tensors: see `own_tensors`, or all of a model that stands alone;
-    written as they are, see `in_half_precision`. training: JSON values, how it was made.
+    written as they are. training: JSON values, how it was made.
 
     Raises ModelError where that is not possible.
     """
@@ -126,18 +124,16 @@ def save_draft(
     content = save(
         {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, {"format": "pt"}
     )
-    record = DraftRecord(
-        **{**vars(record), "weights_sha256": hashlib.sha256(content).hexdigest()}
-    )
+    record = DraftRecord(**{**vars(record), "weights_sha256": hashlib.sha256(content).hexdigest()})
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # The record, without which there is no draft, goes first and comes last: a process that is
         # killed here leaves none, and never that of another training.
-        (folder / _RECORD).unlink(missing_ok=True)
+        (folder / RECORD).unlink(missing_ok=True)
         _replace(folder / _TENSORS, content)
         _replace(folder / _CONFIG, config.to_json_string(use_diff=False).encode())
         _replace(folder / _TRAINING, _json(training))
-        _replace(folder / _RECORD, _json({"format": _FORMAT, "kind": _KIND, **asdict(record)}))
+        _replace(folder / RECORD, _json({"format": _FORMAT, "kind": _KIND, **asdict(record)}))
     except OSError as error:
         raise ModelError(f"cannot write the draft model to {folder}: {error.strerror}") from error
     return record
@@ -163,7 +159,7 @@ def open_draft(folder: Path, base: PreTrainedModel, fingerprint: str) -> PreTrai
         raise ModelError(f"{folder / _CONFIG} is damaged: it is not of the base's kind")
     tensors = _read_tensors(folder / _TENSORS, record)
     if len(tensors.get(VOCABULARY, ())) != record.vocabulary:
-        raise ModelError(f"{folder / _TENSORS} is damaged: it is not what {_RECORD} says")
+        raise ModelError(f"{folder / _TENSORS} is damaged: it is not what {RECORD} says")
     try:
         config = type(base.config).from_dict(kept)
     except Exception as error:  # whatever a configuration class has to say about its values
@@ -180,7 +176,7 @@ def _read_tensors(path: Path, record: DraftRecord) -> dict[str, torch.Tensor]:
         content = path.read_bytes()
         if hashlib.sha256(content).hexdigest() != record.weights_sha256:
             raise ModelError(
-                f"the draft model {path} is damaged, its sha256 is not that of {_RECORD}: copy or "
+                f"the draft model {path} is damaged, its sha256 is not that of {RECORD}: copy or "
                 "train it again"
             )
         return load(content)

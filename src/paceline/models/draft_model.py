@@ -77,9 +77,9 @@ def lent_modules(base: PreTrainedModel) -> dict[str, nn.Embedding]:
 def name_of_head(model: PreTrainedModel) -> str:
     """The name of the output head, e.g. "lm_head"; raises ModelError where there is none."""
     head = model.get_output_embeddings()
-    for name, module in model.named_modules():
-        if module is head:
-            return name
+    found: list[str] = [name for name, module in model.named_modules() if module is head]
+    if found:
+        return found[0]
     raise ModelError(f"{type(model).__name__} has no output head that a draft model could share")
 
 
@@ -179,11 +179,18 @@ def _load(
     try:
         with muted():
             draft, report = type(base).from_pretrained(
-                None, config=config, state_dict=state, dtype=dtype, output_loading_info=True, **options
+                None,
+                config=config,
+                state_dict=state,
+                dtype=dtype,
+                output_loading_info=True,
+                **options,
             )
     except (RuntimeError, ValueError, TypeError) as error:
         reason = str(error).partition("\n")[0]
-        raise ModelError(f"the weights of the draft model do not fit its layers: {reason}") from error
+        raise ModelError(
+            f"the weights of the draft model do not fit its layers: {reason}"
+        ) from error
     wrong = sorted({*report["missing_keys"], *report["unexpected_keys"]} - {f"{head}.bias"})
     if wrong:
         raise ModelError(
@@ -210,7 +217,8 @@ def _head(base: PreTrainedModel, tensors: Mapping[str, torch.Tensor]) -> nn.Modu
 
 def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
     """A layer on these very tensors."""
-    layer = nn.Linear(*reversed(weight.shape), bias=bias is not None, device="meta")
+    outputs, inputs = weight.shape
+    layer = nn.Linear(inputs, outputs, bias=bias is not None, device="meta")
     layer.weight = _parameter(weight)
     if bias is not None:
         layer.bias = _parameter(bias)
