@@ -59,6 +59,7 @@ def test_a_draft_is_trained_interrupted_or_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     words, out = small(*places), tmp_path / "draft"
+    words += ["--texts", prompt_file(tmp_path, 9, "read.jsonl"), "--licence", "MIT"]
     with monkeypatch.context() as patch:
         save = training_run.save_checkpoint
 
@@ -74,6 +75,7 @@ def test_a_draft_is_trained_interrupted_or_not(
     assert "top-1" in err and "million trained numbers" in err and "after 4 steps" in err
     training = json.loads((out / "training.json").read_text())
     assert training["about"]["command"].startswith("paceline train draft -m")
+    assert training["run"]["read"][0]["licence"] == "MIT" and training["texts"]["read"] > 0
     loaded = load_causal_lm(str(places[0]))
     assert read_draft_record(out).layers == (1,)
     draft = open_draft(out, loaded.model, loaded.fingerprint)
@@ -101,6 +103,8 @@ def test_a_draft_that_stands_alone_is_a_model(
         (["--vocabulary", "9", "--standalone"], "leave out --vocabulary or --standalone"),
         (["--loss", "x"], "loss must be one of distillation, labels"),
         (["--prompt-weight", "2"], "the weight of prompts is 0 to 1"),
+        (["--texts", "missing.jsonl"], "cannot read the prompt file missing.jsonl"),
+        (["--licence", "MIT"], "name some with --texts"),
         (["--data", "nowhere"], "nowhere holds no training data"),
         (["--held-back", "0.0001"], "take a larger --held-back"),
     ],

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from paceline.drafters import make_drafter
 from paceline.errors import ModelError, UsageError
 from paceline.loop import Generation, decode
-from paceline.models import draft_folder
+from paceline.models import draft_folder, load_causal_lm
 from paceline.models.draft_folder import (
     DraftRecord,
     is_shared_draft,
@@ -30,6 +30,7 @@ from paceline.sampling import Sampler
 from paceline.stopping import Stopping
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.kernels.linear import FastLinear, PackedLinear
+from paceline.targets.kernels.quantized import Int4Linear, Int8Linear
 from paceline.targets.prepare import prepare
 from paceline.targets.support import differences
 from paceline.targets.weights import weight_bytes
@@ -228,6 +229,16 @@ def test_a_reduced_head_costs_its_rows_alone() -> None:
     assert weight_bytes(whole) - weight_bytes(reduced) == (1024 - len(SOME)) * 32 * 4
 
 
+def test_an_output_head_is_never_in_four_bits() -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 256}
+    tokens = torch.arange(0, 256, 2)
+    draft = cut(new_model("llama", **sizes), [0, 2], tokens)
+    prepare(draft, "int4")
+    head = draft.get_output_embeddings()
+    assert isinstance(head, ReducedHead) and isinstance(head.rows, Int8Linear)
+    assert any(isinstance(each, Int4Linear) for each in draft.modules())
+
+
 def test_layers_that_are_not_there_are_refused() -> None:
     base = new_model("llama")
     for layers in ([], [1, 0], [1, 1]):
@@ -270,6 +281,8 @@ def saved(tmp_path: Path) -> tuple[Path, PreTrainedModel]:
 def test_another_base_is_refused(saved: tuple[Path, PreTrainedModel]) -> None:
     folder, base = saved
     assert is_shared_draft(folder) and read_draft_record(folder).layers == (0, 2)
+    with pytest.raises(ModelError, match="without embeddings of its own: name it as the draft"):
+        load_causal_lm(str(folder))
     for mark in ("other", ""):
         with pytest.raises(ModelError, match=r"part of a test's model \(mark\), not of") as caught:
             open_draft(folder, base, mark)

@@ -8,20 +8,24 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.tiny import byte_tokenizer
 from tests.tiny_models import VOCAB, new_model, tiny_model
-from torch.nn import functional as F
+from tests.training.shared import prompt_file
 
+from paceline.drafters.trained_parts import BaseModel
 from paceline.errors import UsageError
 from paceline.training.course import Course
 from paceline.training.draft.cutting import cut, mixed_precision
 from paceline.training.draft.evaluation import chain_length, measure_agreement
 from paceline.training.draft.lessons import DraftLessons, Lesson, lesson_of
 from paceline.training.draft.recipe import DraftConfig, DraftRecipe
-from paceline.training.draft.run import in_half_precision
+from paceline.training.draft.run import DraftRun, in_half_precision
 from paceline.training.draft.student import Student, loss_of
 from paceline.training.draft.teacher import Teacher
+from paceline.training.draft.texts import ReadTexts
 from paceline.training.draft.vocabulary import frequent_tokens
-from paceline.training.examples import Example
+from paceline.training.examples import Example, is_held_back
+from paceline.training.order import read_prompt_files
 
 ARCHITECTURES = ["llama", "qwen2", "gemma3", "gpt2", "mistral"]
 SOME = torch.tensor([0, 3, 5, 17, 40, 41, 63])
@@ -131,6 +135,43 @@ def test_lessons_begin_at_any_step(tmp_path: Path) -> None:
     for one, other in zip(every[4:], later, strict=True):
         assert all(torch.equal(getattr(one, name), getattr(other, name)) for name in vars(one))
     assert [count for _, count in lessons.judged()] == [7]
+
+
+def test_texts_without_answers_come_in_every_other_step(tmp_path: Path) -> None:
+    recipe = DraftRecipe(batch=2, top=3, prompt_weight=0.5)
+    read = [Example(f"r{i}", text.tokens, len(text.tokens) - 1) for i, text in enumerate(texts(4))]
+    both = DraftLessons(teacher(tmp_path), Course(texts(5), texts(2)), recipe, read)
+    alone = DraftLessons(teacher(tmp_path), Course(texts(5), texts(2)), recipe)
+    every = list(islice(both.learned(0), 8))
+    for one, other in zip(every[::2], alone.learned(0)):
+        assert torch.equal(one.ids, other.ids)
+    for lesson in every[1::2]:
+        assert set(lesson.weights.unique().tolist()) <= {0.0, 0.5}
+    for one, other in zip(every[5:], both.learned(5)):
+        assert torch.equal(one.ids, other.ids) and torch.equal(one.keep, other.keep)
+
+
+def test_texts_are_read_in_the_chat_template_without_those_held_back(tmp_path: Path) -> None:
+    files = read_prompt_files(
+        [prompt_file(tmp_path, 40), prompt_file(tmp_path, 10, "few.jsonl")], ["MIT", "CC0-1.0"]
+    )
+    tokenizer, recipe = byte_tokenizer(), DraftRecipe(steps=99, longest=16, held_back=0.3)
+    read = ReadTexts.of(files, tokenizer, recipe)
+    names = {text.id for text in read.texts}
+    assert names == {
+        record.id for file in files for record in file.records if not is_held_back(record.id, 0.3)
+    }
+    assert 20 < len(names) < 45
+    for text in read.texts:
+        assert tokenizer.decode(text.tokens).startswith("<user>") and len(text.tokens) == 16
+        assert text.first == 15
+    assert [file["licence"] for file in read.as_json()] == ["MIT", "CC0-1.0"]
+    base = BaseModel("mark", "a test's model", 32, VOCAB)
+    with pytest.raises(UsageError, match="leave out --texts"):
+        DraftRun(DraftConfig(), DraftRecipe(prompt_weight=0.0), base, read)
+    # No more than the steps need.
+    few = ReadTexts.of(files, tokenizer, DraftRecipe(steps=4, batch=3, held_back=0.3))
+    assert [text.id for text in few.texts] == [text.id for text in read.texts][:9]
 
 
 def random_lesson(top: int, size: int = 9) -> tuple[torch.Tensor, torch.Tensor, Lesson]:

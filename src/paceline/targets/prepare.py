@@ -234,7 +234,8 @@ def _replace_together(
 def _product(model: Any, group: list[Layer], weights: str) -> FastLinear:
     """The stand-in for a group. Raises UnpackableError where torch or the processor has none."""
     kind = _KINDS[weights]
-    if kind is Int4Linear and model.get_output_embeddings() in group:
+    head = model.get_output_embeddings()
+    if kind is Int4Linear and head is not None and not set(head.modules()).isdisjoint(group):
         kind = Int8Linear  # four bits for the scores of the vocabulary cost too many right tokens
     weight, bias = _stack(group)
     try:

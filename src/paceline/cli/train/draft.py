@@ -12,8 +12,10 @@ from paceline.cli.train.shared import WHAT, answers_of, base_of, open_model, opt
 from paceline.errors import UsageError
 
 if TYPE_CHECKING:
+    from paceline.models import LoadedModel
     from paceline.training.draft.recipe import DraftConfig, DraftRecipe
     from paceline.training.draft.run import TrainedDraft
+    from paceline.training.order import PromptFile
 
 LayersOption = Annotated[
     str, option("--layers", "Layers that are kept, e.g. 0,10,20,29; the first and the last.", WHAT)
@@ -23,6 +25,13 @@ VocabularyOption = Annotated[
 ]
 StandaloneOption = Annotated[
     bool, option("--standalone/--share", "Keep the embeddings in the folder, too.", WHAT)
+]
+TextsOption = Annotated[
+    list[Path] | None,
+    option("--texts", "JSONL file of prompts that are read without an answer; may be repeated."),
+]
+LicenceOption = Annotated[
+    list[str] | None, option("--licence", "Of these texts: one for all files, or one for each.")
 ]
 StepsOption = Annotated[int, option("--steps", "Batches to learn from.")]
 BatchOption = Annotated[int, option("--batch", "Texts per batch.")]
@@ -48,6 +57,8 @@ def draft(
     layers: LayersOption = "",
     vocabulary: VocabularyOption = 0,
     standalone: StandaloneOption = False,
+    texts: TextsOption = None,
+    licence: LicenceOption = None,
     steps: StepsOption = 600,
     batch: BatchOption = 4,
     points: PointsOption = 256,
@@ -88,9 +99,11 @@ def draft(
         checkpoint_every=checkpoint_every,
         seed=seed,
     )
+    files = _files(texts or [], licence or [])
     with common.writing(out):
         out.mkdir(parents=True, exist_ok=True)
-    _report(_train(model, data, config, recipe, out, threads, device, dtype), out)
+    loaded = open_model(model, threads, device, dtype)
+    _report(_train(loaded, model, data, files, config, recipe, out), out)
 
 
 def _layers(text: str) -> tuple[int, ...]:
@@ -107,24 +120,33 @@ def _checked(config: dict[str, Any], **recipe: Any) -> tuple[DraftConfig, DraftR
     return DraftConfig(**config), DraftRecipe(**recipe)
 
 
+@common.interruptible()
+def _files(texts: list[Path], licences: list[str]) -> list[PromptFile]:
+    from paceline.training.order import read_prompt_files
+
+    if licences and not texts:
+        raise UsageError("--licence is that of texts: name some with --texts")
+    return read_prompt_files(texts, licences) if texts else []
+
+
 def _train(
-    model: str,
+    loaded: LoadedModel,
+    name: str,
     data: Path,
+    files: list[PromptFile],
     config: DraftConfig,
     recipe: DraftRecipe,
     out: Path,
-    threads: int | None,
-    device: str | None,
-    dtype: str | None,
 ) -> TrainedDraft:
     from paceline.machine import describe_run
     from paceline.training.draft.run import DraftRun, train_draft
+    from paceline.training.draft.texts import ReadTexts
 
-    loaded = open_model(model, threads, device, dtype)
-    texts = answers_of(data, loaded)
-    run = DraftRun(config, recipe, base_of(loaded, model), describe_run())
+    answers = answers_of(data, loaded)
+    read = ReadTexts.of(files, loaded.tokenizer, recipe)
+    run = DraftRun(config, recipe, base_of(loaded, name), read, describe_run())
     trained = with_bar(
-        lambda show: train_draft(loaded.model, texts, run, out, show), recipe.steps, out
+        lambda show: train_draft(loaded.model, answers, run, out, show), recipe.steps, out
     )
     if config.standalone:
         with common.writing(out):

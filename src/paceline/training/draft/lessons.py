@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from random import Random
 
 import torch
@@ -40,17 +40,27 @@ class Lesson:
 
 
 class DraftLessons:
-    """The texts of a course, with what the teacher says about them; see `Lessons`."""
+    """The texts of a course, with what the teacher says about them; see `Lessons`.
 
-    def __init__(self, teacher: Teacher, course: Course, recipe: DraftRecipe) -> None:
+    read: texts without answers, which are learned from in every other step.
+    """
+
+    def __init__(
+        self, teacher: Teacher, course: Course, recipe: DraftRecipe, read: Sequence[Example] = ()
+    ) -> None:
         self.teacher = teacher
         self.course = course
         self.recipe = recipe
+        self.read = read
 
     def learned(self, first: int) -> Iterator[Lesson]:
         """Lessons from step `first` on; every epoch looks at other places."""
         recipe = self.recipe
-        steps = batches(self.course.learned, recipe.batch, recipe.seed)
+        kinds = [self.course.learned, *([self.read] if self.read else [])]
+        # In turns, so that answers come as often as they would without the other texts.
+        steps = chain.from_iterable(
+            zip(*(batches(texts, recipe.batch, recipe.seed) for texts in kinds))
+        )
         for epoch, texts in islice(steps, first, None):
             mark = f"{recipe.seed} {epoch} {texts[0].id}"
             yield lesson_of(texts, self.teacher, recipe.points, recipe.prompt_weight, mark)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,9 @@ from paceline.training.draft.lessons import DraftLessons
 from paceline.training.draft.recipe import DraftConfig, DraftRecipe
 from paceline.training.draft.student import Student
 from paceline.training.draft.teacher import Teacher
+from paceline.training.draft.texts import ReadTexts
 from paceline.training.draft.vocabulary import frequent_tokens
+from paceline.training.examples import Example
 from paceline.training.folder import check_same_run, held
 from paceline.training.run import OnStep, describe_training, run_training
 
@@ -44,17 +46,31 @@ _FEWEST_PLACES = 2
 
 @dataclass(frozen=True)
 class DraftRun:
-    """What is trained, and how. base: the model. about: command, machine, versions: for readers."""
+    """What is trained, and how.
+
+    base: the model. read: texts to learn from besides its answers.
+    about: command, machine, versions: for readers.
+
+    Raises UsageError for texts that count nothing.
+    """
 
     config: DraftConfig
     recipe: DraftRecipe
     base: BaseModel
+    read: ReadTexts = field(default_factory=ReadTexts)
     about: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.read.files and not self.recipe.prompt_weight:
+            raise UsageError(
+                "texts without answers count what prompts count: give a --prompt-weight above 0, "
+                "or leave out --texts"
+            )
 
     def as_json(self, data: TrainingData, dtype: torch.dtype) -> dict[str, Any]:
         """What the result depends on, besides machine and versions."""
         described = describe_training(self.base, dtype, self.config, self.recipe, data)
-        return {**described, "config": self.config.as_json()}
+        return {**described, "config": self.config.as_json(), "read": self.read.as_json()}
 
 
 @dataclass(frozen=True)
@@ -95,12 +111,13 @@ def train_draft(
     recipe = run.recipe
     course = Course.of(data, 0, recipe, _FEWEST_PLACES)
     layers = run.config.layers or tuple(sorted({0, model.config.num_hidden_layers - 1}))
-    vocabulary = _vocabulary(model, course, run.config.vocabulary)
+    learned = [*course.learned, *run.read.texts]
+    vocabulary = _vocabulary(model, learned, run.config.vocabulary)
     student = Student(cut(model, layers, vocabulary), model, recipe.loss)
     with held(folder):
         mark = {"base": run.base.fingerprint, "dtype": str(model.dtype)}
         teacher = Teacher(model, vocabulary, recipe.top, recipe.prompt_weight > 0, folder, mark)
-        lessons = DraftLessons(teacher, course, recipe)
+        lessons = DraftLessons(teacher, course, recipe, run.read.texts)
         outcome = run_training(student, recipe, lessons, folder, wanted, on_step)
         kept = in_half_precision(student.tensors())
         student.load(kept)  # what is measured is what is kept
@@ -109,7 +126,11 @@ def train_draft(
             "on": "answers that were held back",
             **measure_agreement(student, teacher, texts, recipe.batch),
         }
-        counts = {"learned": len(course.learned), "held_back": len(texts)}
+        counts = {
+            "learned": len(course.learned),
+            "read": len(run.read.texts),
+            "held_back": len(texts),
+        }
         training = outcome.record(wanted, run.about, data, counts, evaluation)
         trained = _save(folder, student, kept, model, run, layers, training)
         forget_checkpoint(folder)
@@ -125,13 +146,15 @@ def in_half_precision(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Te
     return {name: tensor.to(torch.bfloat16) for name, tensor in tensors.items()}
 
 
-def _vocabulary(model: PreTrainedModel, course: Course, count: int) -> torch.Tensor | None:
+def _vocabulary(
+    model: PreTrainedModel, learned: Sequence[Example], count: int
+) -> torch.Tensor | None:
     """Ids of the tokens that the draft can say, those that end a text among them; None: all."""
     if not count:
         return None
     ends = model.generation_config.eos_token_id if model.generation_config else None
     always = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
-    return frequent_tokens(course.learned, count, model.config.vocab_size, always)
+    return frequent_tokens(learned, count, model.config.vocab_size, always)
 
 
 def _save(

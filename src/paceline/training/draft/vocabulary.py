@@ -20,8 +20,9 @@ def frequent_tokens(
 
     size: of the whole vocabulary. always: taken first, as are tokens that end a text.
 
-    Where the answers hold fewer, the tokens of prompts follow, and then the lowest ids, which a
-    tokenizer that learned by merging gave to the most frequent pieces.
+    Where the answers hold fewer, the tokens of prompts follow, those of texts without answers among
+    them, and then the lowest ids, which a tokenizer that learned by merging gave to the most
+    frequent pieces.
 
     Raises UsageError where there are not so many tokens.
     """
