@@ -246,7 +246,8 @@ def _attended(
     if own:
         own_values = torch.stack([each[1] for each in own], dim=-2)
         found = found + torch.einsum("bkgnc,bkncd->bkgnd", shares[..., count:], own_values)
-    return found.view(batch, heads, n, size).transpose(1, 2).reshape(batch, n, heads * size)
+    rows: torch.Tensor = found.reshape(batch, heads, n, size).transpose(1, 2).flatten(2)
+    return rows
 
 
 def _wider(held: torch.Tensor, end: int) -> torch.Tensor:
