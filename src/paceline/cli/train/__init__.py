@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from paceline.cli.train import data, ppd
+from paceline.cli.train import data, draft, ppd
 
 __all__ = ["app"]
 
@@ -22,3 +22,4 @@ def _train() -> None:
 
 app.command("data")(data.data)
 app.command("ppd")(ppd.ppd)
+app.command("draft")(draft.draft)
