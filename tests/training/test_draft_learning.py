@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from tests.tiny_models import VOCAB, new_model, tiny_model
-from torch.nn import functional as F
 
 from paceline.errors import UsageError
 from paceline.training.course import Course
@@ -20,8 +19,8 @@ from paceline.training.draft.recipe import DraftConfig, DraftRecipe
 from paceline.training.draft.run import in_half_precision
 from paceline.training.draft.student import Student, loss_of
 from paceline.training.draft.teacher import Teacher
-from paceline.training.draft.vocabulary import frequent_tokens
 from paceline.training.examples import Example
+from paceline.training.vocabulary import frequent_tokens
 
 ARCHITECTURES = ["llama", "qwen2", "gemma3", "gpt2", "mistral"]
 SOME = torch.tensor([0, 3, 5, 17, 40, 41, 63])

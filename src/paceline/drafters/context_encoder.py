@@ -205,7 +205,7 @@ class Draft:
 
 
 def _normal(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    normal: torch.Tensor = F.rms_norm(states, weight.shape, weight, _EPSILON)
+    normal: torch.Tensor = F.rms_norm(states.float(), weight.shape, weight, _EPSILON)
     return normal
 
 
