@@ -10,10 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.drafters import Plain
 from paceline.errors import UsageError
 from paceline.loop import Generation
 from paceline.options import Options
-from paceline.sampling import Sampler
+from paceline.sampling import GREEDY, Sampler
 from paceline.stopping import Stopping
 from paceline.targets.toy import ToyTarget
 from paceline.tree import EMPTY, ROOT, Tree
@@ -120,3 +121,9 @@ def test_every_result_says_whether_it_is_lossless() -> None:
     next(stream)
     assert not stream.completion.lossless
     assert replace(session.options, typical=True).acceptance is not None
+
+
+def test_a_sampler_that_does_not_fit_is_refused() -> None:
+    for sampler in (GREEDY, Sampler(temperature=1.0, processors=(lambda ids, scores: scores,))):
+        with pytest.raises(UsageError, match="needs a temperature above 0 and no logits"):
+            Generation([1, 2], Plain(), Stopping(4), sampler, typical=Typical())

@@ -13,6 +13,7 @@ from paceline.bench.results import read_results
 FOLDER = Path(__file__).parent.parent / "benchmarks/results/bench"
 SMALL, LARGE = "smollm2-135m", "qwen2.5-coder-1.5b"
 PLANNED = "../planned/run"
+DEV = "../planned/dev"  # ANPD and PPD on every suite
 
 
 @cache

@@ -10,16 +10,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from time import perf_counter
+from typing import cast
 
 import torch
 
 from paceline.errors import UsageError
-from paceline.protocols import Drafter, Planner, Propose, Target, check_capabilities
+from paceline.protocols import (
+    HIDDEN_STATES,
+    Drafter,
+    Planner,
+    Propose,
+    SeesStates,
+    Target,
+    check_capabilities,
+    states_of,
+)
 from paceline.records import Path, Round, Seconds
 from paceline.sampling import GREEDY, Sampler
 from paceline.stopping import Stopping
 from paceline.tree import Tree
-from paceline.typical import Typical, typical_walk
+from paceline.typical import Typical, check_typical, typical_walk
 from paceline.verify import walk
 
 __all__ = ["DEFAULT_BUDGET", "Clock", "FixedBudget", "Generation", "decode"]
@@ -62,6 +72,8 @@ def play_round(
 ) -> list[Round]:
     """Guess, check all guesses in one pass, keep what plain decoding would have said, learn."""
     times = [clock()]
+    for row, (_, generation) in enumerate(active):
+        generation.look(target, row)
     trees = planner.plan({index: generation.propose for index, generation in active})
     times.append(clock())
     scores = target.score(trees)
@@ -105,7 +117,7 @@ class Generation:
     references: tokenised texts that the output may resemble, for drafters that copy.
     typical: accept what is likely enough; the text is then another one than plain decoding's.
 
-    Raises UsageError for an empty prompt.
+    Raises UsageError for an empty prompt, and for a sampler that typical acceptance cannot use.
     """
 
     prompt: Sequence[int]
@@ -120,6 +132,8 @@ class Generation:
     def __post_init__(self) -> None:
         if not self.prompt:
             raise UsageError("the prompt is empty: give at least one token to continue from")
+        if self.typical is not None:
+            check_typical(self.sampler)
         self.context = list(self.prompt)
 
     @property
@@ -149,7 +163,14 @@ class Generation:
                     f"{target.max_context}: shorten the prompt"
                 )
             self.stopping.limit(room)
+        if HIDDEN_STATES in self.drafter.requires:
+            states_of(target).keep_states()
         self.drafter.start(self.context, self.references)
+
+    def look(self, target: Target, row: int) -> None:
+        """Show the hidden states of text `row` of the target to a drafter that wants them."""
+        if HIDDEN_STATES in self.drafter.requires:
+            cast(SeesStates, self.drafter).see(states_of(target).states(row))
 
     def propose(self, budget: int) -> Tree:
         """The drafter's tree, without guesses beyond the token limit: they could never be

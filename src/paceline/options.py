@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.errors import UsageError
 from paceline.sampling import LogitsProcessor, Sampler
-from paceline.typical import Typical
+from paceline.typical import Typical, check_typical
 
 __all__ = ["Options"]
 
@@ -53,11 +53,8 @@ class Options:
         object.__setattr__(self, "stop", stop)
         object.__setattr__(self, "processors", tuple(self.processors))
         sampler = self.sampler()
-        if self.acceptance is not None and (sampler.greedy or self.processors):
-            raise UsageError(
-                "typical acceptance looks at several texts at once and needs a temperature above 0 "
-                "and no logits processors: set the temperature, or decode without it"
-            )
+        if self.acceptance is not None:
+            check_typical(sampler)
 
     def with_(self, **changes: Any) -> Options:
         """A copy with changes; raises UsageError for a name that is not a setting."""

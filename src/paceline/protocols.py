@@ -16,19 +16,26 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "HIDDEN_STATES",
     "VIRTUAL_TOKENS",
     "Drafter",
     "Planner",
     "Propose",
+    "SeesStates",
+    "ShowsStates",
     "SizedBy",
     "TakesVirtualTokens",
     "Target",
     "add_virtual_tokens",
     "check_capabilities",
+    "states_of",
 ]
 
 VIRTUAL_TOKENS = "virtual_tokens"
 """The capability of a target that is a `TakesVirtualTokens`."""
+
+HIDDEN_STATES = "hidden_states"
+"""The capability of a target that is a `ShowsStates`; who requires it is a `SeesStates`."""
 
 SizedBy = Literal["nodes", "whole"]
 """How a planner may size a drafter's trees: node by node, or only whole against empty, because
@@ -133,6 +140,54 @@ class TakesVirtualTokens(Target, Protocol):
         Raises UsageError where they do not fit the model.
         """
         ...
+
+
+class SeesStates(Drafter, Protocol):
+    """A drafter that requires `HIDDEN_STATES`."""
+
+    def see(self, states: torch.Tensor) -> None:
+        """Before each `propose`: the last hidden states [n, hidden] of the text's first n tokens.
+
+        They are what the model's output head reads. In a text's first round, when the target may
+        have read nothing yet, n is any number; later it is all tokens but the last, the root. The
+        tensor is a view, which the next pass changes.
+        """
+        ...
+
+
+class ShowsStates(Target, Protocol):
+    """A target with the capability `HIDDEN_STATES`: drafters may look at what its model thinks.
+
+    `keep_states` comes first, before a text is synced; the states are those of the passes that are
+    made anyway.
+    """
+
+    def keep_states(self) -> None:
+        """From now on keep the last hidden states of all that is in the cache."""
+        ...
+
+    def states(self, text: int) -> torch.Tensor:
+        """[cached tokens, hidden] of one of the synced texts, see `SeesStates.see`."""
+        ...
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The model's embeddings [..., hidden] of token ids int64 [...]."""
+        ...
+
+    def output_head(self, tokens: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weights [n, hidden] and biases [n] of the output head, for these tokens int64 [n] or for
+        all of the vocabulary: scores are weights @ state + biases, before what a model does to
+        them besides that keeps their order."""
+        ...
+
+
+def states_of(target: Target) -> ShowsStates:
+    """The target, for a drafter that wants hidden states. Raises UsageError where it shows none."""
+    if HIDDEN_STATES not in target.capabilities:
+        raise UsageError(
+            f"{type(target).__name__} shows no hidden states: choose another method or target"
+        )
+    return cast(ShowsStates, target)
 
 
 def add_virtual_tokens(target: Target, embeddings: torch.Tensor) -> int:

@@ -19,7 +19,7 @@ from paceline.sampling import Sampler
 from paceline.stopping import Stopping
 from paceline.tree import ROOT, Tree
 
-__all__ = ["Typical", "typical_walk"]
+__all__ = ["Typical", "check_typical", "typical_walk"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,15 @@ class Typical:
         """What a guess has to exceed, given the target's distribution [vocabulary]."""
         entropy = float(torch.special.entr(probabilities).sum())
         return min(self.epsilon, self.delta * math.exp(-entropy))
+
+
+def check_typical(sampler: Sampler) -> None:
+    """Raises UsageError for a sampler that typical acceptance cannot use."""
+    if sampler.greedy or sampler.processors:
+        raise UsageError(
+            "typical acceptance looks at several texts at once and needs a temperature above 0 and "
+            "no logits processors: set the temperature, or decode without it"
+        )
 
 
 def typical_walk(

@@ -136,10 +136,11 @@ class TrainedParts(Generic[ConfigT]):
             AcceptanceTable.load(acceptance) if acceptance.exists() else None,
             _read_json(folder / _TRAINING),
         )
-        parts._check_tensors(folder / _TENSORS)
+        parts.check_tensors(folder / _TENSORS)
         return parts
 
-    def _check_tensors(self, path: Path) -> None:
+    def check_tensors(self, path: Path) -> None:
+        """Raises ModelError, naming the file `path`, where tensors are not what they must be."""
         for name, expected in self.expected_shapes().items():
             found = tuple(self.tensors[name].shape) if name in self.tensors else None
             if found != expected:

@@ -15,8 +15,9 @@ import torch
 from transformers import PreTrainedModel
 
 from paceline.prefix import common_prefix
-from paceline.protocols import VIRTUAL_TOKENS
+from paceline.protocols import HIDDEN_STATES, VIRTUAL_TOKENS
 from paceline.records import Path
+from paceline.targets.hidden_states import call_with_states, output_head
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.layout import (
     STATIC_WIDTHS,
@@ -80,8 +81,9 @@ class CausalLMTarget:
         config = model.config.get_text_config()
         self.vocab_size: int = config.vocab_size
         self.max_context = longest_context(config)
-        self.capabilities = frozenset({VIRTUAL_TOKENS})
+        self.capabilities = frozenset({VIRTUAL_TOKENS, HIDDEN_STATES})
         self._virtual = VirtualTokens(model.get_input_embeddings(), self.vocab_size)
+        self._hidden_size = 0  # of the states that are kept
         self._windows = attention_windows(config)
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._min_rows = least_rows(model)
@@ -130,6 +132,26 @@ class CausalLMTarget:
         if len(self._virtual) != known and self.static:
             self._passes = StaticPasses(self._static_forward, self.device)  # had another table
         return first
+
+    def keep_states(self) -> None:
+        """See `ShowsStates.keep_states`. What is in the cache already is read again."""
+        if not self._hidden_size:
+            self._hidden_size = self.model.config.get_text_config().hidden_size
+            self._forget()
+
+    def states(self, text: int) -> torch.Tensor:
+        """[cached tokens, hidden]. See `ShowsStates.states`."""
+        return self._cache.states(text)
+
+    @torch.inference_mode()
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """[..., hidden]. See `ShowsStates.embed`."""
+        embeddings: torch.Tensor = self.model.get_input_embeddings()(tokens.to(self.device))
+        return embeddings
+
+    def output_head(self, tokens: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """[n, hidden] and [n]. See `ShowsStates.output_head`."""
+        return output_head(self.model, tokens)
 
     def sync(self, contexts: Sequence[Sequence[int]]) -> None:
         """Hold these texts. See `Target.sync`.
@@ -187,7 +209,8 @@ class CausalLMTarget:
 
     def _forget(self) -> None:
         """Hold no text."""
-        self._cache = TreeCache(self.model.config.get_text_config().num_hidden_layers)
+        layers = self.model.config.get_text_config().num_hidden_layers
+        self._cache = TreeCache(layers, self._hidden_size)
         self._passes = StaticPasses(self._static_forward, self.device) if self.static else None
         self._cached, self._pending = [], []
 
@@ -249,14 +272,21 @@ class CausalLMTarget:
         return self._call(inputs, slots, **self._tokens(inputs.tokens, len(self._virtual) > 0))
 
     def _call(self, inputs: PassInputs, slots: int, **arguments: torch.Tensor) -> torch.Tensor:
-        outputs = self.model(
-            **arguments,
-            attention_mask=inputs.masks(slots, self._windows, self.model.dtype),
-            position_ids=inputs.positions,
-            past_key_values=self._cache,
-            use_cache=True,
-        )
-        logits: torch.Tensor = outputs.logits
+        def call() -> torch.Tensor:
+            outputs = self.model(
+                **arguments,
+                attention_mask=inputs.masks(slots, self._windows, self.model.dtype),
+                position_ids=inputs.positions,
+                past_key_values=self._cache,
+                use_cache=True,
+            )
+            logits: torch.Tensor = outputs.logits
+            return logits
+
+        if not self._hidden_size:
+            return call()
+        logits, states = call_with_states(self.model, call)
+        self._cache.put_states(states)
         return logits
 
     def _tokens(self, ids: torch.Tensor, virtual: bool) -> dict[str, torch.Tensor]:

@@ -1,6 +1,6 @@
 """A preallocated key/value cache that can keep a tree path and drop the rest.
 
-It plugs into any model of transformers through the ordinary `past_key_values`. Slot i of a row
+It can keep the model's last hidden states beside keys and values, slot by slot. It plugs into any model of transformers through the ordinary `past_key_values`. Slot i of a row
 holds position i of its text; a pass writes its new rows behind the committed ones, and a commit
 gathers the accepted ones to the front. Rows of a batch may have different lengths.
 """
@@ -25,13 +25,18 @@ class TreeCache(Cache):  # type: ignore[misc]
 
     lengths: committed slots per row of the batch; only the owner of the cache changes them.
     moves: how often the keys and values went to another place in memory.
+    hidden_size: of the states that `put_states` will bring; 0 where none are kept.
     """
 
-    def __init__(self, num_layers: int) -> None:
+    def __init__(self, num_layers: int, hidden_size: int = 0) -> None:
         self.lengths: list[int] = []
         self.moves = 0
         self._capacity = 0
         super().__init__(layers=[_Layer(self) for _ in range(num_layers)])
+        # States go the way of keys and values, as those of one more layer with a single head.
+        self._states = _Layer(self)
+        self._hidden_size = hidden_size
+        self._all = [*self.layers, self._states] if hidden_size else self.layers
 
     def reserve(self, slots: int) -> None:
         """Make room for so many slots per row; layers move when the next pass reaches them."""
@@ -46,8 +51,19 @@ class TreeCache(Cache):  # type: ignore[misc]
         where: the slot of its first row, if that is the same for all texts, or [batch, 1] texts
         and [batch, width] slots, which a captured graph will read anew each time.
         """
-        for layer in self.layers:
+        for layer in self._all:
             layer.direct(where, slots, self._capacity)
+
+    def put_states(self, states: torch.Tensor) -> None:
+        """Keep the hidden states [batch, width, hidden] of the pass that was directed last."""
+        row = states[:, None]
+        self._states.update(row, row[..., :0])
+
+    def states(self, row: int) -> torch.Tensor:
+        """[lengths[row], hidden]: a view that the next pass or commit may change."""
+        if self._states.keys is None:
+            return torch.zeros(0, self._hidden_size)
+        return self._states.keys[row, 0, : self.lengths[row]]
 
     def commit(self, bases: Sequence[int], nodes: Sequence[Sequence[int]]) -> None:
         """Row b keeps its slots before bases[b] and, behind them, those of its accepted nodes.
@@ -58,7 +74,7 @@ class TreeCache(Cache):  # type: ignore[misc]
             # A path that is a prefix of the tree, as every chain is, lies in place already.
             if list(path) != list(range(len(path))):
                 slots: torch.Tensor = torch.tensor(path) + base
-                for layer in self.layers:
+                for layer in self._all:
                     slots = layer.gather(row, slots, base)
             self.lengths[row] = base + len(path)
 
@@ -66,7 +82,7 @@ class TreeCache(Cache):  # type: ignore[misc]
         """New row b takes over the first lengths[b] slots of old row rows[b]."""
         if list(rows) != list(range(len(self.lengths))):
             self.moves += 1
-            for layer in self.layers:
+            for layer in self._all:
                 layer.select(rows)
         self.lengths = list(lengths)
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from paceline.protocols import VIRTUAL_TOKENS
+from paceline.protocols import HIDDEN_STATES, VIRTUAL_TOKENS
 from paceline.records import Path
 from paceline.tree import EMPTY, Tree
 
@@ -28,7 +28,7 @@ class ToyTarget:
     max_context: most tokens of a text, prompt included; None for no limit.
     """
 
-    capabilities = frozenset({VIRTUAL_TOKENS})
+    capabilities = frozenset({VIRTUAL_TOKENS, HIDDEN_STATES})
 
     def __init__(
         self,
@@ -77,6 +77,26 @@ class ToyTarget:
         """See `TakesVirtualTokens`. Every id has logits of its own here, whatever its embedding
         is, so there is nothing to keep."""
         return self.vocab_size
+
+    def keep_states(self) -> None:
+        """See `ShowsStates`. States can be told from the cache, so there is nothing to keep."""
+
+    def states(self, text: int) -> torch.Tensor:
+        """[cached tokens, vocab_size]: a token's state is the logits behind it."""
+        cached = self._cached[text]
+        ends = range(1, len(cached) + 1)
+        rows = [self._row(tuple(cached[max(0, end - self._order) : end])) for end in ends]
+        return torch.stack(rows) if rows else torch.zeros(0, self.vocab_size)
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """[..., vocab_size]: a one at the token's place."""
+        return torch.nn.functional.one_hot(tokens, self.vocab_size).float()
+
+    def output_head(self, tokens: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `ShowsStates.output_head`: states are logits already."""
+        eye = torch.eye(self.vocab_size)
+        weights = eye if tokens is None else eye[tokens]
+        return weights, torch.zeros(len(weights))
 
     def _score_one(self, context: Sequence[int], tree: Tree) -> torch.Tensor:
         texts = [

@@ -8,7 +8,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli import common
-from paceline.cli.train.shared import WHAT, answers_of, base_of, open_model, option, with_bar
+from paceline.cli.train.shared import (
+    WHAT,
+    BatchOption,
+    CheckpointOption,
+    DataOption,
+    EvaluateOption,
+    HeldBackOption,
+    LongestOption,
+    LossOption,
+    PatienceOption,
+    PointsOption,
+    RateOption,
+    StepsOption,
+    WarmUpOption,
+    answers_of,
+    base_of,
+    open_model,
+    option,
+    with_bar,
+)
 from paceline.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,25 +52,14 @@ TextsOption = Annotated[
 LicenceOption = Annotated[
     list[str] | None, option("--licence", "Of these texts: one for all files, or one for each.")
 ]
-StepsOption = Annotated[int, option("--steps", "Batches to learn from.")]
-BatchOption = Annotated[int, option("--batch", "Texts per batch.")]
-PointsOption = Annotated[int, option("--points", "Places per text that are learned from.")]
-LongestOption = Annotated[int, option("--longest", "Most tokens of a text.")]
-LossOption = Annotated[str, option("--loss", "distillation or labels.")]
 TopOption = Annotated[int, option("--top", "Likeliest tokens that are learned one by one.")]
 PromptsOption = Annotated[
     float, option("--prompt-weight", "What a place in a prompt counts, 0 to 1.")
 ]
-RateOption = Annotated[float, option("--learning-rate", "Of AdamW; falls to 0 as a cosine.")]
-WarmUpOption = Annotated[float, option("--warm-up", "Share of the steps in which it rises.")]
-HeldBackOption = Annotated[float, option("--held-back", "Share of texts to judge by.")]
-EvaluateOption = Annotated[int, option("--evaluate-every", "Steps between two looks at them.")]
-PatienceOption = Annotated[int, option("--patience", "Looks without progress to stop after.")]
-CheckpointOption = Annotated[int, option("--checkpoint-every", "Steps.")]
 
 
 def draft(
-    data: Annotated[Path, typer.Option("--data", help="Folder made by 'paceline train data'.")],
+    data: DataOption,
     out: Annotated[Path, typer.Option("--out", help="Folder for the draft model.")],
     model: common.ModelOption = common.DEFAULT_MODEL,
     layers: LayersOption = "",

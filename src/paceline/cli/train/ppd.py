@@ -8,7 +8,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli import common
-from paceline.cli.train.shared import WHAT, answers_of, base_of, open_model, option, with_bar
+from paceline.cli.train.shared import (
+    WHAT,
+    BatchOption,
+    CheckpointOption,
+    DataOption,
+    DecayOption,
+    HeldBackOption,
+    LongestOption,
+    LossOption,
+    PatienceOption,
+    PointsOption,
+    RateOption,
+    StepsOption,
+    answers_of,
+    base_of,
+    open_model,
+    option,
+    with_bar,
+)
 
 if TYPE_CHECKING:
     from paceline.drafters.prompt_tokens import PromptConfig, PromptTokens
@@ -31,20 +49,10 @@ ExitsOption = Annotated[int, option("--exits", "Last layers that are averaged.",
 StartOption = Annotated[
     Path | None, option("--start", "Folder of prompt tokens to begin with.", WHAT)
 ]
-StepsOption = Annotated[int, option("--steps", "Batches to learn from.")]
-BatchOption = Annotated[int, option("--batch", "Texts per batch.")]
-PointsOption = Annotated[int, option("--points", "Places per text that are learned from.")]
-LongestOption = Annotated[int, option("--longest", "Most tokens of a text.")]
-LossOption = Annotated[str, option("--loss", "distillation or labels.")]
-DecayOption = Annotated[float, option("--decay", "Weight of a distance over the one before.")]
-RateOption = Annotated[float, option("--learning-rate", "Of AdamW; falls to 0 as a cosine.")]
-HeldBackOption = Annotated[float, option("--held-back", "Share of texts to judge by.")]
-PatienceOption = Annotated[int, option("--patience", "Looks without progress to stop after.")]
-CheckpointOption = Annotated[int, option("--checkpoint-every", "Steps.")]
 
 
 def ppd(
-    data: Annotated[Path, typer.Option("--data", help="Folder made by 'paceline train data'.")],
+    data: DataOption,
     out: Annotated[Path, typer.Option("--out", help="Folder for the prompt tokens.")],
     model: common.ModelOption = common.DEFAULT_MODEL,
     prompt_tokens: PromptTokensOption = 3,

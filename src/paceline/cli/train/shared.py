@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -25,6 +25,21 @@ WHAT, HOW = "What is trained", "How"
 def option(flag: str, help_text: str, panel: str = HOW) -> Any:
     """An option of a training."""
     return typer.Option(flag, help=help_text, rich_help_panel=panel)
+
+
+DataOption = Annotated[Path, typer.Option("--data", help="Folder made by 'paceline train data'.")]
+StepsOption = Annotated[int, option("--steps", "Batches to learn from.")]
+BatchOption = Annotated[int, option("--batch", "Texts per batch.")]
+PointsOption = Annotated[int, option("--points", "Places per text that are learned from.")]
+LongestOption = Annotated[int, option("--longest", "Most tokens of a text.")]
+LossOption = Annotated[str, option("--loss", "distillation or labels.")]
+DecayOption = Annotated[float, option("--decay", "Weight of a distance over the one before.")]
+RateOption = Annotated[float, option("--learning-rate", "Of AdamW; falls to 0 as a cosine.")]
+WarmUpOption = Annotated[float, option("--warm-up", "Share of the steps in which it rises.")]
+HeldBackOption = Annotated[float, option("--held-back", "Share of texts to judge by.")]
+EvaluateOption = Annotated[int, option("--evaluate-every", "Steps between two looks at them.")]
+PatienceOption = Annotated[int, option("--patience", "Looks without progress to stop after.")]
+CheckpointOption = Annotated[int, option("--checkpoint-every", "Steps.")]
 
 
 @common.interruptible()

@@ -1,4 +1,4 @@
-"""Which tokens a draft model can say."""
+"""Which tokens a drafter with a vocabulary of its own can say."""
 
 from __future__ import annotations
 

@@ -1,0 +1,253 @@
+"""Chimera's draft model: n-gram encoder, full context encoder, residual decoding heads (section 4.1).
+
+The n-gram encoder makes a *green* state of the last tokens, the full context encoder makes of it,
+and of the *mature* states of the target, a draft state (see `paceline.drafters.context_encoder`);
+head i reads it beside the last mature state and guesses the token behind the i-th node below the
+root. A text is drafted for like this:
+
+    model = parts.open(target)
+    context = model.context()
+    # whenever the target has read tokens: their states, and the n-grams that end with each
+    context.extend(states, model.green(ngrams))                 # [n, hidden], int64 [n, order]
+    draft = context_encoder.Draft(context)
+    root = draft.grow(model.green(ngram_of_root), [-1])         # [1, hidden]: the root, node 0
+    logits = model.logits(0, states[-1], root)                  # [1, outputs]: tokens behind it
+    next = draft.grow(model.green(ngrams_of_guesses), [0, 0])   # two guesses: nodes 1 and 2
+    logits = model.logits(1, states[-1], next)                  # [2, outputs]: tokens behind each
+
+`model.green` depends on the n-gram alone, so it can be looked up. Columns of logits are tokens, or
+places in `model.token_ids`, see `model.guess`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from paceline.drafters.context_encoder import Columns, Context, ContextEncoder
+from paceline.drafters.guesses import Guesses, guesses_of
+from paceline.drafters.medusa_heads import HeadModule, OutputHead, ResidualBlocks
+from paceline.drafters.trained_heads import ChimeraConfig
+from paceline.errors import ModelError
+
+__all__ = ["ChimeraModel", "Drafted", "NgramEncoder", "last_ngram", "ngrams"]
+
+Embed = Callable[[torch.Tensor], torch.Tensor]
+"""Token ids int64 [...] -> the target's embeddings [..., hidden]."""
+
+
+def ngrams(tokens: torch.Tensor, order: int) -> torch.Tensor:
+    """[batch, length, order] int64: the n-gram that ends at each place of texts [batch, length].
+
+    Where a text has fewer tokens, the last of them is repeated: of a, b, c the trigrams are a a a,
+    a b b, a b c (as in the official code).
+    """
+    places = torch.arange(tokens.shape[1], device=tokens.device)[:, None]
+    return tokens[:, _ngram_places(places, order)]
+
+
+def last_ngram(tokens: Sequence[int], order: int) -> tuple[int, ...]:
+    """The n-gram that ends with the last of these tokens, as `ngrams` has it."""
+    known = tuple(tokens[-order:])
+    return known + known[-1:] * (order - len(known))
+
+
+def _ngram_places(places: torch.Tensor, order: int) -> torch.Tensor:
+    """[..., 1] int64 -> [..., order]: where the tokens of the n-gram that ends there stand."""
+    first = (places - order + 1).clamp(min=0)
+    return torch.minimum(first + torch.arange(order, device=places.device), places)
+
+
+class NgramEncoder(nn.Module):
+    """A residual block and a linear layer on the embeddings of `order` tokens (section 4.1.1).
+
+    embed: the target's embeddings, frozen.
+
+    Parameters: "block.weight" [order * hidden, order * hidden] and "block.bias", which begin as
+    nothing; "down.weight" [hidden, order * hidden].
+    """
+
+    def __init__(self, order: int, hidden: int, embed: Embed) -> None:
+        super().__init__()
+        self.order = order
+        self._embed = (embed,)  # kept out of the module's own parts
+        self.block = nn.Linear(order * hidden, order * hidden)
+        nn.init.zeros_(self.block.weight)
+        nn.init.zeros_(self.block.bias)
+        self.down = nn.Linear(order * hidden, hidden, bias=False)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """n-grams int64 [..., order] -> green states [..., hidden]."""
+        words = self._embed[0](ids).flatten(-2).float()
+        states: torch.Tensor = self.down(words + F.silu(self.block(words)))
+        return states
+
+    def whole(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Texts int64 [batch, length] -> the green states [batch, length, hidden] of all places."""
+        found: torch.Tensor = self(ngrams(tokens, self.order))
+        return found
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """What training looks at.
+
+    logits: [batch, n, heads, outputs], of head i for the token i + 2 places behind the point.
+    states: [batch, n, heads, hidden], the draft states; the i-th imitates the mature state i + 1
+    places behind the point.
+    """
+
+    logits: torch.Tensor
+    states: torch.Tensor
+
+
+class ChimeraModel(HeadModule):
+    """All three parts.
+
+    head, token_ids: see `HeadModule`. embed: the target's embeddings.
+    bottom: takes the place of the n-gram encoder, for the study; it has a method `whole` like it.
+
+    Parameters: "bottom.*" and "encoder.*", see there; full heads are "output" [heads, outputs,
+    2 * hidden], which begin as twice the target's side by side; compact ones "joint" [heads,
+    hidden, 2 * hidden] before the target's output head, which begin as the draft state alone, and
+    "blocks.*", see `ResidualBlocks`. Without `residual` heads read hidden numbers.
+    """
+
+    def __init__(
+        self,
+        config: ChimeraConfig,
+        head: OutputHead,
+        embed: Embed,
+        token_ids: torch.Tensor | None = None,
+        bottom: nn.Module | None = None,
+    ) -> None:
+        super().__init__(head, token_ids)
+        self.config = config
+        hidden = self.hidden_size
+        self.bottom = bottom or NgramEncoder(config.order, hidden, embed)
+        self.encoder = ContextEncoder(config, hidden)
+        if config.form == "full":
+            weight = head[0].float()
+            own = torch.cat([weight, weight], dim=-1) if config.residual else weight
+            self.output = nn.Parameter(own.expand(config.heads, -1, -1).clone())
+        else:
+            # The target's head is made for states like the draft state. The last mature state says
+            # the token that is known already; what else it is good for is learned.
+            joint = torch.eye(hidden)
+            if config.residual:
+                joint = torch.cat([torch.zeros(hidden, hidden), joint], dim=-1)
+            self.joint = nn.Parameter(joint.expand(config.heads, -1, -1).clone())
+        if config.layers:
+            self.blocks = ResidualBlocks(config.heads, config.layers, hidden)
+        self.to(self.device)
+
+    # ---- drafting ----
+
+    def green(self, ids: torch.Tensor) -> torch.Tensor:
+        """n-grams int64 [n, order] -> green states [n, hidden]."""
+        with torch.no_grad():
+            states: torch.Tensor = self.bottom(ids.to(self.device))
+        return states
+
+    def context(self, capacity: int = 256) -> Context:
+        """The memory of a new text."""
+        return Context(self.encoder, capacity)
+
+    def logits(self, depth: int, mature: torch.Tensor, drafts: torch.Tensor) -> torch.Tensor:
+        """[n, outputs] for the tokens behind n nodes at one depth, 0 for the root; at most
+        heads - 1.
+
+        mature: [hidden], the state of the last token that the target has read: the one before the
+        root. drafts: [n, hidden], the nodes' draft states.
+        """
+        return self._scores(depth, mature.expand_as(drafts), drafts)
+
+    @torch.no_grad()
+    def guess(self, depth: int, mature: torch.Tensor, drafts: torch.Tensor, ranks: int) -> Guesses:
+        """The `ranks` likeliest tokens behind each of n nodes; see `logits`."""
+        return guesses_of(self.logits(depth, mature, drafts), ranks, self.token_ids)
+
+    # ---- training ----
+
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        matures: torch.Tensor,
+        points: torch.Tensor,
+        own_guesses: bool = False,
+    ) -> Drafted:
+        """Draft behind many points of texts at once, as if the target had read each text up to and
+        including the token at the point: the root is the token behind it.
+
+        tokens: [batch, length] int64, padded at the end. matures: [batch, length, hidden], their
+        states. points: [batch, n] int64, each with at least `heads` tokens behind it.
+        own_guesses: nodes below the root are the likeliest guesses of the heads before ("student
+        forcing"), not the tokens of the text.
+
+        Raises ModelError for guesses of its own without an n-gram encoder.
+        """
+        reach = int(points.max()) + 1
+        greens = self.bottom.whole(tokens[:, : reach + self.config.heads])  # type: ignore[operator]
+        places = torch.arange(reach, device=tokens.device)[None]
+        encoder = self.encoder
+        matures = matures[:, :reach].float()
+        columns = _side_by_side(
+            encoder.mature(matures, places), encoder.green(greens[:, :reach], places)
+        )
+        sees = (places[:, None] <= points[:, :, None]).repeat(1, 1, 2)
+        last = _rows(matures, points)
+        own: list[Columns] = []
+        logits: list[torch.Tensor] = []
+        states: list[torch.Tensor] = []
+        guessed: list[torch.Tensor] = []
+        for depth in range(self.config.heads):
+            at = points + 1 + depth
+            if guessed:
+                green = self._green_of_guesses(tokens, points, guessed)
+            else:
+                green = _rows(greens, at)
+            own.append(encoder.green(green, at))
+            draft = encoder(green, at, columns, sees, own)
+            own.append(encoder.mature(draft, at))
+            states.append(draft)
+            logits.append(self._scores(depth, last, draft))
+            if own_guesses:
+                best = logits[-1].detach().argmax(dim=-1)
+                guessed.append(best if self.token_ids is None else self.token_ids[best])
+        return Drafted(torch.stack(logits, dim=2), torch.stack(states, dim=2))
+
+    def _green_of_guesses(
+        self, tokens: torch.Tensor, points: torch.Tensor, guessed: Sequence[torch.Tensor]
+    ) -> torch.Tensor:
+        """[batch, n, hidden]: of the n-grams that end with the last guess behind each point."""
+        if not isinstance(self.bottom, NgramEncoder):
+            raise ModelError("guesses of its own need an n-gram encoder at the bottom")
+        roots = (points + 1)[..., None]
+        wanted = _ngram_places(roots + len(guessed), self.bottom.order)
+        said = tokens.gather(1, torch.minimum(wanted, roots).flatten(1)).view_as(wanted)
+        own = torch.stack(list(guessed), dim=-1).gather(2, (wanted - roots - 1).clamp(min=0))
+        states: torch.Tensor = self.bottom(torch.where(wanted <= roots, said, own))
+        return states
+
+    def _scores(self, depth: int, mature: torch.Tensor, draft: torch.Tensor) -> torch.Tensor:
+        read = torch.cat([mature.to(draft), draft], dim=-1) if self.config.residual else draft
+        if self.config.form == "full":
+            return (F.linear(read, self.output[depth]) + self._head[1]).float()
+        joined = F.linear(read, self.joint[depth])
+        if self.config.layers:
+            joined = self.blocks(joined, depth)
+        return self.shared_head(joined).float()
+
+
+def _side_by_side(one: Columns, other: Columns) -> Columns:
+    return torch.cat([one[0], other[0]], dim=2), torch.cat([one[1], other[1]], dim=2)
+
+
+def _rows(states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """[batch, length, hidden], [batch, n] -> [batch, n, hidden]."""
+    batch = torch.arange(len(states), device=states.device)[:, None]
+    return states[batch, places]

@@ -1,0 +1,257 @@
+"""Chimera's full context encoder (section 4.1.2): one transformer block over the states that the
+target has made, and over those that an n-gram encoder makes of tokens.
+
+Two kinds of columns stand at each place of the text: the *mature* state of the token there, behind
+the target's last normalisation, and the *green* state of the n-gram that ends there. Keys and
+values of a column depend on nothing but it and its place, so they are computed once and kept.
+
+Rows are *draft nodes*: the root, which the target has not read yet, and guesses below it. A node's
+query is its own green state. It sees
+
+    mature and green columns of all tokens before the root,
+    green columns of the nodes on the way from the root to itself, its own included,
+    draft states of the nodes above it, as columns like mature ones,
+
+and yields its draft state, which is trained to be the mature state that the target will have there.
+
+    text … a b, root c; nodes d (below c) and e (below d). At the places of a, b, c, d, e:
+
+    row   mature   green      draft
+    c     … a b    … a b c
+    d     … a b    … a b c d  c
+    e     … a b    … a b c d e  c d
+
+That is the mask [[M, M], [M, M]] of the first step, and of later ones the one that the official
+code means (own draft states on the diagonal); as it stands there a sign is wrong and they are never
+seen. There, green columns of later steps are those of the guesses from all places at once; here
+they are those of the tokens themselves, which is what these stand for.
+
+The block is our own, so that it fits every target: RMSNorm before attention and feed-forward,
+rotary positions, a gated feed-forward, no biases. It begins with random weights, as the official
+code's last version does. Mature and green columns have a normalisation each, which tells the two
+kinds apart; behind the block there is none, as in the paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from paceline.drafters.trained_heads import ChimeraConfig
+
+__all__ = ["Columns", "Context", "ContextEncoder", "Draft"]
+
+Columns = tuple[torch.Tensor, torch.Tensor]
+"""Keys and values, each [batch, KV heads, n, head size]."""
+
+_EPSILON = 1e-6
+_ROTARY_BASE = 10_000.0
+
+
+class ContextEncoder(nn.Module):
+    """The block; see the module for what a row sees.
+
+    Parameters: "mature_norm", "green_norm", "inner_norm" [hidden]; "query", "key", "value", "join"
+    of the attention, "gate", "up", "down" of the feed-forward, weights of linear layers.
+    """
+
+    def __init__(self, config: ChimeraConfig, hidden: int) -> None:
+        super().__init__()
+        self.config = config
+        queries = config.attention_heads * config.head_size
+        keys = config.kv_heads * config.head_size
+        self.mature_norm = nn.Parameter(torch.ones(hidden))
+        self.green_norm = nn.Parameter(torch.ones(hidden))
+        self.inner_norm = nn.Parameter(torch.ones(hidden))
+        self.query = nn.Linear(hidden, queries, bias=False)
+        self.key = nn.Linear(hidden, keys, bias=False)
+        self.value = nn.Linear(hidden, keys, bias=False)
+        self.join = nn.Linear(queries, hidden, bias=False)
+        self.gate = nn.Linear(hidden, config.intermediate, bias=False)
+        self.up = nn.Linear(hidden, config.intermediate, bias=False)
+        self.down = nn.Linear(config.intermediate, hidden, bias=False)
+
+    def mature(self, states: torch.Tensor, places: torch.Tensor) -> Columns:
+        """Columns of mature or draft states [batch, n, hidden] at places int64 [batch, n]."""
+        return self._columns(states, places, self.mature_norm)
+
+    def green(self, states: torch.Tensor, places: torch.Tensor) -> Columns:
+        """Columns of green states [batch, n, hidden] at places int64 [batch, n]."""
+        return self._columns(states, places, self.green_norm)
+
+    def forward(
+        self,
+        greens: torch.Tensor,
+        places: torch.Tensor,
+        columns: Columns,
+        sees: torch.Tensor,
+        own: Sequence[Columns] = (),
+    ) -> torch.Tensor:
+        """Draft states [batch, n, hidden] of rows.
+
+        greens: [batch, n, hidden], the rows' green states. places: [batch, n] int64.
+        columns: all rows choose among these; sees: [batch, n, columns] bool says which they see.
+        own: each holds one column for every row that only this row sees.
+        """
+        inner = _normal(greens, self.green_norm)
+        query = _turned(_split(self.query(inner), self.config.head_size), places)
+        states = greens + self.join(_attended(query, columns, sees, own))
+        inner = _normal(states, self.inner_norm)
+        drafts: torch.Tensor = states + self.down(F.silu(self.gate(inner)) * self.up(inner))
+        return drafts
+
+    def _columns(self, states: torch.Tensor, places: torch.Tensor, norm: torch.Tensor) -> Columns:
+        inner, size = _normal(states, norm), self.config.head_size
+        return _turned(_split(self.key(inner), size), places), _split(self.value(inner), size)
+
+
+class Context:
+    """What the encoder keeps of one text: two columns for every token that the target has read.
+
+    capacity: tokens that there is room for at first; it grows.
+    """
+
+    def __init__(self, encoder: ContextEncoder, capacity: int = 256) -> None:
+        self.encoder = encoder
+        self.length = 0
+        config, like = encoder.config, encoder.key.weight
+        shape = (1, config.kv_heads, 2 * max(capacity, 1), config.head_size)
+        self._held = (like.new_zeros(shape), like.new_zeros(shape))
+
+    @torch.no_grad()
+    def extend(self, matures: torch.Tensor, greens: torch.Tensor) -> None:
+        """The next tokens were read: their mature states and the green states of the n-grams that
+        end there, both [n, hidden], n >= 0."""
+        count = len(matures)
+        if not count:
+            return
+        places = torch.arange(self.length, self.length + count, device=matures.device)[None]
+        # The two columns of a token stand side by side, so that any beginning can be kept.
+        self.put(2 * self.length, self.encoder.mature(matures[None].float(), places), 2)
+        self.put(2 * self.length + 1, self.encoder.green(greens[None].float(), places), 2)
+        self.length += count
+
+    def truncate(self, length: int) -> None:
+        """Forget all tokens but the first `length`."""
+        self.length = min(self.length, length)
+
+    def put(self, first: int, columns: Columns, step: int = 1) -> None:
+        """Write columns to the slots first, first + step, …; for this class and `Draft`."""
+        end = first + step * columns[0].shape[2]
+        if end > self._held[0].shape[2]:
+            self._held = (_wider(self._held[0], end), _wider(self._held[1], end))
+        for held, new in zip(self._held, columns):
+            held[:, :, first:end:step] = new
+
+    def columns(self, end: int) -> Columns:
+        """The first `end` slots."""
+        return self._held[0][:, :, :end], self._held[1][:, :, :end]
+
+
+class Draft:
+    """Nodes below the text of a context, grown level by level; the context must not change
+    meanwhile, since nodes lie behind its columns."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._end = 2 * context.length
+        self._depths: list[int] = []
+        # Of every node the slots that it sees behind the context, and the slot of its draft state.
+        self._sees: list[list[int]] = []
+        self._slots: list[int] = []
+        self._pending: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    @torch.no_grad()
+    def grow(self, greens: torch.Tensor, parents: Sequence[int]) -> torch.Tensor:
+        """Add m nodes and return their draft states [m, hidden].
+
+        greens: [m, hidden], the green states of the n-grams that end with the nodes' tokens.
+        parents: of each the number of the node above it, which was added in an earlier call; -1
+        for the root, which comes first and alone. Nodes are numbered as they were added.
+        """
+        context = self.context
+        self._keep_drafts()
+        first = self._end
+        self._end += len(parents)
+        for slot, parent in enumerate(parents, start=first):
+            above = [] if parent < 0 else [*self._sees[parent], self._slots[parent]]
+            self._sees.append([*above, slot])
+            self._depths.append(0 if parent < 0 else self._depths[parent] + 1)
+        rows = range(len(self._depths) - len(parents), len(self._depths))
+        depths = torch.tensor([self._depths[row] for row in rows], device=greens.device)
+        places = (context.length + depths)[None]
+        context.put(first, context.encoder.green(greens[None].float(), places))
+        sees = torch.zeros(1, len(rows), self._end, dtype=torch.bool)
+        sees[..., : 2 * context.length] = True
+        for place, row in enumerate(rows):
+            sees[0, place, self._sees[row]] = True
+        columns = context.columns(self._end)
+        drafts: torch.Tensor = context.encoder(
+            greens[None].float(), places, columns, sees.to(greens.device)
+        )[0]
+        self._pending = (drafts, places)
+        return drafts
+
+    def _keep_drafts(self) -> None:
+        """Columns of the draft states of the last call, now that there is something below them."""
+        if self._pending is not None:
+            drafts, places = self._pending
+            self.context.put(self._end, self.context.encoder.mature(drafts[None], places))
+            self._slots += range(self._end, self._end + len(drafts))
+            self._end += len(drafts)
+
+
+def _normal(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    normal: torch.Tensor = F.rms_norm(states.float(), weight.shape, weight, _EPSILON)
+    return normal
+
+
+def _split(rows: torch.Tensor, size: int) -> torch.Tensor:
+    """[batch, n, heads * size] -> [batch, heads, n, size]."""
+    batch, n, _ = rows.shape
+    return rows.view(batch, n, -1, size).transpose(1, 2)
+
+
+def _turned(rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Rotary positions: [batch, heads, n, size] turned by places [batch, n]."""
+    half = rows.shape[-1] // 2
+    speeds = _ROTARY_BASE ** (-torch.arange(half, device=rows.device) / half)
+    angles = (places[..., None] * speeds)[:, None]
+    cos, sin = angles.cos().to(rows), angles.sin().to(rows)
+    one, other = rows[..., :half], rows[..., half:]
+    return torch.cat([one * cos - other * sin, other * cos + one * sin], dim=-1)
+
+
+def _attended(
+    query: torch.Tensor, columns: Columns, sees: torch.Tensor, own: Sequence[Columns]
+) -> torch.Tensor:
+    """[batch, n, heads * size]: see `ContextEncoder.forward`. query: [batch, heads, n, size]."""
+    keys, values = columns
+    batch, heads, n, size = query.shape
+    kv_heads, count = keys.shape[1:3]
+    grouped = (query * size**-0.5).reshape(batch, kv_heads, -1, size)
+    shape = (batch, kv_heads, heads // kv_heads, n)
+    scores = (grouped @ keys.mT).view(*shape, count)
+    scores = scores.masked_fill(~sees[:, None, None], -torch.inf)
+    if own:
+        own_keys = torch.stack([each[0] for each in own], dim=-2)
+        own_scores = torch.einsum("bkgnd,bkncd->bkgnc", grouped.view(*shape, size), own_keys)
+        scores = torch.cat([scores, own_scores], dim=-1)
+    shares = scores.softmax(dim=-1)
+    found = shares[..., :count].reshape(batch, kv_heads, -1, count) @ values
+    found = found.view(*shape, size)
+    if own:
+        own_values = torch.stack([each[1] for each in own], dim=-2)
+        found = found + torch.einsum("bkgnc,bkncd->bkgnd", shares[..., count:], own_values)
+    rows: torch.Tensor = found.reshape(batch, heads, n, size).transpose(1, 2).flatten(2)
+    return rows
+
+
+def _wider(held: torch.Tensor, end: int) -> torch.Tensor:
+    """The same columns with room for at least `end`."""
+    room = held.new_zeros(*held.shape[:2], max(end, 2 * held.shape[2]), held.shape[3])
+    room[:, :, : held.shape[2]] = held
+    return room

@@ -1,0 +1,88 @@
+"""Medusa: decoding heads on the model's last hidden state (Cai et al. 2024, arXiv 2401.10774).
+
+The i-th head guesses the token i further on than the next from the same state, without knowing the
+tokens in between. The guesses of all heads make one tree, likeliest paths first: by how likely the
+heads say they are, or as the paper has it by how often guesses of that rank were right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from paceline.drafters.host import Host
+from paceline.drafters.parts import check_parts, find_parts
+from paceline.drafters.settings import at_least
+from paceline.drafters.trained_heads import MedusaParts
+from paceline.planning.acceptance import AcceptanceTable
+from paceline.planning.candidate_tree import likeliest
+from paceline.protocols import HIDDEN_STATES, SizedBy, states_of
+from paceline.records import Round
+from paceline.tree import EMPTY, Tree
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Medusa"]
+
+Shape = Literal["confidence", "table"]
+
+
+class Medusa:
+    """Drafter with independent heads.
+
+    host: the model that the heads were trained for; it must show its hidden states.
+    parts: a folder made by `paceline train medusa`, a hub id, or "" for the heads that come with
+    this package.
+    ranks: how many guesses of each head are looked at.
+    shape: what decides which guesses make the tree: the heads' confidence here and now, or the
+    table of acceptance beside the weights, which gives every round the same tree (the paper's).
+
+    Raises UsageError for a setting out of range; ModelError where there are no such heads, or they
+    are damaged or belong to another model.
+    """
+
+    requires = frozenset({HIDDEN_STATES})
+    sized_by: SizedBy = "nodes"
+
+    def __init__(
+        self, host: Host, parts: str = "", ranks: int = 10, shape: Shape = "confidence"
+    ) -> None:
+        self.check(parts, ranks, shape)
+        found = find_parts(MedusaParts, parts, host.fingerprint)
+        self._heads = found.open(states_of(host.target))
+        self._table = None if shape == "confidence" else _measured(found)
+        self._ranks = ranks
+        self._length = 0
+        self._state: torch.Tensor | None = None
+
+    @staticmethod
+    def check(parts: str = "", ranks: int = 10, shape: Shape = "confidence") -> None:
+        """Check settings as far as that is possible without a model; raises as the constructor."""
+        at_least(1, ranks=ranks)
+        check_parts(MedusaParts, parts)
+
+    def start(self, context: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
+        """Begin without a state. References are not looked at."""
+        self._length, self._state = len(context), None
+
+    def see(self, states: torch.Tensor) -> None:
+        """Take the state that the last token but the root was read with; see `SeesStates.see`."""
+        self._state = states[-1:] if len(states) == self._length - 1 else None
+
+    def propose(self, budget: int) -> Tree:
+        """The likeliest paths over all heads; empty until the model has read the prompt."""
+        if self._state is None or budget < 1:
+            return EMPTY
+        guesses = self._heads.guess(self._state, self._ranks)
+        table = self._table or AcceptanceTable(guesses.probabilities)
+        found = likeliest(table, table.distances, budget)
+        return Tree(
+            tuple(guesses.tokens[len(path) - 1][path[-1]] for path in found.paths),
+            found.parents,
+            found.reach,
+        )
+
+    def observe(self, round: Round) -> None:
+        """Count the tokens: the heads themselves learn nothing."""
+        self._length += len(round.path.tokens)

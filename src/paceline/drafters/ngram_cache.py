@@ -1,0 +1,127 @@
+"""States of n-grams that were encoded before (Chimera, section 4.1.1).
+
+What an n-gram encoder makes of a few tokens depends on nothing else, so it can be looked up. Three
+stores, each of which may be left out: a dictionary made beforehand, a fixed number of n-grams in
+memory of which the least recently used one leaves first, and a file that takes what leaves.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from paceline.errors import UsageError
+
+__all__ = ["CacheCounts", "Ngram", "NgramCache"]
+
+Ngram = tuple[int, ...]
+Encode = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass
+class CacheCounts:
+    """Where n-grams were found: made beforehand, in memory, on disk, or nowhere (encoded anew)."""
+
+    beforehand: int = 0
+    memory: int = 0
+    disk: int = 0
+    encoded: int = 0
+
+
+class NgramCache:
+    """Looks n-grams up, and encodes the others together.
+
+    encode: ids [n, order] int64 -> states [n, hidden].
+    capacity: n-grams kept in memory; with 0 nothing is remembered.
+    beforehand: n-grams -> their states [hidden]; they never leave.
+    spill: a file for what leaves memory, made anew if it is not there; None: it is forgotten.
+
+    Raises UsageError where the file cannot be used.
+    """
+
+    def __init__(
+        self,
+        encode: Encode,
+        capacity: int,
+        beforehand: Mapping[Ngram, torch.Tensor] | None = None,
+        spill: Path | None = None,
+    ) -> None:
+        self.counts = CacheCounts()
+        self._encode = encode
+        self._capacity = capacity
+        self._beforehand = beforehand or {}
+        self._memory: OrderedDict[Ngram, torch.Tensor] = OrderedDict()
+        self._disk = None if spill is None else _Disk(spill)
+
+    def states(self, ngrams: Sequence[Ngram]) -> torch.Tensor:
+        """[n, hidden] of n > 0 n-grams of one order."""
+        found = {ngram: self._find(ngram) for ngram in dict.fromkeys(ngrams)}
+        missing = [ngram for ngram, state in found.items() if state is None]
+        if missing:
+            self.counts.encoded += len(missing)
+            # Copies: a row of a block would keep the whole block in memory.
+            rows = [row.clone() for row in self._encode(torch.tensor(missing))]
+            for ngram, state in zip(missing, rows, strict=True):
+                found[ngram] = state
+                self._keep(ngram, state)
+        return torch.stack([state for ngram in ngrams if (state := found[ngram]) is not None])
+
+    def _find(self, ngram: Ngram) -> torch.Tensor | None:
+        if ngram in self._beforehand:
+            self.counts.beforehand += 1
+            return self._beforehand[ngram]
+        if ngram in self._memory:
+            self.counts.memory += 1
+            self._memory.move_to_end(ngram)
+            return self._memory[ngram]
+        state = None if self._disk is None else self._disk.take(ngram)
+        if state is not None:
+            self.counts.disk += 1
+            self._keep(ngram, state)
+        return state
+
+    def _keep(self, ngram: Ngram, state: torch.Tensor) -> None:
+        if self._capacity == 0:
+            return
+        self._memory[ngram] = state
+        if len(self._memory) > self._capacity:
+            oldest, left = self._memory.popitem(last=False)
+            if self._disk is not None:
+                self._disk.put(oldest, left)
+
+
+class _Disk:
+    """N-grams in an SQLite file; several processes may share it."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._database = sqlite3.connect(path, isolation_level=None)
+            self._database.execute("PRAGMA synchronous = OFF")  # what is lost is encoded anew
+            self._database.execute(
+                "CREATE TABLE IF NOT EXISTS states (ngram TEXT PRIMARY KEY, state BLOB)"
+            )
+        except sqlite3.Error as error:
+            raise UsageError(
+                f"cannot keep states of n-grams in {path}: {error}; name another file"
+            ) from error
+
+    def take(self, ngram: Ngram) -> torch.Tensor | None:
+        row = self._database.execute(
+            "SELECT state FROM states WHERE ngram = ?", (_key(ngram),)
+        ).fetchone()
+        return None if row is None else torch.frombuffer(bytearray(row[0]), dtype=torch.float32)
+
+    def put(self, ngram: Ngram, state: torch.Tensor) -> None:
+        content = state.float().cpu().numpy().tobytes()
+        self._database.execute(
+            "INSERT OR REPLACE INTO states VALUES (?, ?)", (_key(ngram), content)
+        )
+
+
+def _key(ngram: Ngram) -> str:
+    return " ".join(map(str, ngram))

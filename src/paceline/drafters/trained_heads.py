@@ -1,0 +1,251 @@
+"""What is trained for Medusa and Chimera, as a folder holds it; the modules are loaded on demand."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+
+from paceline.drafters.trained_parts import ConfigT, TrainedParts
+from paceline.errors import ModelError
+
+if TYPE_CHECKING:
+    import torch
+
+    from paceline.drafters.chimera_model import ChimeraModel
+    from paceline.drafters.medusa_heads import MedusaHeads
+    from paceline.protocols import ShowsStates
+
+__all__ = ["Bottom", "ChimeraConfig", "ChimeraParts", "Form", "MedusaConfig", "MedusaParts"]
+
+Form = Literal["compact", "full"]
+"""What a head ends in: the target's own output head, which is not stored, or one of its own."""
+
+Bottom = Literal["ngram", "transformer frozen", "transformer finetune"]
+"""What reads the tokens that the target has not read yet (Chimera, table 6): the n-gram encoder, or
+the target's first layer, as it is or trained on."""
+
+
+@dataclass(frozen=True)
+class MedusaConfig:
+    """Medusa-1 heads (Cai et al. 2024, arXiv 2401.10774).
+
+    heads: the i-th guesses the token i further on than the next. layers: residual blocks of each.
+    form: the paper's heads are "full".
+    vocabulary: guess among so many tokens only, the most frequent ones of the training answers; 0
+    is all of them.
+
+    Raises ModelError for a value out of range.
+    """
+
+    heads: int = 4
+    layers: int = 1
+    form: Form = "compact"
+    vocabulary: int = 0
+
+    def __post_init__(self) -> None:
+        _check(self, at_least_1=("heads",), at_least_0=("layers", "vocabulary"))
+        if self.form == "compact" and self.layers == 0:
+            raise ModelError("compact heads need a residual block: without one they are all alike")
+
+
+@dataclass(frozen=True)
+class ChimeraConfig:
+    """The draft model of Chimera (section 4.1).
+
+    heads: the i-th guesses the token i further on than the next.
+    order: tokens that the n-gram encoder sees, 1 to 5; the paper's are trigrams.
+    form: the paper's heads are "full".
+    vocabulary: guess among so many tokens only, as in `MedusaConfig`.
+    residual: whether heads see the target's last state beside the draft state (figure 8).
+    layers: residual blocks of a compact head behind what joins the two states; full heads have none.
+    bottom: others than "ngram" are there for the study only.
+    attention_heads, kv_heads, head_size, intermediate: of the full context encoder.
+
+    Raises ModelError for a value out of range.
+    """
+
+    heads: int = 3
+    order: int = 3
+    form: Form = "compact"
+    vocabulary: int = 0
+    residual: bool = True
+    layers: int = 0
+    bottom: Bottom = "ngram"
+    attention_heads: int = 8
+    kv_heads: int = 8
+    head_size: int = 64
+    intermediate: int = 1024
+
+    def __post_init__(self) -> None:
+        sizes = ("heads", "attention_heads", "kv_heads", "head_size", "intermediate")
+        _check(self, at_least_1=sizes, at_least_0=("layers", "vocabulary"))
+        if not 1 <= self.order <= 5:
+            raise ModelError(f"order must be 1 to 5, got {self.order}")
+        if self.bottom not in get_args(Bottom):
+            known = ", ".join(get_args(Bottom))
+            raise ModelError(f"bottom must be one of {known}, got {self.bottom!r}")
+        if self.attention_heads % self.kv_heads or self.head_size % 2:
+            raise ModelError(
+                f"{self.attention_heads} attention heads of size {self.head_size} cannot share "
+                f"{self.kv_heads} keys and values: heads must be a multiple of these, the size even"
+            )
+        if self.form == "full" and self.layers:
+            raise ModelError("full heads of Chimera have no residual blocks: leave layers at 0")
+
+
+def _check(
+    config: MedusaConfig | ChimeraConfig, at_least_1: tuple[str, ...], at_least_0: tuple[str, ...]
+) -> None:
+    for least, names in ((1, at_least_1), (0, at_least_0)):
+        for name in names:
+            if getattr(config, name) < least:
+                raise ModelError(f"{name} must be at least {least}, got {getattr(config, name)}")
+    if config.form not in get_args(Form):
+        raise ModelError(f"form must be one of {', '.join(get_args(Form))}, got {config.form!r}")
+
+
+@dataclass(frozen=True)
+class _Heads(TrainedParts[ConfigT]):
+    """Heads that may be kept to some tokens.
+
+    tensors: of the module, by its own names, and "token_ids" [vocabulary] int64, ascending, where
+    the configuration names a vocabulary.
+    """
+
+    @property
+    def token_ids(self) -> torch.Tensor | None:
+        """[vocabulary] int64: the tokens that columns of logits stand for; None for all of them."""
+        return self.tensors.get("token_ids")
+
+    @property
+    @abstractmethod
+    def vocabulary(self) -> int:
+        """How many tokens may be guessed; 0 is all."""
+
+    @abstractmethod
+    def module_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the module's tensors."""
+
+    def expected_shapes(self) -> dict[str, tuple[int, ...]]:
+        """See `TrainedParts`."""
+        ids = {"token_ids": (self.vocabulary,)} if self.vocabulary else {}
+        return {**self.module_shapes(), **ids}
+
+    def check_tensors(self, path: Path) -> None:
+        """See `TrainedParts`."""
+        super().check_tensors(path)
+        ids = self.token_ids
+        if ids is not None and not (
+            bool((ids.diff() > 0).all()) and 0 <= int(ids[0]) <= int(ids[-1]) < self.base.vocab_size
+        ):
+            raise ModelError(f"{path} is damaged: its token_ids are none of the model's, in order")
+
+    @property
+    def outputs(self) -> int:
+        """Columns of logits."""
+        return self.vocabulary or self.base.vocab_size
+
+
+@dataclass(frozen=True)
+class MedusaParts(_Heads[MedusaConfig]):
+    """Medusa heads of one model; see `MedusaHeads` for the tensors."""
+
+    kind: ClassVar[str] = "Medusa heads"
+    method: ClassVar[str] = "medusa"
+
+    @classmethod
+    def read_config(cls, content: dict[str, Any]) -> MedusaConfig:
+        """See `TrainedParts`."""
+        return MedusaConfig(**content)
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens may be guessed; 0 is all."""
+        return self.config.vocabulary
+
+    def module_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the module's tensors."""
+        config, hidden = self.config, self.base.hidden_size
+        shapes: dict[str, tuple[int, ...]] = {}
+        if config.layers:
+            shapes["blocks.weight"] = (config.layers, config.heads, hidden, hidden)
+            shapes["blocks.bias"] = (config.layers, config.heads, hidden)
+        if config.form == "full":
+            shapes["output"] = (config.heads, self.outputs, hidden)
+        return shapes
+
+    def open(self, target: ShowsStates) -> MedusaHeads:
+        """The heads, ready to guess for a target of their model, in float32 and on its device."""
+        from paceline.drafters.medusa_heads import MedusaHeads
+
+        head = target.output_head(self.token_ids)
+        opened = MedusaHeads(self.config, head, self.token_ids)
+        return opened.load(self.tensors).ready()
+
+
+@dataclass(frozen=True)
+class ChimeraParts(_Heads[ChimeraConfig]):
+    """A draft model of Chimera for one model; see `ChimeraModel` for the tensors."""
+
+    kind: ClassVar[str] = "Chimera parts"
+    method: ClassVar[str] = "chimera"
+
+    @classmethod
+    def read_config(cls, content: dict[str, Any]) -> ChimeraConfig:
+        """See `TrainedParts`."""
+        return ChimeraConfig(**content)
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens may be guessed; 0 is all."""
+        return self.config.vocabulary
+
+    def module_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the module's tensors, but for a trained layer of the target."""
+        config, hidden = self.config, self.base.hidden_size
+        read = 2 * hidden if config.residual else hidden
+        width, queries = config.order * hidden, config.attention_heads * config.head_size
+        keys = config.kv_heads * config.head_size
+        shapes: dict[str, tuple[int, ...]] = {
+            "encoder.mature_norm": (hidden,),
+            "encoder.green_norm": (hidden,),
+            "encoder.inner_norm": (hidden,),
+            "encoder.query.weight": (queries, hidden),
+            "encoder.key.weight": (keys, hidden),
+            "encoder.value.weight": (keys, hidden),
+            "encoder.join.weight": (hidden, queries),
+            "encoder.gate.weight": (config.intermediate, hidden),
+            "encoder.up.weight": (config.intermediate, hidden),
+            "encoder.down.weight": (hidden, config.intermediate),
+        }
+        if config.bottom == "ngram":
+            shapes["bottom.block.weight"] = (width, width)
+            shapes["bottom.block.bias"] = (width,)
+            shapes["bottom.down.weight"] = (hidden, width)
+        if config.form == "full":
+            shapes["output"] = (config.heads, self.outputs, read)
+        else:
+            shapes["joint"] = (config.heads, hidden, read)
+        if config.layers:
+            shapes["blocks.weight"] = (config.layers, config.heads, hidden, hidden)
+            shapes["blocks.bias"] = (config.layers, config.heads, hidden)
+        return shapes
+
+    def check_usable(self) -> None:
+        """Raises ModelError for extensions that cannot be decoded with."""
+        if self.config.bottom != "ngram":
+            raise ModelError(
+                "these Chimera parts have a transformer layer at the bottom, which is there for "
+                "the study only: decode with some that have an n-gram encoder"
+            )
+
+    def open(self, target: ShowsStates) -> ChimeraModel:
+        """The draft model, ready to guess for a target of its model, in float32 and on its
+        device."""
+        from paceline.drafters.chimera_model import ChimeraModel
+
+        head = target.output_head(self.token_ids)
+        opened = ChimeraModel(self.config, head, target.embed, self.token_ids)
+        return opened.load(self.tensors).ready()

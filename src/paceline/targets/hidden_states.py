@@ -1,0 +1,78 @@
+"""What a model's output head reads, and the head itself, for drafters that have heads of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from paceline.errors import ModelError
+
+__all__ = ["call_with_states", "output_head"]
+
+_ROWS = 64  # of the identity that a head without weights is asked with
+
+
+def call_with_states(
+    model: PreTrainedModel, call: Callable[[], torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What `call`, which runs `model`, returns; and the last hidden states [batch, width, hidden],
+    behind the last normalisation, of all rows of that pass.
+
+    A hook is what all architectures have in common: `output_hidden_states` would keep the states of
+    all layers, and some models count them before the normalisation.
+
+    Raises ModelError for a model whose decoder yields none.
+    """
+    caught: list[torch.Tensor] = []
+
+    def catch(module: nn.Module, inputs: Any, output: Any) -> None:
+        states = getattr(output, "last_hidden_state", None)
+        caught.append(output[0] if states is None else states)
+
+    hook = model.get_decoder().register_forward_hook(catch)
+    try:
+        result = call()
+    finally:
+        hook.remove()
+    if len(caught) != 1 or not isinstance(caught[0], torch.Tensor):
+        raise ModelError(f"{type(model).__name__} shows no hidden states: choose another method")
+    return result, caught[0]
+
+
+@torch.inference_mode()
+def output_head(
+    model: PreTrainedModel, tokens: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weights [n, hidden] and biases [n] of the output head; see `ShowsStates.output_head`.
+
+    A head that was packed or quantised has no weights to look at, so it is asked: what it makes of
+    nothing are its biases, and what it makes of a one at each place in turn its weights.
+    """
+    head = model.get_output_embeddings()
+    table = model.get_input_embeddings().weight
+    size = model.config.get_text_config().vocab_size
+    wanted = torch.arange(size) if tokens is None else tokens
+    if bool(getattr(model.config.get_text_config(), "tie_word_embeddings", False)):
+        weights = table[wanted.to(table.device)]
+        return weights.detach(), weights.new_zeros(len(wanted))
+    own = getattr(head, "weight", None)
+    if isinstance(own, torch.Tensor) and own.shape == (size, table.shape[1]):
+        index, bias = wanted.to(own.device), getattr(head, "bias", None)
+        found = own[index].detach()
+        return found, found.new_zeros(len(index)) if bias is None else bias[index].detach()
+    return _asked(head, wanted, table)
+
+
+def _asked(
+    head: nn.Module, wanted: torch.Tensor, table: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    hidden = table.shape[1]
+    index = wanted.to(table.device)
+    bias = head(table.new_zeros(1, hidden))[0, index]
+    eye = torch.eye(hidden, dtype=table.dtype, device=table.device)
+    columns = [head(rows)[:, index] - bias for rows in torch.split(eye, _ROWS)]
+    return torch.cat(columns).T.contiguous(), bias

@@ -1,0 +1,185 @@
+"""Chimera's draft model: what it drafts level by level is what it learns all at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.trained_heads import HIDDEN, VOCAB, small_chimera, texts
+
+from paceline.drafters.chimera_model import ChimeraModel, last_ngram, ngrams
+from paceline.drafters.context_encoder import Draft
+from paceline.drafters.trained_heads import ChimeraConfig
+
+CONFIGS = [
+    ChimeraConfig(heads=4),
+    ChimeraConfig(heads=3, order=1, form="full"),
+    ChimeraConfig(heads=3, order=5, residual=False, layers=1),
+    ChimeraConfig(heads=2, order=2, vocabulary=9),
+    ChimeraConfig(heads=2, residual=False, form="full", vocabulary=9),
+]
+
+
+def drafted(
+    model: ChimeraModel, tokens: list[int], matures: torch.Tensor, point: int, chunk: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits and draft states [heads, …] behind `point`, the way a drafter gets them; the text is
+    read `chunk` tokens at a time."""
+    order, context = model.config.order, model.context(capacity=1)
+
+    def green(*ends: int) -> torch.Tensor:
+        return model.green(torch.tensor([last_ngram(tokens[: end + 1], order) for end in ends]))
+
+    for first in range(0, point + 1, chunk):
+        places = range(first, min(first + chunk, point + 1))
+        context.extend(matures[places.start : places.stop], green(*places))
+    assert context.length == point + 1
+    draft, logits, states = Draft(context), [], []
+    for depth in range(model.config.heads):
+        found = draft.grow(green(point + 1 + depth), [depth - 1])
+        states.append(found[0])
+        logits.append(model.logits(depth, matures[point], found)[0])
+    return torch.stack(logits), torch.stack(states)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+@torch.no_grad()
+def test_level_by_level_is_all_at_once(config: ChimeraConfig) -> None:
+    model = small_chimera(config)
+    tokens, matures = texts(2, 20)
+    points = torch.tensor([[0, 1, 7, 14], [2, 3, 4, 15]])
+    found = model(tokens, matures, points)
+    assert found.logits.shape == (2, 4, config.heads, config.vocabulary or VOCAB)
+    assert found.states.shape == (2, 4, config.heads, HIDDEN)
+    for text in range(2):
+        for place, point in enumerate(points[text].tolist()):
+            logits, states = drafted(
+                model, tokens[text].tolist(), matures[text], point, chunk=1 + place
+            )
+            torch.testing.assert_close(logits, found.logits[text, place], atol=2e-5, rtol=1e-4)
+            torch.testing.assert_close(states, found.states[text, place], atol=2e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_own_guesses_are_drafted_below_the_root() -> None:
+    """Student forcing: the same as a text that goes on as the model guesses."""
+    for config in (ChimeraConfig(heads=4), ChimeraConfig(heads=3, order=5, vocabulary=9)):
+        model = small_chimera(config)
+        tokens, matures = texts(1, 12)
+        for point in (0, 1, 6):
+            own = model(tokens, matures, torch.tensor([[point]]), own_guesses=True)
+            guesses = own.logits[0, 0].argmax(dim=-1)
+            if model.token_ids is not None:
+                guesses = model.token_ids[guesses]
+            told = tokens.clone()
+            told[0, point + 2 : point + 1 + config.heads] = guesses[:-1]
+            as_text = model(told, matures, torch.tensor([[point]]))
+            torch.testing.assert_close(own.logits, as_text.logits, atol=1e-6, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_no_row_sees_the_future() -> None:
+    config = ChimeraConfig(heads=3)
+    model = small_chimera(config)
+    tokens, matures = texts(1, 20)
+    point = 8
+    before = model(tokens, matures, torch.tensor([[point]]))
+    for depth in range(config.heads):
+        # Behind the node itself nothing may matter, and no state that the target has yet to make.
+        later, unread = tokens.clone(), matures.clone()
+        later[:, point + 2 + depth :] = (later[:, point + 2 + depth :] + 1) % VOCAB
+        unread[:, point + 1 :] = 7.0
+        after = model(later, unread, torch.tensor([[point]]))
+        assert torch.equal(before.logits[:, :, : depth + 1], after.logits[:, :, : depth + 1])
+    # What it is to see does matter: the root, and each token and state before it.
+    for place in range(point + 2):
+        other = tokens.clone()
+        other[0, place] = (other[0, place] + 1) % VOCAB
+        assert not torch.equal(before.logits, model(other, matures, torch.tensor([[point]])).logits)
+    for place in range(point + 1):
+        changed = matures.clone()
+        changed[0, place] += 1
+        assert not torch.equal(
+            before.logits, model(tokens, changed, torch.tensor([[point]])).logits
+        )
+
+
+@torch.no_grad()
+def test_points_and_texts_do_not_see_one_another() -> None:
+    model = small_chimera(ChimeraConfig(heads=3))
+    tokens, matures = texts(2, 16)
+    points = torch.tensor([[1, 5, 9], [0, 5, 11]])
+    together = model(tokens, matures, points).logits
+    for text in range(2):
+        for place in range(3):
+            alone = model(
+                tokens[text : text + 1],
+                matures[text : text + 1],
+                points[text : text + 1, place : place + 1],
+            )
+            torch.testing.assert_close(
+                together[text, place], alone.logits[0, 0], atol=1e-5, rtol=1e-4
+            )
+
+
+@torch.no_grad()
+def test_branches_do_not_see_one_another() -> None:
+    """Siblings, and nodes below them, drafted at once or one branch after the other."""
+    model = small_chimera(ChimeraConfig(heads=3))
+    tokens, matures = texts(1, 10)
+    context = model.context()
+    context.extend(matures[0], model.green(ngrams(tokens, 3)[0]))
+    nodes = torch.randn(6, HIDDEN, generator=torch.Generator().manual_seed(5))
+    parents = [-1, 0, 0, 1, 2, 2]
+    draft = Draft(context)
+    tree = torch.cat(
+        [draft.grow(nodes[:1], [-1]), draft.grow(nodes[1:3], [0, 0]),
+         draft.grow(nodes[3:], parents[3:])]
+    )  # fmt: skip
+    for leaf in range(3, 6):
+        chain = [0, parents[leaf], leaf]
+        alone = Draft(context)
+        for depth, node in enumerate(chain):
+            found = alone.grow(nodes[node : node + 1], [depth - 1])
+            torch.testing.assert_close(found[0], tree[node], atol=1e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_a_context_can_go_back_and_on() -> None:
+    model = small_chimera(ChimeraConfig(heads=2))
+    tokens, matures = texts(1, 14)
+    greens = model.green(ngrams(tokens, 3)[0])
+    straight, winding = model.context(), model.context(capacity=2)
+    straight.extend(matures[0, :9], greens[:9])
+    winding.extend(matures[0, :4], greens[:4])
+    Draft(winding).grow(greens[5:6], [-1])
+    winding.extend(matures[0, 9:], greens[9:])
+    winding.truncate(4)
+    winding.extend(matures[0, 4:9], greens[4:9])
+    one, other = (Draft(each).grow(greens[9:10], [-1]) for each in (straight, winding))
+    torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+
+
+def test_ngrams_at_the_beginning_of_a_text() -> None:
+    text = torch.tensor([[5, 6, 7, 8]])
+    assert ngrams(text, 3)[0].tolist() == [[5, 5, 5], [5, 6, 6], [5, 6, 7], [6, 7, 8]]
+    assert ngrams(text, 1)[0].tolist() == [[5], [6], [7], [8]]
+    for order in range(1, 6):
+        expected = [list(last_ngram(text[0, : end + 1].tolist(), order)) for end in range(4)]
+        assert ngrams(text, order)[0].tolist() == expected
+
+
+def test_heads_begin_as_the_targets_own() -> None:
+    tokens, matures = texts(1, 12)
+    for form in ("compact", "full"):
+        config = ChimeraConfig(heads=2, form=form, residual=False)
+        model = small_chimera(config, noise=0.0)
+        found = model(tokens, matures, torch.tensor([[3, 6]]))
+        weight, bias = small_chimera(config)._head
+        torch.testing.assert_close(found.logits, found.states @ weight.T + bias)
+    full = small_chimera(replace(CONFIGS[1], residual=True), noise=0.0)
+    weight, bias = full._head
+    found = full(tokens, matures, torch.tensor([[3]]))
+    expected = (found.states[0, 0] + matures[0, 3]) @ weight.T + bias
+    torch.testing.assert_close(found.logits[0, 0], expected, atol=1e-5, rtol=1e-4)

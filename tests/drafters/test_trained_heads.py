@@ -1,0 +1,171 @@
+"""Folders of heads, and Medusa's heads themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.trained_heads import (
+    HIDDEN,
+    VOCAB,
+    output_head,
+    save_chimera,
+    save_medusa,
+    small_chimera,
+    small_medusa,
+)
+from torch.nn import functional as F
+
+from paceline.drafters.guesses import guesses_of
+from paceline.drafters.parts import find_parts
+from paceline.drafters.trained_heads import (
+    ChimeraConfig,
+    ChimeraParts,
+    MedusaConfig,
+    MedusaParts,
+)
+from paceline.errors import ModelError
+
+
+class Shown:
+    """What heads ask of a target."""
+
+    def output_head(self, tokens: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        weight, bias = output_head(0)
+        return (weight, bias) if tokens is None else (weight[tokens], bias[tokens])
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(0)
+        return torch.randn(VOCAB, HIDDEN)[tokens]
+
+
+MEDUSA = [
+    MedusaConfig(heads=3),
+    MedusaConfig(heads=2, layers=2, form="full"),
+    MedusaConfig(heads=2, layers=0, form="full", vocabulary=5),
+    MedusaConfig(heads=2, vocabulary=5),
+]
+CHIMERA = [
+    ChimeraConfig(heads=2),
+    ChimeraConfig(heads=2, form="full", vocabulary=5),
+    ChimeraConfig(heads=2, residual=False, layers=2, order=2),
+]
+
+
+@pytest.mark.parametrize("config", MEDUSA, ids=str)
+@torch.no_grad()
+def test_medusa_heads_are_those_of_the_paper(config: MedusaConfig) -> None:
+    """One head after the other, as it is written down there."""
+    heads = small_medusa(config)
+    states = torch.randn(5, HIDDEN)
+    parts = heads.tensors()
+    weight, bias = output_head(config.vocabulary)
+    found = heads(states)
+    assert found.shape == (5, config.heads, config.vocabulary or VOCAB)
+    for head in range(config.heads):
+        inner = states
+        for layer in range(config.layers):
+            block = parts["blocks.weight"][layer, head], parts["blocks.bias"][layer, head]
+            inner = inner + F.silu(inner @ block[0].T + block[1])
+        own = parts["output"][head] if config.form == "full" else weight
+        torch.testing.assert_close(found[:, head], inner @ own.T + bias, atol=1e-5, rtol=1e-4)
+
+
+def test_medusa_heads_begin_as_the_targets_own() -> None:
+    for config in MEDUSA:
+        heads = small_medusa(config, noise=0.0)
+        states = torch.randn(4, HIDDEN)
+        weight, bias = output_head(config.vocabulary)
+        expected = (states @ weight.T + bias)[:, None].expand(-1, config.heads, -1)
+        torch.testing.assert_close(heads(states), expected, atol=1e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_what_was_saved_guesses_alike(tmp_path: Path) -> None:
+    for place, config in enumerate(MEDUSA):
+        parts = find_parts(MedusaParts, str(save_medusa(tmp_path / f"m{place}", config)), "toy")
+        states = torch.randn(6, HIDDEN)
+        torch.testing.assert_close(
+            parts.open(Shown())(states), small_medusa(config)(states), atol=2e-2, rtol=1e-2
+        )
+    for place, config in enumerate(CHIMERA):
+        found = find_parts(ChimeraParts, str(save_chimera(tmp_path / f"c{place}", config)), "toy")
+        model = small_chimera(config)
+        opened = found.open(Shown())
+        tokens, matures = torch.randint(VOCAB, (1, 12)), torch.randn(1, 12, HIDDEN)
+        asked = (tokens, matures, torch.tensor([[2, 7]]))
+        torch.testing.assert_close(
+            opened(*asked).logits, model(*asked).logits, atol=5e-2, rtol=2e-2
+        )
+        assert not any(part.requires_grad for part in opened.parameters())
+
+
+def test_guesses_are_tokens_by_rank(tmp_path: Path) -> None:
+    parts = find_parts(MedusaParts, str(save_medusa(tmp_path, MEDUSA[3])), "toy")
+    heads = parts.open(Shown())
+    state = torch.randn(1, HIDDEN)
+    found = heads.guess(state, 3)
+    logits = heads(state)[0]
+    for row, tokens, shares in zip(logits, found.tokens, found.probabilities, strict=True):
+        assert tokens == (row.argsort(descending=True)[:3] + VOCAB - 5).tolist()
+        assert list(shares) == sorted(shares, reverse=True)
+    assert [len(row) for row in heads.guess(state, 10).tokens] == [5, 5]
+    sure = guesses_of(torch.tensor([[50.0, 0, 0, -50]]), 4, None)
+    assert sure.tokens[0][0] == 0 and 0.999 < sum(sure.probabilities[0]) <= 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "said"),
+    [
+        (MedusaConfig, {"heads": 0}, "heads must be at least 1, got 0"),
+        (MedusaConfig, {"vocabulary": -1}, "vocabulary must be at least 0"),
+        (MedusaConfig, {"form": "low"}, "form must be one of compact, full, got 'low'"),
+        (MedusaConfig, {"layers": 0}, "compact heads need a residual block"),
+        (ChimeraConfig, {"order": 6}, "order must be 1 to 5, got 6"),
+        (ChimeraConfig, {"bottom": "lstm"}, "bottom must be one of ngram, "),
+        (ChimeraConfig, {"kv_heads": 3}, "heads must be a multiple"),
+        (ChimeraConfig, {"form": "full", "layers": 1}, "no residual blocks"),
+    ],
+)
+def test_wrong_configurations_are_refused(kind: Any, wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        kind(**wrong)
+
+
+def test_damaged_folders_and_those_of_others_are_refused(tmp_path: Path) -> None:
+    for kind, save in ((MedusaParts, save_medusa), (ChimeraParts, save_chimera)):
+        folder = save(tmp_path / kind.method)
+        with pytest.raises(
+            ModelError, match=r"trained for a test's model \(toy\), not for .*other"
+        ):
+            find_parts(kind, str(folder), "other")
+        tensors = folder / "model.safetensors"
+        whole = tensors.read_bytes()
+        tensors.write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(ModelError, match=rf"cannot read the {kind.kind} .*model.safetensors"):
+            find_parts(kind, str(folder), "toy")
+        tensors.write_bytes(whole)
+        parts = load_file(tensors)
+        name = sorted(parts)[0]
+        save_file({**parts, name: parts[name][..., :-1].contiguous()}, tensors)
+        with pytest.raises(ModelError, match=rf"model.safetensors is damaged: its {name} are \("):
+            find_parts(kind, str(folder), "toy")
+        save_file({**parts, name: parts[name] * torch.inf}, tensors)
+        with pytest.raises(ModelError, match="holds what are no numbers"):
+            find_parts(kind, str(folder), "toy")
+    with pytest.raises(ModelError, match="describes no Medusa heads"):
+        find_parts(MedusaParts, str(tmp_path / "chimera"), "toy")
+    with pytest.raises(ModelError, match="there are no Chimera parts for this model: train some"):
+        find_parts(ChimeraParts, "", "nobody's")
+
+
+def test_token_ids_must_be_the_models(tmp_path: Path) -> None:
+    folder = save_medusa(tmp_path, MEDUSA[3])
+    path = folder / "model.safetensors"
+    for ids in ([3, 4, 5, 6, VOCAB], [5, 4, 3, 2, 1], [-1, 2, 3, 4, 5]):
+        save_file({**load_file(path), "token_ids": torch.tensor(ids)}, path)
+        with pytest.raises(ModelError, match="token_ids are none of the model's, in order"):
+            MedusaParts.from_pretrained(folder)

@@ -1,0 +1,125 @@
+"""The states that drafters with heads look at: the model's own, wherever the text has gone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from tests.helpers import RandomTrees, play
+from tests.tiny_models import new_model, some_prompt, tiny_model
+from transformers import PreTrainedModel
+
+from paceline.errors import UsageError
+from paceline.loop import Generation, decode
+from paceline.protocols import HIDDEN_STATES, VIRTUAL_TOKENS, states_of
+from paceline.records import Round
+from paceline.stopping import Stopping
+from paceline.targets.causal_lm import CausalLMTarget
+from paceline.targets.prepare import prepare
+from paceline.targets.toy import ToyTarget
+
+NAMED = ["llama", "qwen2", "mistral", "gemma3", "gpt2", "phi"]
+
+
+class Watcher(RandomTrees):
+    """Proposes random trees and keeps all that it is shown."""
+
+    requires = frozenset({HIDDEN_STATES})
+
+    def __init__(self, seed: int, vocab_size: int) -> None:
+        super().__init__(vocab_size, seed)
+        self.seen: list[tuple[list[int], torch.Tensor]] = []
+
+    def see(self, states: torch.Tensor) -> None:
+        self.seen.append((list(self.text), states.clone()))
+
+
+@torch.no_grad()
+def own_states(model: PreTrainedModel, text: Sequence[int]) -> torch.Tensor:
+    """[tokens, hidden]: what the output head reads in the model's plain forward."""
+    states: torch.Tensor = model.get_decoder()(
+        torch.tensor([list(text)]), use_cache=False
+    ).last_hidden_state
+    return states[0]
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("name", NAMED)
+def test_drafters_see_the_states_of_the_whole_text(name: str, static: bool) -> None:
+    model = tiny_model(name, dtype=torch.float64)
+    target = CausalLMTarget(model, check=False, static=static)
+    watchers = [Watcher(seed, target.vocab_size) for seed in range(3)]
+    prompts = [some_prompt(length, seed=length) for length in (3, 9, 5)]
+    generations = [
+        Generation(prompt, watcher, Stopping(limit))
+        for prompt, watcher, limit in zip(prompts, watchers, (12, 5, 9))
+    ]
+    play(target, generations, budget=9)
+    for watcher in watchers:
+        assert len(watcher.seen) >= 2
+        for text, states in watcher.seen[1:]:
+            assert torch.allclose(states, own_states(model, text[:-1]), atol=1e-9)
+
+
+def test_states_are_there_again_for_the_next_turn() -> None:
+    model = tiny_model("llama", dtype=torch.float64)
+    target = CausalLMTarget(model, check=False)
+    prompt = some_prompt(8)
+    first = Generation(prompt, Watcher(0, target.vocab_size), Stopping(6))
+    play(target, [first], budget=4)
+    again = Watcher(1, target.vocab_size)
+    play(target, [Generation([*first.context, 5, 6], again, Stopping(3))], budget=4)
+    text, states = again.seen[0]
+    assert len(states) == len(first.context) - 1  # before anything new was read
+    assert torch.allclose(states, own_states(model, text[: len(states)]), atol=1e-9)
+
+
+def test_what_was_read_without_states_is_read_again() -> None:
+    model = tiny_model("llama", dtype=torch.float64)
+    target = CausalLMTarget(model, check=False)
+    prompt = some_prompt(8)
+    target.sync([prompt])
+    target.score([RandomTrees().propose(0)])
+    watcher = Watcher(0, target.vocab_size)
+    play(target, [Generation(prompt, watcher, Stopping(4))], budget=4)
+    assert len(watcher.seen[0][1]) == 0
+    text, states = watcher.seen[1]
+    assert torch.allclose(states, own_states(model, text[:-1]), atol=1e-9)
+
+
+def test_states_change_no_text() -> None:
+    model = tiny_model("llama", dtype=torch.float64)
+    prompt = some_prompt(6)
+    texts = []
+    for drafter in (RandomTrees(64, seed=1), Watcher(1, 64)):
+        generation = Generation(prompt, drafter, Stopping(20))
+        rounds: list[Round] = list(decode(CausalLMTarget(model, check=False), [generation], 6))
+        texts.append((generation.output, [round.tree for round in rounds]))
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("weights", ["native", "fused", "packed", "packed+plain"])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "phi"])
+def test_the_output_head_can_be_had_whole_or_in_part(name: str, weights: str) -> None:
+    model = new_model(name)
+    states = own_states(model, some_prompt(5))
+    with torch.no_grad():
+        expected = model.get_output_embeddings()(states)
+    prepare(model, weights)
+    target = CausalLMTarget(model, check=False)
+    matrix, bias = target.output_head()
+    assert torch.allclose(states @ matrix.T + bias, expected, atol=1e-5)
+    few = torch.tensor([3, 9, 60])
+    matrix, bias = target.output_head(few)
+    assert torch.allclose(states @ matrix.T + bias, expected[:, few], atol=1e-5)
+
+
+def test_a_target_that_shows_nothing_is_refused() -> None:
+    class Blind(ToyTarget):
+        capabilities = frozenset({VIRTUAL_TOKENS})
+
+    with pytest.raises(UsageError, match="shows no hidden states"):
+        states_of(Blind())
+    with pytest.raises(UsageError, match="needs hidden_states, which Blind does not offer"):
+        play(Blind(), [Generation([1, 2], Watcher(0, 16), Stopping(3))])

@@ -1,0 +1,103 @@
+"""Heads and draft models for tests: random numbers in the right places."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paceline.drafters.chimera_model import ChimeraModel
+from paceline.drafters.medusa_heads import HeadModule, MedusaHeads, OutputHead
+from paceline.drafters.trained_heads import (
+    ChimeraConfig,
+    ChimeraParts,
+    MedusaConfig,
+    MedusaParts,
+)
+from paceline.drafters.trained_parts import BaseModel
+
+HIDDEN, VOCAB = 32, 16
+"""As in the toy target."""
+
+SIZES = {"attention_heads": 4, "kv_heads": 2, "head_size": 8, "intermediate": 24}
+
+
+def output_head(vocabulary: int, hidden: int = HIDDEN, vocab: int = VOCAB) -> OutputHead:
+    """The last rows of a random output head, or all of them."""
+    noise = torch.Generator().manual_seed(2)
+    weight = torch.randn(vocab, hidden, generator=noise) / hidden**0.5
+    bias = 0.1 * torch.randn(vocab, generator=noise)
+    return weight[-vocabulary:], bias[-vocabulary:]
+
+
+def token_ids(vocabulary: int, vocab: int = VOCAB) -> torch.Tensor | None:
+    """The last ids; None for all."""
+    return torch.arange(vocab - vocabulary, vocab) if vocabulary else None
+
+
+def shaken(module: HeadModule, noise: float) -> Any:
+    """With noise on all that is trained."""
+    random = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for part in module.parameters():
+            part += (
+                noise * torch.randn(part.shape, generator=random) / max(part.shape[-1], 1) ** 0.5
+            )
+    return module.requires_grad_(False)
+
+
+def small_medusa(config: MedusaConfig, noise: float = 1.0) -> MedusaHeads:
+    """Medusa heads on a random output head."""
+    heads = MedusaHeads(config, output_head(config.vocabulary), token_ids(config.vocabulary))
+    found: MedusaHeads = shaken(heads, noise)
+    return found
+
+
+def small_chimera(config: ChimeraConfig, noise: float = 1.0) -> ChimeraModel:
+    """A draft model on random embeddings."""
+    torch.manual_seed(0)
+    words = torch.randn(VOCAB, HIDDEN)
+    model = ChimeraModel(
+        replace(config, **SIZES),
+        output_head(config.vocabulary),
+        words.__getitem__,
+        token_ids(config.vocabulary),
+    )
+    found: ChimeraModel = shaken(model, noise)
+    return found
+
+
+def texts(count: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random tokens [count, length], and states [count, length, HIDDEN]."""
+    noise = torch.Generator().manual_seed(3)
+    tokens = torch.randint(VOCAB, (count, length), generator=noise)
+    return tokens, torch.randn(count, length, HIDDEN, generator=noise)
+
+
+def save_medusa(folder: Path, config: MedusaConfig | None = None, fingerprint: str = "toy") -> Path:
+    """A folder with random Medusa heads."""
+    heads = small_medusa(config or MedusaConfig(heads=3))
+    parts = MedusaParts(heads.config, _base(fingerprint), _tensors(heads))
+    parts.save_pretrained(folder)
+    return folder
+
+
+def save_chimera(
+    folder: Path, config: ChimeraConfig | None = None, fingerprint: str = "toy"
+) -> Path:
+    """A folder with a random draft model of Chimera."""
+    model = small_chimera(config or ChimeraConfig(heads=3))
+    parts = ChimeraParts(model.config, _base(fingerprint), _tensors(model))
+    parts.save_pretrained(folder)
+    return folder
+
+
+def _base(fingerprint: str) -> BaseModel:
+    return BaseModel(fingerprint, "a test's model", HIDDEN, VOCAB)
+
+
+def _tensors(module: HeadModule) -> dict[str, torch.Tensor]:
+    ids = {} if module.token_ids is None else {"token_ids": module.token_ids}
+    return {**{name: part.half() for name, part in module.tensors().items()}, **ids}
