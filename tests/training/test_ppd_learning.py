@@ -21,9 +21,9 @@ from paceline.training.examples import (
     split,
 )
 from paceline.training.learner import Learner
+from paceline.training.losses import guess_loss
 from paceline.training.ppd.evaluation import measure_accuracy
 from paceline.training.ppd.insertion import Insertion, among_one_point
-from paceline.training.ppd.losses import loss_of
 from paceline.training.ppd.prompt_model import PromptModel, initial_embeddings
 from paceline.training.ppd.recipe import PromptRecipe
 from paceline.training.ppd.teacher import Lesson, Teacher
@@ -135,14 +135,13 @@ def test_the_losses_are_those_of_the_formula() -> None:
     noise = torch.Generator().manual_seed(0)
     logits, scores = torch.randn(2, 2, 5, 3, 7, generator=noise)
     tokens = torch.randint(7, (2, 5, 3), generator=noise)
-    lesson = Lesson(torch.zeros(2, 5, dtype=torch.int64), (), scores, tokens)
     student, teacher = logits.softmax(-1), scores.softmax(-1)
     divergence = (teacher * (teacher / student).log()).sum(-1).mean(dim=(0, 1))
     expected = (divergence * torch.tensor([1.0, 0.5, 0.25])).mean()
-    torch.testing.assert_close(loss_of(logits, lesson, "distillation", 0.5), expected)
+    torch.testing.assert_close(guess_loss(logits, tokens, scores, "distillation", 0.5), expected)
     surprise = -student.gather(-1, tokens[..., None]).log()[..., 0].mean(dim=(0, 1))
     expected = (surprise * torch.tensor([1.0, 0.8, 0.64])).mean()
-    torch.testing.assert_close(loss_of(logits, lesson, "labels", 0.8), expected)
+    torch.testing.assert_close(guess_loss(logits, tokens, None, "labels", 0.8), expected)
 
 
 CONFIGS = [

@@ -205,7 +205,7 @@ class Draft:
 
 
 def _normal(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    normal: torch.Tensor = F.rms_norm(states, weight.shape, weight, _EPSILON)
+    normal: torch.Tensor = F.rms_norm(states.float(), weight.shape, weight, _EPSILON)
     return normal
 
 
@@ -246,8 +246,8 @@ def _attended(
     if own:
         own_values = torch.stack([each[1] for each in own], dim=-2)
         found = found + torch.einsum("bkgnc,bkncd->bkgnd", shares[..., count:], own_values)
-    joined: torch.Tensor = found.view(batch, heads, n, size).transpose(1, 2)
-    return joined.reshape(batch, n, heads * size)
+    rows: torch.Tensor = found.reshape(batch, heads, n, size).transpose(1, 2).flatten(2)
+    return rows
 
 
 def _wider(held: torch.Tensor, end: int) -> torch.Tensor:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.errors import ModelError
+from paceline.models.draft_folder import is_shared_draft
 from paceline.models.record import weights_damage
 from paceline.models.source import ModelSource
 
@@ -19,7 +20,8 @@ def check_folder(source: ModelSource) -> None:
     """Refuse what would only fail deep inside a loader.
 
     Raises:
-        ModelError: a folder without a model, weights cut short, or a GGUF file that is none.
+        ModelError: a folder without a model, or with a draft that has no embeddings, weights cut
+            short, or a GGUF file that is none.
     """
     folder = Path(source.location)
     if source.gguf_file is not None:
@@ -29,6 +31,11 @@ def check_folder(source: ModelSource) -> None:
         return
     if not (folder / "config.json").is_file():
         raise ModelError(f"{source.name} is not a model folder: it has no config.json")
+    if is_shared_draft(folder):
+        raise ModelError(
+            f"{source.name} is a draft model without embeddings of its own: name it as the draft "
+            "of its base, as in --method speculative:draft=DIR"
+        )
     if not any(folder.glob("*.safetensors")):
         raise ModelError(
             f"{source.name} has no safetensors weights, the only ones paceline reads: save the "

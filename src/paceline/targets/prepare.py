@@ -30,7 +30,7 @@ from paceline.targets.kernels.memory import FilePages, HugePages
 from paceline.targets.kernels.norm import fast_norm
 from paceline.targets.kernels.quantized import Int4Linear, Int8Linear
 from paceline.targets.kernels.shared_input import Projection, SharedInput, find_shared_inputs
-from paceline.targets.support import check_supported
+from paceline.targets.support import check_supported, differences
 from paceline.targets.weights import weight_bytes
 
 __all__ = ["AUTO", "NATIVE", "WEIGHTS", "Preparation", "check_weights", "prepare"]
@@ -194,9 +194,8 @@ def _trial(model: PreTrainedModel) -> torch.Tensor:
 
 def _compare(model: PreTrainedModel, before: torch.Tensor, weights: str) -> None:
     """Raises ModelError where the prepared model is another model."""
-    after = _trial(model)
-    spread = (before - before.mean(dim=-1, keepdim=True)).norm().clamp(min=1e-6)
-    error = float((after - before).norm() / spread)
+    found, spread = differences(_trial(model), before)
+    error = float(found.norm() / spread.norm().clamp(min=1e-6))
     quantised = weights in ("int8", "int4")
     limit = _QUANTISED_TOLERANCE if quantised else _TOLERANCE.get(model.dtype, 1e-3)
     if not error <= limit:
@@ -236,7 +235,8 @@ def _replace_together(
 def _product(model: Any, group: list[Layer], weights: str) -> FastLinear:
     """The stand-in for a group. Raises UnpackableError where torch or the processor has none."""
     kind = _KINDS[weights]
-    if kind is Int4Linear and model.get_output_embeddings() in group:
+    head = model.get_output_embeddings()
+    if kind is Int4Linear and head is not None and not set(head.modules()).isdisjoint(group):
         kind = Int8Linear  # four bits for the scores of the vocabulary cost too many right tokens
     weight, bias = _stack(group)
     try:

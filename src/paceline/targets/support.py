@@ -18,6 +18,7 @@ from paceline.tree import Tree
 __all__ = [
     "attention_windows",
     "check_supported",
+    "differences",
     "longest_context",
     "narrow_windows",
     "self_check",
@@ -134,9 +135,22 @@ def _gaps(target: Target, model: PreTrainedModel, first: int) -> torch.Tensor:
     expected = torch.stack(
         [plain[0, 4], plain[0, 5], plain[1, 5], plain[0, 6], plain[1, 6], *plain[1, 7:10]]
     ).to(rows.device)
-    spread = (expected - expected.mean(-1, keepdim=True)).norm(dim=-1).clamp(min=1e-6)
-    gaps: torch.Tensor = (rows - expected).norm(dim=-1) / spread
-    return gaps
+    error, spread = differences(rows, expected)
+    return error / spread.clamp(min=1e-6)
+
+
+def differences(found: torch.Tensor, expected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """[rows] each: how far rows of scores [rows, vocabulary] are from those expected, and how far
+    these are spread.
+
+    Tokens that a model never says, whose score is -inf, are left out of both; where the two do not
+    agree about them, the difference is infinite.
+    """
+    never = expected == -torch.inf
+    error = (found - expected).masked_fill(never & (found == -torch.inf), 0)
+    said = expected.masked_fill(never, 0)
+    mean = said.sum(-1, keepdim=True) / (~never).sum(-1, keepdim=True)
+    return error.norm(dim=-1), (said - mean).masked_fill(never, 0).norm(dim=-1)
 
 
 def _comparable(logits: torch.Tensor) -> torch.Tensor:

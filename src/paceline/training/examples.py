@@ -20,6 +20,7 @@ __all__ = [
     "examples",
     "fixed_assignments",
     "fixed_batches",
+    "is_held_back",
     "split",
 ]
 
@@ -80,16 +81,20 @@ def split(found: Sequence[Example], held_back: float) -> tuple[list[Example], li
     learned: list[Example] = []
     kept: list[Example] = []
     for example in found:
-        conversation = example.id.partition("#")[0]
-        mark = hashlib.blake2b(conversation.encode(), digest_size=4).digest()
-        share = int.from_bytes(mark, "little") / 2**32
-        (kept if share < held_back else learned).append(example)
+        (kept if is_held_back(example.id, held_back) else learned).append(example)
     if not learned or not kept:
         raise UsageError(
             f"{len(found)} answers are long enough, of which {len(kept)} are held back: make more "
             "training data, or take a larger --held-back"
         )
     return learned, kept
+
+
+def is_held_back(name: str, share: float) -> bool:
+    """Whether the text with this id is among the `share` that nothing is learned from."""
+    conversation = name.partition("#")[0]
+    mark = hashlib.blake2b(conversation.encode(), digest_size=4).digest()
+    return int.from_bytes(mark, "little") / 2**32 < share
 
 
 def batches(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from paceline.cli.train import data, ppd
+from paceline.cli.train import chimera, data, draft, medusa, ppd
 
 __all__ = ["app"]
 
@@ -22,3 +22,6 @@ def _train() -> None:
 
 app.command("data")(data.data)
 app.command("ppd")(ppd.ppd)
+app.command("medusa")(medusa.medusa)
+app.command("chimera")(chimera.chimera)
+app.command("draft")(draft.draft)

@@ -8,6 +8,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli import common
+from paceline.cli.train.shared import (
+    WHAT,
+    BatchOption,
+    CheckpointOption,
+    DataOption,
+    DecayOption,
+    HeldBackOption,
+    LongestOption,
+    LossOption,
+    PatienceOption,
+    PointsOption,
+    RateOption,
+    StepsOption,
+    answers_of,
+    base_of,
+    open_model,
+    option,
+    with_bar,
+)
 
 if TYPE_CHECKING:
     from paceline.drafters.prompt_tokens import PromptConfig, PromptTokens
@@ -16,43 +35,24 @@ if TYPE_CHECKING:
     from paceline.training.ppd.recipe import PromptRecipe
     from paceline.training.ppd.run import TrainingRun
 
-_WHAT, _HOW = "What is trained", "How"
-
-
-def _option(flag: str, help_text: str, panel: str = _HOW) -> Any:
-    return typer.Option(flag, help=help_text, rich_help_panel=panel)
-
-
-PromptTokensOption = Annotated[int, _option("--prompt-tokens", "How far ahead is guessed.", _WHAT)]
-EptsOption = Annotated[int, _option("--epts", "Embeddings per prompt token.", _WHAT)]
-MaskOption = Annotated[str, _option("--mask", "Their mask: ensemble, decoder, encoder.", _WHAT)]
+PromptTokensOption = Annotated[int, option("--prompt-tokens", "How far ahead is guessed.", WHAT)]
+EptsOption = Annotated[int, option("--epts", "Embeddings per prompt token.", WHAT)]
+MaskOption = Annotated[str, option("--mask", "Their mask: ensemble, decoder, encoder.", WHAT)]
 WeighOption = Annotated[
-    bool, _option("--learned-weights", "Weigh their guesses instead of averaging.", _WHAT)
+    bool, option("--learned-weights", "Weigh their guesses instead of averaging.", WHAT)
 ]
-PrefixOption = Annotated[
-    int, _option("--prefix-tokens", "Trained keys and values per layer.", _WHAT)
-]
+PrefixOption = Annotated[int, option("--prefix-tokens", "Trained keys and values per layer.", WHAT)]
 HeadOption = Annotated[
-    str, _option("--head", "Output head: shared, small (a block before it), full.", _WHAT)
+    str, option("--head", "Output head: shared, small (a block before it), full.", WHAT)
 ]
-ExitsOption = Annotated[int, _option("--exits", "Last layers that are averaged.", _WHAT)]
+ExitsOption = Annotated[int, option("--exits", "Last layers that are averaged.", WHAT)]
 StartOption = Annotated[
-    Path | None, _option("--start", "Folder of prompt tokens to begin with.", _WHAT)
+    Path | None, option("--start", "Folder of prompt tokens to begin with.", WHAT)
 ]
-StepsOption = Annotated[int, _option("--steps", "Batches to learn from.")]
-BatchOption = Annotated[int, _option("--batch", "Texts per batch.")]
-PointsOption = Annotated[int, _option("--points", "Places per text that are learned from.")]
-LongestOption = Annotated[int, _option("--longest", "Most tokens of a text.")]
-LossOption = Annotated[str, _option("--loss", "distillation or labels.")]
-DecayOption = Annotated[float, _option("--decay", "Weight of a distance over the one before.")]
-RateOption = Annotated[float, _option("--learning-rate", "Of AdamW; falls to 0 as a cosine.")]
-HeldBackOption = Annotated[float, _option("--held-back", "Share of texts to judge by.")]
-PatienceOption = Annotated[int, _option("--patience", "Looks without progress to stop after.")]
-CheckpointOption = Annotated[int, _option("--checkpoint-every", "Steps.")]
 
 
 def ppd(
-    data: Annotated[Path, typer.Option("--data", help="Folder made by 'paceline train data'.")],
+    data: DataOption,
     out: Annotated[Path, typer.Option("--out", help="Folder for the prompt tokens.")],
     model: common.ModelOption = common.DEFAULT_MODEL,
     prompt_tokens: PromptTokensOption = 3,
@@ -108,8 +108,8 @@ def ppd(
     )
     with common.writing(out):
         out.mkdir(parents=True, exist_ok=True)
-    loaded = _open(model, threads, device, dtype)
-    texts = _data(data, loaded)
+    loaded = open_model(model, threads, device, dtype)
+    texts = answers_of(data, loaded)
     _report(_train(loaded, texts, _run(loaded, model, config, recipe, first), out), out)
 
 
@@ -124,25 +124,6 @@ def _checked(
     return PromptConfig(**config), PromptRecipe(**recipe), first
 
 
-@common.interruptible()
-def _open(model: str, threads: int | None, device: str | None, dtype: str | None) -> LoadedModel:
-    """Load a model as it is, with progress bars."""
-    if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)
-    from paceline.models import RichProgress, load_causal_lm
-
-    with RichProgress(model) as progress:
-        return load_causal_lm(model, device=device, dtype=dtype, progress=progress)
-
-
-def _data(folder: Path, loaded: LoadedModel) -> TrainingData:
-    from paceline.training.data import TrainingData
-
-    return TrainingData(folder, loaded.fingerprint)
-
-
 def _run(
     loaded: LoadedModel,
     name: str,
@@ -150,32 +131,22 @@ def _run(
     recipe: PromptRecipe,
     first: PromptTokens | None,
 ) -> TrainingRun:
-    from paceline.drafters.trained_parts import BaseModel
     from paceline.machine import describe_run
     from paceline.training.ppd.run import TrainingRun
 
     if first is not None:
         first.check_base(loaded.fingerprint)
-    sizes = loaded.model.config.get_text_config()
-    base = BaseModel(loaded.fingerprint, name, sizes.hidden_size, sizes.vocab_size)
-    return TrainingRun(config, recipe, base, first, describe_run())
+    return TrainingRun(config, recipe, base_of(loaded, name), first, describe_run())
 
 
 def _train(loaded: LoadedModel, texts: TrainingData, run: TrainingRun, out: Path) -> PromptTokens:
-    """Run with a bar; Ctrl-C says how to go on."""
     from paceline.training.ppd.run import train_prompt_tokens
 
-    with common.progress("steps") as bars:
-        task = bars.add_task("", total=run.recipe.steps)
-
-        def show(step: int, loss: float) -> None:
-            bars.update(task, completed=step, description=f"{loss:.3f}")
-
-        try:
-            return train_prompt_tokens(loaded.model, texts, run, out, show)
-        except KeyboardInterrupt:
-            common.note(f"interrupted: {out} keeps the latest checkpoint; repeat the command")
-            raise
+    return with_bar(
+        lambda show: train_prompt_tokens(loaded.model, texts, run, out, show),
+        run.recipe.steps,
+        out,
+    )
 
 
 def _report(parts: PromptTokens, out: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from paceline.errors import UsageError
-from paceline.training.ppd.losses import Loss
+from paceline.training.losses import Loss
 from paceline.training.recipe import Recipe
 
 __all__ = ["PromptRecipe"]
@@ -18,7 +18,7 @@ class PromptRecipe(Recipe):
     recipes share is in `Recipe`.
 
     points: places per text where prompt tokens are put in, at most.
-    loss, decay: see `loss_of`.
+    loss, decay: see `guess_loss`; distillation and 0.8 as in the thesis (section 4.3.2).
     head_rate: learning rate of a head, relative to that of the rest.
 
     Raises UsageError for a value out of range.

@@ -10,7 +10,7 @@ from torch import nn
 
 from paceline.training.course import Course
 from paceline.training.examples import assignments, fixed_assignments
-from paceline.training.ppd.losses import loss_of
+from paceline.training.losses import guess_loss
 from paceline.training.ppd.prompt_model import PromptModel
 from paceline.training.ppd.recipe import PromptRecipe
 from paceline.training.ppd.teacher import Lesson, Teacher
@@ -45,8 +45,10 @@ class PromptTrainee:
         self.prompts.load(tensors)
 
     def loss(self, lesson: Lesson) -> torch.Tensor:
-        """See `loss_of`."""
-        return loss_of(self.prompts(lesson), lesson, self.recipe.loss, self.recipe.decay)
+        """See `guess_loss`."""
+        recipe = self.recipe
+        logits = self.prompts(lesson)
+        return guess_loss(logits, lesson.tokens, lesson.scores, recipe.loss, recipe.decay)
 
 
 class PromptLessons:

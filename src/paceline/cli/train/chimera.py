@@ -1,0 +1,134 @@
+"""`paceline train chimera`: the draft model of Chimera for a model, from its own answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from paceline.cli import common
+from paceline.cli.train import heads as of_heads
+from paceline.cli.train import shared
+from paceline.cli.train.shared import WHAT, option
+
+if TYPE_CHECKING:
+    from paceline.drafters.trained_heads import ChimeraConfig, ChimeraParts
+    from paceline.models import LoadedModel
+    from paceline.training.heads.recipe import ChimeraRecipe
+
+OrderOption = Annotated[int, option("--order", "Tokens that the n-gram encoder sees.", WHAT)]
+ResidualOption = Annotated[
+    bool, option("--residual/--no-residual", "Heads see the model's last state, too.", WHAT)
+]
+BottomOption = Annotated[
+    str,
+    option("--bottom", "ngram; for the study: transformer frozen, transformer finetune.", WHAT),
+]
+IntermediateOption = Annotated[
+    int, option("--intermediate", "Of the context encoder; 0: as in the model's layers.", WHAT)
+]
+StateWeightOption = Annotated[
+    float, option("--state-weight", "Of the distance from the model's states in the loss.")
+]
+OwnGuessesOption = Annotated[
+    bool, option("--own-guesses", "Learn behind own guesses instead of the text.")
+]
+
+
+def chimera(
+    data: shared.DataOption,
+    out: Annotated[Path, typer.Option("--out", help="Folder for the draft model.")],
+    model: common.ModelOption = common.DEFAULT_MODEL,
+    heads: of_heads.HeadsOption = 3,
+    order: OrderOption = 3,
+    form: of_heads.FormOption = "compact",
+    vocabulary: of_heads.VocabularyOption = 0,
+    layers: of_heads.LayersOption = 0,
+    residual: ResidualOption = True,
+    bottom: BottomOption = "ngram",
+    intermediate: IntermediateOption = 0,
+    steps: shared.StepsOption = 1000,
+    batch: shared.BatchOption = 4,
+    points: shared.PointsOption = 32,
+    longest: shared.LongestOption = 512,
+    loss: shared.LossOption = "labels",
+    decay: shared.DecayOption = 1.0,
+    state_weight: StateWeightOption = 1.0,
+    own_guesses: OwnGuessesOption = False,
+    in_prompts: of_heads.InPromptsOption = False,
+    learning_rate: shared.RateOption = 1e-3,
+    warm_up: shared.WarmUpOption = 0.05,
+    held_back: shared.HeldBackOption = 0.05,
+    evaluate_every: shared.EvaluateOption = 50,
+    patience: shared.PatienceOption = 4,
+    checkpoint_every: shared.CheckpointOption = 50,
+    cache: of_heads.CacheOption = None,
+    save_dtype: of_heads.SavedOption = "float16",
+    seed: common.SeedOption = 0,
+    threads: common.ThreadsOption = None,
+    device: common.DeviceOption = None,
+    dtype: common.DtypeOption = None,
+) -> None:
+    """Train Chimera's draft model: n-gram encoder, full context encoder and residual heads.
+
+    The model itself stays as it is. Killed at any moment, the same command goes on from its latest
+    checkpoint. The folder is for 'paceline generate --method chimera:parts=FOLDER'.
+    """
+    what = {"heads": heads, "order": order, "form": form, "vocabulary": vocabulary}
+    what |= {"layers": layers, "residual": residual, "bottom": bottom}
+    config, recipe = _checked(
+        what,
+        steps=steps,
+        batch=batch,
+        points=points,
+        longest=longest,
+        loss=loss,
+        decay=decay,
+        state_weight=state_weight,
+        own_guesses=own_guesses,
+        prompts=in_prompts,
+        learning_rate=learning_rate,
+        warm_up=warm_up,
+        held_back=held_back,
+        evaluate_every=evaluate_every,
+        patience=patience,
+        checkpoint_every=checkpoint_every,
+        seed=seed,
+    )
+    with common.writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+    loaded = shared.open_model(model, threads, device, dtype)
+    parts = _train(loaded, model, data, config, intermediate, recipe, out, cache, save_dtype)
+    of_heads.report(parts, out)
+
+
+@common.interruptible()
+def _checked(config: dict[str, Any], **recipe: Any) -> tuple[ChimeraConfig, ChimeraRecipe]:
+    from paceline.drafters.trained_heads import ChimeraConfig
+    from paceline.training.heads.recipe import ChimeraRecipe
+
+    return ChimeraConfig(**config), ChimeraRecipe(**recipe)
+
+
+def _train(
+    loaded: LoadedModel,
+    name: str,
+    data: Path,
+    config: ChimeraConfig,
+    intermediate: int,
+    recipe: ChimeraRecipe,
+    out: Path,
+    cache: Path | None,
+    saved: Any,
+) -> ChimeraParts:
+    from paceline.machine import describe_run
+    from paceline.training.heads.run import HeadRun, train_chimera
+    from paceline.training.heads.sizes import sized_like
+
+    texts = shared.answers_of(data, loaded)
+    config = sized_like(config, loaded.model.config, intermediate)
+    run = HeadRun(config, recipe, shared.base_of(loaded, name), saved, describe_run())
+    return shared.with_bar(
+        lambda show: train_chimera(loaded.model, texts, run, out, cache, show), recipe.steps, out
+    )

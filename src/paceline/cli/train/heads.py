@@ -1,0 +1,43 @@
+"""What the commands share that train heads on a model's last states."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from paceline.cli import common
+from paceline.cli.train.shared import WHAT, option
+
+if TYPE_CHECKING:
+    from paceline.drafters.trained_heads import ChimeraParts, MedusaParts
+
+HeadsOption = Annotated[int, option("--heads", "How far ahead is guessed.", WHAT)]
+FormOption = Annotated[
+    str, option("--form", "compact (ends in the model's own head) or full.", WHAT)
+]
+VocabularyOption = Annotated[
+    int, option("--vocabulary", "Most frequent tokens that are guessed; 0 for all.", WHAT)
+]
+LayersOption = Annotated[int, option("--layers", "Residual blocks of a head.", WHAT)]
+InPromptsOption = Annotated[bool, option("--in-prompts", "Learn from places in prompts, too.")]
+CacheOption = Annotated[
+    Path | None, option("--cache", "Folder that keeps the model's states: much faster.")
+]
+SavedOption = Annotated[
+    str, option("--save-dtype", "Of the weights in the folder: float16, bfloat16, float32.")
+]
+
+
+def report(parts: MedusaParts | ChimeraParts, out: Path) -> None:
+    """What was trained, on standard error."""
+    found: dict[str, Any] = parts.record["evaluation"]
+    for head in range(parts.config.heads):
+        shares = ", ".join(f"top-{rank} {found[f'top{rank}'][head]:.1%}" for rank in range(1, 6))
+        common.note(f"head {head}: {shares}")
+    size = sum(tensor.nbytes for tensor in parts.tensors.values())
+    numbers = sum(part.numel() for name, part in parts.tensors.items() if name != "token_ids")
+    common.note(
+        f"{out} holds {numbers / 1e6:.2f} million trained numbers in {size / 1e6:.1f} MB after "
+        f"{parts.record['steps']} steps in {parts.record['seconds'] / 60:.1f} minutes; use them "
+        f"with --method {parts.method}:parts={out}"
+    )

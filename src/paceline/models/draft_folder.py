@@ -1,0 +1,206 @@
+"""The folder of a draft model, as on a model hub.
+
+config.json         the smaller model's configuration
+model.safetensors   its own layers, half precision; embeddings and output head are the base's
+draft.json          which base that is, which layers were kept, sha256 of the weights
+training.json       command, data, steps, loss curve, evaluation
+
+A folder that stands alone has the embeddings, too, and is opened as any model is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.errors import ModelError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+__all__ = [
+    "RECORD",
+    "DraftRecord",
+    "is_shared_draft",
+    "open_draft",
+    "read_draft_record",
+    "read_draft_training",
+    "save_draft",
+    "shipped_draft",
+]
+
+_FORMAT, _KIND = 1, "draft model"
+_CONFIG, _TENSORS, _TRAINING = "config.json", "model.safetensors", "training.json"
+RECORD = "draft.json"
+
+
+@dataclass(frozen=True)
+class DraftRecord:
+    """What draft.json says.
+
+    base, name: fingerprint of the base's weights, see `paceline.models.fingerprint`, and its name
+    for readers.
+    layers: those of the base that were kept, ascending, from 0.
+    vocabulary: how many tokens the draft can say; 0 is all of them.
+    shared: whether embeddings and output head are the base's, and not in this folder.
+    parameters: numbers that are the draft's own.
+    weights_sha256: of model.safetensors; "" before it is written.
+    """
+
+    base: str
+    name: str
+    layers: tuple[int, ...]
+    vocabulary: int = 0
+    shared: bool = True
+    parameters: int = 0
+    weights_sha256: str = ""
+
+    def check_base(self, fingerprint: str) -> None:
+        """Raises ModelError where the draft belongs to a model with other weights."""
+        if fingerprint != self.base:
+            raise ModelError(
+                f"this draft model is a part of {self.name} ({self.base}), not of the model at hand "
+                f"({fingerprint or 'of unknown weights'}): train one with 'paceline train draft'"
+            )
+
+
+def shipped_draft(fingerprint: str) -> Path | None:
+    """The draft model that comes with this package for a model, None where there is none."""
+    for path in sorted(Path(str(files("paceline"))).glob(f"data/draft/*/{RECORD}")):
+        if read_draft_record(path.parent).base == fingerprint:
+            return path.parent
+    return None
+
+
+def is_shared_draft(folder: Path) -> bool:
+    """Whether a folder holds a draft model that is opened with `open_draft`, together with its
+    base; any other folder is loaded as models are.
+
+    Raises ModelError where its record is damaged.
+    """
+    return (folder / RECORD).is_file() and read_draft_record(folder).shared
+
+
+def read_draft_record(folder: Path) -> DraftRecord:
+    """What `save_draft` wrote; raises ModelError where there is none, or it is damaged."""
+    path = folder / RECORD
+    found = _read_json(path)
+    try:
+        if (found.pop("format"), found.pop("kind")) != (_FORMAT, _KIND):
+            raise ValueError("it is of another format or kind")
+        record = DraftRecord(**{**found, "layers": tuple(found["layers"])})
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"{path} describes no draft model ({error})") from error
+    return record
+
+
+def read_draft_training(folder: Path) -> dict[str, Any]:
+    """What training.json says; raises ModelError where it is missing or damaged."""
+    return _read_json(folder / _TRAINING)
+
+
+def save_draft(
+    folder: Path,
+    config: PreTrainedConfig,
+    tensors: Mapping[str, torch.Tensor],
+    record: DraftRecord,
+    training: Mapping[str, Any],
+) -> DraftRecord:
+    """Write the folder; the record with the sha256 of the weights.
+
+    config: of the smaller model. tensors: see `own_tensors`, or all of a model that stands alone;
+    written as they are. training: JSON values, how it was made.
+
+    Raises ModelError where that is not possible.
+    """
+    from safetensors.torch import save
+
+    content = save(
+        {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, {"format": "pt"}
+    )
+    record = DraftRecord(**{**vars(record), "weights_sha256": hashlib.sha256(content).hexdigest()})
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # The record, without which there is no draft, goes first and comes last: a process that is
+        # killed here leaves none, and never that of another training.
+        (folder / RECORD).unlink(missing_ok=True)
+        _replace(folder / _TENSORS, content)
+        _replace(folder / _CONFIG, config.to_json_string(use_diff=False).encode())
+        _replace(folder / _TRAINING, _json(training))
+        _replace(folder / RECORD, _json({"format": _FORMAT, "kind": _KIND, **asdict(record)}))
+    except OSError as error:
+        raise ModelError(f"cannot write the draft model to {folder}: {error.strerror}") from error
+    return record
+
+
+def open_draft(folder: Path, base: PreTrainedModel, fingerprint: str) -> PreTrainedModel:
+    """The draft model in a folder, on embeddings and output head of its base.
+
+    base: the model that it drafts for, prepared or not; what it lends is shared, not copied.
+    fingerprint: of the base's weights.
+
+    Raises ModelError where there is no such draft model, it belongs to another base, or its files
+    are damaged.
+    """
+    record = read_draft_record(folder)
+    if not record.shared:
+        raise ModelError(f"the draft model in {folder} stands alone: load it as a model")
+    record.check_base(fingerprint)
+    from paceline.models.draft_model import VOCABULARY, assemble
+
+    kept = _read_json(folder / _CONFIG)
+    if kept.get("model_type") != base.config.model_type:
+        raise ModelError(f"{folder / _CONFIG} is damaged: it is not of the base's kind")
+    tensors = _read_tensors(folder / _TENSORS, record)
+    if len(tensors.get(VOCABULARY, ())) != record.vocabulary:
+        raise ModelError(f"{folder / _TENSORS} is damaged: it is not what {RECORD} says")
+    try:
+        config = type(base.config).from_dict(kept)
+    except Exception as error:  # whatever a configuration class has to say about its values
+        raise ModelError(f"{folder / _CONFIG} is damaged: {error}") from error
+    config.name_or_path = str(folder)
+    return assemble(base, config, tensors)
+
+
+def _read_tensors(path: Path, record: DraftRecord) -> dict[str, torch.Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        content = path.read_bytes()
+        if hashlib.sha256(content).hexdigest() != record.weights_sha256:
+            raise ModelError(
+                f"the draft model {path} is damaged, its sha256 is not that of {RECORD}: copy or "
+                "train it again"
+            )
+        return load(content)
+    except OSError as error:
+        raise ModelError(f"cannot read the draft model {path}: {error.strerror}") from error
+    except SafetensorError as error:
+        raise ModelError(f"{path} holds no weights: {error}") from error
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(dict(content), ensure_ascii=False, indent=2) + "\n").encode()
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file so that it is there whole or not at all."""
+    draft = path.with_name(f".{path.name}.tmp")
+    draft.write_bytes(content)
+    draft.replace(path)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, TypeError) as error:
+        raise ModelError(f"{path} is damaged: it is no JSON object") from error

@@ -1,0 +1,147 @@
+"""Some layers of a model become a model of their own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from paceline.errors import ModelError, UsageError
+from paceline.models.draft_model import (
+    assemble,
+    head_tensors,
+    layers_of,
+    lent_modules,
+    name_of_head,
+)
+from paceline.targets.support import differences, narrow_windows
+
+__all__ = ["cut", "mixed_precision"]
+
+# Lists of a configuration that have an entry for each layer.
+_BY_LAYER = ("layer_types", "mlp_layer_types", "no_rope_layers", "layer_rope_theta")
+
+_TRIAL_TOKENS = 12
+# Largest difference from the model without its other layers, relative to how far a row is spread:
+# the arithmetic is the same, so there is hardly any rounding.
+_EXACT, _ROUGH = 1e-4, 1e-1
+
+
+def cut(
+    base: PreTrainedModel, layers: Sequence[int], vocabulary: torch.Tensor | None = None
+) -> PreTrainedModel:
+    """A model of some layers of `base`, copied in float32, on its embeddings and output head.
+
+    base: as it was loaded, not prepared.
+    layers: which are kept, from 0, ascending.
+    vocabulary: ids [count] of the tokens that can be said, ascending; None for all.
+
+    Raises UsageError for layers that the base does not have, or in another order; ModelError for a
+    model that reads more than text, or whose layers depend on where they stand.
+    """
+    name = type(base).__name__
+    if base.config.get_text_config() is not base.config:
+        raise ModelError(
+            f"{name} reads more than text: load its language model alone to train a draft for it"
+        )
+    _check_layers(layers, base.config.num_hidden_layers)
+    tensors = _kept(base, layers)
+    if vocabulary is not None:
+        tensors |= head_tensors(base, vocabulary)
+    try:
+        draft = assemble(base, _cut_config(base.config, layers), tensors, torch.float32)
+        gap = _gap(base, draft, layers)
+    except Exception as error:  # whatever a class raises that is not made of layers alike
+        reason = str(error).partition("\n")[0]
+        raise ModelError(
+            f"{name} cannot do with some of its layers ({reason}): choose another model to draft for"
+        ) from error
+    if not gap <= (_EXACT if base.dtype == torch.float32 else _ROUGH):
+        raise ModelError(
+            f"the layers of {name} depend on where they stand, a part of them is {gap:.1%} off: "
+            "choose another model to draft for"
+        )
+    return draft
+
+
+@contextmanager
+def mixed_precision(base: PreTrainedModel) -> Iterator[None]:
+    """Products in the precision of `base`, where its draft learns in float32."""
+    half = base.dtype != torch.float32
+    with torch.autocast(base.device.type, base.dtype if half else None, enabled=half):
+        yield
+
+
+def _check_layers(layers: Sequence[int], count: int) -> None:
+    if not layers or list(layers) != sorted(set(layers)):
+        raise UsageError(
+            f"layers must be ascending and all different, got {', '.join(map(str, layers))}"
+        )
+    if layers[0] < 0 or layers[-1] >= count:
+        raise UsageError(
+            f"the model has the layers 0 to {count - 1}, got {', '.join(map(str, layers))}"
+        )
+
+
+def _cut_config(config: PreTrainedConfig, layers: Sequence[int]) -> PreTrainedConfig:
+    """The same with fewer layers."""
+    smaller = copy.deepcopy(config)
+    for name in _BY_LAYER:
+        by_layer = getattr(config, name, None)
+        if isinstance(by_layer, list) and len(by_layer) == config.num_hidden_layers:
+            setattr(smaller, name, [by_layer[layer] for layer in layers])
+    smaller.num_hidden_layers = len(layers)
+    smaller.name_or_path = ""  # or it would pass for the base
+    return smaller
+
+
+def _kept(base: PreTrainedModel, layers: Sequence[int]) -> dict[str, torch.Tensor]:
+    """Copies of what a draft owns, under the names that it has there."""
+    stack, lent = layers_of(base), {*lent_modules(base), name_of_head(base)}
+    places = {f"{stack}.{layer}.": f"{stack}.{place}." for place, layer in enumerate(layers)}
+    kept = {}
+    for name, parameter in base.named_parameters():
+        if any(name.startswith(f"{module}.") for module in lent):
+            continue
+        number = name.removeprefix(f"{stack}.").partition(".")[0]
+        old = f"{stack}.{number}."
+        if not name.startswith(f"{stack}."):
+            kept[name] = parameter.detach().clone()
+        elif old in places:
+            kept[places[old] + name.removeprefix(old)] = parameter.detach().clone()
+    return kept
+
+
+@torch.no_grad()
+def _gap(base: PreTrainedModel, draft: PreTrainedModel, layers: Sequence[int]) -> float:
+    """How far the draft's scores are from those of its base when the other layers hand on what
+    they get, relative to how far these are spread."""
+    size = base.config.vocab_size
+    ids = torch.tensor([[(7 + 31 * step) % size for step in range(_TRIAL_TOKENS)]])
+    ids = ids.to(base.get_input_embeddings().weight.device)
+    stack: Any = base.get_submodule(layers_of(base))
+    left_out = [layer for place, layer in enumerate(stack) if place not in layers]
+    hooks = [layer.register_forward_hook(_hand_on, with_kwargs=True) for layer in left_out]
+    try:
+        with narrow_windows(base.config):
+            expected = base(ids, use_cache=False).logits[0].float()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    with narrow_windows(draft.config), mixed_precision(base):
+        found = draft(ids, use_cache=False).logits[0].float()
+    # What a reduced head does not say is left out on both sides.
+    error, spread = differences(found, expected.masked_fill(found == -torch.inf, -torch.inf))
+    return float((error / spread.clamp(min=1e-6)).max())
+
+
+def _hand_on(
+    layer: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+) -> Any:
+    """In place of a layer's output: its input."""
+    hidden = args[0] if args else kwargs["hidden_states"]
+    return (hidden, *output[1:]) if isinstance(output, tuple) else hidden

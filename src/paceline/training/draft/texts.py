@@ -1,0 +1,63 @@
+"""Texts that the target only reads: prompts without answers.
+
+Reading a text costs a model a fraction of what writing one costs, and its distribution is there at
+every place of it. So where answers are few, a draft model learns the language from prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from paceline.prompts import PromptRecord
+from paceline.training.draft.recipe import DraftRecipe
+from paceline.training.examples import Example, is_held_back
+from paceline.training.order import PromptFile, interleave
+
+__all__ = ["ReadTexts"]
+
+_FEWEST_TOKENS = 8
+
+
+@dataclass(frozen=True)
+class ReadTexts:
+    """Texts, and the files they are from. They have no answer: all places are those of a prompt."""
+
+    files: tuple[PromptFile, ...] = ()
+    texts: tuple[Example, ...] = ()
+
+    @classmethod
+    def of(
+        cls, files: Sequence[PromptFile], tokenizer: PreTrainedTokenizerBase, recipe: DraftRecipe
+    ) -> ReadTexts:
+        """The beginnings of as many texts as the steps need, of all files in proportion to their
+        size, in the chat template where there is one.
+
+        Prompts whose answers would be held back are left out, and so are very short ones.
+        """
+        found: list[Example] = []
+        needed = recipe.batch * (recipe.steps // 2 + 1)
+        for record in interleave(files, recipe.seed):
+            if len(found) == needed:
+                break
+            if not is_held_back(record.id, recipe.held_back):
+                tokens = _encode(record, tokenizer)[: recipe.longest]
+                if len(tokens) >= _FEWEST_TOKENS:
+                    found.append(Example(record.id, tuple(tokens), len(tokens) - 1))
+        return cls(tuple(files), tuple(found))
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """For records: names, sha256 and licences of the files."""
+        return [file.as_json() for file in self.files]
+
+
+def _encode(record: PromptRecord, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    text = "\n\n".join(record.turns)
+    if not (record.raw or not tokenizer.chat_template):
+        message = {"role": "user", "content": text}
+        text = tokenizer.apply_chat_template([message], tokenize=False)
+        return list(tokenizer(text, add_special_tokens=False).input_ids)
+    return list(tokenizer(text).input_ids)

@@ -1,0 +1,48 @@
+"""The target's first layer in place of Chimera's n-gram encoder (table 6), for the study."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from paceline.models.draft_model import layers_of
+from paceline.training.draft.cutting import cut
+
+__all__ = ["TransformerBottom"]
+
+
+class TransformerBottom(nn.Module):
+    """Reads whole texts with the first layer of `model`, as it is or with a copy that learns.
+
+    Parameters: "layer.*", as the model's layer names them, where it is trained.
+
+    Raises ModelError for a model that cannot do with one layer.
+    """
+
+    def __init__(self, model: PreTrainedModel, trained: bool) -> None:
+        super().__init__()
+        shallow = cut(model, [0])
+        stack: Any = shallow.get_submodule(layers_of(model))
+        layer: nn.Module = stack[0]
+        # Kept out of the module's own parts: embeddings are the model's, the rest does not matter.
+        self._shallow = (shallow.requires_grad_(False), layer)
+        if trained:
+            self.layer = layer.requires_grad_(True)
+
+    def whole(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Texts int64 [batch, length] -> what the layer yields, [batch, length, hidden] float32."""
+        shallow, layer = self._shallow
+        caught: list[torch.Tensor] = []
+
+        def catch(module: nn.Module, inputs: Any, output: Any) -> None:
+            caught.append(output[0] if isinstance(output, tuple) else output)
+
+        hook = layer.register_forward_hook(catch)
+        try:
+            shallow.get_decoder()(tokens, use_cache=False)
+        finally:
+            hook.remove()
+        return caught[0].float()

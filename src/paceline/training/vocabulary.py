@@ -1,0 +1,42 @@
+"""Which tokens a drafter with a vocabulary of its own can say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from paceline.errors import UsageError
+from paceline.training.examples import Example
+
+__all__ = ["frequent_tokens"]
+
+
+def frequent_tokens(
+    texts: Sequence[Example], count: int, size: int, always: Iterable[int]
+) -> torch.Tensor:
+    """Ids [count] int64, ascending: the most frequent tokens of answers.
+
+    size: of the whole vocabulary. always: taken first, as are tokens that end a text.
+
+    Where the answers hold fewer, the tokens of prompts follow, those of texts without answers among
+    them, and then the lowest ids, which a tokenizer that learned by merging gave to the most
+    frequent pieces.
+
+    Raises UsageError where there are not so many tokens.
+    """
+    if not 1 <= count <= size:
+        raise UsageError(f"the model has {size} tokens: a vocabulary of {count} cannot be made")
+    answers: Counter[int] = Counter()
+    prompts: Counter[int] = Counter()
+    for text in texts:
+        prompts.update(text.tokens[: text.first + 1])
+        answers.update(text.tokens[text.first + 1 :])
+    order = (always, _by_frequency(answers), _by_frequency(prompts), range(size))
+    chosen = dict.fromkeys(token for tokens in order for token in tokens)
+    return torch.tensor(sorted(list(chosen)[:count]))
+
+
+def _by_frequency(counts: Counter[int]) -> list[int]:
+    return sorted(counts, key=lambda token: (-counts[token], token))

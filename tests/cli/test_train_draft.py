@@ -1,0 +1,120 @@
+"""`paceline train draft` as its user meets it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.tiny import save_tiny_llama
+from tests.training.shared import prompt_file
+
+import paceline
+from paceline.cli import main
+from paceline.models import load_causal_lm
+from paceline.models.draft_folder import open_draft, read_draft_record
+from paceline.training import run as training_run
+
+Command = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run `paceline train …` in this process: its exit code and standard error."""
+
+    def run(*words: object) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["paceline", "train", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        code, captured = int(ended.value.code or 0), capsys.readouterr()
+        assert captured.out == ""
+        return code, " ".join(captured.err.split())
+
+    return run
+
+
+@pytest.fixture
+def places(command: Command, tmp_path: Path) -> tuple[Path, Path]:
+    """A model of two layers, and its answers."""
+    model, data = save_tiny_llama(tmp_path / "tiny"), tmp_path / "data"
+    words = ["--prompts", prompt_file(tmp_path, 12), "--tokens", 200, "-n", 20, "--out", data]
+    assert command("data", "-m", model, *words)[0] == 0
+    return model, data
+
+
+def small(model: Path, data: Path) -> list[object]:
+    return [
+        *("draft", "-m", model, "--data", data, "--layers", "1", "--vocabulary", 50),
+        *("--steps", 4, "--batch", 2, "--held-back", 0.4, "--evaluate-every", 2),
+        *("--checkpoint-every", 1, "--threads", 1),
+    ]
+
+
+def test_a_draft_is_trained_interrupted_or_not(
+    command: Command,
+    places: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words, out = small(*places), tmp_path / "draft"
+    words += ["--texts", prompt_file(tmp_path, 9, "read.jsonl"), "--licence", "MIT"]
+    with monkeypatch.context() as patch:
+        save = training_run.save_checkpoint
+
+        def save_and_stop(*arguments: object) -> None:
+            save(*arguments)  # type: ignore[arg-type]
+            raise KeyboardInterrupt
+
+        patch.setattr(training_run, "save_checkpoint", save_and_stop)
+        code, err = command(*words, "--out", out)
+        assert code == 130 and "keeps the latest checkpoint; repeat the command" in err
+    code, err = command(*words, "--out", out)
+    assert code == 0
+    assert "top-1" in err and "million trained numbers" in err and "after 4 steps" in err
+    training = json.loads((out / "training.json").read_text())
+    assert training["about"]["command"].startswith("paceline train draft -m")
+    assert training["run"]["read"][0]["licence"] == "MIT" and training["texts"]["read"] > 0
+    loaded = load_causal_lm(str(places[0]))
+    assert read_draft_record(out).layers == (1,)
+    draft = open_draft(out, loaded.model, loaded.fingerprint)
+    assert draft.config.num_hidden_layers == 1
+    code, err = command(*words, "--out", out, "--seed", 3)
+    assert code == 2 and "holds a draft model trained with another recipe" in err
+
+
+def test_a_draft_that_stands_alone_is_a_model(
+    command: Command, places: tuple[Path, Path], tmp_path: Path
+) -> None:
+    words = [word for word in small(*places) if word not in ("--vocabulary", 50)]
+    assert command(*words, "--standalone", "--out", tmp_path / "draft")[0] == 0
+    answer = paceline.load(str(tmp_path / "draft")).generate("abc", max_new_tokens=5)
+    assert len(answer.tokens) == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--layers", "0,x"], "layers are numbers with commas between, got '0,x'"),
+        (["--layers", "1,0"], "layers must be ascending"),
+        (["--layers", "0,7"], "has the layers 0 to 1, got 0, 7"),
+        (["--vocabulary", "999"], "the model has 257 tokens"),
+        (["--vocabulary", "9", "--standalone"], "leave out --vocabulary or --standalone"),
+        (["--loss", "x"], "loss must be one of distillation, labels"),
+        (["--prompt-weight", "2"], "the weight of prompts is 0 to 1"),
+        (["--texts", "missing.jsonl"], "cannot read the prompt file missing.jsonl"),
+        (["--licence", "MIT"], "name some with --texts"),
+        (["--data", "nowhere"], "nowhere holds no training data"),
+        (["--held-back", "0.0001"], "take a larger --held-back"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    command: Command,
+    places: tuple[Path, Path],
+    tmp_path: Path,
+    words: list[str],
+    message: str,
+) -> None:
+    code, err = command(*small(*places), *words, "--out", tmp_path / "draft")
+    assert code == 2 and err.startswith("error: ") and message in err

@@ -1,0 +1,115 @@
+"""`paceline train medusa` and `paceline train chimera` as their user meets them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.tiny import save_tiny_llama
+from tests.tiny_models import tiny_model
+from tests.training.shared import prompt_file
+
+from paceline.cli import main
+from paceline.drafters.trained_heads import ChimeraConfig, ChimeraParts, MedusaParts
+from paceline.training import run as training_run
+from paceline.training.heads.sizes import sized_like
+
+Command = Callable[..., tuple[int, str]]
+KINDS = {"medusa": MedusaParts, "chimera": ChimeraParts}
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run `paceline train …` in this process: its exit code and standard error."""
+
+    def run(*words: object) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["paceline", "train", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        code, captured = int(ended.value.code or 0), capsys.readouterr()
+        assert captured.out == ""
+        return code, " ".join(captured.err.split())
+
+    return run
+
+
+@pytest.fixture
+def places(command: Command, tmp_path: Path) -> list[object]:
+    """Words that name a small model and its answers."""
+    model, data = save_tiny_llama(tmp_path / "tiny"), tmp_path / "data"
+    words = ["--prompts", prompt_file(tmp_path, 12), "--tokens", 200, "-n", 20, "--out", data]
+    assert command("data", "-m", model, *words)[0] == 0
+    return ["-m", model, "--data", data]
+
+
+@pytest.mark.parametrize("method", KINDS)
+def test_heads_are_trained_interrupted_or_not(
+    command: Command,
+    places: list[object],
+    method: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out = tmp_path / "heads"
+    words = [method, *places, "--out", out, "--vocabulary", 40, "--cache", tmp_path / "cache"]
+    words += ["--steps", 4, "--batch", 2, "--points", 4, "--held-back", 0.4, "--threads", 1]
+    words += ["--checkpoint-every", 1, "--evaluate-every", 2, "--heads", 2]
+    with monkeypatch.context() as patch:
+        save = training_run.save_checkpoint
+
+        def save_and_stop(*arguments: object) -> None:
+            save(*arguments)  # type: ignore[arg-type]
+            raise KeyboardInterrupt
+
+        patch.setattr(training_run, "save_checkpoint", save_and_stop)
+        code, err = command(*words)
+        assert code == 130 and "keeps the latest checkpoint; repeat the command" in err
+    code, err = command(*words)
+    assert code == 0
+    assert "head 1: top-1" in err and f"--method {method}:parts={out}" in err
+    parts = KINDS[method].from_pretrained(out)
+    assert parts.record["steps"] == 4 and parts.config.heads == 2
+    assert parts.record["about"]["command"].startswith(f"paceline train {method}")
+    assert parts.base.hidden_size == parts.record["run"]["base"]["hidden_size"]
+    assert list((tmp_path / "cache").glob("states-*"))
+    code, err = command(*words, "--seed", 3)
+    assert code == 2 and f"holds {parts.kind} trained with another recipe" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["medusa", "--form", "low"], "form must be one of compact, full, got 'low'"),
+        (["medusa", "--layers", "0"], "compact heads need a residual block"),
+        (["medusa", "--points", "0"], "points must be at least 1"),
+        (["chimera", "--order", "6"], "order must be 1 to 5, got 6"),
+        (["chimera", "--bottom", "lstm"], "bottom must be one of ngram"),
+        (["chimera", "--state-weight", "-1"], "the weight of states must not be negative"),
+        (["chimera", "--out", "file/out"], "cannot write file/out: Not a directory"),
+    ],
+)
+def test_mistakes_are_one_sentence_before_the_model_is_loaded(
+    command: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    defaults = ["--data", "data", "-m", "no-model"]
+    out = [] if "--out" in words else ["--out", "out"]
+    code, err = command(*words, *defaults, *out)
+    assert code in (1, 2) and err.startswith("error: ") and message in err
+
+
+def test_the_encoder_is_as_large_as_a_layer() -> None:
+    sizes = {name: sized_like(ChimeraConfig(), tiny_model(name).config)
+             for name in ("llama", "gpt2", "gemma3")}  # fmt: skip
+    llama = sizes["llama"]
+    assert (llama.attention_heads, llama.kv_heads) == (4, 2)
+    assert (llama.head_size, llama.intermediate) == (8, 48)
+    assert (sizes["gpt2"].kv_heads, sizes["gpt2"].intermediate) == (4, 128)
+    assert sized_like(ChimeraConfig(), tiny_model("llama").config, 20).intermediate == 20
