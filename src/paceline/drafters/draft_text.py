@@ -127,19 +127,21 @@ class DraftText:
 
         The caller may stop between any two passes.
         """
-        text, more = self._text, most - len(self.guesses)
-        if text is None:
-            return
-        more = min(more, self._room(len(text.context)))
-        if more < 1:
+        text = self._text
+        room = 0 if text is None else self._room(len(text.context))
+        if text is None or room < 1 or len(self.guesses) >= most:
             return
         if self._corrected:
             resume(self._inner, text.context, self._references, self._sampler)
             self._corrected = False
-        text.stopping = Stopping(more)
+        # Not as many as are wanted: trees are cut to what is left, and with them windows and prompt
+        # tokens that make the guesses of later passes.
+        text.stopping = Stopping(room)
         for round in go_on(self._target, [text], self._planner, self._host.clock):
             self.guesses += self._read(round, text.context)
             yield round
+            if len(self.guesses) >= most:
+                return
 
     def _correct(self, kept: int, tokens: Sequence[int]) -> None:
         """The text's first `kept` tokens stay, then come these; nothing is guessed behind them."""
