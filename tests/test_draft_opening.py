@@ -8,13 +8,22 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+)
 
 import paceline
 from paceline.draft_models import DraftModels
 from paceline.drafters import ModelChoice
 from paceline.errors import ModelError, UsageError
+from paceline.models import load_causal_lm
+from paceline.models.draft_folder import DraftRecord, save_draft
+from paceline.models.draft_model import own_tensors
 from paceline.models.vocabulary import shared_tokens
+from paceline.training.draft.cutting import cut
 from tests.tiny import EOS, byte_tokenizer, save_tiny_llama
 
 
@@ -79,8 +88,38 @@ def test_the_text_is_that_of_plain_decoding(
     assert both[0].tokens == expected.tokens
 
 
+def base_of(folder: Path) -> PreTrainedModel:
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder).eval()
+    return model
+
+
+def test_a_model_without_a_draft_model_of_its_own_says_so(tiny: Path) -> None:
+    for method in ("speculative", "speculative:inner=anpd", "ouroboros"):
+        with pytest.raises(ModelError, match="no draft model comes with this package"):
+            paceline.load(str(tiny), method, device="cpu")
+
+
+def test_a_draft_model_cut_out_of_its_target_is_opened_with_it(tiny: Path, tmp_path: Path) -> None:
+    loaded = load_causal_lm(str(tiny), device="cpu")
+    draft = cut(loaded.model, (0,), None)
+    folder = tmp_path / "draft"
+    record = DraftRecord(loaded.fingerprint, "tiny", (0,))
+    save_draft(folder, draft.config, own_tensors(draft, loaded.model), record, {})
+    plain = paceline.load(str(tiny), "plain", device="cpu")
+    expected = plain.generate("hello there", max_new_tokens=16)
+    session = paceline.load(str(tiny), "speculative", draft=str(folder), device="cpu")
+    assert session.generate("hello there", max_new_tokens=16, budget=6).tokens == expected.tokens
+    drafter = paceline.drafters.make_drafter(f"speculative:draft={folder}", session.host)
+    small = drafter._draft._host.target.model  # type: ignore[attr-defined]
+    assert small.get_input_embeddings() is session.target.model.get_input_embeddings()
+    assert small.config.num_hidden_layers == 1
+    assert session.host.open is not None
+    with pytest.raises(UsageError, match="shares its target's embeddings"):
+        session.host.open(ModelChoice(str(folder), dtype="float32"))
+
+
 def test_a_model_is_loaded_once_and_every_host_has_a_target_of_its_own(tiny: Path) -> None:
-    drafts = DraftModels(257, byte_tokenizer(), device="cpu")
+    drafts = DraftModels(base_of(tiny), "", byte_tokenizer(), device="cpu")
     choice = ModelChoice(str(tiny))
     one, other = drafts(choice), drafts(choice)
     assert one.target is not other.target
@@ -113,7 +152,7 @@ def test_a_target_that_nobody_uses_is_used_again_and_holds_nothing(tiny: Path) -
 
 
 def test_settings_place_the_draft_model(tiny: Path) -> None:
-    drafts = DraftModels(257, byte_tokenizer(), device="cpu", dtype="bfloat16")
+    drafts = DraftModels(base_of(tiny), "", byte_tokenizer(), device="cpu", dtype="bfloat16")
     own = drafts(ModelChoice(str(tiny), dtype="float32", device="cpu", weights="native"))
     default = drafts(ModelChoice(str(tiny), weights="native"))
     assert own.target.model.dtype == torch.float32  # type: ignore[attr-defined]
@@ -219,7 +258,7 @@ def test_what_a_loaded_draft_model_cannot_be(tiny: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(tiny).eval()
     ids = torch.tensor([[5, 6, 7]])
     with pytest.raises(UsageError, match="loaded already stays as it is"):
-        DraftModels(257)(ModelChoice(model, weights="int8"))
+        DraftModels(model, "")(ModelChoice(model, weights="int8"))
     large = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=1000,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import ReferenceType, ref
 
 from paceline.drafters import Host, ModelChoice
-from paceline.errors import UsageError
+from paceline.errors import ModelError, UsageError
 from paceline.models import ProgressCallback, load_causal_lm
+from paceline.models.draft_folder import is_shared_draft, open_draft, shipped_draft
 from paceline.models.fingerprint import loaded_fingerprint
 from paceline.models.progress import ignore_progress
 from paceline.models.vocabulary import check_same_size, shared_tokens
@@ -25,7 +27,7 @@ __all__ = ["DraftModels"]
 class DraftModels:
     """Opens draft models for one model; what `Host.open` is for drafters.
 
-    vocab_size: of the model. tokenizer: of the model; None where it is not known, and then draft
+    base, fingerprint: the model; draft models that were cut out of it share its embeddings. tokenizer: of the model; None where it is not known, and then draft
     models are only refused where their vocabulary is of another size.
     device, dtype: where draft models go and in which format, where a choice does not say.
 
@@ -35,14 +37,17 @@ class DraftModels:
 
     def __init__(
         self,
-        vocab_size: int,
+        base: PreTrainedModel,
+        fingerprint: str,
         tokenizer: PreTrainedTokenizerBase | None = None,
         *,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype | None = None,
         progress: ProgressCallback = ignore_progress,
     ) -> None:
-        self._vocab_size = vocab_size
+        self._base = base
+        self._fingerprint = fingerprint
+        self._vocab_size: int = base.config.get_text_config().vocab_size
         self._tokenizer = tokenizer
         self._device, self._dtype = device, dtype
         self._progress = progress
@@ -68,6 +73,16 @@ class DraftModels:
             tokens = self._shared(choice.model, None, "the draft model")
             return _Opened(choice.model, loaded_fingerprint(choice.model), tokens, NATIVE)
         check_weights(choice.weights or AUTO)
+        folder = self._own_draft(choice.model)
+        if folder is not None:
+            if choice.device or choice.dtype:
+                raise UsageError(
+                    f"the draft model in {folder} shares its target's embeddings, so it is where "
+                    "that is and in its format: leave out device and dtype"
+                )
+            model = open_draft(folder, self._base, self._fingerprint)
+            kind = choice.weights or AUTO
+            return _Opened(model, loaded_fingerprint(model), self._vocab_size, kind)
         loaded = load_causal_lm(
             choice.model,
             device=choice.device or self._device,
@@ -76,6 +91,19 @@ class DraftModels:
         )
         tokens = self._shared(loaded.model, loaded.tokenizer, choice.model)
         return _Opened(loaded.model, loaded.fingerprint, tokens, choice.weights or AUTO)
+
+    def _own_draft(self, name: str) -> Path | None:
+        """The folder of a draft model that is opened together with its base; None for others."""
+        if not name:
+            folder = shipped_draft(self._fingerprint)
+            if folder is None:
+                raise ModelError(
+                    "no draft model comes with this package for this model: name one with "
+                    "--draft-model NAME or draft=NAME, or make one with 'paceline train draft'"
+                )
+            return folder
+        folder = Path(name).expanduser()
+        return folder if is_shared_draft(folder) else None
 
     def _shared(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, name: str

@@ -68,7 +68,12 @@ def load(
     target = CausalLMTarget(loaded.model, preparation=preparation)
     curve = load_curve(curve_key(target, loaded.fingerprint))
     drafts = DraftModels(
-        target.vocab_size, loaded.tokenizer, device=device, dtype=dtype, progress=progress
+        loaded.model,
+        loaded.fingerprint,
+        loaded.tokenizer,
+        device=device,
+        dtype=dtype,
+        progress=progress,
     )
     host = Host(target, loaded.fingerprint, curve, open=drafts)
     return Session(

@@ -144,5 +144,5 @@ def test_many_texts_do_not_grow_the_pool() -> None:
 def test_bad_settings_are_named() -> None:
     with pytest.raises(UsageError, match="lengthen must be a whole number >= 0"):
         Ouroboros.check(draft="twin", lengthen=-1)
-    with pytest.raises(UsageError, match="needs a draft model"):
-        Ouroboros.check()
+    with pytest.raises(UsageError, match="level must be a whole number >= 2"):
+        Ouroboros.check(level=1)

@@ -69,8 +69,10 @@ def test_a_rejection_is_corrected_from_where_it_is(inner: str) -> None:
     certain = list(PROMPT)
     for right in (0, 2, 5, 1, 0, 3):
         guesses = say(text, 5)
-        assert guesses == naive_stream(ToyTarget(), certain, 5)
-        new = [*guesses[:right], (guesses[right] + 1) % 16] if right < 5 else [*guesses, 7]
+        assert len(guesses) >= 5  # a pass may bring more than is asked for
+        assert guesses == naive_stream(ToyTarget(), certain, len(guesses))
+        wrong = (naive_stream(ToyTarget(), certain, right + 1)[-1] + 1) % 16
+        new = [*guesses[:right], wrong]
         text.hear(new)
         certain += new
         assert text.guesses == []
@@ -261,19 +263,12 @@ def test_a_fixed_length_needs_no_clock() -> None:
 # ---- settings ----
 
 REFUSED = [
-    (
-        "speculative",
-        "speculative needs a draft model: name it with speculative:draft=NAME or with "
-        "--draft-model NAME",
-    ),
-    ("speculative:inner=anpd", "speculative needs a draft model"),
     ("speculative:draft=near,length=-1", "length must be a whole number >= 0, got -1"),
     ("speculative:draft=near,branches=-1", "branches must be a whole number >= 0, got -1"),
     ("speculative:draft=near,confidence=1.5", "confidence must be a number from 0 to 1, got 1.5"),
     ("speculative:draft=near,confidence=much", "confidence must be a number, got 'much'"),
     ("speculative:draft=near,inner=adnp", "unknown method 'adnp' (did you mean anpd?)"),
     ("speculative:draft=near,inner=(anpd:n=1)", "n must be a whole number >= 2, got 1"),
-    ("speculative:draft=near,inner=speculative", "speculative needs a draft model"),
     (
         "speculative:draft=near,inner=anpd:n=4,k=10",
         "method speculative has no setting 'k' (settings of a method inside it go into brackets, "

@@ -40,8 +40,8 @@ __all__ = ["Speculative", "guess_tree"]
 class Speculative:
     """Drafts with a smaller model.
 
-    draft: the draft model: alias, folder, GGUF file or hub id, with the tokenizer of the target; in
-    Python also a `Host`, whose target is then this drafter's alone, or what the front can open.
+    draft: the draft model: alias, folder, GGUF file or hub id, with the tokenizer of the target; ""
+    for the one that comes with this package for the target; in Python also a `Host`, whose target is then this drafter's alone, or what the front can open.
     inner: the draft model's own drafter, as a method of its own or, in Python, as an object.
     length: guesses in a row; 0 for as many as pay, see `DraftLength`.
     confidence: a guess that the draft model gives a smaller chance than this, from 0 to 1, is the
@@ -51,7 +51,7 @@ class Speculative:
 
     Weights of guesses are chances by the draft model's own word, see `Guess`.
 
-    Raises UsageError for a missing draft model or a value out of range, ModelError for a draft model
+    Raises UsageError for a value out of range, ModelError where there is none, or for a draft model
     that cannot be loaded or has another tokenizer.
     """
 
@@ -102,11 +102,6 @@ class Speculative:
         """
         from paceline.drafters import check_method
 
-        if isinstance(draft, str) and not draft:
-            raise UsageError(
-                "speculative needs a draft model: name it with speculative:draft=NAME or with "
-                "--draft-model NAME"
-            )
         if isinstance(inner, str):
             check_method(inner)
         at_least(0, length=length)

@@ -143,11 +143,12 @@ class Pace:
     def _drafters(self, target: CausalLMTarget, count: int) -> list[Drafter]:
         """One per text."""
         if self._drafter is None:
+            fingerprint = loaded_fingerprint(target.model)
             if self._drafts is None:
                 self._drafts = DraftModels(
-                    target.vocab_size, device=target.device, dtype=target.model.dtype
+                    target.model, fingerprint, device=target.device, dtype=target.model.dtype
                 )
-            host = Host(target, loaded_fingerprint(target.model), open=self._drafts)
+            host = Host(target, fingerprint, open=self._drafts)
             return [self._make(host=host) for _ in range(count)]
         return [self._drafter] if count == 1 else [self._make() for _ in range(count)]
 
