@@ -129,6 +129,11 @@ class Ouroboros:
         at_least(1, most=most)
         Speculative.check(draft, "plain", length, confidence, branches, device, dtype, weights)
 
+    @property
+    def passes(self) -> int:
+        """Of the draft model so far, for reports."""
+        return self._draft.passes
+
     def start(
         self,
         context: Sequence[int],

@@ -51,6 +51,8 @@ class Speculative:
 
     Weights of guesses are chances by the draft model's own word, see `Guess`.
 
+    passes: of the draft model so far, for reports.
+
     Raises UsageError for a value out of range, ModelError where there is none, or for a draft model
     that cannot be loaded or has another tokenizer.
     """
@@ -81,6 +83,7 @@ class Speculative:
         self._confidence = confidence
         self._plan = None if length else DraftLength(host.curve)
         self._clock = host.clock
+        self.passes = 0
         # Times of the first and the last answer in this round, in seconds.
         self._asked: float | None = None
         self._answered = 0.0
@@ -136,6 +139,7 @@ class Speculative:
         most = min(budget, self._most)
         if self._goes_on():
             for round in self._draft.guess(most):
+                self.passes += 1
                 if self._plan is not None and not round.prefill:
                     spent = round.seconds.draft + round.seconds.target + round.seconds.commit
                     self._plan.drafted(1e3 * spent, len(round.path.tokens))
