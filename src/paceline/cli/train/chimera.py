@@ -47,7 +47,7 @@ def chimera(
     layers: of_heads.LayersOption = 0,
     residual: ResidualOption = True,
     bottom: BottomOption = "ngram",
-    intermediate: IntermediateOption = 0,
+    width: IntermediateOption = 0,
     steps: shared.StepsOption = 1000,
     batch: shared.BatchOption = 4,
     points: shared.PointsOption = 32,
@@ -56,7 +56,7 @@ def chimera(
     decay: shared.DecayOption = 1.0,
     state_weight: StateWeightOption = 1.0,
     own_guesses: OwnGuessesOption = False,
-    in_prompts: of_heads.InPromptsOption = False,
+    prompts: of_heads.InPromptsOption = False,
     learning_rate: shared.RateOption = 1e-3,
     warm_up: shared.WarmUpOption = 0.05,
     held_back: shared.HeldBackOption = 0.05,
@@ -75,40 +75,20 @@ def chimera(
     The model itself stays as it is. Killed at any moment, the same command goes on from its latest
     checkpoint. The folder is for 'paceline generate --method chimera:parts=FOLDER'.
     """
-    what = {"heads": heads, "order": order, "form": form, "vocabulary": vocabulary}
-    what |= {"layers": layers, "residual": residual, "bottom": bottom}
-    config, recipe = _checked(
-        what,
-        steps=steps,
-        batch=batch,
-        points=points,
-        longest=longest,
-        loss=loss,
-        decay=decay,
-        state_weight=state_weight,
-        own_guesses=own_guesses,
-        prompts=in_prompts,
-        learning_rate=learning_rate,
-        warm_up=warm_up,
-        held_back=held_back,
-        evaluate_every=evaluate_every,
-        patience=patience,
-        checkpoint_every=checkpoint_every,
-        seed=seed,
-    )
+    config, recipe = _checked(locals())
     with common.writing(out):
         out.mkdir(parents=True, exist_ok=True)
     loaded = shared.open_model(model, threads, device, dtype)
-    parts = _train(loaded, model, data, config, intermediate, recipe, out, cache, save_dtype)
+    parts = _train(loaded, model, data, config, width, recipe, out, cache, save_dtype)
     of_heads.report(parts, out)
 
 
 @common.interruptible()
-def _checked(config: dict[str, Any], **recipe: Any) -> tuple[ChimeraConfig, ChimeraRecipe]:
+def _checked(options: dict[str, Any]) -> tuple[ChimeraConfig, ChimeraRecipe]:
     from paceline.drafters.trained_heads import ChimeraConfig
     from paceline.training.heads.recipe import ChimeraRecipe
 
-    return ChimeraConfig(**config), ChimeraRecipe(**recipe)
+    return shared.picked(ChimeraConfig, options), shared.picked(ChimeraRecipe, options)
 
 
 def _train(
@@ -116,7 +96,7 @@ def _train(
     name: str,
     data: Path,
     config: ChimeraConfig,
-    intermediate: int,
+    width: int,
     recipe: ChimeraRecipe,
     out: Path,
     cache: Path | None,
@@ -127,7 +107,7 @@ def _train(
     from paceline.training.heads.sizes import sized_like
 
     texts = shared.answers_of(data, loaded)
-    config = sized_like(config, loaded.model.config, intermediate)
+    config = sized_like(config, loaded.model.config, width)
     run = HeadRun(config, recipe, shared.base_of(loaded, name), saved, describe_run())
     return shared.with_bar(
         lambda show: train_chimera(loaded.model, texts, run, out, cache, show), recipe.steps, out

@@ -31,7 +31,7 @@ def medusa(
     longest: shared.LongestOption = 512,
     loss: shared.LossOption = "labels",
     decay: shared.DecayOption = 0.8,
-    in_prompts: of_heads.InPromptsOption = False,
+    prompts: of_heads.InPromptsOption = False,
     learning_rate: shared.RateOption = 1e-3,
     warm_up: shared.WarmUpOption = 0.05,
     held_back: shared.HeldBackOption = 0.05,
@@ -50,23 +50,7 @@ def medusa(
     The model itself stays as it is. Killed at any moment, the same command goes on from its latest
     checkpoint. The folder is for 'paceline generate --method medusa:parts=FOLDER'.
     """
-    config, recipe = _checked(
-        {"heads": heads, "layers": layers, "form": form, "vocabulary": vocabulary},
-        steps=steps,
-        batch=batch,
-        points=points,
-        longest=longest,
-        loss=loss,
-        decay=decay,
-        prompts=in_prompts,
-        learning_rate=learning_rate,
-        warm_up=warm_up,
-        held_back=held_back,
-        evaluate_every=evaluate_every,
-        patience=patience,
-        checkpoint_every=checkpoint_every,
-        seed=seed,
-    )
+    config, recipe = _checked(locals())
     with common.writing(out):
         out.mkdir(parents=True, exist_ok=True)
     loaded = shared.open_model(model, threads, device, dtype)
@@ -75,11 +59,11 @@ def medusa(
 
 
 @common.interruptible()
-def _checked(config: dict[str, Any], **recipe: Any) -> tuple[MedusaConfig, HeadRecipe]:
+def _checked(options: dict[str, Any]) -> tuple[MedusaConfig, HeadRecipe]:
     from paceline.drafters.trained_heads import MedusaConfig
     from paceline.training.heads.recipe import HeadRecipe
 
-    return MedusaConfig(**config), HeadRecipe(**recipe)
+    return shared.picked(MedusaConfig, options), shared.picked(HeadRecipe, options)
 
 
 def _train(

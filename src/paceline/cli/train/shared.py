@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -40,6 +41,12 @@ HeldBackOption = Annotated[float, option("--held-back", "Share of texts to judge
 EvaluateOption = Annotated[int, option("--evaluate-every", "Steps between two looks at them.")]
 PatienceOption = Annotated[int, option("--patience", "Looks without progress to stop after.")]
 CheckpointOption = Annotated[int, option("--checkpoint-every", "Steps.")]
+
+
+def picked(kind: Callable[..., Made], options: Mapping[str, Any]) -> Made:
+    """A dataclass made of the options of a command that are named as its fields."""
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    return kind(**{name: options[name] for name in names if name in options})
 
 
 @common.interruptible()
