@@ -103,6 +103,13 @@ def test_a_reduced_vocabulary_scores_as_the_whole_one(architecture: str, tied: b
     assert found.shape == whole.shape and bool((found[:, others] == -math.inf).all())
 
 
+def test_scores_that_are_capped_behind_the_head() -> None:
+    base = new_model("gemma3", final_logit_softcapping=30.0)
+    found, whole = scores(cut(base, [0, 1, 2], SOME)), scores(base)
+    torch.testing.assert_close(found[:, SOME], whole[:, SOME], atol=1e-4, rtol=1e-4)
+    assert float(found.min()) == -30.0 and 4 not in found.argmax(dim=-1)
+
+
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("reduced", [True, False])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -54,7 +54,7 @@ def cut(
         tensors |= head_tensors(base, vocabulary)
     try:
         draft = assemble(base, _cut_config(base.config, layers), tensors, torch.float32)
-        gap = _gap(base, draft, layers)
+        gap = _gap(base, draft, layers, vocabulary)
     except Exception as error:  # whatever a class raises that is not made of layers alike
         reason = str(error).partition("\n")[0]
         raise ModelError(
@@ -117,7 +117,12 @@ def _kept(base: PreTrainedModel, layers: Sequence[int]) -> dict[str, torch.Tenso
 
 
 @torch.no_grad()
-def _gap(base: PreTrainedModel, draft: PreTrainedModel, layers: Sequence[int]) -> float:
+def _gap(
+    base: PreTrainedModel,
+    draft: PreTrainedModel,
+    layers: Sequence[int],
+    vocabulary: torch.Tensor | None,
+) -> float:
     """How far the draft's scores are from those of its base when the other layers hand on what
     they get, relative to how far these are spread."""
     size = base.config.vocab_size
@@ -134,8 +139,8 @@ def _gap(base: PreTrainedModel, draft: PreTrainedModel, layers: Sequence[int]) -
             hook.remove()
     with narrow_windows(draft.config), mixed_precision(base):
         found = draft(ids, use_cache=False).logits[0].float()
-    # What a reduced head does not say is left out on both sides.
-    error, spread = differences(found, expected.masked_fill(found == -torch.inf, -torch.inf))
+    said = slice(None) if vocabulary is None else vocabulary.to(found.device)
+    error, spread = differences(found[:, said], expected[:, said])
     return float((error / spread.clamp(min=1e-6)).max())
 
 
