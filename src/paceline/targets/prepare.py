@@ -184,12 +184,11 @@ def _largest_first(shared: list[list[Layer]], linears: list[Layer]) -> list[list
 
 
 def _trial(model: PreTrainedModel) -> torch.Tensor:
-    """Scores [tokens, vocabulary] of a short text; 0 where a token cannot be said at all."""
+    """Scores [tokens, vocabulary] of a short text."""
     size = model.config.get_text_config().vocab_size
     ids = [(7 + 31 * step) % size for step in range(_TRIAL_TOKENS)]
     logits: torch.Tensor = model(torch.tensor([ids], device=model.device), use_cache=False).logits
-    scores = logits[0].float()
-    return scores.masked_fill(scores == -torch.inf, 0.0)
+    return logits[0].float()
 
 
 def _compare(model: PreTrainedModel, before: torch.Tensor, weights: str) -> None:

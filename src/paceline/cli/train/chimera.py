@@ -57,7 +57,7 @@ def chimera(
     state_weight: StateWeightOption = 1.0,
     own_guesses: OwnGuessesOption = False,
     prompts: of_heads.InPromptsOption = False,
-    learning_rate: shared.RateOption = 1e-3,
+    learning_rate: shared.RateOption = 5e-4,
     warm_up: shared.WarmUpOption = 0.05,
     held_back: shared.HeldBackOption = 0.05,
     evaluate_every: shared.EvaluateOption = 50,

@@ -55,6 +55,7 @@ class ChimeraRecipe(HeadRecipe):
     Raises UsageError for a value out of range.
     """
 
+    learning_rate: float = 5e-4
     decay: float = 1.0
     state_weight: float = 1.0
     own_guesses: bool = False
