@@ -191,6 +191,25 @@ def test_a_token_that_the_draft_model_does_not_have_silences_it_for_the_text() -
             text += round.path.tokens
 
 
+def test_tokens_that_the_draft_model_does_not_have_never_reach_it() -> None:
+    """Neither out of the text nor out of a reference that its own drafter copies from: an id beyond
+    the embedding is an index out of range."""
+    target = CausalLMTarget(tiny_model("llama", "sdpa", F64), check=False)
+    small = CausalLMTarget(new_model("llama", "sdpa", F64, vocab_size=40), check=False)
+    rng = random.Random(0)
+    for seed in range(6):
+        prompt = [rng.randrange(40) for _ in range(9)]
+        sampler = Sampler(seed=seed, temperature=0.8 * (seed % 2))
+        expected = naive_stream(target, prompt, 20, sampler)
+        references = [[*expected, 50, 60], [token % 40 for token in expected]]
+        for inner in ("anpd", "llma"):
+            drafter = Speculative(Host(target), Host(small), inner)
+            output, _, _ = generate(
+                target, drafter, prompt, 20, sampler=sampler, references=references
+            )
+            assert output == expected
+
+
 def test_tokens_that_the_draft_model_cannot_say_are_never_guessed() -> None:
     for sampler in SAMPLERS:
         drafter = toy_drafter("mumbling", length=5, branches=3)

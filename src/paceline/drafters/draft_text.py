@@ -92,7 +92,9 @@ class DraftText:
     ) -> None:
         """Begin with these committed tokens. sampler: the target's."""
         self.guesses, self._text = [], None
-        self._references, self._sampler = references, _Noted(**vars(sampler.coupled()))
+        # What the model cannot read is no guess for it either.
+        self._references = [text for text in references if self._can_read(text)]
+        self._sampler = _Noted(**vars(sampler.coupled()))
         self._committed, self._corrected = len(context), False
         if self._can_read(context) and self._room(len(context)) > 0:
             self._text = Generation(
