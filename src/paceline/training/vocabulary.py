@@ -1,16 +1,17 @@
-"""Which tokens a drafter with a vocabulary of its own can say."""
+"""What is frequent in training texts: tokens that a drafter can say, and n-grams it will meet."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import torch
 
 from paceline.errors import UsageError
 from paceline.training.examples import Example
 
-__all__ = ["frequent_tokens"]
+__all__ = ["frequent_ngrams", "frequent_tokens"]
 
 
 def frequent_tokens(
@@ -38,5 +39,18 @@ def frequent_tokens(
     return torch.tensor(sorted(list(chosen)[:count]))
 
 
-def _by_frequency(counts: Counter[int]) -> list[int]:
-    return sorted(counts, key=lambda token: (-counts[token], token))
+def frequent_ngrams(texts: Sequence[Example], order: int, count: int) -> torch.Tensor:
+    """Ids [at most count, order] int32: the n-grams that came most often, most frequent first, and
+    of those equally frequent the lowest ids; n-grams that came once are left out."""
+    counts: Counter[tuple[int, ...]] = Counter()
+    for text in texts:
+        counts.update(zip(*(text.tokens[shift:] for shift in range(order))))
+    often = [ngram for ngram in _by_frequency(counts) if counts[ngram] > 1]
+    return torch.tensor(often[:count], dtype=torch.int32).view(-1, order)
+
+
+_Counted = TypeVar("_Counted", int, tuple[int, ...])
+
+
+def _by_frequency(counts: Counter[_Counted]) -> list[_Counted]:
+    return sorted(counts, key=lambda entry: (-counts[entry], entry))

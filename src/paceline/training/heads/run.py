@@ -35,7 +35,7 @@ from paceline.training.heads.reader import StateReader
 from paceline.training.heads.recipe import ChimeraRecipe, HeadRecipe
 from paceline.training.heads.trainees import ChimeraTrainee, HeadTrainee, MedusaTrainee
 from paceline.training.run import OnStep, describe_training, finished_parts, run_training
-from paceline.training.vocabulary import frequent_tokens
+from paceline.training.vocabulary import frequent_ngrams, frequent_tokens
 
 __all__ = ["HeadRun", "Saved", "train_chimera", "train_medusa"]
 
@@ -44,6 +44,7 @@ Saved = Literal["float16", "bfloat16", "float32"]
 
 # Of the held-back texts, for the accuracy at the end.
 _EVALUATED_TEXTS = 200
+_COMMON_NGRAMS = 4096
 
 ConfigT = TypeVar("ConfigT", MedusaConfig, ChimeraConfig)
 RecipeT = TypeVar("RecipeT", bound=HeadRecipe)
@@ -212,6 +213,9 @@ def _train(
         record = outcome.record(wanted, run.about, data, counts, evaluation)
         if classroom.token_ids is not None:
             kept["token_ids"] = classroom.token_ids
+        if isinstance(run.config, ChimeraConfig):
+            learned, order = lessons.course.learned, run.config.order
+            kept["common_ngrams"] = frequent_ngrams(learned, order, _COMMON_NGRAMS)
         parts = kind(run.config, run.base, kept, table, record)
         parts.save_pretrained(folder)
         forget_checkpoint(folder)
