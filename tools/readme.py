@@ -27,6 +27,7 @@ from bench_tables import (
     task_table,
     trace_table,
 )
+from head_tables import heads_table, orders_table, variants_table
 from ppd_tables import (
     THESIS,
     ablation_table,
@@ -212,6 +213,11 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
         "short": short_tables,
         "trees": lambda: trees_table(SMALL),
         **{f"table-{table}": lambda table=table: ablation_table(table) for table in THESIS},
+    },
+    ROOT / "docs/paper-chimera.md": {
+        "heads": heads_table,
+        "orders": orders_table,
+        "variants": variants_table,
     },
     ROOT / "docs/planning.md": {"planning": planning_table},
     ROOT / "docs/speed.md": {

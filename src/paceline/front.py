@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from paceline.draft_models import DraftModels
 from paceline.drafters import Host, check_method, make_drafter
-from paceline.models import DEFAULT_MODEL, ProgressCallback, load_causal_lm
+from paceline.models import DEFAULT_MODEL, LoadedModel, ProgressCallback, load_causal_lm
 from paceline.models.progress import ignore_progress
 from paceline.options import Options
 from paceline.planning.curve_store import curve_key, load_curve
 from paceline.session import Session, Store
 from paceline.targets.causal_lm import CausalLMTarget
-from paceline.targets.prepare import AUTO, check_weights, prepare
+from paceline.targets.prepare import AUTO, Preparation, check_weights, prepare
 
 if TYPE_CHECKING:
     import torch
@@ -64,29 +65,28 @@ def load(
         attn_implementation=attn_implementation,
         progress=progress,
     )
-    preparation = prepare(loaded.model, weights)
-    target = CausalLMTarget(loaded.model, preparation=preparation)
-    curve = load_curve(curve_key(target, loaded.fingerprint))
-    drafts = DraftModels(
-        loaded.model,
-        loaded.fingerprint,
-        loaded.tokenizer,
-        device=device,
-        dtype=dtype,
-        progress=progress,
-    )
-    host = Host(target, loaded.fingerprint, curve, open=drafts)
+    drafts = partial(DraftModels, device=device, dtype=dtype, progress=progress)
+    host = _host(loaded, prepare(loaded.model, weights), drafts)
     return Session(
-        target,
+        host.target,
         loaded.tokenizer,
         partial(make_drafter, method, host, **settings),
         eos_ids=stop_ids(loaded.model, loaded.tokenizer),
         store=store,
         options=options,
         fingerprint=loaded.fingerprint,
-        curve=curve,
-        drafts=drafts,
+        curve=host.curve,
+        drafts=host.open,
     )
+
+
+def _host(
+    loaded: LoadedModel, preparation: Preparation, drafts: Callable[..., DraftModels]
+) -> Host:
+    target = CausalLMTarget(loaded.model, preparation=preparation)
+    curve = load_curve(curve_key(target, loaded.fingerprint))
+    opener = drafts(loaded.model, loaded.fingerprint, loaded.tokenizer)
+    return Host(target, loaded.fingerprint, curve, open=opener)
 
 
 def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -32,9 +32,9 @@ class Noted:
         self.seen: list[tuple[list[int], Tree]] = []
         self.start = self._start
 
-    def _start(self, context, references=()):  # type: ignore[no-untyped-def]
+    def _start(self, context, references=(), sampler=None):  # type: ignore[no-untyped-def]
         self.text = list(context)
-        self._drafter.start(context, references)
+        self._drafter.start(context, references, sampler)
 
     def propose(self, budget: int) -> Tree:
         tree = self._drafter.propose(budget)

@@ -112,7 +112,7 @@ KNOWN = f"use one of {', '.join(METHODS)}"
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("", {}, f"unknown method '': {KNOWN}"),
     ("adnp", {}, f"unknown method 'adnp' (did you mean anpd?): {KNOWN}"),
-    ("medusa9", {}, f"unknown method 'medusa9': {KNOWN}"),
+    ("zeus9", {}, f"unknown method 'zeus9': {KNOWN}"),
     ("anpd:m=5", {}, "method anpd has no setting 'm'; it has: n, k, branches, persist, levels"),
     (
         "anpd:branch=2",

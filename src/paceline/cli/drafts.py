@@ -29,11 +29,11 @@ def chosen_method(method: str | None, draft_model: str | None) -> str:
     Raises UsageError for a method that takes no draft model, or has one already.
     """
     if draft_model is None:
-        return method or _DEFAULT
+        return _DEFAULT if method is None else method
     from paceline.drafters import add_draft
     from paceline.drafters.settings import bracketed
 
-    found = add_draft(method or _DRAFTING, draft_model)
+    found = add_draft(_DRAFTING if method is None else method, draft_model)
     if found is None:
         raise UsageError(
             f"method {method} takes no draft model: leave --draft-model out, or name it as the "
