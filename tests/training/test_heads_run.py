@@ -62,6 +62,7 @@ def test_it_leaves_parts_that_say_how_they_came_about(
     parts = kind.from_pretrained(tmp_path)
     kinds = {name: part.dtype for name, part in parts.tensors.items()}
     assert kinds.pop("token_ids", torch.int64) == torch.int64
+    assert kinds.pop("common_ngrams", torch.int32) == torch.int32
     assert set(kinds.values()) == {torch.float16}
     assert parts.acceptance is not None
     assert (parts.acceptance.distances, parts.acceptance.ranks) == (2, 10)
