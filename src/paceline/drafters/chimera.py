@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Chimera"]
 
-# Nodes that are less likely to be accepted are not gone on from: a level costs a pass of the drafter.
-_LEAST = 0.02
+# Nodes that are less likely to be accepted are not gone on from: a level costs a pass of the drafter,
+# some twentieths of a pass of the target.
+_LEAST = 0.15
 
 
 @dataclass(frozen=True)
