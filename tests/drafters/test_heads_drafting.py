@@ -87,7 +87,8 @@ def test_chimera_proposes_what_its_model_says_of_the_whole_text(
 ) -> None:
     model = tiny_model(name)
     target = CausalLMTarget(model, check=False)
-    drafter = Chimera(host(target), str(saved_chimera(**MEDUSA)), ranks=4, beam=beam, cache=cache)
+    folder = str(saved_chimera(**MEDUSA))
+    drafter = Chimera(host(target), folder, ranks=4, beam=beam, least=0.0, cache=cache)
     noted = Noted(drafter)
     play(target, [Generation(some_prompt(9), noted, Stopping(16))], budget=20)
     chimera, compared = drafter._model, 0
@@ -130,5 +131,7 @@ def test_typical_acceptance_and_batches_are_for_the_loop() -> None:
 def test_bad_settings_are_named() -> None:
     with pytest.raises(UsageError, match="beam must be a whole number >= 1"):
         Chimera.check(beam=0)
+    with pytest.raises(UsageError, match="least must be a number from 0 to 1, got 2"):
+        Chimera.check(least=2)
     with pytest.raises(UsageError, match="ranks must be a whole number >= 1"):
         Medusa.check(ranks=0)

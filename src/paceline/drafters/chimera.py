@@ -22,6 +22,7 @@ from paceline.drafters.host import Host
 from paceline.drafters.parts import check_parts, find_parts
 from paceline.drafters.settings import at_least
 from paceline.drafters.trained_heads import ChimeraParts
+from paceline.errors import UsageError
 from paceline.protocols import HIDDEN_STATES, SizedBy, states_of
 from paceline.records import Round
 from paceline.tree import EMPTY, ROOT, Tree
@@ -34,10 +35,6 @@ if TYPE_CHECKING:
     from paceline.sampling import Sampler
 
 __all__ = ["Chimera"]
-
-# Nodes that are less likely to be accepted are not gone on from: a level costs a pass of the drafter,
-# some twentieths of a pass of the target.
-_LEAST = 0.15
 
 
 @dataclass(frozen=True)
@@ -58,6 +55,8 @@ class Chimera:
     package.
     ranks: how many guesses behind a node are looked at.
     beam: nodes of each level that are gone on from; with 1 there is one chain with runners-up.
+    least: only nodes with at least this chance to be accepted are: a level costs a pass of the
+    drafter, some twentieths of a pass of the target.
     cache: n-grams whose states are kept in memory, 0 for none (section 4.1.1). dictionary: of how
     many common n-grams states are made beforehand, as far as the parts name any. spill: a file for
     states that leave memory; "" forgets them.
@@ -75,13 +74,14 @@ class Chimera:
         parts: str = "",
         ranks: int = 10,
         beam: int = 4,
+        least: float = 0.15,
         cache: int = 8192,
         dictionary: int = 0,
         spill: str = "",
     ) -> None:
         from paceline.drafters.ngram_cache import NgramCache  # torch takes a while to import
 
-        self.check(parts, ranks, beam, cache, dictionary, spill)
+        self.check(parts, ranks, beam, least, cache, dictionary, spill)
         found = find_parts(ChimeraParts, parts, host.fingerprint)
         self._model = found.open(states_of(host.target))
         self._order = found.config.order
@@ -90,6 +90,7 @@ class Chimera:
         self._greens = NgramCache(self._model.green, cache, beforehand, file)
         self._ranks = ranks
         self._beam = beam
+        self._least = least
         self._text: list[int] = []
         self._context = self._model.context()
         self._mature: torch.Tensor | None = None
@@ -99,6 +100,7 @@ class Chimera:
         parts: str = "",
         ranks: int = 10,
         beam: int = 4,
+        least: float = 0.15,
         cache: int = 8192,
         dictionary: int = 0,
         spill: str = "",
@@ -106,6 +108,8 @@ class Chimera:
         """Check settings as far as that is possible without a model; raises as the constructor."""
         at_least(1, ranks=ranks)
         at_least(1, beam=beam)
+        if not 0 <= least <= 1:
+            raise UsageError(f"least must be a number from 0 to 1, got {least!r}")
         at_least(0, cache=cache)
         at_least(0, dictionary=dictionary)
         check_parts(ChimeraParts, parts)
@@ -174,7 +178,7 @@ class Chimera:
             likeliest = sorted(range(first, len(nodes)), key=lambda n: (-nodes[n].reach, n))
             at = {number: drafted + place for place, number in enumerate(numbers)}
             drafted += len(level)
-            numbers = sorted(n for n in likeliest[: self._beam] if nodes[n].reach >= _LEAST)
+            numbers = sorted(n for n in likeliest[: self._beam] if nodes[n].reach >= self._least)
             if not numbers or budget <= depth + 1:
                 break
             level = [nodes[number] for number in numbers]
