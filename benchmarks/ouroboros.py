@@ -4,9 +4,7 @@
 
 Every contender keeps its drafter, and so its phrases, from text to text; all go through the texts
 in turns, so that each meets every text in the same state of the machine. Afterwards the whole of
-Ouroboros meets the same texts in other orders. What a draft model costs is kept apart: with tokens
-and draft passes per pass of the target, `python tools/readme.py` works out from which ratio of costs
-on a draft model pays.
+Ouroboros meets the same texts in other orders. Passes of the draft model are counted apart.
 """
 
 from __future__ import annotations
@@ -29,6 +27,7 @@ from paceline.machine import describe_run
 from paceline.prompts import PromptRecord, read_prompts
 from paceline.protocols import Drafter
 from paceline.records import Stats
+from paceline.sampling import Sampler
 from paceline.session import Session
 from paceline.stopping import Stopping
 
@@ -68,7 +67,7 @@ class Contender:
         """Write one text, prompt read anew, and count it."""
         target = self.session.target
         target.sync([ids[:1]])
-        sampler = paceline.Sampler(seed=options.seed, temperature=options.temperature)
+        sampler = Sampler(seed=options.seed, temperature=options.temperature)
         stopping = Stopping(options.max_new_tokens, self.session.eos_ids)
         generation = Generation(ids, self.drafter, stopping, sampler)
         stats, began = Stats(), perf_counter()

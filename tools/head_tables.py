@@ -114,6 +114,25 @@ def variants_table() -> str:
     return markdown(rows)
 
 
+def costs_table() -> str:
+    """Drafting beside a pass of the target, by what is kept of n-grams, cold and warm."""
+    report = json.loads((ABLATIONS / "costs-smollm2-135m.json").read_text("utf-8"))
+    rows = [
+        ["beam", "store of n-grams", "cold: draft, ms", "share of a pass", "found", "warm: draft, ms",
+         "share of a pass", "found"],
+        ["--:", "---", *["--:"] * 6],
+    ]  # fmt: skip
+    for one in report["stores"]:
+        cells = [str(one["beam"]), one["store"]]
+        for state in ("cold", "warm"):
+            found, counts = one[state], one[state]["lookups"]
+            total = sum(counts.values())
+            hits = (total - counts["encoded"]) / total if total else 0.0
+            cells += [f"{found['draft_ms']:.1f}", f"{found['share']:.0%}", f"{hits:.0%}"]
+        rows.append(cells)
+    return markdown(rows)
+
+
 def _own(evaluation: dict[str, Any]) -> dict[str, Any]:
     """Chimera's heads as the paper measures them: behind their own guesses."""
     found: dict[str, Any] = evaluation.get("own_guesses", evaluation)

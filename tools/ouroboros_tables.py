@@ -19,7 +19,6 @@ THEIRS = {
     "+ phrases from verification": 58.18,
     "+ history": 61.20,
 }
-RATIOS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 
 
 def _parts() -> list[dict[str, Any]]:
@@ -65,18 +64,4 @@ def tasks_table() -> str:
             speedup = found["tokens_per_second"] / plain["tokens_per_second"]
             cells.append(f"{found['tokens_per_pass']:.2f} ({speedup:.2f}x)")
         rows.append([one["name"], *cells])
-    return markdown(rows)
-
-
-def ratios_table() -> str:
-    """What the measured acceptance would be worth with a draft model of another cost."""
-    rows = [
-        ["", *(f"{ratio:g}" for ratio in RATIOS)],
-        ["---", *["--:"] * len(RATIOS)],
-    ]
-    for one in _parts():
-        if one["draft_passes"]:
-            passes = one["draft_passes"] / one["passes"]
-            cells = [f"{one['tokens_per_pass'] / (1 + ratio * passes):.2f}x" for ratio in RATIOS]
-            rows.append([one["name"], *cells])
     return markdown(rows)

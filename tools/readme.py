@@ -27,7 +27,8 @@ from bench_tables import (
     task_table,
     trace_table,
 )
-from head_tables import heads_table, orders_table, variants_table
+from head_tables import costs_table, heads_table, orders_table, variants_table
+from ouroboros_tables import parts_table, tasks_table
 from ppd_tables import (
     THESIS,
     ablation_table,
@@ -218,6 +219,11 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
         "heads": heads_table,
         "orders": orders_table,
         "variants": variants_table,
+        "costs": costs_table,
+    },
+    ROOT / "docs/paper-ouroboros.md": {
+        "parts": parts_table,
+        "parts-tasks": tasks_table,
     },
     ROOT / "docs/planning.md": {"planning": planning_table},
     ROOT / "docs/speed.md": {
