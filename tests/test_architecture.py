@@ -15,6 +15,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 CORE = {
     "errors",
+    "json_files",
     "tree",
     "prefix",
     "records",
@@ -30,7 +31,7 @@ ALLOWED = {
     # Trained drafters shape their trees by what their guesses are worth.
     "drafters": CORE | {"planning"},
     "targets": CORE,
-    "models": {"errors"},
+    "models": {"json_files", "errors"},
     "references": {"errors"},
     # Its curves are kept in the cache folder, under what the machine calls itself.
     "planning": CORE | {"machine", "models"},

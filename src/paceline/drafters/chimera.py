@@ -134,8 +134,9 @@ class Chimera:
         """Take over what the target has read since the last round; see `SeesStates.see`."""
         known, read = self._context.length, len(states)
         if known < read:
-            ends = range(known, read)
-            greens = self._greens.states([self._ngram(self._text[: end + 1]) for end in ends])
+            ends = range(known + 1, read + 1)
+            last = [self._text[max(0, end - self._order) : end] for end in ends]
+            greens = self._greens.states([self._ngram(tokens) for tokens in last])
             self._context.extend(states[known:], greens)
         self._mature = states[-1].clone() if read == len(self._text) - 1 and read else None
 

@@ -201,11 +201,11 @@ def _chain(tree: Tree) -> list[int]:
 def _weighed(phrases: Sequence[Sequence[int]]) -> Tree:
     """Phrases, newest first, as one tree with weights."""
     tree = Tree.of_paths(phrases)
-    firsts = {phrase[0]: 0 for phrase in phrases}
+    ranks = {token: rank for rank, token in enumerate(dict.fromkeys(one[0] for one in phrases))}
     weights: list[float] = []
     for token, parent in zip(tree.tokens, tree.parents):
         if parent == ROOT:
-            weights.append(_FIRST / (1 + list(firsts).index(token)))
+            weights.append(_FIRST / (1 + ranks[token]))
         else:
             weights.append(_NEXT * weights[parent])
     return Tree(tree.tokens, tree.parents, tuple(weights))

@@ -8,13 +8,14 @@ training.json       command, data, steps, loss curve, evaluation
 
 from __future__ import annotations
 
-import json
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from paceline.errors import ModelError
+from paceline.json_files import json_bytes, read_json, replace_file
 from paceline.planning.acceptance import AcceptanceTable
 
 if TYPE_CHECKING:
@@ -65,14 +66,14 @@ class TrainedParts(Generic[ConfigT]):
     method: ClassVar[str]
 
     @classmethod
+    @abstractmethod
     def read_config(cls, content: dict[str, Any]) -> ConfigT:
         """The configuration as JSON has it; raises TypeError, ValueError or ModelError where it is
         none."""
-        raise NotImplementedError
 
+    @abstractmethod
     def expected_shapes(self) -> dict[str, tuple[int, ...]]:
         """Tensors that must be there, with their shapes."""
-        raise NotImplementedError
 
     def check_usable(self) -> None:
         """Raises ModelError where they are whole, but not made to be decoded with."""
@@ -105,11 +106,11 @@ class TrainedParts(Generic[ConfigT]):
             (folder / CONFIG).unlink(missing_ok=True)
             (folder / _ACCEPTANCE).unlink(missing_ok=True)
             tensors = {name: part.contiguous().cpu() for name, part in self.tensors.items()}
-            _replace(folder / _TENSORS, save(tensors))
-            _replace(folder / _TRAINING, _json(self.record))
+            replace_file(folder / _TENSORS, save(tensors))
+            replace_file(folder / _TRAINING, json_bytes(self.record))
             if self.acceptance is not None:
                 self.acceptance.save(folder / _ACCEPTANCE, dict(self.record.get("evaluation", {})))
-            _replace(folder / CONFIG, _json(config))
+            replace_file(folder / CONFIG, json_bytes(config))
         except (OSError, SafetensorError) as error:
             raise ModelError(f"cannot write {self.kind} to {folder}: {error}") from error
 
@@ -119,7 +120,7 @@ class TrainedParts(Generic[ConfigT]):
 
         Raises ModelError, naming the file, where one is missing, damaged or of another kind.
         """
-        content = _read_json(folder / CONFIG)
+        content = read_json(folder / CONFIG)
         try:
             if (content.pop("format"), content.pop("kind")) != (_FORMAT, cls.kind):
                 raise ValueError("it is of another format or kind")
@@ -134,7 +135,7 @@ class TrainedParts(Generic[ConfigT]):
             base,
             _read_tensors(folder / _TENSORS, cls.kind),
             AcceptanceTable.load(acceptance) if acceptance.exists() else None,
-            _read_json(folder / _TRAINING),
+            read_json(folder / _TRAINING),
         )
         parts.check_tensors(folder / _TENSORS)
         return parts
@@ -157,23 +158,3 @@ def _read_tensors(path: Path, kind: str) -> dict[str, torch.Tensor]:
         return load_file(path)
     except (OSError, SafetensorError) as error:
         raise ModelError(f"cannot read the {kind} {path}: {error}") from error
-
-
-def _json(content: Mapping[str, Any]) -> bytes:
-    return (json.dumps(dict(content), ensure_ascii=False, indent=2) + "\n").encode()
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole or not at all."""
-    draft = path.with_name(f".{path.name}.tmp")
-    draft.write_bytes(content)
-    draft.replace(path)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise ModelError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, TypeError) as error:
-        raise ModelError(f"{path} is damaged: it is no JSON object") from error

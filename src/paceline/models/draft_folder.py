@@ -11,7 +11,6 @@ A folder that stands alone has the embeddings, too, and is opened as any model i
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.resources import files
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import ModelError
+from paceline.json_files import json_bytes, read_json, replace_file
 
 if TYPE_CHECKING:
     import torch
@@ -90,7 +90,7 @@ def is_shared_draft(folder: Path) -> bool:
 def read_draft_record(folder: Path) -> DraftRecord:
     """What `save_draft` wrote; raises ModelError where there is none, or it is damaged."""
     path = folder / RECORD
-    found = _read_json(path)
+    found = read_json(path)
     try:
         if (found.pop("format"), found.pop("kind")) != (_FORMAT, _KIND):
             raise ValueError("it is of another format or kind")
@@ -102,7 +102,7 @@ def read_draft_record(folder: Path) -> DraftRecord:
 
 def read_draft_training(folder: Path) -> dict[str, Any]:
     """What training.json says; raises ModelError where it is missing or damaged."""
-    return _read_json(folder / _TRAINING)
+    return read_json(folder / _TRAINING)
 
 
 def save_draft(
@@ -130,10 +130,12 @@ def save_draft(
         # The record, without which there is no draft, goes first and comes last: a process that is
         # killed here leaves none, and never that of another training.
         (folder / RECORD).unlink(missing_ok=True)
-        _replace(folder / _TENSORS, content)
-        _replace(folder / _CONFIG, config.to_json_string(use_diff=False).encode())
-        _replace(folder / _TRAINING, _json(training))
-        _replace(folder / RECORD, _json({"format": _FORMAT, "kind": _KIND, **asdict(record)}))
+        replace_file(folder / _TENSORS, content)
+        replace_file(folder / _CONFIG, config.to_json_string(use_diff=False).encode())
+        replace_file(folder / _TRAINING, json_bytes(training))
+        replace_file(
+            folder / RECORD, json_bytes({"format": _FORMAT, "kind": _KIND, **asdict(record)})
+        )
     except OSError as error:
         raise ModelError(f"cannot write the draft model to {folder}: {error.strerror}") from error
     return record
@@ -154,7 +156,7 @@ def open_draft(folder: Path, base: PreTrainedModel, fingerprint: str) -> PreTrai
     record.check_base(fingerprint)
     from paceline.models.draft_model import VOCABULARY, assemble
 
-    kept = _read_json(folder / _CONFIG)
+    kept = read_json(folder / _CONFIG)
     if kept.get("model_type") != base.config.model_type:
         raise ModelError(f"{folder / _CONFIG} is damaged: it is not of the base's kind")
     tensors = _read_tensors(folder / _TENSORS, record)
@@ -184,23 +186,3 @@ def _read_tensors(path: Path, record: DraftRecord) -> dict[str, torch.Tensor]:
         raise ModelError(f"cannot read the draft model {path}: {error.strerror}") from error
     except SafetensorError as error:
         raise ModelError(f"{path} holds no weights: {error}") from error
-
-
-def _json(content: Mapping[str, Any]) -> bytes:
-    return (json.dumps(dict(content), ensure_ascii=False, indent=2) + "\n").encode()
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole or not at all."""
-    draft = path.with_name(f".{path.name}.tmp")
-    draft.write_bytes(content)
-    draft.replace(path)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise ModelError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, TypeError) as error:
-        raise ModelError(f"{path} is damaged: it is no JSON object") from error

@@ -1,0 +1,34 @@
+"""Files of trained parts and draft models: JSON, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import ModelError
+
+__all__ = ["json_bytes", "read_json", "replace_file"]
+
+
+def json_bytes(content: Mapping[str, Any]) -> bytes:
+    """A JSON object as it stands in a file."""
+    return (json.dumps(dict(content), ensure_ascii=False, indent=2) + "\n").encode()
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file so that it is there whole or not at all. Raises OSError."""
+    draft = path.with_name(f".{path.name}.tmp")
+    draft.write_bytes(content)
+    draft.replace(path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; raises ModelError, naming the file, where it cannot be read or is none."""
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, TypeError) as error:
+        raise ModelError(f"{path} is damaged: it is no JSON object") from error
