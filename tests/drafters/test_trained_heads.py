@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -101,6 +103,18 @@ def test_what_was_saved_guesses_alike(tmp_path: Path) -> None:
             opened(*asked).logits, model(*asked).logits, atol=5e-2, rtol=2e-2
         )
         assert not any(part.requires_grad for part in opened.parameters())
+
+
+def test_drafters_of_a_target_share_a_module(tmp_path: Path) -> None:
+    parts = find_parts(MedusaParts, str(save_medusa(tmp_path, MEDUSA[0])), "toy")
+    one, other = Shown(), Shown()
+    opened = parts.open(one)
+    assert parts.open(one) is opened
+    assert parts.open(other) is not opened
+    gone = ref(opened)
+    del opened
+    gc.collect()
+    assert gone() is None, "nobody uses it any more"
 
 
 def test_guesses_are_tokens_by_rank(tmp_path: Path) -> None:

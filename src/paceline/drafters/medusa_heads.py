@@ -8,7 +8,7 @@ numbers at 576 x 49,152); a compact one stores the blocks alone (0.3 million).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import nn
@@ -16,6 +16,9 @@ from torch.nn import functional as F
 
 from paceline.drafters.guesses import Guesses, guesses_of
 from paceline.drafters.trained_heads import MedusaConfig
+
+if TYPE_CHECKING:
+    from paceline.protocols import ShowsStates
 
 __all__ = ["HeadModule", "MedusaHeads", "OutputHead", "ResidualBlocks"]
 
@@ -90,8 +93,10 @@ class HeadModule(nn.Module):
                 part.copy_(tensors[name])
         return self
 
-    def ready(self) -> Self:
-        """Made ready to guess: on the target's device, nothing learns. Returns itself."""
+    def ready(self, target: ShowsStates) -> Self:
+        """Made ready to guess for a target, which it keeps: on its device, nothing learns. Returns
+        itself."""
+        self._target = (target,)  # kept out of the module's own parts
         return self.to(self.device).requires_grad_(False).eval()
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args
+from weakref import WeakValueDictionary
 
 from paceline.drafters.trained_parts import ConfigT, TrainedParts
 from paceline.errors import ModelError
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from paceline.drafters.chimera_model import ChimeraModel
-    from paceline.drafters.medusa_heads import MedusaHeads
+    from paceline.drafters.medusa_heads import HeadModule, MedusaHeads
     from paceline.protocols import ShowsStates
 
 __all__ = ["Bottom", "ChimeraConfig", "ChimeraParts", "Form", "MedusaConfig", "MedusaParts"]
@@ -106,13 +107,34 @@ def _check(
         raise ModelError(f"form must be one of {', '.join(get_args(Form))}, got {config.form!r}")
 
 
+ModuleT = TypeVar("ModuleT", bound="HeadModule")
+
+
 @dataclass(frozen=True)
-class _Heads(TrainedParts[ConfigT]):
+class _Heads(TrainedParts[ConfigT], Generic[ConfigT, ModuleT]):
     """Heads that may be kept to some tokens.
 
     tensors: of the module, by its own names, and "token_ids" [vocabulary] int64, ascending, where
     the configuration names a vocabulary.
     """
+
+    # By the id of the target, which is its own as long as the module keeps it.
+    _opened: WeakValueDictionary[int, ModuleT] = field(
+        default_factory=WeakValueDictionary, init=False, repr=False, compare=False
+    )
+
+    def open(self, target: ShowsStates) -> ModuleT:
+        """The module, ready to guess for a target of its model, in float32 and on its device: one
+        for all drafters of the target, as long as any of them keeps it."""
+        opened = self._opened.get(id(target))
+        if opened is None:
+            opened = self._new_module(target).load(self.tensors).ready(target)
+            self._opened[id(target)] = opened
+        return opened
+
+    @abstractmethod
+    def _new_module(self, target: ShowsStates) -> ModuleT:
+        """The module before training."""
 
     @property
     def token_ids(self) -> torch.Tensor | None:
@@ -149,7 +171,7 @@ class _Heads(TrainedParts[ConfigT]):
 
 
 @dataclass(frozen=True)
-class MedusaParts(_Heads[MedusaConfig]):
+class MedusaParts(_Heads[MedusaConfig, "MedusaHeads"]):
     """Medusa heads of one model; see `MedusaHeads` for the tensors."""
 
     kind: ClassVar[str] = "Medusa heads"
@@ -176,17 +198,14 @@ class MedusaParts(_Heads[MedusaConfig]):
             shapes["output"] = (config.heads, self.outputs, hidden)
         return shapes
 
-    def open(self, target: ShowsStates) -> MedusaHeads:
-        """The heads, ready to guess for a target of their model, in float32 and on its device."""
+    def _new_module(self, target: ShowsStates) -> MedusaHeads:
         from paceline.drafters.medusa_heads import MedusaHeads
 
-        head = target.output_head(self.token_ids)
-        opened = MedusaHeads(self.config, head, self.token_ids)
-        return opened.load(self.tensors).ready()
+        return MedusaHeads(self.config, target.output_head(self.token_ids), self.token_ids)
 
 
 @dataclass(frozen=True)
-class ChimeraParts(_Heads[ChimeraConfig]):
+class ChimeraParts(_Heads[ChimeraConfig, "ChimeraModel"]):
     """A draft model of Chimera for one model; see `ChimeraModel` for the tensors."""
 
     kind: ClassVar[str] = "Chimera parts"
@@ -247,11 +266,8 @@ class ChimeraParts(_Heads[ChimeraConfig]):
                 "the study only: decode with some that have an n-gram encoder"
             )
 
-    def open(self, target: ShowsStates) -> ChimeraModel:
-        """The draft model, ready to guess for a target of its model, in float32 and on its
-        device."""
+    def _new_module(self, target: ShowsStates) -> ChimeraModel:
         from paceline.drafters.chimera_model import ChimeraModel
 
         head = target.output_head(self.token_ids)
-        opened = ChimeraModel(self.config, head, target.embed, self.token_ids)
-        return opened.load(self.tensors).ready()
+        return ChimeraModel(self.config, head, target.embed, self.token_ids)
