@@ -20,6 +20,7 @@ from paceline.errors import UsageError
 from paceline.targets.hidden_states import output_head
 from paceline.training.course import Course
 from paceline.training.examples import Example
+from paceline.training.heads import evaluation
 from paceline.training.heads.bottom import TransformerBottom
 from paceline.training.heads.evaluation import measure
 from paceline.training.heads.lessons import HeadLessons
@@ -213,6 +214,21 @@ def test_a_text_can_be_learned_by_heart() -> None:
         assert found["points"] == 8 and found.keys() >= {"top2", "top3", "top4", "top5", "top10"}
         if isinstance(trainee, ChimeraTrainee):
             assert found["own_guesses"]["top1"] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("kind", ["medusa", "chimera", "frozen"])
+def test_every_place_of_an_answer_is_looked_at(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many texts stand together in a batch, and however many places at a time."""
+    model = tiny_model("llama")
+    trainee: HeadTrainee[Any, Any] = TRAINEES[kind](model)
+    asked = texts(3)
+    found = []
+    for places, batch in ((64, 1), (5, 2), (1, 3)):
+        monkeypatch.setattr(evaluation, "_PLACES", places)
+        made = lessons(model, replace(trainee.recipe, batch=batch))
+        found.append(measure(trainee, made, asked))
+    assert found[0] == found[1] == found[2]
+    assert found[0][1]["points"] == sum(len(text.tokens) - 5 - 3 for text in asked) == 57
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -15,7 +15,7 @@ from paceline.training.heads.trainees import HeadTrainee
 
 __all__ = ["measure"]
 
-_POINTS = 64
+_PLACES = 64  # at a time: each has logits of all tokens from every head
 _RANKS = (1, 2, 3, 4, 5, 10)
 
 
@@ -25,13 +25,15 @@ def measure(
 ) -> tuple[AcceptanceTable, dict[str, Any]]:
     """The table of acceptance, and the shares of points at which one of so many likeliest guesses
     was right, by head: {"points", "top1": [...], …}; other ways to guess by their names, see
-    `HeadTrainee.guesses`."""
+    `HeadTrainee.guesses`. Every place of the answers is a point that has so many tokens behind it
+    as there are heads, and one more."""
     hits: dict[str, torch.Tensor] = {}
     points = 0
-    for lesson in lessons.fixed(texts, _POINTS):
-        for name, logits in trainee.guesses(lesson).items():
-            found = count_hits(logits, lesson.labels)
-            hits[name] = found + hits[name] if name in hits else found
+    for lesson in lessons.whole(texts):
+        for part in lesson.parts(_PLACES):
+            for name, logits in trainee.guesses(part).items():
+                found = count_hits(logits, part.labels)
+                hits[name] = found + hits[name] if name in hits else found
         points += lesson.points.numel()
     by_name = {
         name: Accuracy(tuple(map(tuple, own.tolist())), points) for name, own in hits.items()

@@ -45,6 +45,17 @@ class HeadLesson:
         batch = torch.arange(len(self.states), device=self.points.device)[:, None, None]
         return self.states[batch, places]
 
+    def parts(self, most: int) -> Iterator[HeadLesson]:
+        """The same texts with at most so many of their places at a time."""
+        for first in range(0, self.points.shape[1], most):
+            some = slice(first, first + most)
+            yield replace(
+                self,
+                points=self.points[:, some],
+                labels=self.labels[:, some],
+                scores=None if self.scores is None else self.scores[:, some],
+            )
+
 
 class HeadLessons:
     """The texts of a course as lessons; see `Lessons`.
@@ -78,19 +89,16 @@ class HeadLessons:
 
     def judged(self) -> Iterator[tuple[HeadLesson, int]]:
         """Lessons on held-back answers."""
-        scored = self._recipe.loss == "distillation"
-        for lesson in self.fixed(self.course.judged[:_JUDGED_TEXTS], _JUDGED_POINTS, scored):
+        recipe, texts = self._recipe, self.course.judged[:_JUDGED_TEXTS]
+        for assignment in fixed_assignments(texts, recipe.batch, _JUDGED_POINTS, self._heads):
+            lesson = self._lesson(assignment, recipe.loss == "distillation", False)
             yield lesson, lesson.points.numel()
 
-    def fixed(
-        self, texts: Sequence[Example], most: int, scored: bool = False
-    ) -> Iterator[HeadLesson]:
-        """The same lessons every time, with at most so many places of each answer.
-
-        scored: with the model's logits.
-        """
-        for assignment in fixed_assignments(texts, self._recipe.batch, most, self._heads):
-            yield self._lesson(assignment, scored, False)
+    def whole(self, texts: Sequence[Example]) -> Iterator[HeadLesson]:
+        """Text by text with every place of its answer, without the model's logits."""
+        for text in texts:
+            places = range(text.first, text.first + text.room(self._heads))
+            yield self._lesson(Assignment([text.tokens], [places]), False, False)
 
     @torch.no_grad()
     def _lesson(self, assignment: Assignment, scored: bool, teacher_says: bool) -> HeadLesson:
