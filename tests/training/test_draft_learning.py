@@ -22,9 +22,9 @@ from paceline.training.draft.recipe import DraftConfig, DraftRecipe
 from paceline.training.draft.run import DraftRun, in_half_precision
 from paceline.training.draft.student import Student, loss_of
 from paceline.training.draft.teacher import Teacher
-from paceline.training.draft.texts import ReadTexts
 from paceline.training.examples import Example, is_held_back
 from paceline.training.order import read_prompt_files
+from paceline.training.texts import ReadTexts
 from paceline.training.vocabulary import frequent_tokens
 
 ARCHITECTURES = ["llama", "qwen2", "gemma3", "gpt2", "mistral"]

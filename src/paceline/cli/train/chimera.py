@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from paceline.drafters.trained_heads import ChimeraConfig, ChimeraParts
     from paceline.models import LoadedModel
     from paceline.training.heads.recipe import ChimeraRecipe
+    from paceline.training.order import PromptFile
 
 OrderOption = Annotated[int, option("--order", "Tokens that the n-gram encoder sees.", WHAT)]
 ResidualOption = Annotated[
@@ -63,6 +64,8 @@ def chimera(
     evaluate_every: shared.EvaluateOption = 50,
     patience: shared.PatienceOption = 4,
     checkpoint_every: shared.CheckpointOption = 50,
+    texts: shared.TextsOption = None,
+    licence: shared.LicenceOption = None,
     cache: of_heads.CacheOption = None,
     save_dtype: of_heads.SavedOption = "float16",
     seed: common.SeedOption = 0,
@@ -76,10 +79,11 @@ def chimera(
     checkpoint. The folder is for 'paceline generate --method chimera:parts=FOLDER'.
     """
     config, recipe = _checked(locals())
+    files = shared.text_files(texts, licence)
     with common.writing(out):
         out.mkdir(parents=True, exist_ok=True)
     loaded = shared.open_model(model, threads, device, dtype)
-    parts = _train(loaded, model, data, config, width, recipe, out, cache, save_dtype)
+    parts = _train(loaded, model, data, files, config, width, recipe, out, cache, save_dtype)
     of_heads.report(parts, out)
 
 
@@ -95,6 +99,7 @@ def _train(
     loaded: LoadedModel,
     name: str,
     data: Path,
+    files: list[PromptFile],
     config: ChimeraConfig,
     width: int,
     recipe: ChimeraRecipe,
@@ -106,9 +111,10 @@ def _train(
     from paceline.training.heads.run import HeadRun, train_chimera
     from paceline.training.heads.sizes import sized_like
 
-    texts = shared.answers_of(data, loaded)
+    answers = shared.answers_of(data, loaded)
+    read = of_heads.read_texts(files, loaded, config.heads, recipe)
     config = sized_like(config, loaded.model.config, width)
-    run = HeadRun(config, recipe, shared.base_of(loaded, name), saved, describe_run())
+    run = HeadRun(config, recipe, shared.base_of(loaded, name), saved, read, describe_run())
     return shared.with_bar(
-        lambda show: train_chimera(loaded.model, texts, run, out, cache, show), recipe.steps, out
+        lambda show: train_chimera(loaded.model, answers, run, out, cache, show), recipe.steps, out
     )

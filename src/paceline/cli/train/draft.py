@@ -15,17 +15,20 @@ from paceline.cli.train.shared import (
     DataOption,
     EvaluateOption,
     HeldBackOption,
+    LicenceOption,
     LongestOption,
     LossOption,
     PatienceOption,
     PointsOption,
     RateOption,
     StepsOption,
+    TextsOption,
     WarmUpOption,
     answers_of,
     base_of,
     open_model,
     option,
+    text_files,
     with_bar,
 )
 from paceline.errors import UsageError
@@ -44,13 +47,6 @@ VocabularyOption = Annotated[
 ]
 StandaloneOption = Annotated[
     bool, option("--standalone/--share", "Keep the embeddings in the folder, too.", WHAT)
-]
-TextsOption = Annotated[
-    list[Path] | None,
-    option("--texts", "JSONL file of prompts that are read without an answer; may be repeated."),
-]
-LicenceOption = Annotated[
-    list[str] | None, option("--licence", "Of these texts: one for all files, or one for each.")
 ]
 TopOption = Annotated[int, option("--top", "Likeliest tokens that are learned one by one.")]
 PromptsOption = Annotated[
@@ -107,7 +103,7 @@ def draft(
         checkpoint_every=checkpoint_every,
         seed=seed,
     )
-    files = _files(texts or [], licence or [])
+    files = text_files(texts, licence)
     with common.writing(out):
         out.mkdir(parents=True, exist_ok=True)
     loaded = open_model(model, threads, device, dtype)
@@ -128,15 +124,6 @@ def _checked(config: dict[str, Any], **recipe: Any) -> tuple[DraftConfig, DraftR
     return DraftConfig(**config), DraftRecipe(**recipe)
 
 
-@common.interruptible()
-def _files(texts: list[Path], licences: list[str]) -> list[PromptFile]:
-    from paceline.training.order import read_prompt_files
-
-    if licences and not texts:
-        raise UsageError("--licence is that of texts: name some with --texts")
-    return read_prompt_files(texts, licences) if texts else []
-
-
 def _train(
     loaded: LoadedModel,
     name: str,
@@ -148,7 +135,7 @@ def _train(
 ) -> TrainedDraft:
     from paceline.machine import describe_run
     from paceline.training.draft.run import DraftRun, train_draft
-    from paceline.training.draft.texts import ReadTexts
+    from paceline.training.texts import ReadTexts
 
     answers = answers_of(data, loaded)
     read = ReadTexts.of(files, loaded.tokenizer, recipe)

@@ -10,6 +10,10 @@ from paceline.cli.train.shared import WHAT, option
 
 if TYPE_CHECKING:
     from paceline.drafters.trained_heads import ChimeraParts, MedusaParts
+    from paceline.models import LoadedModel
+    from paceline.training.heads.recipe import HeadRecipe
+    from paceline.training.order import PromptFile
+    from paceline.training.texts import ReadTexts
 
 HeadsOption = Annotated[int, option("--heads", "How far ahead is guessed.", WHAT)]
 FormOption = Annotated[
@@ -26,6 +30,16 @@ CacheOption = Annotated[
 SavedOption = Annotated[
     str, option("--save-dtype", "Of the weights in the folder: float16, bfloat16, float32.")
 ]
+
+
+def read_texts(
+    files: list[PromptFile], loaded: LoadedModel, heads: int, recipe: HeadRecipe
+) -> ReadTexts:
+    """The texts of some files that heads can learn from, at more than a few places each."""
+    from paceline.training.texts import ReadTexts
+
+    fewest = heads + 2 + min(8, recipe.points)
+    return ReadTexts.of(files, loaded.tokenizer, recipe, fewest)
 
 
 def report(parts: MedusaParts | ChimeraParts, out: Path) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from paceline.drafters.trained_heads import MedusaConfig, MedusaParts
     from paceline.models import LoadedModel
     from paceline.training.heads.recipe import HeadRecipe
+    from paceline.training.order import PromptFile
 
 
 def medusa(
@@ -38,6 +39,8 @@ def medusa(
     evaluate_every: shared.EvaluateOption = 50,
     patience: shared.PatienceOption = 4,
     checkpoint_every: shared.CheckpointOption = 50,
+    texts: shared.TextsOption = None,
+    licence: shared.LicenceOption = None,
     cache: of_heads.CacheOption = None,
     save_dtype: of_heads.SavedOption = "float16",
     seed: common.SeedOption = 0,
@@ -51,10 +54,11 @@ def medusa(
     checkpoint. The folder is for 'paceline generate --method medusa:parts=FOLDER'.
     """
     config, recipe = _checked(locals())
+    files = shared.text_files(texts, licence)
     with common.writing(out):
         out.mkdir(parents=True, exist_ok=True)
     loaded = shared.open_model(model, threads, device, dtype)
-    parts = _train(loaded, model, data, config, recipe, out, cache, save_dtype)
+    parts = _train(loaded, model, data, files, config, recipe, out, cache, save_dtype)
     of_heads.report(parts, out)
 
 
@@ -70,6 +74,7 @@ def _train(
     loaded: LoadedModel,
     name: str,
     data: Path,
+    files: list[PromptFile],
     config: MedusaConfig,
     recipe: HeadRecipe,
     out: Path,
@@ -79,8 +84,9 @@ def _train(
     from paceline.machine import describe_run
     from paceline.training.heads.run import HeadRun, train_medusa
 
-    texts = shared.answers_of(data, loaded)
-    run = HeadRun(config, recipe, shared.base_of(loaded, name), saved, describe_run())
+    answers = shared.answers_of(data, loaded)
+    read = of_heads.read_texts(files, loaded, config.heads, recipe)
+    run = HeadRun(config, recipe, shared.base_of(loaded, name), saved, read, describe_run())
     return shared.with_bar(
-        lambda show: train_medusa(loaded.model, texts, run, out, cache, show), recipe.steps, out
+        lambda show: train_medusa(loaded.model, answers, run, out, cache, show), recipe.steps, out
     )

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from paceline.cli import common
+from paceline.errors import UsageError
 
 if TYPE_CHECKING:
     from paceline.drafters.trained_parts import BaseModel
     from paceline.models import LoadedModel
     from paceline.training.data import TrainingData
+    from paceline.training.order import PromptFile
     from paceline.training.run import OnStep
 
 Made = TypeVar("Made")
@@ -41,12 +43,29 @@ HeldBackOption = Annotated[float, option("--held-back", "Share of texts to judge
 EvaluateOption = Annotated[int, option("--evaluate-every", "Steps between two looks at them.")]
 PatienceOption = Annotated[int, option("--patience", "Looks without progress to stop after.")]
 CheckpointOption = Annotated[int, option("--checkpoint-every", "Steps.")]
+TextsOption = Annotated[
+    list[Path] | None,
+    option("--texts", "JSONL file of prompts that are read without an answer; may be repeated."),
+]
+LicenceOption = Annotated[
+    list[str] | None, option("--licence", "Of these texts: one for all files, or one for each.")
+]
 
 
 def picked(kind: Callable[..., Made], options: Mapping[str, Any]) -> Made:
     """A dataclass made of the options of a command that are named as its fields."""
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     return kind(**{name: options[name] for name in names if name in options})
+
+
+@common.interruptible()
+def text_files(texts: list[Path] | None, licences: list[str] | None) -> list[PromptFile]:
+    """The files that --texts and --licence name; raises UsageError where they do not fit."""
+    from paceline.training.order import read_prompt_files
+
+    if licences and not texts:
+        raise UsageError("--licence is that of texts: name some with --texts")
+    return read_prompt_files(texts, licences or []) if texts else []
 
 
 @common.interruptible()

@@ -31,10 +31,10 @@ from paceline.training.draft.lessons import DraftLessons
 from paceline.training.draft.recipe import DraftConfig, DraftRecipe
 from paceline.training.draft.student import Student
 from paceline.training.draft.teacher import Teacher
-from paceline.training.draft.texts import ReadTexts
 from paceline.training.examples import Example
 from paceline.training.folder import check_same_run, held
 from paceline.training.run import OnStep, describe_training, run_training
+from paceline.training.texts import ReadTexts
 from paceline.training.vocabulary import frequent_tokens
 
 __all__ = ["DraftRun", "TrainedDraft", "in_half_precision", "train_draft"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 
 import torch
 
@@ -62,6 +62,7 @@ class HeadLessons:
 
     heads: how many learn.
     token_ids: [columns] int64, the tokens that may be guessed; None for all.
+    read: texts without answers, which are learned from in every other step.
     """
 
     def __init__(
@@ -71,7 +72,9 @@ class HeadLessons:
         heads: int,
         recipe: HeadRecipe,
         token_ids: torch.Tensor | None,
+        read: Sequence[Example] = (),
     ) -> None:
+        self.read = read
         self.course = course
         self._reader = reader
         self._heads = heads
@@ -80,12 +83,23 @@ class HeadLessons:
 
     def learned(self, first: int) -> Iterator[HeadLesson]:
         """Lessons from step `first` on; every epoch looks at other places."""
-        recipe, texts = self._recipe, self.course.learned
-        if recipe.prompts:
+        kinds = [self._assigned(self.course.learned, self._recipe.prompts)]
+        if self.read:
+            kinds.append(self._assigned(self.read, True))
+        # In turns, so that answers come as often as they would without the other texts.
+        steps = chain.from_iterable(zip(*kinds))
+        for assignment, prompts in islice(steps, first, None):
+            yield self._lesson(assignment, self._recipe.loss == "distillation", prompts)
+
+    def _assigned(
+        self, texts: Sequence[Example], prompts: bool
+    ) -> Iterator[tuple[Assignment, bool]]:
+        """What to read, step by step. prompts: places in prompts are learned from, too."""
+        recipe = self._recipe
+        if prompts:
             texts = [replace(text, first=0) for text in texts]
         steps = assignments(texts, recipe.batch, recipe.points, self._heads, recipe.seed)
-        for assignment in islice(steps, first, None):
-            yield self._lesson(assignment, recipe.loss == "distillation", recipe.prompts)
+        return ((assignment, prompts) for assignment in steps)
 
     def judged(self) -> Iterator[tuple[HeadLesson, int]]:
         """Lessons on held-back answers."""

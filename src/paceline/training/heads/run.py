@@ -35,6 +35,7 @@ from paceline.training.heads.reader import StateReader
 from paceline.training.heads.recipe import ChimeraRecipe, HeadRecipe
 from paceline.training.heads.trainees import ChimeraTrainee, HeadTrainee, MedusaTrainee
 from paceline.training.run import OnStep, describe_training, finished_parts, run_training
+from paceline.training.texts import ReadTexts
 from paceline.training.vocabulary import frequent_ngrams, frequent_tokens
 
 __all__ = ["HeadRun", "Saved", "train_chimera", "train_medusa"]
@@ -56,6 +57,7 @@ class HeadRun(Generic[ConfigT, RecipeT]):
     """What is trained, and how.
 
     base: the model. saved: see `Saved`; float16 gives way to bfloat16 where it is too narrow.
+    read: texts to learn from besides its answers.
     about: command, machine, versions: for readers.
 
     Raises UsageError for another precision.
@@ -65,6 +67,7 @@ class HeadRun(Generic[ConfigT, RecipeT]):
     recipe: RecipeT
     base: BaseModel
     saved: Saved = "float16"
+    read: ReadTexts = field(default_factory=ReadTexts)
     about: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -75,7 +78,7 @@ class HeadRun(Generic[ConfigT, RecipeT]):
     def as_json(self, data: TrainingData, dtype: torch.dtype) -> dict[str, Any]:
         """What the result depends on, besides machine and versions."""
         described = describe_training(self.base, dtype, self.config, self.recipe, data)
-        return {**described, "saved": self.saved}
+        return {**described, "saved": self.saved, "read": self.read.as_json()}
 
 
 def train_medusa(
@@ -179,11 +182,12 @@ class _Classroom:
         course = Course.of(data, config.heads, recipe, min(8, recipe.points))
         ids = None
         if config.vocabulary:
-            ids = frequent_tokens(course.learned, config.vocabulary, run.base.vocab_size, [])
+            known = [*course.learned, *run.read.texts]
+            ids = frequent_tokens(known, config.vocabulary, run.base.vocab_size, [])
         # What was made for inference alone cannot be differentiated through: clones can.
         weight, bias = output_head(model, ids)
         lessons = HeadLessons(
-            StateReader(model, run.base, cache), course, config.heads, recipe, ids
+            StateReader(model, run.base, cache), course, config.heads, recipe, ids, run.read.texts
         )
         return cls(lessons, (weight.clone(), bias.clone()), ids)
 
@@ -209,7 +213,11 @@ def _train(
         trainee.load(kept)  # what is measured is what is kept
         table, found = measure(trainee, lessons, classroom.evaluated)
         evaluation = {"on": "answers that were held back", **found}
-        counts = {"learned": len(lessons.course.learned), "held_back": len(classroom.evaluated)}
+        counts = {
+            "learned": len(lessons.course.learned),
+            "read": len(run.read.texts),
+            "held_back": len(classroom.evaluated),
+        }
         record = outcome.record(wanted, run.about, data, counts, evaluation)
         if classroom.token_ids is not None:
             kept["token_ids"] = classroom.token_ids

@@ -1,7 +1,7 @@
 """Texts that the target only reads: prompts without answers.
 
 Reading a text costs a model a fraction of what writing one costs, and its distribution is there at
-every place of it. So where answers are few, a draft model learns the language from prompts.
+every place of it. So where answers are few, what drafts learns the language from prompts.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from paceline.prompts import PromptRecord
-from paceline.training.draft.recipe import DraftRecipe
 from paceline.training.examples import Example, is_held_back
 from paceline.training.order import PromptFile, interleave
+from paceline.training.recipe import Recipe
 
 __all__ = ["ReadTexts"]
-
-_FEWEST_TOKENS = 8
 
 
 @dataclass(frozen=True)
@@ -31,12 +29,16 @@ class ReadTexts:
 
     @classmethod
     def of(
-        cls, files: Sequence[PromptFile], tokenizer: PreTrainedTokenizerBase, recipe: DraftRecipe
+        cls,
+        files: Sequence[PromptFile],
+        tokenizer: PreTrainedTokenizerBase,
+        recipe: Recipe,
+        fewest_tokens: int = 8,
     ) -> ReadTexts:
         """The beginnings of as many texts as the steps need, of all files in proportion to their
         size, in the chat template where there is one.
 
-        Prompts whose answers would be held back are left out, and so are very short ones.
+        Prompts whose answers would be held back are left out, and so are those of fewer tokens.
         """
         found: list[Example] = []
         needed = recipe.batch * (recipe.steps // 2 + 1)
@@ -45,7 +47,7 @@ class ReadTexts:
                 break
             if not is_held_back(record.id, recipe.held_back):
                 tokens = _encode(record, tokenizer)[: recipe.longest]
-                if len(tokens) >= _FEWEST_TOKENS:
+                if len(tokens) >= fewest_tokens:
                     found.append(Example(record.id, tuple(tokens), len(tokens) - 1))
         return cls(tuple(files), tuple(found))
 
