@@ -56,6 +56,8 @@ def test_heads_are_trained_interrupted_or_not(
     words = [method, *places, "--out", out, "--vocabulary", 40, "--cache", tmp_path / "cache"]
     words += ["--steps", 4, "--batch", 2, "--points", 4, "--held-back", 0.4, "--threads", 1]
     words += ["--checkpoint-every", 1, "--evaluate-every", 2, "--heads", 2]
+    turn = "A text that is long enough to learn from. " * 2
+    words += ["--texts", prompt_file(tmp_path, 9, "read.jsonl", turns=[turn]), "--licence", "MIT"]
     with monkeypatch.context() as patch:
         save = training_run.save_checkpoint
 
@@ -71,6 +73,8 @@ def test_heads_are_trained_interrupted_or_not(
     assert "head 1: top-1" in err and f"--method {method}:parts={out}" in err
     parts = KINDS[method].from_pretrained(out)
     assert parts.record["steps"] == 4 and parts.config.heads == 2
+    assert parts.record["texts"]["read"] > 0
+    assert [file["licence"] for file in parts.record["run"]["read"]] == ["MIT"]
     assert parts.record["about"]["command"].startswith(f"paceline train {method}")
     assert parts.base.hidden_size == parts.record["run"]["base"]["hidden_size"]
     assert list((tmp_path / "cache").glob("states-*"))
@@ -84,6 +88,7 @@ def test_heads_are_trained_interrupted_or_not(
         (["medusa", "--form", "low"], "form must be one of compact, full, got 'low'"),
         (["medusa", "--layers", "0"], "compact heads need a residual block"),
         (["medusa", "--points", "0"], "points must be at least 1"),
+        (["medusa", "--licence", "MIT"], "--licence is that of texts: name some with --texts"),
         (["chimera", "--order", "6"], "order must be 1 to 5, got 6"),
         (["chimera", "--bottom", "lstm"], "bottom must be one of ngram"),
         (["chimera", "--state-weight", "-1"], "the weight of states must not be negative"),

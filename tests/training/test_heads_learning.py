@@ -151,6 +151,25 @@ def test_distillation_has_the_models_logits_and_prompts_its_words() -> None:
                 assert labels[place].tolist() == wanted
 
 
+def test_texts_without_answers_come_in_every_other_step() -> None:
+    model, recipe = tiny_model("llama"), HeadRecipe(batch=2, points=40)
+    course = Course(texts(3), texts(5)[3:])
+    alone = HeadLessons(StateReader(model, BASE), course, 2, recipe, None)
+    # Whatever a prompt's length, all of a text is read and the model says what follows.
+    read = [replace(text, id=f"r{text.id}", first=len(text.tokens) - 1) for text in texts(4)]
+    both = HeadLessons(StateReader(model, BASE), course, 2, recipe, None, read)
+    every = list(islice(both.learned(0), 8))
+    for one, other in zip(every[::2], alone.learned(0)):
+        assert torch.equal(one.points, other.points) and torch.equal(one.labels, other.labels)
+    for lesson in every[1::2]:
+        assert int(lesson.points.min()) == 0
+        said = model(lesson.tokens[:1], use_cache=False).logits[0].argmax(dim=-1)
+        for point, labels in zip(lesson.points[0].tolist(), lesson.labels[0].tolist()):
+            assert labels == said[point + 1 : point + 3].tolist()
+    for one, other in zip(every[5:], both.learned(5)):
+        assert torch.equal(one.tokens, other.tokens) and torch.equal(one.points, other.points)
+
+
 def test_what_cannot_be_guessed_teaches_nothing() -> None:
     logits = torch.randn(1, 3, 2, 5)
     labels = torch.tensor([[[1, NO_LABEL], [2, NO_LABEL], [NO_LABEL, NO_LABEL]]])
