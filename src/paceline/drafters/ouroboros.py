@@ -21,12 +21,12 @@ import weakref
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from paceline.drafters.host import Host
 from paceline.drafters.lookahead import Lookahead
 from paceline.drafters.phrases import MOST_PHRASES, PhrasePool
-from paceline.drafters.settings import at_least
+from paceline.drafters.settings import Tried, at_least
 from paceline.drafters.speculative import Speculative
 from paceline.drafters.verified_phrases import Verified, corrected, matching, refined
 from paceline.protocols import SizedBy
@@ -68,6 +68,15 @@ class Ouroboros:
 
     requires: frozenset[str] = frozenset()
     sized_by: SizedBy = "nodes"
+    # The paper has one number for window and guesses, and looks at gamma, W, the length of phrases
+    # and K in this order (table 11); its windows have 13 to 20 columns, for GPUs.
+    tried: ClassVar[Tried] = {
+        ("length",): (0, 2, 4, 6, 9, 12),
+        ("window", "guesses"): (3, 7, 12, 16),
+        ("level",): (3, 4, 5, 7),
+        ("lengthen",): (0, 1, 3, 5),
+        ("drafting",): (True, False),
+    }
 
     def __init__(
         self,

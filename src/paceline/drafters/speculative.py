@@ -20,10 +20,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.drafters.host import Host, ModelChoice
-from paceline.drafters.settings import at_least
+from paceline.drafters.settings import Tried, at_least
 from paceline.errors import UsageError
 from paceline.planning.draft_length import LONGEST, DraftLength
 from paceline.prefix import common_prefix
@@ -63,6 +63,11 @@ class Speculative:
 
     requires: frozenset[str] = frozenset()
     sized_by: SizedBy = "nodes"
+    tried: ClassVar[Tried] = {
+        ("length",): (0, 1, 2, 4, 6, 9),
+        ("branches",): (0, 1, 2),
+        ("confidence",): (0.0, 0.2, 0.4),
+    }
 
     def __init__(
         self,
