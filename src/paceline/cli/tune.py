@@ -70,9 +70,7 @@ def tune(
     if draft_model is not None:
         method = drafts.chosen_method(method, draft_model)
     options = common.request_options(max_new_tokens=max_new_tokens)
-    study = None if method is None else _study(method, verify, plots is not None)
-    if study is None and verify:
-        raise UsageError("there is nothing to verify without a method: add --method ppd")
+    study = _study(method, verify, plots is not None)
     prompts = _prompts(prompt_file, limit) if study is not None and study.decodes else []
     session = common.open_session(
         model, method or "plain", threads=threads, device=device, dtype=dtype, weights=weights
@@ -84,11 +82,7 @@ def tune(
         # What is tried has to be planned by the curve just measured, not by a stored one.
         session.host = replace(session.host, curve=curve)
         study.run(session, prompts, options, repeats)
-        common.print_table(study.table())
-        _print_lines(study.lines())
-        report |= study.as_json()
-        if plots is not None:
-            study.save_plots(plots)
+        report |= _shown(study, plots)
     if json_file is not None:
         common.write_text(json_file, json.dumps(report, ensure_ascii=False, indent=2) + "\n")
     path = save_curve(curve_key(session.target, session.fingerprint), curve)
@@ -131,9 +125,15 @@ class Study(Protocol):
 
 
 @common.interruptible()
-def _study(method: str, verify: bool, plots: bool) -> Study:
-    """What there is to tune; raises UsageError for a method without, or options beside it."""
+def _study(method: str | None, verify: bool, plots: bool) -> Study | None:
+    """What there is to tune, None without a method; raises UsageError where that is nothing, or
+    for options that do not go with it."""
     from paceline.drafters import open_settings, shapes_trees
+
+    if method is None:
+        if verify:
+            raise UsageError("there is nothing to verify without a method: add --method ppd")
+        return None
 
     if shapes_trees(method):
         from paceline.cli.tune_trees import TreeStudy
@@ -159,6 +159,15 @@ def _prompts(prompt_file: Path | None, limit: int | None) -> list[PromptRecord]:
     from paceline.prompts import demo_prompts, read_prompts
 
     return demo_prompts()[:limit] if prompt_file is None else read_prompts(prompt_file, limit)
+
+
+def _shown(study: Study, plots: Path | None) -> dict[str, Any]:
+    """What was found, for the result file as well."""
+    common.print_table(study.table())
+    _print_lines(study.lines())
+    if plots is not None:
+        study.save_plots(plots)
+    return study.as_json()
 
 
 def _curve(session: Session, model: str, repeats: int) -> tuple[CostCurve, dict[str, Any]]:
