@@ -27,7 +27,7 @@ from paceline.stopping import Stopping
 from tables import shown_command
 
 TASKS = ("mbpp", "gsm8k", "cnndm", "wmt16_deen")
-METHODS = ("ouroboros:length=4,budget=128", "speculative:length=4", "chimera")
+METHODS = ("ouroboros:length=4,budget=128", "speculative:length=4", "chimera:cache=1024")
 BUDGET = 64
 
 
@@ -68,8 +68,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--longest-prompt", type=int, default=64, help="tokens; the last ones")
-    parser.add_argument("--max-new-tokens", type=int, default=5)
+    parser.add_argument("--longest-prompt", type=int, default=32, help="tokens; the last ones")
+    parser.add_argument("--max-new-tokens", type=int, default=4)
     parser.add_argument("--marks", default=(10, 50, 100), type=lambda text: [*map(int, text.split(","))])  # fmt: skip
     options = parser.parse_args()
     session = paceline.load(options.model, method="plain")
