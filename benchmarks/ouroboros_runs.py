@@ -141,7 +141,7 @@ class Contender:
                 self.first_seconds += now - last
             else:
                 figures.add(done, now - last, widths - known)
-                self._mark(len(generation.output), len(done.path.tokens), figures)
+            self._mark(len(generation.output), len(done.path.tokens), figures)
             last, known = perf_counter(), widths
         for mark in self.marks:
             if len(generation.output) < mark:  # the text has ended before
