@@ -1,183 +1,185 @@
-"""Ouroboros part by part, over many texts with one pool (Zhao et al. 2024, tables 4, 12 and 16).
+"""Ouroboros beside plain, Lookahead and speculative decoding, for the tables of its paper (Zhao et
+al. 2024, arXiv 2402.13720).
 
-    python benchmarks/ouroboros.py --data DIR --json benchmarks/results/ouroboros/parts.json
+    python benchmarks/ouroboros.py --data DIR --study fixed
+    python benchmarks/ouroboros.py --data DIR --study all --out benchmarks/results/ouroboros
 
-Every contender keeps its drafter, and so its phrases, from text to text; all go through the texts
-in turns, so that each meets every text in the same state of the machine. Afterwards the whole of
-Ouroboros meets the same texts in other orders. Passes of the draft model are counted apart.
+    study         tables   what is compared
+    fixed         4, 12    part by part, drafts of fixed length, nobody rests; other lengths for
+                           the simulation (benchmarks/ouroboros_simulation.py)
+    planned       4, 12    part by part, as users have it
+    temperatures  3        T = 0.5 and 1.0, fixed; T = 0 is in `fixed`
+    sensitivity   9        draft length, window and level, every combination, fixed
+    lengths       14       generation lengths, fixed: a half, a quarter … of the longest
+    locality      16       texts of several tasks in several orders, phrases kept or not, fixed
+    costs                  what passes of target and draft model cost by width, for the simulation
+
+Every study is one file NAME-MODEL.json in --out. All texts are compared with plain decoding's.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import random
-import shlex
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
+import ouroboros_studies as studies
 import paceline
-from paceline.drafters import make_drafter
-from paceline.loop import Generation, decode
+from ouroboros_runs import Contender, Text, play_all, texts_of
+from paceline.drafters import ModelChoice, Opener
 from paceline.machine import describe_run
-from paceline.prompts import PromptRecord, read_prompts
-from paceline.protocols import Drafter
-from paceline.records import Stats
-from paceline.sampling import Sampler
+from paceline.planning.measure import measure_curve
+from paceline.prompts import read_prompts
 from paceline.session import Session
-from paceline.stopping import Stopping
+from tables import shown_command
 
-TASKS = "humaneval,mbpp,gsm8k,cnndm,wmt16_deen"
-PARTS = {
-    "plain": "plain",
-    "lookahead": "lookahead",
-    "speculative": "speculative:branches=0",
-    "+ phrases for drafting": "ouroboros:branches=0,lengthen=0,verification=none,history=false",
-    "+ lengthening": "ouroboros:branches=0,verification=none,history=false",
-    "+ phrases from verification": "ouroboros:branches=0,history=false",
-    "+ history": "ouroboros:branches=0",
-}
-"""The rows of table 4; each adds a part to the one before it."""
+WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
+CONTEXT = 256
+
+Report = dict[str, Any]
 
 
-@dataclass
-class Contender:
-    """A method with what it has done so far."""
-
-    name: str
-    method: str
-    session: Session
-    seconds: float = 0.0
-    stats: Stats = field(default_factory=Stats)
-    by_task: dict[str, Stats] = field(default_factory=dict)
-    task_seconds: dict[str, float] = field(default_factory=dict)
-    drafter: Drafter = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.drafter = make_drafter(self.method, self.session.host)
-        self.planner = self.session.new_planner()
-
-    def play(
-        self, record: PromptRecord, ids: Sequence[int], options: argparse.Namespace
-    ) -> list[int]:
-        """Write one text, prompt read anew, and count it."""
-        target = self.session.target
-        target.sync([ids[:1]])
-        sampler = Sampler(seed=options.seed, temperature=options.temperature)
-        stopping = Stopping(options.max_new_tokens, self.session.eos_ids)
-        generation = Generation(ids, self.drafter, stopping, sampler)
-        stats, began = Stats(), perf_counter()
-        for done in decode(target, [generation], self.planner):
-            stats.add(done)
-        seconds = perf_counter() - began
-        self.seconds += seconds
-        self.stats.merge(stats)
-        self.by_task.setdefault(record.task, Stats()).merge(stats)
-        self.task_seconds[record.task] = self.task_seconds.get(record.task, 0.0) + seconds
-        return generation.output
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "method": self.method,
-            **_figures(self.stats, self.seconds),
-            "draft_passes": getattr(self.drafter, "passes", 0),
-            "phrases": len(getattr(self.drafter, "pool", ())),
-            "tasks": {
-                task: _figures(stats, self.task_seconds[task])
-                for task, stats in self.by_task.items()
-            },
-        }
+def read_texts(
+    session: Session, options: argparse.Namespace, tasks: Sequence[str], most: int
+) -> list[Text]:
+    """The first prompts of every task, task by task: --limit of each, where given, else `most`."""
+    chosen = [task for task in tasks if options.tasks is None or task in options.tasks.split(",")]
+    records = [
+        replace(record, task=task, id=f"{task}/{record.id}")
+        for task in chosen
+        for record in read_prompts(options.data / f"{task}.jsonl", options.limit or most)
+    ]
+    return texts_of(session, records, options.longest_prompt)
 
 
-def _figures(stats: Stats, seconds: float) -> dict[str, Any]:
+def compared(contenders: Sequence[Contender], tokens: int) -> Report:
+    """Play, and report."""
+    different = play_all(contenders, tokens)
     return {
-        "tokens": stats.tokens,
-        "passes": stats.rounds,
-        "tokens_per_pass": round(stats.mean_acceptance_length, 4),
-        "seconds": round(seconds, 3),
-        "draft_seconds": round(stats.draft_seconds, 3),
-        "target_seconds": round(stats.target_seconds + stats.prefill_seconds, 3),
-        "tokens_per_second": round(stats.tokens / seconds, 3),
+        "max_new_tokens": tokens,
+        "contenders": [one.as_json() for one in contenders],
+        "compared_texts": sum(len(one.texts) for one in contenders if one.method != "plain"),
+        "different_texts": len(different),
+        "different": different,
     }
 
 
-def texts_of(options: argparse.Namespace) -> list[PromptRecord]:
-    """The first prompts of every task, task by task."""
-    found = []
-    for task in options.tasks.split(","):
-        records = list(read_prompts(options.data / f"{task}.jsonl"))[: options.limit]
-        found += records
-    return found
-
-
-def orders(texts: Sequence[PromptRecord], seed: int) -> dict[str, list[PromptRecord]]:
-    """Task by task; one of each task in turns; at random."""
-    tasks = list(dict.fromkeys(record.task for record in texts))
-    piles = [[record for record in texts if record.task == task] for task in tasks]
-    longest = max(map(len, piles))
-    mixed = [pile[place] for place in range(longest) for pile in piles if place < len(pile)]
-    shuffled = list(texts)
-    random.Random(seed).shuffle(shuffled)
-    return {"consecutive": list(texts), "interleaved": mixed, "shuffled": shuffled}
-
-
-def compare(
+def side_by_side(
     session: Session,
-    methods: dict[str, str],
-    texts: Sequence[PromptRecord],
     options: argparse.Namespace,
-) -> list[Contender]:
-    """All contenders on all texts, in turns; raises RuntimeError where they write other texts."""
-    contenders = [Contender(name, method, session) for name, method in methods.items()]
-    for place, record in enumerate(texts):
-        prompt = record.turns[0]
-        ids = session.encode(prompt if record.raw else [{"role": "user", "content": prompt}])
-        ids = ids[-options.longest_prompt :]
-        turn = place % len(contenders)
-        outputs = {
-            one.name: one.play(record, ids, options)
-            for one in [*contenders[turn:], *contenders[:turn]]
-        }
-        different = [name for name, output in outputs.items() if output != outputs["plain"]]
-        print(f"{place + 1}/{len(texts)} {record.id}", *different, file=sys.stderr, flush=True)
-    return contenders
+    methods: Mapping[str, str],
+    tasks: Sequence[str],
+    most: int,
+    tokens: int,
+    **how: Any,
+) -> Report:
+    """Methods on the same texts in the same order."""
+    texts = read_texts(session, options, tasks, most)
+    made = [Contender(name, method, session, texts, **how) for name, method in methods.items()]
+    return compared(made, options.max_new_tokens or tokens)
+
+
+def fixed(session: Session, options: argparse.Namespace) -> Report:
+    methods = {**studies.PARTS, **studies.OTHER_LENGTHS}
+    return side_by_side(session, options, methods, studies.TASKS, 2, 40)
+
+
+def planned(session: Session, options: argparse.Namespace) -> Report:
+    return side_by_side(session, options, studies.PLANNED, studies.TASKS, 2, 40, fixed=False)
+
+
+def temperatures(session: Session, options: argparse.Namespace) -> Report:
+    texts = read_texts(session, options, studies.TALKING, 2)
+    contenders = [
+        Contender(name, method, session, texts, temperature=temperature, seed=options.seed)
+        for temperature in (0.5, 1.0)
+        for name, method in studies.MAIN.items()
+    ]
+    return compared(contenders, options.max_new_tokens or 32)
+
+
+def sensitivity(session: Session, options: argparse.Namespace) -> Report:
+    return side_by_side(session, options, studies.grid(), ("gsm8k",), 2, 24)
+
+
+def lengths(session: Session, options: argparse.Namespace) -> Report:
+    longest = options.max_new_tokens or 192
+    marks = [longest // share for share in (8, 4, 2, 1)]
+    return side_by_side(session, options, studies.MAIN, ("gsm8k",), 2, longest, marks=marks)
+
+
+def locality(session: Session, options: argparse.Namespace) -> Report:
+    """Contenders of several orders take turns as well; without phrases of earlier texts no order
+    is better than another."""
+    texts = read_texts(session, options, studies.MIXED, 3)
+    found = studies.orders([text.record.task for text in texts], options.seed)
+    contenders = [
+        Contender("plain", "plain", session, texts),
+        Contender("cold start", studies.ouroboros(more="history=false"), session, texts),
+    ]
+    contenders += [
+        Contender(name, studies.ouroboros(), session, [texts[place] for place in order])
+        for name, order in found.items()
+    ]
+    return compared(contenders, options.max_new_tokens or 32)
+
+
+def costs(session: Session, options: argparse.Namespace) -> Report:
+    """Curves of both models; the draft model is the one that comes with the package."""
+    opener = cast(Opener, session.host.open)
+    draft = opener(ModelChoice("")).target
+    curves = {
+        name: measure_curve(target, WIDTHS, (CONTEXT,), repeats=options.repeats)
+        for name, target in (("target", session.target), ("draft", draft))
+    }
+    ratio = curves["draft"].cost(1) / curves["target"].cost(1)
+    records = {f"{name}_curve": curve.to_records() for name, curve in curves.items()}
+    return {**records, "cost_ratio": round(ratio, 4)}
+
+
+STUDIES: dict[str, Callable[[Session, argparse.Namespace], Report]] = {
+    "costs": costs,
+    "fixed": fixed,
+    "planned": planned,
+    "temperatures": temperatures,
+    "sensitivity": sensitivity,
+    "lengths": lengths,
+    "locality": locality,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True, help="folder with TASK.jsonl")
+    parser.add_argument("--study", choices=[*STUDIES, "all"], required=True)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/ouroboros"))
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--tasks", default=TASKS, help="names of files, by commas")
-    parser.add_argument("--limit", type=int, default=4, help="prompts per task")
-    parser.add_argument("--longest-prompt", type=int, default=512, help="tokens; the last ones")
-    parser.add_argument("--max-new-tokens", type=int, default=64)
-    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--tasks", help="only these, by commas")
+    parser.add_argument("--limit", type=int, help="prompts per task")
+    parser.add_argument("--longest-prompt", type=int, default=384, help="tokens; the last ones")
+    parser.add_argument("--max-new-tokens", type=int)
+    parser.add_argument("--repeats", type=int, default=5, help="passes per width, for costs")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--other-orders", action="store_true", help="table 16 as well")
+    parser.add_argument("--again", action="store_true", help="measure what is there already, too")
     options = parser.parse_args()
     session = paceline.load(options.model, method="plain")
-    texts = texts_of(options)
-    found = orders(texts, options.seed)
-    report: dict[str, Any] = {
-        "command": f"python benchmarks/ouroboros.py {shlex.join(sys.argv[1:])}",
-        **describe_run(),
-        "parts": [one.as_json() for one in compare(session, PARTS, found["consecutive"], options)],
-        "orders": {},
-    }
-    if options.other_orders:
-        whole = {"plain": "plain", "ouroboros": PARTS["+ history"]}
-        for name, order in found.items():
-            report["orders"][name] = [
-                one.as_json() for one in compare(session, whole, order, options)
-            ]
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    for name in STUDIES if options.study == "all" else [options.study]:
+        path = options.out / f"{name}-{options.model}.json"
+        if path.exists() and not options.again:
+            print(f"{path} is there already: --again measures it again", file=sys.stderr)
+            continue
+        print(name, file=sys.stderr, flush=True)
+        began = perf_counter()
+        report = STUDIES[name](session, options)
+        run = {**describe_run(), "command": shown_command(), "study": name, "model": options.model}
+        run["measured_seconds"] = round(perf_counter() - began, 1)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({**run, **report}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,67 +1,298 @@
-"""Tables about Ouroboros, for docs/paper-ouroboros.md."""
+"""Tables about Ouroboros, for docs/paper-ouroboros.md: ours beside the paper's (Zhao et al. 2024,
+arXiv 2402.13720)."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
+from functools import wraps
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
 from bench_tables import markdown
 
-REPORT = Path(__file__).parent.parent / "benchmarks/results/ouroboros/parts-smollm2-135m.json"
+RESULTS = Path(__file__).parent.parent / "benchmarks/results"
+MODEL = "smollm2-135m"
+PICTURE = Path(__file__).parent.parent / "docs/images/ouroboros-simulation.png"
 
-# Table 4 of the paper: tokens per second, HumanEval, Yi 34B with Yi 6B; its baseline is
-# speculative decoding, and 15.7 is what its other tables have for plain decoding there.
-THEIRS = {
+# Table 4: tokens per second, HumanEval, Yi 34B with 6B; its baseline is speculative decoding.
+THEIR_PARTS = {
     "speculative": 21.46,
     "+ phrases for drafting": 49.90,
     "+ lengthening": 55.92,
     "+ phrases from verification": 58.18,
     "+ history": 61.20,
 }
+# Table 12: block efficiency, Yi 34B with 6B.
+THEIR_EFFICIENCY = {
+    "humaneval": (11.16, 3.08, 13.12),
+    "mbpp": (6.14, 2.71, 7.43),
+    "gsm8k": (5.23, 2.30, 4.65),
+    "cnndm": (4.71, 1.70, 7.46),
+    "wmt16_deen": (2.41, 1.37, 4.05),
+}
+# Table 3: tokens per second at T = 0, 0.5, 1.0; Llama 2 70B with 7B; plain, speculative, lookahead,
+# ouroboros.
+THEIR_SAMPLING = {
+    "gsm8k": ((8.96, 8.97, 8.96), (16.86, 14.99, 14.11), (13.77, 13.56, 13.46), (24.03, 22.04, 19.27)),
+    "cnndm": ((8.12, 8.83, 8.30), (12.77, 13.43, 13.75), (9.47, 9.31, 9.47), (14.67, 14.97, 14.23)),
+    "wmt16_deen": ((9.52, 9.75, 9.75), (14.72, 13.91, 14.28), (14.65, 12.05, 11.91), (19.27, 19.95, 19.33)),
+}  # fmt: skip
+# Table 14: speed-up at 64, 128, 256 and 512 tokens; GSM8K, Yi 34B with 6B.
+THEIR_LENGTHS = {
+    "speculative": (1.41, 1.50, 1.54, 1.40),
+    "lookahead": (1.41, 1.56, 1.71, 1.64),
+    "ouroboros": (2.17, 2.42, 2.66, 2.67),
+}
+# Table 16: tokens per second; "interleaved" is its CN = 1, "consecutive" its CN = 20.
+THEIR_LOCALITY = {
+    "cold start": 32.53,
+    "consecutive": 36.00,
+    "interleaved": 35.36,
+    "shuffled": 35.39,
+}
+METHODS = ("speculative", "lookahead", "ouroboros")
+WHOLE = "+ history"
+
+Report = dict[str, Any]
+Row = Mapping[str, Any]
 
 
-def _parts() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(REPORT.read_text("utf-8"))["parts"]
-    return found
+def measured(*studies: str) -> Callable[[Callable[..., str]], Callable[[], str]]:
+    """A table of such result files; a sentence where one is not there."""
+
+    def of(table: Callable[..., str]) -> Callable[[], str]:
+        @wraps(table)
+        def made() -> str:
+            paths = [RESULTS / f"{study}-{MODEL}.json" for study in studies]
+            if not all(path.exists() for path in paths):
+                return "Not measured yet."
+            return table(*(json.loads(path.read_text("utf-8")) for path in paths))
+
+        return made
+
+    return of
 
 
-def parts_table() -> str:
+def _named(report: Report, temperature: float = 0.0) -> dict[str, Row]:
+    """Contenders by name; all of Ouroboros by that name as well."""
+    found = {one["name"]: one for one in report["contenders"] if one["temperature"] == temperature}
+    return {**found, "ouroboros": found[WHOLE]} if WHOLE in found else found
+
+
+def _over(one: Row, other: Row) -> str:
+    return f"{one['tokens_per_second'] / other['tokens_per_second']:.2f}x"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def _head(*names: str) -> list[list[str]]:
+    return [list(names), ["---", *["--:"] * (len(names) - 1)]]
+
+
+def _parts(report: Report) -> str:
     """Table 4: part by part."""
-    parts = _parts()
-    plain, base = parts[0], next(one for one in parts if one["name"] == "speculative")
-    rows = [
-        ["", "over plain", "tokens per pass", "draft passes per pass", "time drafting", "over "
-         "speculative", "paper: over speculative"],
-        ["---", *["--:"] * 6],
-    ]  # fmt: skip
-    for one in parts:
-        paper = THEIRS.get(one["name"])
-        speed = one["tokens_per_second"]
+    named = _named(report)
+    rows = _head(
+        "", "over plain", "tokens per pass", "draft passes per pass", "ms per draft pass",
+        "ms per pass", "time drafting", "over speculative", "paper: over speculative",
+    )  # fmt: skip
+    for one in report["contenders"]:
+        theirs = THEIR_PARTS.get(one["name"])
         rows.append(
             [
                 one["name"],
-                f"{speed / plain['tokens_per_second']:.2f}x",
+                _over(one, named["plain"]),
                 f"{one['tokens_per_pass']:.2f}",
                 f"{one['draft_passes'] / one['passes']:.2f}",
-                f"{one['draft_seconds'] / one['seconds']:.0%}",
-                f"{speed / base['tokens_per_second']:.2f}x",
-                "" if paper is None else f"{paper / THEIRS['speculative']:.2f}x",
+                _number(one["ms_per_draft_pass"]),
+                _number(one["ms_per_pass"]),
+                f"{one['shares']['draft']:.0%}",
+                _over(one, named["speculative"]),
+                "" if theirs is None else f"{theirs / THEIR_PARTS['speculative']:.2f}x",
             ]
         )
     return markdown(rows)
 
 
-def tasks_table() -> str:
-    """Table 12: tokens per pass of the target, and speed-up over plain decoding, by task."""
-    parts = _parts()
-    tasks = list(parts[0]["tasks"])
-    rows = [["", *(task.replace("_", " ") for task in tasks)], ["---", *["--:"] * len(tasks)]]
-    for one in parts[1:]:
-        cells = []
-        for task in tasks:
-            found, plain = one["tasks"][task], parts[0]["tasks"][task]
-            speedup = found["tokens_per_second"] / plain["tokens_per_second"]
-            cells.append(f"{found['tokens_per_pass']:.2f} ({speedup:.2f}x)")
-        rows.append([one["name"], *cells])
+fixed_table = measured("ouroboros/fixed")(_parts)
+planned_table = measured("ouroboros/planned")(_parts)
+
+
+@measured("ouroboros/fixed")
+def efficiency_table(report: Report) -> str:
+    """Table 12: tokens per pass of the target, ours and the paper's."""
+    named = _named(report)
+    rows = _head("", *(f"{name}{whose}" for name in METHODS for whose in ("", ", paper")))
+    for task, theirs in THEIR_EFFICIENCY.items():
+        if task not in named["plain"]["tasks"]:
+            continue
+        cells = [task.replace("_", " ")]
+        for name, paper in zip(METHODS, theirs):
+            cells += [f"{named[name]['tasks'][task]['tokens_per_pass']:.2f}", f"{paper:.2f}"]
+        rows.append(cells)
     return markdown(rows)
+
+
+@measured("ouroboros/fixed", "ouroboros/planned")
+def tasks_table(fixed: Report, planned: Report) -> str:
+    """Speed-up over plain decoding by task, fixed and planned."""
+    both = {"fixed": _named(fixed), "planned": _named(planned)}
+    rows = _head("", *(f"{name}, {how}" for how in both for name in METHODS))
+    for task in both["fixed"]["plain"]["tasks"]:
+        if task in both["planned"]["plain"]["tasks"]:
+            found = [
+                _over(named[name]["tasks"][task], named["plain"]["tasks"][task])
+                for named in both.values()
+                for name in METHODS
+            ]
+            rows.append([task.replace("_", " "), *found])
+    return markdown(rows)
+
+
+@measured("ouroboros/fixed", "ouroboros/temperatures")
+def sampling_table(greedy: Report, sampled: Report) -> str:
+    """Table 3: speed-up at three temperatures."""
+    reports = {0.0: greedy, 0.5: sampled, 1.0: sampled}
+    titles = [f"T = {temperature}{whose}" for temperature in reports for whose in ("", ", paper")]
+    rows = _head("", *titles)
+    for task, theirs in THEIR_SAMPLING.items():
+        for name, speeds in zip(METHODS, theirs[1:]):
+            cells = [f"{task.replace('_', ' ')}, {name}"]
+            for (temperature, report), speed, plain in zip(reports.items(), speeds, theirs[0]):
+                named = _named(report, temperature)
+                ours = [named[one]["tasks"].get(task) for one in (name, "plain")]
+                cells += ["" if None in ours else _over(*ours), f"{speed / plain:.2f}x"]
+            rows.append(cells)
+    return markdown(rows)
+
+
+@measured("ouroboros/sensitivity")
+def sensitivity_table(report: Report) -> str:
+    """Table 9: speed-up by draft length, window and level."""
+    named = _named(report)
+    plain = named.pop("plain")
+    speeds = {
+        tuple(map(int, name.split(", "))): one["tokens_per_second"] / plain["tokens_per_second"]
+        for name, one in named.items()
+    }
+    columns = list(dict.fromkeys(key[1:] for key in speeds))
+    rows = _head("draft length", *(f"W {window}, N {level}" for window, level in columns))
+    for length in dict.fromkeys(key[0] for key in speeds):
+        rows.append([str(length), *(f"{speeds[(length, *column)]:.2f}x" for column in columns)])
+    spread = stdev(speeds.values()) if len(speeds) > 1 else 0.0
+    return (
+        f"{markdown(rows)}\n\nStandard deviation of the speed-up: {spread:.2f}; the paper's: 0.04."
+    )
+
+
+@measured("ouroboros/lengths")
+def lengths_table(report: Report) -> str:
+    """Table 14: speed-up by generation length."""
+    named = _named(report)
+    marks = list(named["plain"]["lengths"])
+    rows = _head("", *(f"up to {mark}" for mark in marks), *(f"paper: {n}" for n in (64, 128, 256, 512)))  # fmt: skip
+    for name, theirs in THEIR_LENGTHS.items():
+        own = named[name]["lengths"]
+        ours = [_over(own[mark], named["plain"]["lengths"][mark]) for mark in marks]
+        rows.append([name, *ours, *(f"{speed:.2f}x" for speed in theirs)])
+    return markdown(rows)
+
+
+@measured("ouroboros/locality")
+def locality_table(report: Report) -> str:
+    """Table 16: orders of texts of several tasks, phrases kept or not."""
+    named = _named(report)
+    cold = named["cold start"]
+    rows = _head("", "over plain", "tokens per pass", "draft passes per pass", "over cold start", "paper: over cold start")  # fmt: skip
+    for name, speed in THEIR_LOCALITY.items():
+        one = named[name]
+        rows.append(
+            [
+                name,
+                _over(one, named["plain"]),
+                f"{one['tokens_per_pass']:.2f}",
+                f"{one['draft_passes'] / one['passes']:.2f}",
+                _over(one, cold),
+                f"{speed / THEIR_LOCALITY['cold start']:.2f}x",
+            ]
+        )
+    return markdown(rows)
+
+
+@measured("ouroboros/simulation")
+def crossings_table(report: Report) -> str:
+    """The curves, where they are drawn, and at which ratios which method is ahead of which."""
+    names = list(report["simulations"][0]["ahead"])
+    rows = _head("acceptance, rows of a pass, task", *names)
+    for one in report["simulations"]:
+        label = f"{one['acceptance']}, {one['rows']}, {one['task'].replace('_', ' ')}"
+        ends = report["ratios"][0], report["ratios"][-1]
+        rows.append([label, *(_stretches(one["ahead"][name], *ends) for name in names)])
+    ratio = f"The ratio here is {report['cost_ratio']:.2f}."
+    picture = f"![speed-up by cost ratio](images/{PICTURE.name})\n\n" if PICTURE.exists() else ""
+    return f"{picture}{markdown(rows)}\n\n{ratio}"
+
+
+def _stretches(stretches: list[tuple[float, float]], least: float, most: float) -> str:
+    """Ratios in words: "up to 0.12", "from 0.07 on", "0.05 to 0.20", "always", "never"."""
+    found = []
+    for begin, end in stretches:
+        if (begin, end) == (least, most):
+            return "always"
+        if begin == least:
+            found.append(f"up to {end:.2f}")
+        elif end == most:
+            found.append(f"from {begin:.2f} on")
+        else:
+            found.append(f"{begin:.2f} to {end:.2f}")
+    return ", ".join(found) or "never"
+
+
+STUDIES = ("fixed", "planned", "temperatures", "sensitivity", "lengths", "locality")
+
+
+def texts_table() -> str:
+    """Texts compared with plain decoding's, and those that differ."""
+    rows = _head("study", "texts compared", "different", "largest gap where they part")
+    for study in STUDIES:
+        path = RESULTS / f"ouroboros/{study}-{MODEL}.json"
+        if path.exists():
+            report = json.loads(path.read_text("utf-8"))
+            gaps = [one["gap"] for one in report["different"] if one["gap"] is not None]
+            gap = f"{max(gaps):.1e}" if gaps else ""
+            rows.append([study, str(report["compared_texts"]), str(report["different_texts"]), gap])
+    return markdown(rows) if len(rows) > 2 else "Not measured yet."
+
+
+@measured("memory")
+def memory_table(report: Report) -> str:
+    """A hundred prompts in a row."""
+    marks = report["marks"]
+    rows = _head("", *(f"{mark} prompts: MB, tensors, phrases" for mark in marks))
+    for one in report["methods"]:
+        cells = [
+            f"{(point['resident_bytes'] or 0) / 1e6:,.0f}, {point['tensors']}, {point['phrases']}"
+            for point in one["points"]
+        ]
+        rows.append([f"`{one['method']}`", *cells])
+    return markdown(rows)
+
+
+OUROBOROS: dict[str, Callable[[], str]] = {
+    "parts-fixed": fixed_table,
+    "parts-planned": planned_table,
+    "efficiency": efficiency_table,
+    "tasks": tasks_table,
+    "sampling": sampling_table,
+    "sensitivity": sensitivity_table,
+    "lengths": lengths_table,
+    "locality": locality_table,
+    "crossings": crossings_table,
+    "texts": texts_table,
+    "memory": memory_table,
+}
+"""The blocks of docs/paper-ouroboros.md."""

@@ -318,3 +318,17 @@ def test_a_host_may_be_kept_by_hand() -> None:
     drafter.observe(committed(5, 6))
     drafter.resume([*PROMPT, 5])
     assert drafter.propose(2).tokens[0] == naive_stream(ToyTarget(), [*PROMPT, 5], 1)[0]
+
+
+def test_an_inner_drafter_with_a_budget_never_rests() -> None:
+    """Its plans would: a window that makes no right guess does not pay."""
+
+    def widest(budget: int) -> list[int]:
+        inner = "lookahead:window=3,level=3,guesses=2"
+        drafter = Speculative(toy_host(), "stranger", inner, length=4, branches=0, budget=budget)
+        generate(ToyTarget(), drafter, PROMPT, 40, sampler=Sampler(temperature=1.0))
+        return sorted(drafter.widths)
+
+    assert widest(0)[0] == 1  # it rests, or its plan looks at what one row costs
+    assert min(widest(8)) > 1 and max(widest(8)) == 9
+    assert max(widest(5)) <= 6

@@ -1,15 +1,16 @@
-"""`paceline tune`: what a pass costs on this machine, by width."""
+"""`paceline tune`: what a pass costs on this machine, by width, and which trees or settings pay."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 from rich.table import Table
 
-from paceline.cli import common
+from paceline.cli import common, drafts
 from paceline.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from paceline.prompts import PromptRecord
     from paceline.session import Session
 
+_REPEATS = 7
 _EXTRAS = (0.10, 0.25, 0.50)
 _ACCEPTANCES = (0.3, 0.6, 0.9)
 _BAR_CELLS = 24
@@ -27,10 +29,17 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 def tune(
     model: common.ModelOption = common.DEFAULT_MODEL,
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Passes per width.")] = 7,
-    method: Annotated[
-        str | None, typer.Option("--method", help="Shape the trees of this one, e.g. ppd.")
+    repeats: Annotated[
+        int | None,
+        typer.Option(
+            "--repeats", min=1, help="Passes per width, 7; trials per text, 7 for trees, else 2."
+        ),
     ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option("--method", help="Look for its best trees or settings, e.g. ppd, ouroboros."),
+    ] = None,
+    draft_model: drafts.DraftModelOption = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Decode with trees around the best one, too.")
     ] = False,
@@ -54,15 +63,116 @@ def tune(
 
     With --method, for one that was trained for the model: what its trees promise by width, and the
     best one as a picture; with --verify, what those around it bring on prompts, the bundled ones
-    where no file is given.
+    where no file is given. For one with a draft model or a window: its settings one after the
+    other, tried on such prompts, and the best of them to be written behind --method.
     """
     common.check_writable(json_file)
+    if draft_model is not None:
+        method = drafts.chosen_method(method, draft_model)
     options = common.request_options(max_new_tokens=max_new_tokens)
-    prompts = _checked(method, verify, prompt_file, limit)
+    study = _study(method, verify, plots is not None)
+    prompts = _prompts(prompt_file, limit) if study is not None and study.decodes else []
     session = common.open_session(
         model, method or "plain", threads=threads, device=device, dtype=dtype, weights=weights
     )
     from paceline.planning.curve_store import curve_key, save_curve
+
+    curve, report = _curve(session, model, repeats or _REPEATS)
+    if study is not None:
+        # What is tried has to be planned by the curve just measured, not by a stored one.
+        session.host = replace(session.host, curve=curve)
+        study.run(session, prompts, options, repeats)
+        report |= _shown(study, plots)
+    if json_file is not None:
+        common.write_text(json_file, json.dumps(report, ensure_ascii=False, indent=2) + "\n")
+    path = save_curve(curve_key(session.target, session.fingerprint), curve)
+    _print_lines([f"stored in {path}"])
+
+
+class Study(Protocol):
+    """What is looked for, for one method."""
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it needs prompts."""
+        ...
+
+    def run(
+        self,
+        session: Session,
+        prompts: list[PromptRecord],
+        options: dict[str, Any],
+        repeats: int | None,
+    ) -> None:
+        """Look for it; repeats: trials per text, None for as many as are usual."""
+        ...
+
+    def table(self) -> Table:
+        """What was tried."""
+        ...
+
+    def lines(self) -> list[str]:
+        """What comes of it."""
+        ...
+
+    def as_json(self) -> dict[str, Any]:
+        """For the result file."""
+        ...
+
+    def save_plots(self, folder: Path) -> None:
+        """Raises UsageError where they cannot be drawn or written."""
+        ...
+
+
+@common.interruptible()
+def _study(method: str | None, verify: bool, plots: bool) -> Study | None:
+    """What there is to tune, None without a method; raises UsageError where that is nothing, or
+    for options that do not go with it."""
+    from paceline.drafters import open_settings, shapes_trees
+
+    if method is None:
+        if verify:
+            raise UsageError("there is nothing to verify without a method: add --method ppd")
+        return None
+
+    if shapes_trees(method):
+        from paceline.cli.tune_trees import TreeStudy
+
+        return TreeStudy(method, verify)
+    if open_settings(method)[1]:
+        from paceline.cli.tune_settings import SettingsStudy
+
+        if verify or plots:
+            raise UsageError(
+                f"settings of {method} are always tried on prompts, and have no plots: leave out "
+                "--verify and --plot"
+            )
+        return SettingsStudy(method)
+    raise UsageError(
+        f"the trees of {method} are sized round by round while it decodes: there is nothing to "
+        "tune beforehand but what passes cost, which is measured without --method"
+    )
+
+
+@common.interruptible()
+def _prompts(prompt_file: Path | None, limit: int | None) -> list[PromptRecord]:
+    from paceline.prompts import demo_prompts, read_prompts
+
+    return demo_prompts()[:limit] if prompt_file is None else read_prompts(prompt_file, limit)
+
+
+def _shown(study: Study, plots: Path | None) -> dict[str, Any]:
+    """What was found, for the result file as well."""
+    common.print_table(study.table())
+    _print_lines(study.lines())
+    if plots is not None:
+        study.save_plots(plots)
+    return study.as_json()
+
+
+def _curve(session: Session, model: str, repeats: int) -> tuple[CostCurve, dict[str, Any]]:
+    """What passes cost, shown, and for the result file."""
+    from paceline.planning.curve_store import curve_key
     from paceline.planning.measure import measure_floor
 
     curve = _measure(session, repeats)
@@ -70,37 +180,7 @@ def tune(
     key = curve_key(session.target, session.fingerprint)
     common.print_table(_table(curve, floor, f"{model}, {_setting(key)}"))
     _print_lines(_summary(curve, floor, key))
-    report = _report(session, model, key, repeats, curve, floor)
-    if method is not None:
-        from paceline.cli.tune_trees import study_trees
-
-        study = study_trees(session, curve, method, prompts, options, repeats)
-        common.print_table(study.table())
-        _print_lines(study.lines())
-        report["trees"] = study.as_json()
-        if plots is not None:
-            study.save_plots(plots)
-    if json_file is not None:
-        common.write_text(json_file, json.dumps(report, ensure_ascii=False, indent=2) + "\n")
-    path = save_curve(key, curve)
-    _print_lines([f"stored in {path}"])
-
-
-@common.interruptible()
-def _checked(
-    method: str | None, verify: bool, prompt_file: Path | None, limit: int | None
-) -> list[PromptRecord]:
-    """The prompts to verify on, none without `verify`; raises UsageError for what does not fit."""
-    from paceline.cli.tune_trees import check_tunable
-    from paceline.prompts import demo_prompts, read_prompts
-
-    if method is not None:
-        check_tunable(method)
-    elif verify:
-        raise UsageError("there is nothing to verify without a method: add --method ppd")
-    if not verify:
-        return []
-    return demo_prompts()[:limit] if prompt_file is None else read_prompts(prompt_file, limit)
+    return curve, _report(session, model, key, repeats, curve, floor)
 
 
 def _measure(session: Session, repeats: int) -> CostCurve:

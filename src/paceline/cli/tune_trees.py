@@ -1,8 +1,8 @@
-"""`paceline tune --method`: which tree pays on this machine, and whether it does."""
+"""`paceline tune --method ppd`: which tree pays on this machine, and whether it does."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -10,34 +10,52 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from paceline.cli import common
-from paceline.errors import UsageError
 
 if TYPE_CHECKING:
-    from paceline.planning.cost_curve import CostCurve
     from paceline.planning.tree_search import FittedTree
     from paceline.prompts import PromptRecord
     from paceline.session import Session
 
-__all__ = ["TreeStudy", "check_tunable", "study_trees"]
+__all__ = ["TreeStudy"]
 
 # Widths on either side of the predicted optimum that are measured.
 _AROUND = 2
 # So that a tree of any width fits.
 _UNBOUNDED = 1024
+_REPEATS = 7
 
 
-@dataclass(frozen=True)
+@dataclass
 class TreeStudy:
     """What trees of a trained drafter promise by width, and what they bring.
 
+    decodes: whether some are measured.
     measured: width -> decoding speed-ups over plain, one per repetition; acceptance_length: width
     -> tokens gained per pass in these.
     """
 
     method: str
-    survey: list[FittedTree]
+    decodes: bool = False
+    survey: list[FittedTree] = field(default_factory=list)
     measured: dict[int, list[float]] = field(default_factory=dict)
     acceptance_length: dict[int, float] = field(default_factory=dict)
+
+    def run(
+        self,
+        session: Session,
+        prompts: list[PromptRecord],
+        options: dict[str, Any],
+        repeats: int | None,
+    ) -> None:
+        """See `Study.run`. Raises ModelError where nothing was trained for the model."""
+        from paceline.drafters import make_drafter
+        from paceline.drafters.ppd import Ppd
+
+        drafter = make_drafter(self.method, session.host)
+        assert isinstance(drafter, Ppd)  # noqa: S101 - it was told by its survey
+        self.survey = drafter.survey()
+        if self.decodes:
+            _verify(self, session, prompts, options, repeats or _REPEATS)
 
     @property
     def best(self) -> FittedTree:
@@ -91,22 +109,19 @@ class TreeStudy:
 
     def as_json(self) -> dict[str, Any]:
         """For the result file."""
-        return {
-            "method": self.method,
-            "best": self.best.width,
-            "best_measured": self.best_measured,
-            "widths": [
-                {
-                    "width": one.width,
-                    "tokens_per_pass": one.tree.tokens_per_pass,
-                    "milliseconds": one.milliseconds,
-                    "speedup": one.speedup,
-                    "measured": self.measured.get(one.width),
-                    "measured_tokens_per_pass": self.acceptance_length.get(one.width),
-                }
-                for one in self.survey
-            ],
-        }
+        widths = [
+            {
+                "width": one.width,
+                "tokens_per_pass": one.tree.tokens_per_pass,
+                "milliseconds": one.milliseconds,
+                "speedup": one.speedup,
+                "measured": self.measured.get(one.width),
+                "measured_tokens_per_pass": self.acceptance_length.get(one.width),
+            }
+            for one in self.survey
+        ]
+        found = {"best": self.best.width, "best_measured": self.best_measured, "widths": widths}
+        return {"trees": {"method": self.method, **found}}
 
     def save_plots(self, folder: Path) -> None:
         """`survey.png` and `tree.png`; raises UsageError where they cannot be drawn or written."""
@@ -123,51 +138,9 @@ class TreeStudy:
                 figure.savefig(folder / name, dpi=120)
 
 
-def check_tunable(method: str) -> None:
-    """Raises UsageError for a method whose trees are not shaped beforehand."""
-    from paceline.drafters import check_method, needs_host
-
-    check_method(method)
-    if not needs_host(method):
-        raise UsageError(
-            f"the trees of {method} are sized round by round while it decodes: there is nothing to "
-            "tune beforehand but what passes cost, which is measured without --method"
-        )
-
-
-def study_trees(
-    session: Session,
-    curve: CostCurve,
-    method: str,
-    prompts: list[PromptRecord],
-    options: dict[str, Any],
-    repeats: int,
-) -> TreeStudy:
-    """What trees of a method promise, and on `prompts`, if there are any, what they bring.
-
-    Raises ModelError where the method has nothing that was trained for the model.
-    """
-    from paceline.drafters import make_drafter
-    from paceline.drafters.ppd import Ppd
-    from paceline.drafters.settings import parse_method
-
-    # What is verified has to be what was predicted: by the curve just measured, not a stored one.
-    session.host = replace(session.host, curve=curve)
-    drafter = make_drafter(method, session.host)
-    if not isinstance(drafter, Ppd):
-        raise UsageError(f"{method} has no trees that could be tuned: choose ppd")
-    study = TreeStudy(method, drafter.survey())
-    if prompts:
-        name, settings = parse_method(method)
-        _verify(study, session, name, settings, prompts, options, repeats)
-    return study
-
-
 def _verify(
     study: TreeStudy,
     session: Session,
-    name: str,
-    settings: dict[str, str],
     prompts: list[PromptRecord],
     options: dict[str, Any],
     repeats: int,
@@ -179,7 +152,9 @@ def _verify(
     from paceline.bench.trial import PLAIN, Method
     from paceline.cli.bench import shared
     from paceline.cli.findings import Findings
+    from paceline.drafters.settings import parse_method
 
+    name, settings = parse_method(study.method)
     place = study.survey.index(study.best)
     near = study.survey[max(place - _AROUND, 0) : place + _AROUND + 1]
     given = "".join(

@@ -8,6 +8,7 @@ wrong with its settings before there is a model.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any, Protocol, cast
 
@@ -49,6 +50,9 @@ __all__ = [
     "check_method",
     "make_drafter",
     "needs_host",
+    "open_settings",
+    "shapes_trees",
+    "with_settings",
 ]
 
 
@@ -119,10 +123,50 @@ def add_draft(method: str, draft: str) -> str | None:
         return None
     if _DRAFT in written:
         raise UsageError(f"{method!r} names its draft model already: leave --draft-model out")
-    given = ",".join(
-        f"{key}={bracketed(value)}" for key, value in {_DRAFT: draft, **written}.items()
-    )
-    return f"{name}:{given}"
+    return _written(name, {_DRAFT: draft, **written})
+
+
+def shapes_trees(method: str) -> bool:
+    """Whether the method builds its trees beforehand, from what it was trained to guess right.
+
+    Raises what `check_method` raises.
+    """
+    check_method(method)
+    return hasattr(_kind(parse_method(method)[0]), "survey")
+
+
+def open_settings(method: str) -> tuple[dict[str, Any], dict[tuple[str, ...], tuple[Any, ...]]]:
+    """Settings that are worth trying, as far as the method leaves them open: their values as they
+    are, and the values to try; all settings of a key have one value in common. Both empty for a
+    method that has none.
+
+    Raises what `check_method` raises.
+    """
+    check_method(method)
+    name, written = parse_method(method)
+    kind = _kind(name)
+    tried = {
+        tuple(one for one in names if one not in written): values
+        for names, values in getattr(kind, "tried", {}).items()
+    }
+    tried.pop((), None)
+    defaults = inspect.signature(kind).parameters
+    return {one: defaults[one].default for names in tried for one in names}, tried
+
+
+def with_settings(method: str, settings: Mapping[str, Any]) -> str:
+    """The method with these settings in place of its own; as it is where there are none."""
+    name, written = parse_method(method)
+    return _written(name, {**written, **settings}) if settings else method
+
+
+def _written(name: str, settings: Mapping[str, Any]) -> str:
+    """A method in the notation."""
+    texts = {
+        key: str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in settings.items()
+    }
+    return f"{name}:{','.join(f'{key}={bracketed(text)}' for key, text in texts.items())}"
 
 
 def _read(method: str, settings: dict[str, Any]) -> tuple[type[Drafter], dict[str, Any]]:

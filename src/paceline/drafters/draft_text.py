@@ -63,6 +63,7 @@ class DraftText:
     host: the draft model. inner: its own drafter.
     vocab_size: of the model that it drafts for.
     others: runners-up to keep per guess.
+    budget: nodes of the inner drafter's trees at most; 0 for as many as pay.
 
     Where the model cannot follow, because the text is longer than its context or holds a token that
     it does not have, it says nothing.
@@ -70,7 +71,9 @@ class DraftText:
     Raises UsageError where `inner` needs what the draft model's target lacks.
     """
 
-    def __init__(self, host: Host, inner: Drafter, vocab_size: int, others: int) -> None:
+    def __init__(
+        self, host: Host, inner: Drafter, vocab_size: int, others: int, budget: int = 0
+    ) -> None:
         check_capabilities(inner, host.target)
         known = host.target.vocab_size if host.tokens is None else host.tokens
         self.guesses: list[Guess] = []
@@ -78,9 +81,8 @@ class DraftText:
         self._target = in_vocabulary(host.target, vocab_size, known)
         self._inner = inner
         self._others = others
-        self._planner: Planner = (
-            FixedBudget(0) if isinstance(inner, Plain) else TreePlanner(host.curve)
-        )
+        fixed = budget or isinstance(inner, Plain)
+        self._planner: Planner = FixedBudget(budget) if fixed else TreePlanner(host.curve)
         self._references: Sequence[Sequence[int]] = ()
         self._sampler = _Noted()
         self._text: Generation | None = None

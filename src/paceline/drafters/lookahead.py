@@ -30,10 +30,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from paceline.drafters.phrases import PhrasePool
-from paceline.drafters.settings import at_least
+from paceline.drafters.settings import Tried, at_least
 from paceline.prefix import common_prefix
 from paceline.protocols import SHADOW_TOKENS, SizedBy
 from paceline.records import Round
@@ -64,6 +64,7 @@ class Lookahead:
     """
 
     sized_by: SizedBy = "whole"
+    tried: ClassVar[Tried] = {("window", "guesses"): (3, 7, 10, 15), ("level",): (3, 4, 5, 7)}
 
     def __init__(
         self,

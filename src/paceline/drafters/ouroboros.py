@@ -18,14 +18,15 @@ A draft model drafts as in `Speculative`, with one pool of phrases that four par
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from paceline.drafters.host import Host
 from paceline.drafters.lookahead import Lookahead
 from paceline.drafters.phrases import MOST_PHRASES, PhrasePool
-from paceline.drafters.settings import at_least
+from paceline.drafters.settings import Tried, at_least
 from paceline.drafters.speculative import Speculative
 from paceline.drafters.verified_phrases import Verified, corrected, matching, refined
 from paceline.protocols import SizedBy
@@ -42,12 +43,14 @@ Verification = Literal["paper", "package", "none"]
 # How likely a phrase's first token and each further one are by our own word; plans correct it. The
 # newest phrase is the likeliest.
 _FIRST, _NEXT = 0.4, 0.7
+# Settings of the draft model's Lookahead decoding.
+_WINDOW = {"window", "level", "guesses"}
 
 
 class Ouroboros:
     """Drafts with a smaller model and phrases.
 
-    draft, length, confidence, branches, device, dtype, weights: see `Speculative`.
+    draft, length, confidence, branches, budget, device, dtype, weights: see `Speculative`.
     drafting: phrases accelerate the draft model; else it says token by token.
     window, level, guesses: of its Lookahead decoding; `level` - 1 is the length of all phrases, and
     `guesses` how many are kept behind a token.
@@ -65,6 +68,15 @@ class Ouroboros:
 
     requires: frozenset[str] = frozenset()
     sized_by: SizedBy = "nodes"
+    # The paper has one number for window and guesses, and looks at gamma, W, the length of phrases
+    # and K in this order (table 11); its windows have 13 to 20 columns, for GPUs.
+    tried: ClassVar[Tried] = {
+        ("length",): (0, 2, 4, 6, 9, 12),
+        ("window", "guesses"): (3, 7, 12, 16),
+        ("level",): (3, 4, 5, 7),
+        ("lengthen",): (0, 1, 3, 5),
+        ("drafting",): (True, False),
+    }
 
     def __init__(
         self,
@@ -80,6 +92,7 @@ class Ouroboros:
         length: int = 0,
         confidence: float = 0.0,
         branches: int = 1,
+        budget: int = 0,
         most: int = MOST_PHRASES,
         phrases: str = "",
         device: str = "",
@@ -88,11 +101,11 @@ class Ouroboros:
         *,
         pool: PhrasePool | None = None,
     ) -> None:
-        self.check(draft, drafting, window, level, guesses, lengthen)
+        self.check(window=window, level=level, guesses=guesses, lengthen=lengthen)
         self.pool = PhrasePool(guesses, most) if pool is None else pool
         inner = Lookahead(window, level, guesses, pool=self.pool) if drafting else "plain"
         self._draft = Speculative(
-            host, draft, inner, length, confidence, branches, device, dtype, weights
+            host, draft, inner, length, confidence, branches, budget, device, dtype, weights
         )
         self._size = level - 1
         self._lengthen = lengthen
@@ -105,34 +118,18 @@ class Ouroboros:
             self._keep_in(Path(phrases), host)
 
     @staticmethod
-    def check(
-        draft: Any = "",
-        drafting: bool = True,
-        window: int = 7,
-        level: int = 5,
-        guesses: int = 7,
-        lengthen: int = 3,
-        verification: Verification = "paper",
-        history: bool = True,
-        length: int = 0,
-        confidence: float = 0.0,
-        branches: int = 1,
-        most: int = MOST_PHRASES,
-        phrases: str = "",
-        device: str = "",
-        dtype: str = "",
-        weights: str = "",
-    ) -> None:
-        """Check settings as far as that is possible without a model; raises as the constructor."""
-        Lookahead(window, level, guesses)
-        at_least(0, lengthen=lengthen)
-        at_least(1, most=most)
-        Speculative.check(draft, "plain", length, confidence, branches, device, dtype, weights)
+    def check(**settings: Any) -> None:
+        """Check the settings that are given, as far as that is possible without a model; raises as
+        the constructor does."""
+        Lookahead(**{name: settings[name] for name in _WINDOW & settings.keys()})
+        at_least(0, lengthen=settings.get("lengthen", 0))
+        at_least(1, most=settings.get("most", 1))
+        Speculative.check(**settings)
 
     @property
-    def passes(self) -> int:
-        """Of the draft model so far, for reports."""
-        return self._draft.passes
+    def widths(self) -> Counter[int]:
+        """Rows of a pass -> passes of the draft model so far, for reports."""
+        return self._draft.widths
 
     def start(
         self,

@@ -15,6 +15,7 @@ from paceline.errors import UsageError
 
 __all__ = [
     "HOST",
+    "Tried",
     "at_least",
     "bracketed",
     "build",
@@ -24,6 +25,10 @@ __all__ = [
 ]
 
 D = TypeVar("D")
+
+Tried = dict[tuple[str, ...], tuple[Any, ...]]
+"""Settings of a method, by what is worth trying for them where time counts; all of a key have one
+value in common. A drafter that has such settings says so as `tried`."""
 
 HOST = "host"
 """Name of the constructor's argument that is no setting: the model to work for."""

@@ -18,11 +18,12 @@ the appendix of Ouroboros (Zhao et al. 2024, arXiv 2402.13720).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.drafters.host import Host, ModelChoice
-from paceline.drafters.settings import at_least
+from paceline.drafters.settings import Tried, at_least
 from paceline.errors import UsageError
 from paceline.planning.draft_length import LONGEST, DraftLength
 from paceline.prefix import common_prefix
@@ -41,17 +42,20 @@ class Speculative:
     """Drafts with a smaller model.
 
     draft: the draft model: alias, folder, GGUF file or hub id, with the tokenizer of the target; ""
-    for the one that comes with this package for the target; in Python also a `Host`, whose target is then this drafter's alone, or what the front can open.
+    for the one that comes with this package for the target; in Python also a `Host`, whose target
+    is then this drafter's alone, or what the front can open.
     inner: the draft model's own drafter, as a method of its own or, in Python, as an object.
     length: guesses in a row; 0 for as many as pay, see `DraftLength`.
     confidence: a guess that the draft model gives a smaller chance than this, from 0 to 1, is the
     last one of its draft.
     branches: runners-up that hang beside each guess.
+    budget: nodes that the inner drafter may propose per pass of the draft model; 0 for as many as
+    pay, planned as the target's are.
     device, dtype, weights: of the draft model, as in `paceline.load`; by default as the target's.
 
     Weights of guesses are chances by the draft model's own word, see `Guess`.
 
-    passes: of the draft model so far, for reports.
+    widths: rows of a pass -> passes of the draft model so far, for reports.
 
     Raises UsageError for a value out of range, ModelError where there is none, or for a draft model
     that cannot be loaded or has another tokenizer.
@@ -59,6 +63,11 @@ class Speculative:
 
     requires: frozenset[str] = frozenset()
     sized_by: SizedBy = "nodes"
+    tried: ClassVar[Tried] = {
+        ("length",): (0, 1, 2, 4, 6, 9),
+        ("branches",): (0, 1, 2),
+        ("confidence",): (0.0, 0.2, 0.4),
+    }
 
     def __init__(
         self,
@@ -68,6 +77,7 @@ class Speculative:
         length: int = 0,
         confidence: float = 0.0,
         branches: int = 1,
+        budget: int = 0,
         device: str = "",
         dtype: str = "",
         weights: str = "",
@@ -75,40 +85,34 @@ class Speculative:
         from paceline.drafters import make_drafter  # which lists this drafter, too
         from paceline.drafters.draft_text import DraftText  # torch takes a while to import
 
-        self.check(draft, inner, length, confidence, branches, device, dtype, weights)
+        self.check(
+            inner=inner, length=length, confidence=confidence, branches=branches, budget=budget
+        )
         small = _opened(host, ModelChoice(draft, device, dtype, weights))
         own = make_drafter(inner, small) if isinstance(inner, str) else inner
-        self._draft = DraftText(small, own, host.target.vocab_size, others=branches)
+        self._draft = DraftText(small, own, host.target.vocab_size, branches, budget)
         self._most = length or LONGEST
         self._confidence = confidence
         self._plan = None if length else DraftLength(host.curve)
         self._clock = host.clock
-        self.passes = 0
+        self.widths: Counter[int] = Counter()
         # Times of the first and the last answer in this round, in seconds.
         self._asked: float | None = None
         self._answered = 0.0
 
     @staticmethod
-    def check(
-        draft: Any = "",
-        inner: Any = "plain",
-        length: int = 0,
-        confidence: float = 0.0,
-        branches: int = 1,
-        device: str = "",
-        dtype: str = "",
-        weights: str = "",
-    ) -> None:
-        """Check settings as far as that is possible without a model.
+    def check(**settings: Any) -> None:
+        """Check the settings that are given, as far as that is possible without a model.
 
         Raises UsageError or ModelError as the constructor does.
         """
         from paceline.drafters import check_method
 
-        if isinstance(inner, str):
+        if isinstance(inner := settings.get("inner"), str):
             check_method(inner)
-        at_least(0, length=length)
-        at_least(0, branches=branches)
+        for name in ("length", "branches", "budget"):
+            at_least(0, **{name: settings.get(name, 0)})
+        confidence = settings.get("confidence", 0.0)
         if not 0 <= confidence <= 1:
             raise UsageError(f"confidence must be a number from 0 to 1, got {confidence!r}")
 
@@ -139,7 +143,7 @@ class Speculative:
         most = min(budget, self._most)
         if self._goes_on():
             for round in self._draft.guess(most):
-                self.passes += 1
+                self.widths[1 + len(round.tree)] += 1
                 if self._plan is not None and not round.prefill:
                     spent = round.seconds.draft + round.seconds.target + round.seconds.commit
                     self._plan.drafted(1e3 * spent, len(round.path.tokens))

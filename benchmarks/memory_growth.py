@@ -1,0 +1,89 @@
+"""Whether a process grows: a hundred prompts in a row with one drafter, method by method.
+
+    python benchmarks/memory_growth.py --data DIR --json benchmarks/results/memory-smollm2-135m.json
+
+After 10, 50 and 100 prompts: memory of the process, live tensors and the bytes behind them, phrases
+in the pool and states in the store of n-grams, as far as the drafter has such. Trees are fixed,
+since a planner would let drafts rest, and then nothing could grow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import paceline
+from paceline.bench.memory import live_tensors, resident_bytes
+from paceline.drafters import make_drafter
+from paceline.loop import Generation, decode
+from paceline.machine import describe_run
+from paceline.prompts import PromptRecord, read_prompts
+from paceline.session import Session
+from paceline.stopping import Stopping
+from tables import shown_command
+
+TASKS = ("mbpp", "gsm8k", "cnndm", "wmt16_deen")
+METHODS = ("ouroboros:length=4,budget=128", "speculative:length=4", "chimera:cache=1024")
+BUDGET = 64
+
+
+def prompts_of(data: Path, count: int) -> list[PromptRecord]:
+    """Of several tasks in turns."""
+    piles = [read_prompts(data / f"{task}.jsonl", -(-count // len(TASKS))) for task in TASKS]
+    return [record for row in zip(*piles) for record in row][:count]
+
+
+def watch(
+    session: Session, method: str, prompts: list[PromptRecord], options: argparse.Namespace
+) -> dict[str, Any]:
+    """One method on all prompts."""
+    drafter, found, began = make_drafter(method, session.host), [], perf_counter()
+    for place, record in enumerate(prompts, start=1):
+        ids = session.encode(record.turns[0])[-options.longest_prompt :]
+        generation = Generation(ids, drafter, Stopping(options.max_new_tokens))
+        for _ in decode(session.target, [generation], BUDGET):
+            pass
+        if place in options.marks:
+            tensors, lookups = live_tensors(), getattr(drafter, "lookups", None)
+            point = {
+                "prompts": place,
+                "resident_bytes": resident_bytes(),
+                "tensors": tensors.number,
+                "tensor_bytes": tensors.memory,
+                "phrases": len(getattr(drafter, "pool", ())),
+                "lookups": None if lookups is None else dict(vars(lookups)),
+                "seconds": round(perf_counter() - began, 1),
+            }
+            found.append(point)
+            print(method, point, file=sys.stderr, flush=True)
+    return {"method": method, "points": found}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--longest-prompt", type=int, default=32, help="tokens; the last ones")
+    parser.add_argument("--max-new-tokens", type=int, default=4)
+    parser.add_argument("--marks", default=(10, 50, 100), type=lambda text: [*map(int, text.split(","))])  # fmt: skip
+    options = parser.parse_args()
+    session = paceline.load(options.model, method="plain")
+    prompts = prompts_of(options.data, max(options.marks))
+    content = {
+        **describe_run(),
+        "command": shown_command(),
+        "model": options.model,
+        "marks": options.marks,
+        "methods": [watch(session, method, prompts, options) for method in METHODS],
+    }
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+"""Contenders that keep what they learn from text to text, and what they have done, by task.
+
+Each has its own drafter, draft model's cache, phrases and planner. All play their next text in
+turns, so that each meets every state of the machine. Figures are those behind the first round of a
+text, in which the prompt is read; that is why a prompt need not be read anew by everybody.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from paceline.bench.contest import in_turns
+from paceline.drafters import make_drafter
+from paceline.loop import FixedBudget, Generation, decode
+from paceline.prompts import PromptRecord
+from paceline.protocols import Drafter
+from paceline.records import Round
+from paceline.sampling import Sampler
+from paceline.session import Session
+from paceline.stopping import Stopping
+from paceline.tree import EMPTY
+
+TARGET_BUDGET = 64
+"""Nodes of a fixed tree at most: windows of 7 columns with 5 levels and 7 phrases have 55."""
+
+
+@dataclass
+class Figures:
+    """Sums over rounds behind the first one of each text.
+
+    seconds: of all, planning included; widths, draft_widths: rows of a pass -> passes of the target
+    and of the draft model; gained: tokens of a round -> rounds.
+    """
+
+    tokens: int = 0
+    seconds: float = 0.0
+    draft_seconds: float = 0.0
+    target_seconds: float = 0.0
+    commit_seconds: float = 0.0
+    gained: Counter[int] = field(default_factory=Counter)
+    widths: Counter[int] = field(default_factory=Counter)
+    draft_widths: Counter[int] = field(default_factory=Counter)
+
+    def add(self, done: Round, seconds: float, draft_widths: Counter[int]) -> None:
+        """Count one more round."""
+        self.tokens += len(done.path.tokens)
+        self.seconds += seconds
+        self.draft_seconds += done.seconds.draft
+        self.target_seconds += done.seconds.target
+        self.commit_seconds += done.seconds.commit
+        self.gained[len(done.path.tokens)] += 1
+        self.widths[1 + len(done.tree)] += 1
+        self.draft_widths += draft_widths
+
+    def merge(self, other: Figures) -> None:
+        """Count another text's as well."""
+        for name in vars(self):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def as_json(self) -> dict[str, Any]:
+        """Sums, and what follows from them, as numbers rounded to what they are good for."""
+        passes, draft_passes = self.gained.total(), self.draft_widths.total()
+        return {
+            "tokens": self.tokens,
+            "passes": passes,
+            "draft_passes": draft_passes,
+            "seconds": round(self.seconds, 4),
+            "tokens_per_second": round(self.tokens / self.seconds, 4) if self.seconds else None,
+            "tokens_per_pass": round(self.tokens / passes, 4) if passes else None,
+            "accepted": self.tokens - passes,
+            "shares": {
+                part: round(getattr(self, f"{part}_seconds") / self.seconds, 4)
+                for part in ("draft", "target", "commit")
+                if self.seconds
+            },
+            "ms_per_pass": round(1e3 * self.target_seconds / passes, 3) if passes else None,
+            "ms_per_draft_pass": round(1e3 * self.draft_seconds / draft_passes, 3)
+            if draft_passes
+            else None,
+            "gained": dict(sorted(self.gained.items())),
+            "widths": dict(sorted(self.widths.items())),
+            "draft_widths": dict(sorted(self.draft_widths.items())),
+        }
+
+
+@dataclass
+class Text:
+    """A prompt with its tokens."""
+
+    record: PromptRecord
+    ids: list[int]
+
+
+@dataclass
+class Contender:
+    """A method with what it has done so far.
+
+    texts: in the order in which it meets them.
+    fixed: nobody plans, as in the paper; else the planner decides, as users have it.
+    marks: token counts at which figures are noted as well.
+    """
+
+    name: str
+    method: str
+    session: Session
+    texts: Sequence[Text]
+    fixed: bool = True
+    temperature: float = 0.0
+    seed: int = 0
+    marks: Sequence[int] = ()
+    by_task: dict[str, Figures] = field(default_factory=dict)
+    by_mark: dict[int, Figures] = field(default_factory=dict)
+    outputs: dict[str, list[int]] = field(default_factory=dict)
+    first_seconds: float = 0.0
+    drafter: Drafter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.drafter = make_drafter(self.method, self.session.host)
+        self.planner = FixedBudget(TARGET_BUDGET) if self.fixed else self.session.new_planner()
+
+    @property
+    def sampler(self) -> Sampler:
+        """What draws its tokens."""
+        return Sampler(seed=self.seed, temperature=self.temperature)
+
+    def play(self, place: int, tokens: int) -> None:
+        """Write the text at this place, up to so many tokens."""
+        text = self.texts[place]
+        stopping = Stopping(tokens, self.session.eos_ids)
+        generation = Generation(text.ids, self.drafter, stopping, self.sampler)
+        figures = Figures()
+        last, known = perf_counter(), self._draft_widths()
+        for done in decode(self.session.target, [generation], self.planner):
+            now, widths = perf_counter(), self._draft_widths()
+            if done.prefill:
+                self.first_seconds += now - last
+            else:
+                figures.add(done, now - last, widths - known)
+            self._mark(len(generation.output), len(done.path.tokens), figures)
+            last, known = perf_counter(), widths
+        for mark in self.marks:
+            if len(generation.output) < mark:  # the text has ended before
+                self.by_mark.setdefault(mark, Figures()).merge(figures)
+        self.by_task.setdefault(text.record.task, Figures()).merge(figures)
+        self.outputs[text.record.id] = generation.output
+
+    def as_json(self) -> dict[str, Any]:
+        """All that it has done."""
+        whole = Figures()
+        for figures in self.by_task.values():
+            whole.merge(figures)
+        return {
+            "name": self.name,
+            "method": self.method,
+            "planned": not self.fixed,
+            "temperature": self.temperature,
+            **whole.as_json(),
+            "first_seconds": round(self.first_seconds, 4),
+            "phrases": len(getattr(self.drafter, "pool", ())),
+            "tasks": {task: figures.as_json() for task, figures in self.by_task.items()},
+            "lengths": {mark: figures.as_json() for mark, figures in self.by_mark.items()},
+        }
+
+    def _draft_widths(self) -> Counter[int]:
+        return Counter(getattr(self.drafter, "widths", ()))
+
+    def _mark(self, written: int, gained: int, figures: Figures) -> None:
+        """Note the figures where a round reaches a mark."""
+        for mark in self.marks:
+            if written - gained < mark <= written:
+                self.by_mark.setdefault(mark, Figures()).merge(figures)
+
+
+def texts_of(session: Session, records: Sequence[PromptRecord], longest: int) -> list[Text]:
+    """The first turns of prompts, each with its last `longest` tokens."""
+    texts = []
+    for record in records:
+        prompt = record.turns[0]
+        ids = session.encode(prompt if record.raw else [{"role": "user", "content": prompt}])
+        texts.append(Text(record, ids[-longest:]))
+    return texts
+
+
+def play_all(contenders: Sequence[Contender], tokens: int) -> list[dict[str, Any]]:
+    """All contenders on all of their texts, in turns; where texts are not plain decoding's.
+
+    Plain decoding at the same temperature is among them, by the name "plain".
+    """
+    count = len(contenders[0].texts)
+    for place in range(count):
+        began = perf_counter()
+        for one in in_turns(contenders, place):
+            one.play(place, tokens)
+        spent = perf_counter() - began
+        print(f"text {place + 1} of {count}: {spent:.0f} s", file=sys.stderr, flush=True)
+    return [found for one in contenders for found in _differences(one, contenders)]
+
+
+def _differences(one: Contender, contenders: Sequence[Contender]) -> list[dict[str, Any]]:
+    plain = next(
+        other
+        for other in contenders
+        if other.method == "plain" and other.temperature == one.temperature
+    )
+    ids = {text.record.id: text.ids for text in one.texts}
+    return [
+        {"contender": one.name, "temperature": one.temperature, "text": name}
+        | _parting(one, ids[name], plain.outputs[name], output)
+        for name, output in one.outputs.items()
+        if output != plain.outputs[name]
+    ]
+
+
+def _parting(
+    one: Contender, ids: Sequence[int], plain: Sequence[int], other: Sequence[int]
+) -> dict[str, Any]:
+    """Where two texts part, and by how much the scores that decided differ there."""
+    pairs = enumerate(zip(plain, other))
+    place = next((place for place, (said, got) in pairs if said != got), None)
+    if place is None:
+        return {"place": min(len(plain), len(other)), "gap": None}
+    context = [*ids, *plain[:place]]
+    target = one.session.target
+    target.sync([context])
+    scores = one.sampler.decide(target.score([EMPTY])[0][0], context)
+    return {"place": place, "gap": float(scores[plain[place]] - scores[other[place]])}

@@ -1,0 +1,98 @@
+"""What is compared for which tables of Ouroboros (Zhao et al. 2024, arXiv 2402.13720).
+
+Fixed contenders are the paper's: drafts of a fixed length, nobody plans and nobody rests. The draft
+model's Lookahead decoding has W = G = 7 columns and phrases and N = 5 levels, since the windows of
+the paper (13 to 20 columns) are for GPUs.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import product
+
+TASKS = ("humaneval", "mbpp", "gsm8k", "cnndm", "wmt16_deen")
+TALKING = ("gsm8k", "cnndm", "wmt16_deen")
+"""Those of table 3."""
+MIXED = ("mbpp", "gsm8k", "cnndm", "wmt16_deen")
+"""Those of table 16."""
+
+LENGTH = 4
+"""Guesses of the draft model in a row."""
+LENGTHS = (2, 8)
+"""Others that are measured for the simulation: how many pay depends on what a draft pass costs."""
+
+# Windows are whole or smaller: this is more than the largest one here has.
+_DRAFT_BUDGET = 128
+_FIXED = f"branches=0,budget={_DRAFT_BUDGET}"
+
+
+def speculative(length: int = LENGTH) -> str:
+    """Token by token."""
+    return f"speculative:branches=0,length={length}"
+
+
+def ouroboros(length: int = LENGTH, more: str = "") -> str:
+    """All of it, but for what `more` changes."""
+    return f"ouroboros:{_FIXED},length={length}{more and ','}{more}"
+
+
+MAIN = {
+    "plain": "plain",
+    "lookahead": "lookahead",
+    "speculative": speculative(),
+    "ouroboros": ouroboros(),
+}
+"""The rows of tables 3 and 14."""
+
+PARTS = {
+    "plain": "plain",
+    "lookahead": "lookahead",
+    "speculative": speculative(),
+    "+ phrases for drafting": ouroboros(more="lengthen=0,verification=none,history=false"),
+    "+ lengthening": ouroboros(more="verification=none,history=false"),
+    "+ phrases from verification": ouroboros(more="history=false"),
+    "+ history": ouroboros(),
+}
+"""The rows of table 4; each adds a part to the one before it."""
+
+OTHER_LENGTHS = {
+    f"{name}, {length}": make(length)
+    for name, make in (("speculative", speculative), ("ouroboros", ouroboros))
+    for length in LENGTHS
+}
+
+PLANNED = {
+    "plain": "plain",
+    "lookahead": "lookahead",
+    "speculative": "speculative:branches=0",
+    "+ phrases for drafting": "ouroboros:branches=0,lengthen=0,verification=none,history=false",
+    "+ lengthening": "ouroboros:branches=0,verification=none,history=false",
+    "+ phrases from verification": "ouroboros:branches=0,history=false",
+    "+ history": "ouroboros:branches=0",
+}
+"""The same rows as users have them: lengths, and whether to draft at all, are planned."""
+
+GRID = {"length": (2, 4, 8), "window": (3, 7, 10), "level": (3, 5, 7)}
+"""Of table 9, which has three settings with three values each."""
+
+
+def grid() -> dict[str, str]:
+    """Plain decoding, and every combination."""
+    found = {"plain": "plain"}
+    for length, window, level in product(*GRID.values()):
+        more = f"window={window},guesses={window},level={level}"
+        found[f"{length}, {window}, {level}"] = ouroboros(length, more)
+    return found
+
+
+def orders(tasks: Sequence[str], seed: int) -> dict[str, list[int]]:
+    """Places of texts that lie task by task (`tasks` has one per text): as they lie; one of each
+    task in turns; at random."""
+    kinds = list(dict.fromkeys(tasks))
+    piles = [[place for place, task in enumerate(tasks) if task == kind] for kind in kinds]
+    rows = range(max(map(len, piles)))
+    mixed = [pile[row] for row in rows for pile in piles if row < len(pile)]
+    shuffled = list(range(len(tasks)))
+    random.Random(seed).shuffle(shuffled)
+    return {"consecutive": list(range(len(tasks))), "interleaved": mixed, "shuffled": shuffled}

@@ -1,0 +1,167 @@
+"""`paceline tune --method ouroboros`: which settings pay on this machine, and whether they do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from paceline.errors import UsageError
+from paceline.planning.settings_search import Settings, Step, Trial, search
+
+if TYPE_CHECKING:
+    from paceline.prompts import PromptRecord
+    from paceline.session import Session
+
+__all__ = ["SettingsStudy"]
+
+_REPEATS = 2
+# Nodes of a tree at most, in every round: a planner would let drafts that do not pay rest, and all
+# settings would be as fast as plain decoding.
+_BUDGET = 64
+
+
+@dataclass
+class SettingsStudy:
+    """What values of a method's settings bring on prompts, one setting after the other.
+
+    steps: setting by setting. last: the settings as they were and the best ones, once more, side by
+    side, since the best of many trials was also the luckiest.
+    """
+
+    method: str
+    decodes: bool = True
+    steps: list[Step] = field(default_factory=list)
+    last: list[Trial] = field(default_factory=list)
+
+    def run(
+        self,
+        session: Session,
+        prompts: list[PromptRecord],
+        options: dict[str, Any],
+        repeats: int | None,
+    ) -> None:
+        """See `Study.run`. Raises UsageError where a method comes through on no prompt."""
+        from paceline.drafters import open_settings
+
+        start, tried = open_settings(self.method)
+        measure = partial(
+            self._measure,
+            session=session,
+            prompts=prompts,
+            options=options,
+            repeats=repeats or _REPEATS,
+        )
+        for step in search(tried, start, measure):
+            self.steps.append(step)
+        best = self.steps[-1].best.settings
+        self.last = measure([start] if best == start else [start, best])
+
+    @property
+    def best(self) -> Trial:
+        """The faster one of the settings as they were and those found."""
+        return max(self.last, key=lambda trial: trial.speedup)
+
+    def table(self) -> Table:
+        """One row per trial, settings as they stood."""
+        title = f"{self.method}: what settings bring here"
+        table = Table(title=title, title_justify="left")
+        columns = list(self.steps[0].best.settings)
+        table.add_column("tried")
+        for heading in (*columns, "tokens per pass", "speed-up"):
+            table.add_column(heading, justify="right")
+        for step in self.steps:
+            for trial in step.trials:
+                mark = " *" if trial is step.best else ""
+                last = trial is step.trials[-1]
+                table.add_row(
+                    ", ".join(step.names), *_cells(trial, columns, mark), end_section=last
+                )
+        for trial in self.last:
+            table.add_row("once more", *_cells(trial, columns, ""))
+        return table
+
+    def lines(self) -> list[str]:
+        """The method with the best settings, and the verdict."""
+        best = self.best
+        verdict = (
+            f"best of those tried: {best.speedup:.2f}x plain decoding behind the prompt, "
+            f"{best.tokens_per_pass:.2f} tokens per pass"
+        )
+        if best.speedup <= 1:
+            verdict += ": guessing does not pay here, and planned requests decode plainly"
+        different = sum(trial.different for step in self.steps for trial in step.trials)
+        texts = [f"{different} texts were not plain decoding's"] if different else []
+        return [f"--method {self._named(best.settings)}", verdict, *texts]
+
+    def as_json(self) -> dict[str, Any]:
+        """For the result file."""
+        steps = [
+            {
+                "settings": step.names,
+                "trials": [self._record(trial) for trial in step.trials],
+                "best": dict(step.best.settings),
+            }
+            for step in self.steps
+        ]
+        last = [self._record(trial) for trial in self.last]
+        best = self._named(self.best.settings)
+        return {"settings": {"method": self.method, "best": best, "steps": steps, "last": last}}
+
+    def save_plots(self, folder: Path) -> None:
+        """There are none."""
+        raise UsageError("a search for settings has no plots: leave out --plot")
+
+    def _named(self, settings: Settings) -> str:
+        """The method with what is not as it was anyway."""
+        from paceline.drafters import open_settings, with_settings
+
+        start, _ = open_settings(self.method)
+        other = {name: value for name, value in settings.items() if value != start[name]}
+        return with_settings(self.method, other)
+
+    def _record(self, trial: Trial) -> dict[str, Any]:
+        return {"method": self._named(trial.settings), **vars(trial)}
+
+    def _measure(
+        self,
+        candidates: Sequence[Settings],
+        session: Session,
+        prompts: list[PromptRecord],
+        options: dict[str, Any],
+        repeats: int,
+    ) -> list[Trial]:
+        """Decode with all of these and plainly, in turns."""
+        from paceline.bench.contest import Contest, Text
+        from paceline.bench.results import Memory
+        from paceline.bench.trial import PLAIN, Method
+        from paceline.cli.bench import shared
+        from paceline.cli.findings import Findings
+
+        names = [self._named(settings) for settings in candidates]
+        contenders = [Method(name, session) for name in (PLAIN, *names)]
+        texts = [Text("prompts", record) for record in prompts]
+        chosen = session.options.with_(**options, budget=_BUDGET)
+        sink = Memory()
+        shared.run_with_bar(Contest(session, contenders, texts, chosen, repeats), sink, "trying")
+        found = Findings(list(sink.entries))
+        methods = {one.method: one for one in found.methods}
+        trials = []
+        for name, settings in zip(names, candidates):
+            one = methods.get(name)
+            if one is None:
+                reasons = [why for (method, _), why in found.failures.items() if method == name]
+                raise UsageError(f"{name} came through on no prompt: {reasons[0]}")
+            speedup = one.decode_speedup or one.speedup
+            length = one.stats.mean_acceptance_length
+            trials.append(Trial(settings, speedup, length, len(one.differences)))
+        return trials
+
+
+def _cells(trial: Trial, names: Sequence[str], mark: str) -> list[str]:
+    values = [str(trial.settings[name]).lower() for name in names]
+    return [*values, f"{trial.tokens_per_pass:.2f}", f"{trial.speedup:.2f}x{mark}"]

@@ -1,0 +1,78 @@
+"""Settings of a method by trial, one after the other (Ouroboros, Zhao et al. 2024, arXiv
+2402.13720, appendix B.2: since speed depends little on any one setting, a few trials do instead of
+a grid).
+
+    length 2 4 6 9, window 3 7 12, level 3 5; from length=4, window=7, level=5
+
+    length: 2, 4, 6 and 9 with window=7, level=5        6 is best and stays
+    window: 3, 7 and 12 with length=6, level=5          7 is best
+    level: 3 and 5 with length=6, window=7              9 trials; the grid has 24
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Measure", "Settings", "Step", "Trial", "search"]
+
+Settings = Mapping[str, Any]
+
+# What a trial must bring more than the settings as they are, or what differs is chance.
+_MARGIN = 1.01
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What settings brought.
+
+    speedup: over plain decoding, behind the prompt. tokens_per_pass: of the target.
+    different: texts that were not plain decoding's.
+    """
+
+    settings: Settings
+    speedup: float
+    tokens_per_pass: float
+    different: int = 0
+
+
+Measure = Callable[[Sequence[Settings]], list[Trial]]
+"""Tries several settings side by side."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One setting was looked at; in `names` there are several where they have one value in common.
+
+    trials: of its values, in the order given. best: the one that stays.
+    """
+
+    names: tuple[str, ...]
+    trials: list[Trial]
+    best: Trial
+
+
+def search(
+    tried: Mapping[tuple[str, ...], Sequence[Any]], start: Settings, measure: Measure
+) -> Iterator[Step]:
+    """Go through the settings once, in order.
+
+    tried: settings with the values to try; all of a key get the same value.
+    start: settings to begin with; their values are tried even where they are not among those.
+    """
+    current = dict(start)
+    for names, values in tried.items():
+        candidates = [dict.fromkeys(names, value) for value in values]
+        own = {name: current[name] for name in names}
+        if own not in candidates:
+            candidates.insert(0, own)
+        if len(candidates) < 2:
+            continue
+        trials = measure([{**current, **candidate} for candidate in candidates])
+        known = trials[candidates.index(own)]
+        best = max(trials, key=lambda trial: trial.speedup)
+        if best.speedup < _MARGIN * known.speedup:
+            best = known
+        current = dict(best.settings)
+        yield Step(names, trials, best)

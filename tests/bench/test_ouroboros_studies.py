@@ -1,0 +1,90 @@
+"""The arithmetic behind the studies of Ouroboros: simulated costs, crossings, orders of texts."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from paceline.prompts import PromptRecord
+from paceline.targets.toy import ToyTarget
+from tests.draft_hosts import toy_host
+
+BENCHMARKS = str(Path(__file__).parents[2] / "benchmarks")
+
+
+@pytest.fixture(autouse=True)
+def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They import each other as the scripts that they are."""
+    monkeypatch.setattr(sys, "path", [BENCHMARKS, *sys.path])
+
+
+def test_a_run_costs_its_passes_by_their_rows() -> None:
+    pytest.importorskip("matplotlib")
+    simulation = import_module("ouroboros_simulation")
+    run = {"tokens": 12, "widths": {"1": 2, "5": 4}, "draft_widths": {"1": 8, "20": 2}}
+    free = simulation.free
+    assert simulation.speedup(run, 0.1, free, free) == pytest.approx(12 / (6 + 0.1 * 10))
+
+    def dear(rows: int) -> float:
+        return 1 + rows / 10
+
+    expected = 12 / (2 * 1.1 + 4 * 1.5 + 0.1 * (8 + 2))
+    assert simulation.speedup(run, 0.1, dear, free) == pytest.approx(expected)
+    expected = 12 / (6 + 0.5 * (8 * 1.1 + 2 * 3.0))
+    assert simulation.speedup(run, 0.5, free, dear) == pytest.approx(expected)
+
+
+def test_stretches_in_which_one_is_faster() -> None:
+    pytest.importorskip("matplotlib")
+    simulation = import_module("ouroboros_simulation")
+    ratios = simulation.RATIOS
+    flat = [1.0] * len(ratios)
+    falling = [1.105 - ratio for ratio in ratios]
+    assert simulation.ahead(falling, flat) == [(0.02, 0.1)]
+    assert simulation.ahead(flat, falling) == [(0.11, 0.5)]
+    assert simulation.ahead(flat, flat) == []
+    dent = [1.0 if ratio in (0.2, 0.21) else 2.0 for ratio in ratios]
+    assert simulation.ahead(dent, flat) == [(0.02, 0.19), (0.22, 0.5)]
+
+
+def test_orders_hold_every_text_once() -> None:
+    studies = import_module("ouroboros_studies")
+    found = studies.orders(["a", "a", "a", "b", "b"], seed=1)
+    assert found["consecutive"] == [0, 1, 2, 3, 4]
+    assert found["interleaved"] == [0, 3, 1, 4, 2]
+    assert sorted(found["shuffled"]) == [0, 1, 2, 3, 4] != found["shuffled"]
+
+
+def test_contenders_are_counted_behind_their_first_round_and_compared() -> None:
+    runs = import_module("ouroboros_runs")
+    target = ToyTarget()
+    session: Any = SimpleNamespace(target=target, host=toy_host(target), eos_ids=())
+    texts = [
+        runs.Text(PromptRecord(str(place), ("",), task), [1 + place, 2, 3])
+        for place, task in enumerate(["a", "a", "b"])
+    ]
+    methods = ["plain", "speculative:draft=near,length=3,branches=0"]
+    contenders = [
+        runs.Contender(method, method, session, texts, marks=(4, 30)) for method in methods
+    ]
+    assert runs.play_all(contenders, 20) == []
+    for one in contenders:
+        report = one.as_json()
+        written = sum(map(len, one.outputs.values()))
+        gained = sum(int(tokens) * rounds for tokens, rounds in report["gained"].items())
+        assert report["tokens"] == gained <= written - len(texts)
+        assert one.method != "plain" or gained == written - len(texts)
+        assert set(report["tasks"]) == {"a", "b"}
+        assert report["passes"] == Counter(report["widths"]).total()
+        assert report["lengths"][30]["tokens"] == report["tokens"]  # all end before that
+        assert report["lengths"][4]["tokens"] < report["tokens"]
+    assert report["draft_passes"] > report["passes"] and report["accepted"] > 0
+    contenders[1].outputs["1"][5] += 1
+    (found,) = runs._differences(contenders[1], contenders)
+    assert (found["text"], found["place"]) == ("1", 5)

@@ -1,0 +1,110 @@
+"""`paceline tune --method` for methods with settings to try, on a tiny model."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.tiny import save_tiny_llama
+
+from paceline.cli import main
+from paceline.drafters import Ouroboros, Speculative, open_settings, with_settings
+from paceline.planning import curve_store, measure
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Few passes, few settings, and a cache folder of our own."""
+    monkeypatch.setattr(measure, "WIDTHS", (1, 4, 8))
+    monkeypatch.setattr(curve_store, "cache_root", lambda: tmp_path / "cache")
+    monkeypatch.setattr(Speculative, "tried", {("length",): (1, 3), ("branches",): (0, 1)})
+    monkeypatch.setattr(
+        Ouroboros, "tried", {("window", "guesses"): (2, 3), ("drafting",): (True, False)}
+    )
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run `paceline tune` in this process: exit code, standard output and error."""
+
+    def run(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["paceline", "tune", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return int(ended.value.code or 0), captured.out, " ".join(captured.err.split())
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_llama(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.mark.parametrize(
+    ("method", "start", "tried"),
+    [
+        ("speculative", {"length": 0, "branches": 1}, [{0, 1, 3}, {0, 1}]),
+        ("speculative:length=2", {"branches": 1}, [{0, 1}]),
+        ("ouroboros:length=2,window=2", {"guesses": 7, "drafting": True}, [{7, 2, 3}, {True, False}]),
+    ],
+)  # fmt: skip
+def test_settings_are_tried_and_the_best_ones_are_said(
+    command: Command,
+    tiny: Path,
+    tmp_path: Path,
+    method: str,
+    start: dict[str, object],
+    tried: list[set[object]],
+) -> None:
+    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "tune.json"
+    prompts.write_text('{"id": "a", "turns": ["hello"]}\n', encoding="utf-8")
+    words = ["-m", tiny, "--repeats", 1, "--method", method, "--draft-model", tiny]
+    code, shown, _ = command(*words, "--prompt-file", prompts, "-n", 8, "--json", out)
+    assert code == 0
+    found = json.loads(out.read_text())["settings"]
+    values = [
+        {trial["settings"][step["settings"][0]] for trial in step["trials"]}
+        for step in found["steps"]
+    ]
+    assert values == tried
+    assert found["steps"][0]["trials"][0]["settings"].keys() == start.keys()
+    assert found["last"][0]["settings"] == start and len(found["last"]) <= 2
+    for step in found["steps"]:
+        assert step["best"] in [trial["settings"] for trial in step["trials"]]
+        assert all(trial["different"] == 0 for trial in step["trials"])
+    assert found["best"] in {trial["method"] for trial in found["last"]}
+    assert f"--method {found['best']}" in shown
+    assert all(setting in found["best"] for setting in method.partition(":")[2].split(","))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--method", "speculative", "--verify"), "leave out --verify and --plot"),
+        (("--method", "medusa"), "there is nothing to tune beforehand"),
+        (("--method", "speculative:length=1,branches=0"), "there is nothing to tune beforehand"),
+        (("--method", "anpd", "--draft-model", "x"), "takes no draft model"),
+        (("--method", "speculative", "--repeats", "0"), "--repeats"),
+    ],
+)
+def test_what_does_not_fit_is_said_before_a_model_is_loaded(
+    command: Command, words: tuple[str, ...], message: str
+) -> None:
+    code, out, err = command("-m", "no such model", *words)
+    assert (code, out) == (2, "") and message in err and "Traceback" not in err
+
+
+def test_the_settings_of_a_method_are_those_it_leaves_open() -> None:
+    start, tried = open_settings("ouroboros:draft=x,guesses=4")
+    assert (start, list(tried)) == ({"window": 7, "drafting": True}, [("window",), ("drafting",)])
+    assert open_settings("anpd") == ({}, {})
+    method = with_settings("ouroboros:draft=(a,b),window=3", {"window": 9, "drafting": False})
+    assert method == "ouroboros:draft=(a,b),window=9,drafting=false"
+    assert with_settings("ouroboros", {}) == "ouroboros"
