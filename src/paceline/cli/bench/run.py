@@ -29,6 +29,7 @@ def run(
     draft_model: drafts.DraftModelOption = None,
     data: shared.DataOption = None,
     limit: shared.LimitOption = None,
+    by_category: shared.ByCategoryOption = False,
     repeats: shared.RepeatsOption = 3,
     resume: shared.ResumeOption = False,
     max_new_tokens: common.TokensOption = 128,
@@ -59,7 +60,8 @@ def run(
         budget=budget,
         typical=typical or None,
     )
-    names, texts = shared.checked_methods(methods, gguf, draft_model), _texts(suites, data, limit)
+    names = shared.checked_methods(methods, gguf, draft_model)
+    texts = _texts(suites, data, limit, by_category)
     session = common.open_session(
         model, "plain", threads=threads, device=device, dtype=dtype, weights=weights
     )
@@ -96,7 +98,9 @@ def _measure(
 
 
 @common.interruptible()
-def _texts(suites: list[str], data: Path | None, limit: int | None) -> list[Text]:
+def _texts(
+    suites: list[str], data: Path | None, limit: int | None, by_category: bool
+) -> list[Text]:
     from paceline.bench.suites import read_suites
 
-    return read_suites(suites, data, limit)
+    return read_suites(suites, data, limit, by_category)
