@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from paceline.bench.results import ResultFile
     from paceline.session import Session
 
+MethodsOption = Annotated[
+    str, typer.Option("--methods", help="Methods and rivals with settings, separated by commas.")
+]
+
 
 def run(
     suites: Annotated[
@@ -22,10 +26,7 @@ def run(
     ],
     out: shared.OutOption,
     model: common.ModelOption = common.DEFAULT_MODEL,
-    methods: Annotated[
-        str,
-        typer.Option("--methods", help="Methods and rivals with settings, separated by commas."),
-    ] = "plain,anpd,llma,pld,transformers,transformers-lookup",
+    methods: MethodsOption = "plain,anpd,llma,pld,transformers,transformers-lookup",
     draft_model: drafts.DraftModelOption = None,
     data: shared.DataOption = None,
     limit: shared.LimitOption = None,
