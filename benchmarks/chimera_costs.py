@@ -17,6 +17,7 @@ where a few rounds are slow.
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import shlex
 import sys
@@ -32,6 +33,7 @@ import torch
 
 import paceline
 from paceline.drafters import make_drafter
+from paceline.drafters.chimera import Chimera
 from paceline.drafters.trained_heads import (
     ChimeraConfig,
     ChimeraParts,
@@ -149,7 +151,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--untrained", action="store_true", help="random parts; every level grown")
     parser.add_argument("--vocabulary", type=int, default=8192, help="of random parts")
-    parser.add_argument("--beams", default="1,4")
+    shipped = inspect.signature(Chimera).parameters["beam"].default
+    parser.add_argument("--beams", default=f"1,{shipped}")
     parser.add_argument("--stores", default=",".join(STORES), help=f"of {', '.join(STORES)}")
     parser.add_argument("--budget", type=int, default=16, help="nodes of a tree at most")
     parser.add_argument("--max-new-tokens", type=int, default=32)

@@ -84,8 +84,7 @@ def heads_table() -> str:
         record = json.loads(path.read_text("utf-8"))
         size = path.with_name("model.safetensors").stat().st_size
         notes.append(
-            f"{name}: {record['steps']} steps on {record['texts']['learned']} answers in "
-            f"{record['seconds'] / 60:.0f} minutes on one core, judged on "
+            f"{name}: {record['steps']} steps on {_learned(record)} in {record['seconds'] / 60:.0f} minutes on one core, judged on "
             f"{record['evaluation']['points']:,} places in {record['texts']['held_back']} answers "
             f"that were held back ({_known(record['evaluation']['points'])}), {size / 1e6:.1f} MB."
         )
@@ -186,15 +185,22 @@ def _both(evaluation: dict[str, Any], top: str) -> list[str]:
 def _basis(files: Iterable[str]) -> str:
     """On how much the rows rest."""
     counts = {
-        (found["evaluation"]["points"], found["texts"]["held_back"], found["texts"]["learned"])
+        (found["evaluation"]["points"], found["texts"]["held_back"], _learned(found))
         for file in files
         if (found := _ablation(file)) is not None
     }
     return " ".join(
-        f"Learned from {learned} answers, judged on {points:,} places in {held_back} others "
+        f"Learned from {learned}, judged on {points:,} places in {held_back} others "
         f"({_known(points)})."
         for points, held_back, learned in sorted(counts)
     )
+
+
+def _learned(record: dict[str, Any]) -> str:
+    """How much a training had to learn from."""
+    texts = record["texts"]
+    read = f" and {texts['read']:,} texts that were only read" if texts.get("read") else ""
+    return f"{texts['learned']:,} answers{read}"
 
 
 def _known(points: int) -> str:
