@@ -84,7 +84,8 @@ def heads_table() -> str:
         record = json.loads(path.read_text("utf-8"))
         size = path.with_name("model.safetensors").stat().st_size
         notes.append(
-            f"{name}: {record['steps']} steps on {_learned(record)} in {record['seconds'] / 60:.0f} minutes on one core, judged on "
+            f"{name}: {record['steps']} steps on {_learned(record)} in "
+            f"{record['seconds'] / 60:.0f} minutes on one core, judged on "
             f"{record['evaluation']['points']:,} places in {record['texts']['held_back']} answers "
             f"that were held back ({_known(record['evaluation']['points'])}), {size / 1e6:.1f} MB."
         )
