@@ -1,39 +1,53 @@
 """What drafting with Chimera costs, beside a pass of the target; and what the store of n-grams saves.
 
-    python benchmarks/chimera_costs.py --model smollm2-135m --json benchmarks/results/heads/costs.json
+    python benchmarks/chimera_costs.py --json benchmarks/results/heads/costs-smollm2-135m.json
     python benchmarks/chimera_costs.py --model qwen2.5-coder-1.5b --untrained --json …
 
-The same prompts are written with every setting of the store, each time by a new drafter: first cold,
-then once more with the store as the first round left it, since the paper's program measures only
-the second. With --untrained the parts hold random numbers of the sizes that training would make:
-they cost what trained ones cost, and guess nothing right.
+The same prompts are written with every setting, each time by a new drafter: first cold, then once
+more with the store as the first round left it, since the paper's program measures only the second.
+Settings are those that ship, where levels below unlikely nodes are left out, and every level grown;
+Medusa's heads stand beside them. With --untrained the parts hold random numbers of the sizes that
+training would make: they cost what trained ones cost, and guess nothing right. No node is likely
+then, so only every level grown is measured.
+
+The share of a pass is told twice: by the medians of rounds, and by all time together, which is more
+where a few rounds are slow.
 """
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from time import perf_counter
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 import paceline
 from paceline.drafters import make_drafter
 from paceline.drafters.chimera import Chimera
-from paceline.drafters.trained_heads import ChimeraConfig, ChimeraParts
+from paceline.drafters.trained_heads import (
+    ChimeraConfig,
+    ChimeraParts,
+    MedusaConfig,
+    MedusaParts,
+)
 from paceline.drafters.trained_parts import BaseModel
 from paceline.loop import Generation, decode
 from paceline.machine import describe_run
 from paceline.protocols import Drafter
+from paceline.records import Round
 from paceline.session import Session
 from paceline.stopping import Stopping
+from paceline.training.heads.sizes import sized_like
 
 PROMPTS = (
     "Why is the sky blue?",
@@ -41,63 +55,93 @@ PROMPTS = (
     "Summarize the plot of Hamlet in three sentences.",
 )
 STORES = {
-    "no store": "cache=0",
-    "in memory": "cache=8192",
-    "in memory, dictionary": "cache=8192,dictionary=4096",
-    "small, on disk": "cache=64,spill={spill}",
+    "none": ("no store", "cache=0"),
+    "memory": ("in memory", "cache=8192"),
+    "dictionary": ("in memory, dictionary", "cache=8192,dictionary=4096"),
+    "disk": ("small, on disk", "cache=64,spill={spill}"),
 }
+LEVELS = {"likely ones": "", "all": "least=0,"}
 
 
-def untrained(session: Session, vocabulary: int) -> Path:
-    """A folder with random parts for the session's model."""
-    config = session.target.model.config.get_text_config()  # type: ignore[attr-defined]
-    chosen = ChimeraConfig(
-        heads=3,
-        vocabulary=vocabulary,
-        attention_heads=config.num_attention_heads,
-        kv_heads=config.num_key_value_heads,
-        head_size=config.hidden_size // config.num_attention_heads,
-        intermediate=2 * config.hidden_size,
-    )
+@dataclass(frozen=True)
+class Row:
+    """A setting: the method's name, and its settings as they are reported."""
+
+    method: str
+    settings: str = ""
+    levels: str = ""
+    beam: int | None = None
+    store: str = ""
+
+
+def rows(options: argparse.Namespace) -> list[Row]:
+    """Medusa, then Chimera with all settings that were asked for."""
+    levels = {"all": LEVELS["all"]} if options.untrained else LEVELS
+    return [
+        Row("medusa"),
+        *(
+            Row("chimera", f"{least}beam={beam},{settings}", name, int(beam), store)
+            for name, least in levels.items()
+            for beam in options.beams.split(",")
+            for store, settings in (STORES[key] for key in options.stores.split(","))
+        ),
+    ]
+
+
+def untrained(session: Session, vocabulary: int) -> dict[str, Path]:
+    """Folders with random parts for the session's model, by method."""
+    model = session.target.model  # type: ignore[attr-defined]
+    config = model.config.get_text_config()
     base = BaseModel(session.fingerprint, "any", config.hidden_size, config.vocab_size)
-    shapes = ChimeraParts(chosen, base, {}).module_shapes()
-    tensors = {name: 0.02 * torch.randn(shape) for name, shape in shapes.items()}
-    tensors["token_ids"] = torch.arange(vocabulary)
-    folder = Path(tempfile.mkdtemp())
-    ChimeraParts(chosen, base, tensors).save_pretrained(folder)
-    return folder
+    chosen = ChimeraConfig(heads=3, vocabulary=vocabulary)
+    parts = {
+        "medusa": MedusaParts(MedusaConfig(heads=3, vocabulary=vocabulary), base, {}),
+        "chimera": ChimeraParts(sized_like(chosen, model.config, 2 * config.hidden_size), base, {}),
+    }
+    folders = {}
+    for method, empty in parts.items():
+        shapes = empty.module_shapes()
+        tensors = {name: 0.02 * torch.randn(shape) for name, shape in shapes.items()}
+        tensors["token_ids"] = torch.arange(vocabulary)
+        folders[method] = Path(tempfile.mkdtemp())
+        type(empty)(empty.config, base, tensors).save_pretrained(folders[method])
+    return folders
 
 
 def play(
-    session: Session, drafter: Drafter, ids: Sequence[int], tokens: int
-) -> tuple[list[float], list[float]]:
-    """Milliseconds of drafting and of target passes, round by round behind the prompt."""
+    session: Session, drafter: Drafter, ids: Sequence[int], options: argparse.Namespace
+) -> list[Round]:
+    """The rounds behind the prompt."""
     session.target.sync([ids[:1]])
-    generation = Generation(ids, drafter, Stopping(tokens))
-    rounds = [done for done in decode(session.target, [generation], 16) if not done.prefill]
-    return (
-        [1e3 * done.seconds.draft for done in rounds],
-        [1e3 * done.seconds.target for done in rounds],
-    )
+    generation = Generation(ids, drafter, Stopping(options.max_new_tokens))
+    played = decode(session.target, [generation], options.budget)
+    return [done for done in played if not done.prefill]
 
 
-def measure(session: Session, settings: str, tokens: int) -> dict[str, Any]:
-    """Cold and warm: medians of milliseconds per round, and where n-grams were found."""
-    drafter = cast(Chimera, make_drafter(f"chimera:{settings}", session.host))
-    found: dict[str, Any] = {"settings": settings}
+def measure(
+    session: Session, method: str, settings: str, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Cold and warm: milliseconds per round, and where n-grams were found."""
+    drafter = make_drafter(f"{method}:{settings}" if settings else method, session.host)
+    found: dict[str, Any] = {}
     texts = [session.encode([{"role": "user", "content": prompt}]) for prompt in PROMPTS]
     for name in ("cold", "warm"):
-        before = dict(vars(drafter.lookups))
-        times = [play(session, drafter, ids, tokens) for ids in texts]
-        draft = [one for drafts, _ in times for one in drafts]
-        target = [one for _, targets in times for one in targets]
-        counts = {key: value - before[key] for key, value in vars(drafter.lookups).items()}
+        lookups = getattr(drafter, "lookups", None)
+        before = dict(vars(lookups)) if lookups else {}
+        rounds = [done for ids in texts for done in play(session, drafter, ids, options)]
+        draft = [1e3 * done.seconds.draft for done in rounds]
+        target = [1e3 * done.seconds.target for done in rounds]
         found[name] = {
+            "rounds": len(rounds),
+            "tokens_per_pass": round(mean(len(done.path.tokens) for done in rounds), 3),
             "draft_ms": round(median(draft), 3),
             "target_ms": round(median(target), 3),
             "share": round(median(draft) / median(target), 4),
-            "lookups": counts,
+            "total_share": round(sum(draft) / sum(target), 4),
         }
+        if lookups:
+            counts = {key: value - before[key] for key, value in vars(lookups).items()}
+            found[name]["lookups"] = counts
     return found
 
 
@@ -105,32 +149,45 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--untrained", action="store_true")
-    parser.add_argument("--vocabulary", type=int, default=8192)
-    parser.add_argument("--beams", default="1,4")
+    parser.add_argument("--untrained", action="store_true", help="random parts; every level grown")
+    parser.add_argument("--vocabulary", type=int, default=8192, help="of random parts")
+    shipped = inspect.signature(Chimera).parameters["beam"].default
+    parser.add_argument("--beams", default=f"1,{shipped}")
+    parser.add_argument("--stores", default=",".join(STORES), help=f"of {', '.join(STORES)}")
+    parser.add_argument("--budget", type=int, default=16, help="nodes of a tree at most")
     parser.add_argument("--max-new-tokens", type=int, default=32)
     options = parser.parse_args()
+    if set(options.stores.split(",")) - STORES.keys():
+        parser.error(f"--stores has other names than {', '.join(STORES)}")
+    report(options)
+
+
+def report(options: argparse.Namespace) -> None:
+    """Measure row by row, with the file written after each."""
     session = paceline.load(options.model, method="plain")
-    parts = f"parts={untrained(session, options.vocabulary)}," if options.untrained else ""
-    spill = Path(tempfile.mkdtemp()) / "ngrams.sqlite"
-    began, report = perf_counter(), []
-    for beam in options.beams.split(","):
-        for name, store in STORES.items():
-            settings = f"{parts}beam={beam},{store.format(spill=spill)}"
-            found = measure(session, settings, options.max_new_tokens)
-            found["settings"] = f"beam={beam},{store}"
-            report.append({"store": name, "beam": int(beam), **found})
-            print(report[-1], file=sys.stderr, flush=True)
-    content = {
-        "command": f"python benchmarks/chimera_costs.py {shlex.join(sys.argv[1:])}",
-        **describe_run(),
-        "model": options.model,
-        "untrained": options.untrained,
-        "seconds": round(perf_counter() - began, 1),
-        "stores": report,
-    }
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    parts = untrained(session, options.vocabulary) if options.untrained else {}
+    began, found = perf_counter(), list[dict[str, Any]]()
+    if options.untrained:
+        print("random parts find nothing likely: every level is grown", file=sys.stderr)
+    for row in rows(options):
+        own = [f"parts={parts[row.method]}"] if parts else []
+        spill = Path(tempfile.mkdtemp()) / "ngrams.sqlite"  # another setting's would not be cold
+        settings = ",".join([*own, row.settings.format(spill=spill)]).strip(",")
+        found.append({**asdict(row), **measure(session, row.method, settings, options)})
+        print(json.dumps(found[-1]), file=sys.stderr, flush=True)
+        content = {
+            **describe_run(session.target),
+            "command": f"python benchmarks/chimera_costs.py {shlex.join(sys.argv[1:])}",
+            "model": options.model,
+            "untrained": options.untrained,
+            "budget": options.budget,
+            "max_new_tokens": options.max_new_tokens,
+            "prompts": len(PROMPTS),
+            "seconds": round(perf_counter() - began, 1),
+            "rows": found,
+        }
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -4,24 +4,33 @@
 
 Takes prompts from several task files of DIR. For each, greedy: plain decoding and every method
 against `generate` of the model as transformers loads it; sampled at T=0.8 with three seeds: every
-method against plain decoding with that seed. Results are appended prompt by prompt, so an
-interrupted run resumes where it stopped.
+method against plain decoding with that seed. Results are appended prompt by prompt: an interrupted
+run, or one that --minutes ended, goes on where it stopped when the command is repeated, and more
+--tasks or a larger --per-task add to it. Settings of methods are written as everywhere:
+
+    --methods "plain,chimera,speculative:inner=(anpd:n=4,k=10)"
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import shlex
+import sys
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import torch
 from rich.progress import track
 
 import paceline
-from paceline.drafters import make_drafter
+from paceline.cli.bench.shared import split_methods
+from paceline.drafters import check_method, make_drafter
+from paceline.errors import PacelineError, UsageError
 from paceline.loop import Generation, decode
-from paceline.machine import describe_machine, describe_versions
+from paceline.machine import describe_run
 from paceline.models import load_causal_lm
 from paceline.prompts import read_prompts
 from paceline.sampling import Sampler
@@ -33,42 +42,80 @@ TASKS = [
     "wmt16_deen", "llma_rag", "canitedit", "editeval", "jfleg", "mteval_refine",
 ]  # fmt: skip
 METHODS = "plain,anpd,llma,pld"
-SEEDS = [0, 1, 2]
 LONGEST_PROMPT = 1200
+SAME = ("model", "weights", "methods", "seeds", "max_new_tokens")  # for all prompts of a file
 
 
 def main() -> None:
     options = _arguments()
     session = paceline.load(options.model, "plain", weights=options.weights)
     untouched = load_causal_lm(options.model).model
-    done, methods = _finished(options.out), options.methods.split(",")
-    for task in options.tasks.split(","):
-        chosen = _choose(session, options.data / f"{task}.jsonl", options.per_task)
-        for record in track(chosen, description=task):
-            if record["prompt"] not in done:
-                result = _check(session, untouched, record, methods, options.max_new_tokens)
-                with options.out.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({"task": task, **result}) + "\n")
+    _measure(session, untouched, options)
     _summarise(session, options)
 
 
+def _measure(session: Any, untouched: Any, options: argparse.Namespace) -> None:
+    """Append what the file lacks, until the time is up."""
+    began, done = monotonic(), {record["prompt"] for record in _records(options.out)}
+    for task in options.tasks.split(","):
+        chosen = _choose(session, options.data / f"{task}.jsonl", options.per_task)
+        for record in track(chosen, description=task):
+            if record["prompt"] in done:
+                continue
+            if options.minutes and monotonic() - began > 60 * options.minutes:
+                print("time is up: repeat the command to go on", file=sys.stderr)
+                return
+            result = _check(session, untouched, record, options)
+            with options.out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"task": task, **result}) + "\n")
+
+
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--weights", default="auto", help="of paceline; transformers has its own")
-    parser.add_argument("--methods", default=METHODS, help="plain first")
+    parser.add_argument("--methods", default=METHODS, help="by commas")
     parser.add_argument("--tasks", default=",".join(TASKS), help="names of files, by commas")
     parser.add_argument("--per-task", type=int, default=3)
     parser.add_argument("--max-new-tokens", type=int, default=128)
-    return parser.parse_args()
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--minutes", type=float, help="begin no prompt later than that")
+    options = parser.parse_args()
+    try:
+        options.methods = list(dict.fromkeys(["plain", *split_methods(options.methods)]))
+        for method in options.methods:
+            check_method(method)
+        _drop_half_a_line(options.out)
+        _check_same(options)
+    except PacelineError as error:
+        parser.error(str(error))
+    return options
 
 
-def _finished(out: Path) -> set[str]:
+def _drop_half_a_line(out: Path) -> None:
+    """What a run wrote last when it was killed."""
+    if out.exists():
+        os.truncate(out, out.read_bytes().rfind(b"\n") + 1)
+
+
+def _records(out: Path) -> list[dict[str, Any]]:
     if not out.exists():
-        return set()
-    return {json.loads(line)["prompt"] for line in out.read_text().splitlines()}
+        return []
+    return [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+
+
+def _check_same(options: argparse.Namespace) -> None:
+    """Raise UsageError where the file holds results of other methods or settings."""
+    wanted = vars(options)
+    for record in _records(options.out):
+        for name in SAME:
+            if record.get(name) != wanted[name]:
+                raise UsageError(
+                    f"{options.out} holds a run with other {name} ({record.get(name)}, not "
+                    f"{wanted[name]}): repeat its command, or choose another --out"
+                )
 
 
 def _choose(session: Any, path: Path, count: int) -> list[dict[str, Any]]:
@@ -85,9 +132,10 @@ def _choose(session: Any, path: Path, count: int) -> list[dict[str, Any]]:
 
 
 def _check(
-    session: Any, untouched: Any, record: dict[str, Any], methods: list[str], max_new_tokens: int
+    session: Any, untouched: Any, record: dict[str, Any], options: argparse.Namespace
 ) -> dict[str, Any]:
     ids, references = record["ids"], record["references"]
+    methods, max_new_tokens = options.methods, options.max_new_tokens
     generated = untouched.generate(
         torch.tensor([ids]), max_new_tokens=max_new_tokens, do_sample=False
     )[0, len(ids) :].tolist()
@@ -95,7 +143,7 @@ def _check(
     for method in methods:
         output = _decode(session, ids, references, method, Sampler(), max_new_tokens)
         differences += _difference(session, ids, method, Sampler(), generated, output)
-    samplers = [Sampler(seed=seed, temperature=0.8) for seed in SEEDS]
+    samplers = [Sampler(seed=seed, temperature=0.8) for seed in options.seeds]
     plain = [
         _decode(session, ids, references, "plain", sampler, max_new_tokens) for sampler in samplers
     ]
@@ -105,6 +153,7 @@ def _check(
             differences += _difference(session, ids, method, sampler, expected, output)
     return {
         "prompt": record["prompt"],
+        **{name: getattr(options, name) for name in SAME},
         "prompt_tokens": len(ids),
         "tokens": len(generated),
         "sampled_tokens": [len(output) for output in plain],
@@ -162,16 +211,13 @@ def _difference(
 
 
 def _summarise(session: Any, options: argparse.Namespace) -> None:
-    records = [json.loads(line) for line in options.out.read_text().splitlines()]
+    records = _records(options.out)
     summary = {
-        "command": "python benchmarks/losslessness.py --data DIR "
-        f"--model {options.model} --max-new-tokens {options.max_new_tokens} "
-        f"--per-task {options.per_task} --weights {options.weights} --methods {options.methods}",
+        **describe_run(session.target),
+        "command": f"python benchmarks/losslessness.py {shlex.join(sys.argv[1:])}",
         "preparation": session.target.preparation.as_json(),
-        "machine": describe_machine(session.target),
-        "versions": describe_versions(),
+        **{name: getattr(options, name) for name in SAME},
         "model": {"name": options.model, "fingerprint": session.fingerprint},
-        "methods": options.methods.split(","),
         "prompts": len(records),
         "tasks": sorted({record["task"] for record in records}),
         "greedy_tokens": sum(record["tokens"] for record in records),

@@ -60,6 +60,7 @@ def _overall_cells(method: MethodSummary | None) -> list[str]:
         speedup += f" ({low:.2f} to {high:.2f})"
     differ = len(method.differences)
     same = "all" if not differ else f"{method.texts - differ} of {method.texts}"
+    same = "lossy" if method.lossy else same
     length = method.tokens / method.stats.rounds
     return [f"{method.tokens_per_second:.1f}", speedup, f"{length:.2f}", same]
 

@@ -51,13 +51,19 @@ FILES = {
     "transformer, trained": "transformer-finetune",
 }
 OTHERS = {
-    "as in the first table, short": "order-3",
-    "without the residual": "no-residual",
+    "Chimera": "order-3",
+    "Chimera without the residual": "no-residual",
     "Medusa": "medusa",
-    "full heads": "full",
-    "behind own guesses": "own-guesses",
-    "distillation": "distillation",
+    "Chimera, longer": "order-3-longer",
+    "Chimera without the residual, longer": "no-residual-longer",
+    "Medusa, longer": "medusa-longer",
+    "Chimera, full heads": "full",
+    "Medusa, full heads": "medusa-full",
+    "Chimera, distillation": "distillation",
+    "Chimera, learned behind own guesses": "own-guesses",
+    "Chimera, states not imitated": "no-states",
 }
+UNMEASURED = "Not measured yet."
 
 
 def heads_table() -> str:
@@ -78,16 +84,16 @@ def heads_table() -> str:
         record = json.loads(path.read_text("utf-8"))
         size = path.with_name("model.safetensors").stat().st_size
         notes.append(
-            f"{name}: {record['steps']} steps on {record['texts']['learned']} answers in "
+            f"{name}: {record['steps']} steps on {_learned(record)} in "
             f"{record['seconds'] / 60:.0f} minutes on one core, judged on "
-            f"{record['evaluation']['points']} places in {record['texts']['held_back']} answers "
-            f"that were held back, {size / 1e6:.1f} MB."
+            f"{record['evaluation']['points']:,} places in {record['texts']['held_back']} answers "
+            f"that were held back ({_known(record['evaluation']['points'])}), {size / 1e6:.1f} MB."
         )
     return f"{markdown(rows)}\n\n{' '.join(notes)}"
 
 
 def orders_table() -> str:
-    """Table 6: what reads the newest tokens, top-5 by head, ours and the paper's."""
+    """Table 6: what reads the newest tokens, top-5 by head, ours and the paper's; see `_both`."""
     rows = [
         ["", *(f"head {head}" for head in range(4)), *(f"paper: {head}" for head in range(4))],
         ["---", *["--:"] * 8],
@@ -95,42 +101,65 @@ def orders_table() -> str:
     for name, file in FILES.items():
         found = _ablation(file)
         if found is not None:
-            ours = _shares(_own(found["evaluation"])["top5"])
-            rows.append([name, *ours, *_shares(ORDERS[name])])
-    return markdown(rows)
+            theirs = [f"{share:.2f}" for share in ORDERS[name]]
+            rows.append([name, *_both(found["evaluation"], "top5"), *theirs])
+    return f"{markdown(rows)}\n\n{_basis(FILES.values())}"
 
 
 def variants_table() -> str:
-    """Figure 8 and what else was varied: top-1 behind the text and behind own guesses."""
+    """Figure 8 and what else was varied: top-1 by head, see `_both`."""
     rows = [
-        ["", *(f"top-1, head {head}" for head in range(4)), "numbers", "seconds"],
-        ["---", *["--:"] * 6],
+        ["", *(f"top-1, head {head}" for head in range(4)), "steps", "numbers", "MB", "minutes"],
+        ["---", *["--:"] * 8],
     ]
     for name, file in OTHERS.items():
         found = _ablation(file)
         if found is not None:
-            ours = _shares(_own(found["evaluation"])["top1"])
-            rows.append([name, *ours, f"{found['numbers']:,}", f"{found['seconds']:.0f}"])
-    return markdown(rows)
+            size = f"{found['bytes'] / 1e6:.1f}" if "bytes" in found else ""
+            rows.append(
+                [
+                    name,
+                    *_both(found["evaluation"], "top1"),
+                    str(found["steps"]),
+                    f"{found['numbers']:,}",
+                    size,
+                    f"{found['seconds'] / 60:.1f}",
+                ]
+            )
+    return f"{markdown(rows)}\n\n{_basis(OTHERS.values())}"
 
 
-def costs_table() -> str:
+def costs_table(model: str) -> str:
     """Drafting beside a pass of the target, by what is kept of n-grams, cold and warm."""
-    report = json.loads((ABLATIONS / "costs-smollm2-135m.json").read_text("utf-8"))
+    path = ABLATIONS / f"costs-{model}.json"
+    if not path.exists():
+        return UNMEASURED
+    report = json.loads(path.read_text("utf-8"))
+    what = ("draft, ms", "share of a pass", "in all", "found")
     rows = [
-        ["beam", "store of n-grams", "cold: draft, ms", "share of a pass", "found", "warm: draft, ms",
-         "share of a pass", "found"],
-        ["--:", "---", *["--:"] * 6],
+        ["", "levels", "beam", "store of n-grams",
+         *(f"{state}: {each}" for state in ("cold", "warm") for each in what)],
+        ["---", "---", "--:", "---", *["--:"] * 2 * len(what)],
     ]  # fmt: skip
-    for one in report["stores"]:
-        cells = [str(one["beam"]), one["store"]]
+    for one in report["rows"]:
+        beam = "" if one["beam"] is None else str(one["beam"])
+        cells = [one["method"], one["levels"], beam, one["store"]]
         for state in ("cold", "warm"):
-            found, counts = one[state], one[state]["lookups"]
-            total = sum(counts.values())
-            hits = (total - counts["encoded"]) / total if total else 0.0
-            cells += [f"{found['draft_ms']:.1f}", f"{found['share']:.0%}", f"{hits:.0%}"]
+            cells += _cost(one[state])
         rows.append(cells)
-    return markdown(rows)
+    parts = "random parts of the same sizes" if report["untrained"] else "trained parts"
+    machine = report["machine"]
+    note = f"{model}, {parts}, {machine['processor']}, {machine['threads']} threads."
+    return f"{markdown(rows)}\n\n{note}"
+
+
+def _cost(found: dict[str, Any]) -> list[str]:
+    """Cold or warm."""
+    counts = found.get("lookups") or {}
+    total = sum(counts.values())
+    hits = f"{(total - counts['encoded']) / total:.0%}" if total else ""
+    in_all = f"{found['total_share']:.0%}" if "total_share" in found else ""
+    return [f"{found['draft_ms']:.1f}", f"{found['share']:.0%}", in_all, hits]
 
 
 def _own(evaluation: dict[str, Any]) -> dict[str, Any]:
@@ -144,5 +173,37 @@ def _ablation(name: str) -> dict[str, Any] | None:
     return json.loads(path.read_text("utf-8")) if path.exists() else None
 
 
-def _shares(values: Iterable[float]) -> list[str]:
-    return [f"{value:.2f}" for value in values]
+def _both(evaluation: dict[str, Any], top: str) -> list[str]:
+    """By head: behind own guesses as in the paper, and in brackets behind the text, which is what
+    counts when texts are written. Heads that know nothing of one another have one figure."""
+    text = [f"{share:.2f}" for share in evaluation[top]]
+    if "own_guesses" in evaluation:
+        own = evaluation["own_guesses"][top]
+        return [f"{mine:.2f} ({share})" for mine, share in zip(own, text)]
+    return text
+
+
+def _basis(files: Iterable[str]) -> str:
+    """On how much the rows rest."""
+    counts = {
+        (found["evaluation"]["points"], found["texts"]["held_back"], _learned(found))
+        for file in files
+        if (found := _ablation(file)) is not None
+    }
+    return " ".join(
+        f"Learned from {learned}, judged on {points:,} places in {held_back} others "
+        f"({_known(points)})."
+        for points, held_back, learned in sorted(counts)
+    )
+
+
+def _learned(record: dict[str, Any]) -> str:
+    """How much a training had to learn from."""
+    texts = record["texts"]
+    read = f" and {texts['read']:,} texts that were only read" if texts.get("read") else ""
+    return f"{texts['learned']:,} answers{read}"
+
+
+def _known(points: int) -> str:
+    """How well a share is known, as if places knew nothing of one another."""
+    return f"a share of 0.3 is known to within {1.96 * (0.3 * 0.7 / points) ** 0.5:.3f}"

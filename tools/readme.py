@@ -27,6 +27,7 @@ from bench_tables import (
     task_table,
     trace_table,
 )
+from head_speed_tables import cases_table, lengths_table, times_table
 from head_tables import costs_table, heads_table, orders_table, variants_table
 from ouroboros_tables import OUROBOROS
 from ppd_tables import (
@@ -219,7 +220,12 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
         "heads": heads_table,
         "orders": orders_table,
         "variants": variants_table,
-        "costs": costs_table,
+        "costs": lambda: costs_table(SMALL),
+        "costs-large": lambda: costs_table(LARGE),
+        "lengths": lengths_table,
+        "cases-fixed": lambda: cases_table("fixed"),
+        "cases-planned": lambda: cases_table("planned"),
+        "times": times_table,
     },
     ROOT / "docs/paper-ouroboros.md": OUROBOROS,
     ROOT / "docs/planning.md": {"planning": planning_table},

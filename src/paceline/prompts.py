@@ -41,17 +41,21 @@ class PromptRecord:
     source: str = ""
 
 
-def read_prompts(path: Path, limit: int | None = None) -> list[PromptRecord]:
+def read_prompts(
+    path: Path, limit: int | None = None, by_category: bool = False
+) -> list[PromptRecord]:
     """Read records with `turns` (messages of the user) or `prompt` (text to continue), and
     optionally `id` or `question_id`, `task` or `category`, `reference_documents`, `licence` and
     `source`.
 
     path: of a JSONL file, gzip or not.
     limit: at most this many records.
+    by_category: where a record has both, `category` is the task.
 
     Raises UsageError, naming file and line, where the file cannot be read or a record is malformed.
     """
-    return [_prompt(record, where) for where, record in read_records(path, "prompt file", limit)]
+    records = read_records(path, "prompt file", limit)
+    return [_prompt(record, where, by_category) for where, record in records]
 
 
 def read_records(
@@ -107,7 +111,7 @@ def _parse(line: str, where: str) -> dict[str, Any]:
     return record
 
 
-def _prompt(record: dict[str, Any], where: str) -> PromptRecord:
+def _prompt(record: dict[str, Any], where: str, by_category: bool = False) -> PromptRecord:
     raw = "turns" not in record
     turns = [record.get("prompt")] if raw else record["turns"]
     if not (are_texts(turns) and turns and all(turn.strip() for turn in turns)):
@@ -119,12 +123,14 @@ def _prompt(record: dict[str, Any], where: str) -> PromptRecord:
         raw=raw,
         licence=_name(record, ("licence", "license"), ""),
         source=_name(record, ("source",), ""),
-        **particulars(record, where),
+        **particulars(record, where, by_category),
     )
 
 
-def particulars(record: dict[str, Any], where: str) -> dict[str, Any]:
+def particulars(record: dict[str, Any], where: str, by_category: bool = False) -> dict[str, Any]:
     """`id` (else the line's number), `task` and `references` of a record of any kind.
+
+    by_category: see `read_prompts`.
 
     Raises UsageError where the references are no texts.
     """
@@ -134,7 +140,7 @@ def particulars(record: dict[str, Any], where: str) -> dict[str, Any]:
         raise UsageError(f'{where}: "reference_documents" must be a list of texts')
     return {
         "id": _name(record, ("id", "question_id"), where.rpartition(" ")[2]),
-        "task": _name(record, ("task", "category"), ""),
+        "task": _name(record, ("category", "task") if by_category else ("task", "category"), ""),
         "references": tuple(references),
     }
 

@@ -24,7 +24,7 @@ KEYS = {
     *("method", "tokens", "seconds", "tokens_per_second", "speedup", "interval", "decode_speedup"),
     *("speedup_per_prompt", "mean_acceptance_length", "draft_acceptance_rate"),
     *("acceptance_by_position", "acceptance_histogram", "seconds_by_part"),
-    *("identical", "mismatches"),
+    *("lossy", "identical", "mismatches"),
 }
 PROMPTS = [
     {"id": "talk", "task": "chat", "turns": ["hello", "go on"]},
@@ -276,6 +276,23 @@ def test_bench_run_writes_a_line_for_each_trial(command: Command, data: Path) ->
         ("humaneval", "1"),
     }
     assert not any(isinstance(entry, LeftOut) or entry.error for entry in entries)
+
+
+def test_bench_run_by_category_and_with_typical_acceptance(command: Command, data: Path) -> None:
+    records = [
+        {"id": number, "task": "multi_turn", "category": category, "turns": ["hello"]}
+        for number, category in enumerate(["writing", "math", "math"])
+    ]
+    write(data / "mt_bench.jsonl", *records)
+    words = ["--by-category", "--limit", 1, "--typical", "--temperature", 1, "--budget", 3]
+    command("bench", "run", "mt-bench", "--data", data, "--out", data, "-m", "toy", "-n", 4,
+            "--repeats", 1, "--methods", "anpd", *words)  # fmt: skip
+    header, lines = read_results(data / "run-toy.jsonl")
+    options = header["run"]["options"]
+    assert (options["typical"], options["temperature"], options["budget"]) == (True, 1.0, 3)
+    found = {(line.task, line.method, line.lossy) for line in lines}
+    tasks = ("writing", "math")
+    assert found == {(task, *each) for task in tasks for each in (("plain", False), ("anpd", True))}
 
 
 def test_bench_run_goes_on_where_it_was_interrupted(

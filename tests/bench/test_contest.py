@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pytest
 
 from paceline.bench.contest import Contest, Text
-from paceline.bench.entries import Difference, LeftOut
+from paceline.bench.entries import Difference, LeftOut, parse_line
 from paceline.bench.metrics import Group, summarise
 from paceline.bench.results import Memory
 from paceline.bench.trial import Contender, Method
@@ -112,6 +112,26 @@ def test_every_method_is_identical_to_plain_decoding(temperature: float) -> None
         assert method.identical
         assert method.tokens == group.methods["plain"].tokens
         assert [key[1] for key in method.speedups] == ["story", "raw"]
+
+
+def test_typical_acceptance_is_lossy_and_not_compared(name_methods: NameMethods) -> None:
+    options = replace(GREEDY, temperature=1.0, typical=True, budget=8)
+    session, *_ = with_oracle(name_methods)  # it guesses the likeliest tokens, not those drawn
+    entries, _ = lines_of(contest(session, ["oracle"], options=options, repeats=2))
+    assert [(entry.method, entry.lossy) for entry in entries] == [
+        ("plain", False),
+        ("oracle", True),
+        ("oracle", True),
+        ("plain", False),
+    ]
+    found = summarise(entries).overall.methods
+    assert found["oracle"].lossy and not found["oracle"].identical
+    assert not found["oracle"].differences
+    assert found["plain"].identical and not found["plain"].lossy
+    # It is another text, which would be noted of a lossless method; the file keeps both.
+    assert any(entry.lossy and entry.output for entry in entries)
+    assert [parse_line(entry.to_json()) for entry in entries] == entries
+    assert ["lossy" in entry.to_json() for entry in entries] == [False, True, True, False]
 
 
 def test_only_what_differs_from_plain_decoding_keeps_its_tokens() -> None:

@@ -204,6 +204,17 @@ def test_what_went_wrong_is_said_in_both(tmp_path: Path) -> None:
     assert "**Without looping outputs: 3 texts**" in markdown
 
 
+def test_lossy_texts_are_called_that_and_not_compared(tmp_path: Path) -> None:
+    fast = trial("fast", "chat/a", 1.0, output=(1, 2), lossy=True)
+    write(tmp_path, [trial("plain", "chat/a", 2.0), fast])
+    said = sentences(tmp_path)["fast"]
+    assert "its texts are lossy and were not compared with those of plain decoding" in said
+    assert "wrote the same tokens" not in said
+    _, markdown = report(tmp_path)
+    rows = [line for line in markdown.splitlines() if line.startswith("| fast")]
+    assert any("| lossy |" in row for row in rows)
+
+
 def test_a_method_that_never_came_through_is_there(tmp_path: Path) -> None:
     lines = [trial("plain", "copy/0", 2.0), trial("anpd", "copy/0", 0, error="OSError: disk")]
     write(tmp_path, lines)

@@ -109,6 +109,23 @@ def test_spec_bench_counts_the_categories_of_mt_bench_as_one_task(tmp_path: Path
     assert counts.count("rag") == 2
 
 
+def test_categories_may_be_the_tasks(tmp_path: Path) -> None:
+    records = [
+        {"id": number, "task": "multi_turn", "category": category, "turns": ["a"]}
+        for number, category in enumerate(["math", "writing", "math"])
+    ]
+    write(tmp_path, "mt_bench", *records, {"id": 3, "task": "chat", "turns": ["a"]})
+    found = {
+        by_category: [
+            (text.record.id, text.record.task)
+            for text in read_suites(["mt-bench"], tmp_path, 1, by_category)
+        ]
+        for by_category in (False, True)
+    }
+    assert found[False] == [("0", "multi_turn"), ("3", "chat")]
+    assert found[True] == [("0", "math"), ("1", "writing"), ("3", "chat")]
+
+
 def test_without_a_folder_only_paths_are_known() -> None:
     assert "where is 'xsum'? name the folder that holds it with --data" in refusal(["xsum"], None)
     assert "--data" in refusal([ALL], None)

@@ -149,7 +149,7 @@ class Contest:
         first = done.get((*entry.key, 0, PLAIN))
         plain = first.output if isinstance(first, Entry) else None
         entry = replace(entry, **completed(entry, trial, plain))
-        if plain is None or entry.output is None:
+        if plain is None or entry.output is None or entry.lossy:
             return entry
         return replace(entry, difference=self._difference(request.ids, plain, trial.output))
 

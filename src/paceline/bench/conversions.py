@@ -56,12 +56,12 @@ def spec_bench(row: Any) -> list[Record]:
 
 def mt_bench(row: Any) -> list[Record]:
     """Two questions, the second about the answer to the first."""
-    return [{"id": row["question_id"], "task": "multi_turn", "turns": row["turns"]}]
+    return [_asked("multi_turn", row)]
 
 
 def vicuna_bench(row: Any) -> list[Record]:
     """An open question."""
-    return [{"id": row["question_id"], "task": "chat", "turns": row["turns"]}]
+    return [_asked("chat", row)]
 
 
 def humaneval(row: Any) -> list[Record]:
@@ -183,6 +183,13 @@ def mtbench101(row: Any) -> list[Record]:
     history = row["history"]
     record = {"id": row["id"], "task": "multi_turn", "turns": [turn["user"] for turn in history]}
     return [record | {"reference": [turn["bot"] for turn in history]}]
+
+
+def _asked(task: str, row: Any) -> Record:
+    """A question of FastChat's files, with its category."""
+    return {"id": row["question_id"], "task": task} | {
+        name: row[name] for name in ("category", "turns")
+    }
 
 
 def _question(task: str, ask: str, answer: str, **more: Any) -> list[Record]:

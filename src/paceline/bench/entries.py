@@ -58,6 +58,7 @@ class Entry:
     peak_bytes: most memory held meanwhile, by the process or on the GPU; None where unknown.
     output: the tokens where they are not those of plain decoding's first run of the text, which
     always has its own.
+    lossy: see `Trial`; such an output is not compared with plain decoding's.
     error: what went wrong, or "".
     """
 
@@ -75,6 +76,7 @@ class Entry:
     loop_share: float = 0.0
     output: tuple[int, ...] | None = None
     difference: Difference | None = None
+    lossy: bool = False
     error: str = ""
 
     @property
@@ -85,8 +87,9 @@ class Entry:
     def to_json(self) -> dict[str, Any]:
         """A record without what can be derived or is not there."""
         record = {name: value for name, value in vars(self).items() if value is not None}
-        if not self.error:
-            del record["error"]
+        for name in ("lossy", "error"):
+            if not record[name]:
+                del record[name]
         record["stats"] = _stats_as_json(self.stats)
         if self.output is not None:
             record["output"] = list(self.output)
@@ -143,4 +146,5 @@ def completed(entry: Entry, trial: Trial, plain: Sequence[int] | None) -> dict[s
         "stats": trial.stats,
         "loop_share": loop_share(trial.output),
         "output": None if same else tuple(trial.output),
+        "lossy": trial.lossy,
     }

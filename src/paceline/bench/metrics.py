@@ -41,6 +41,7 @@ class MethodSummary:
     stats: sums over the first trials.
     peak_over_plain: median over texts of the memory held more than by plain decoding, bytes.
     differences: text -> where its output parted from plain decoding's, over all trials.
+    lossy: its outputs may be other texts by design and were not compared, see `Trial`.
     speedups: text -> speed-up.
     """
 
@@ -58,6 +59,7 @@ class MethodSummary:
     differences: dict[Key, list[Difference]] = field(default_factory=dict)
     failures: dict[Key, str] = field(default_factory=dict)
     speedups: dict[Key, float] = field(default_factory=dict)
+    lossy: bool = False
 
     @property
     def tokens_per_second(self) -> float:
@@ -66,8 +68,8 @@ class MethodSummary:
 
     @property
     def identical(self) -> bool:
-        """Whether every output was plain decoding's, token for token."""
-        return not self.differences
+        """Whether every output was plain decoding's, token for token; never for a lossy method."""
+        return not (self.differences or self.lossy)
 
 
 @dataclass(frozen=True)
@@ -203,6 +205,7 @@ def _summary(method: str, cells: Mapping[Key, Cell], failures: dict[Key, str]) -
         },
         failures=failures,
         speedups={key: a.speed / b.speed for key, a, b in zip(cells, own, plain)},
+        lossy=any(trial.lossy for cell in cells.values() for trial in cell[method]),
     )
 
 

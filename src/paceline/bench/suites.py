@@ -53,16 +53,20 @@ _MT_BENCH = [
 _MULTI_TURN = "multi_turn"
 
 
-def read_suites(names: Sequence[str], folder: Path | None, limit: int | None) -> list[Text]:
+def read_suites(
+    names: Sequence[str], folder: Path | None, limit: int | None, by_category: bool = False
+) -> list[Text]:
     """The texts of suites.
 
     names: of suites, of JSONL files in `folder` without their ending, paths of JSONL files, or
     "all" for every JSONL file in `folder`.
     limit: at most so many prompts of each task of a suite, the first ones.
+    by_category: the categories that a suite's records name are its tasks.
 
     Raises UsageError for an unknown name, and for a file that is missing, malformed or empty.
     """
-    return [text for path in find_files(names, folder) for text in _texts(path, limit)]
+    paths = find_files(names, folder)
+    return [text for path in paths for text in _texts(path, limit, by_category)]
 
 
 def find_files(names: Sequence[str], folder: Path | None) -> list[Path]:
@@ -106,11 +110,11 @@ def _files(name: str, folder: Path | None) -> list[Path]:
     raise UsageError(f"unknown suite {name!r}{hint}; there are: {', '.join(dict.fromkeys(known))}")
 
 
-def _texts(path: Path, limit: int | None) -> list[Text]:
+def _texts(path: Path, limit: int | None, by_category: bool) -> list[Text]:
     taken: Counter[str] = Counter()
     texts = []
-    for record in read_prompts(path):
-        record = _with_task(record)
+    for record in read_prompts(path, by_category=by_category):
+        record = record if by_category else _with_task(record)
         taken[record.task] += 1
         if limit is None or taken[record.task] <= limit:
             texts.append(Text(path.stem, record))

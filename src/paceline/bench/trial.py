@@ -48,11 +48,13 @@ class Trial:
     output: all tokens, the one that ended the text included.
     seconds: from the token ids of the prompt to those of the output.
     stats: as far as the contender can tell; what it leaves at zero is not known.
+    lossy: whether the text may be another one than plain decoding's by design, see `Typical`.
     """
 
     output: list[int]
     seconds: float
     stats: Stats
+    lossy: bool = False
 
 
 class Contender(Protocol):
@@ -107,7 +109,9 @@ class Method:
         sizing = session.sizing(options, self._planner)
         for round in decode(session.target, [generation], sizing, clock):
             stats.add(round)
-        return Trial(generation.output, clock() - began, stats)
+        # Without guesses there is nothing to accept, so plain decoding stays what it is.
+        lossy = options.acceptance is not None and self.name != PLAIN
+        return Trial(generation.output, clock() - began, stats, lossy)
 
     def _new_drafter(self) -> Drafter:
         return make_drafter(self.name, self.session.host)

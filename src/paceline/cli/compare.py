@@ -140,7 +140,7 @@ def _table(found: Findings) -> Table:
             f"{method.speedup:.2f}x",
             f"{stats.mean_acceptance_length:.2f}",
             f"{stats.draft_acceptance_rate:.0%}" if stats.drafted else "-",
-            f"no ({len(different)})" if different else "yes",
+            "lossy" if method.lossy else f"no ({len(different)})" if different else "yes",
         )
     return table
 

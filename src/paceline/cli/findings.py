@@ -102,6 +102,7 @@ def method_as_json(found: Findings, method: MethodSummary) -> dict[str, Any]:
             "target": stats.target_seconds,
             "commit": stats.commit_seconds,
         },
+        "lossy": method.lossy,
         "identical": method.identical,
         "mismatches": [{"prompt": label} | asdict(place) for label, place in different],
     }

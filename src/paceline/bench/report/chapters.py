@@ -34,6 +34,8 @@ _WORDS = {
     "in loops": "share of tokens inside a run of twenty that occurs more than once in its text; a "
     "text loops where a fifth or more of plain decoding's tokens do",
     "same text": "whether every output is plain decoding's, token for token",
+    "lossy": "guesses were accepted that are likely enough (typical acceptance): other texts than "
+    "plain decoding's by design, not compared with them",
     "gap": "the target's logit of plain decoding's token less that of the other's, where they part",
     "rest": "time of a trial that no part accounts for; of other software only its passes are "
     "seen, so everything else of it stands here",

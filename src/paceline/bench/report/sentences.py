@@ -108,6 +108,11 @@ def _speed(run: Run, method: MethodSummary) -> str:
 
 
 def _identity(run: Run, method: MethodSummary) -> list[str]:
+    if method.lossy:
+        return [
+            "It accepted what is likely enough (typical acceptance): its texts are lossy and were "
+            f"not compared with those of {_PLAIN}."
+        ]
     if method.identical:
         return []
     whose = "its tokens" if run.simulated else "its texts"

@@ -90,6 +90,8 @@ def _overall_row(method: MethodSummary) -> list[Cell]:
 
 
 def _same(method: MethodSummary) -> Cell:
+    if method.lossy:
+        return Cell("lossy")
     if method.identical:
         return Cell("yes")
     gap = words.largest_gap(list(chain.from_iterable(method.differences.values())))

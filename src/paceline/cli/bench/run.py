@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from paceline.bench.results import ResultFile
     from paceline.session import Session
 
+MethodsOption = Annotated[
+    str, typer.Option("--methods", help="Methods and rivals with settings, separated by commas.")
+]
+
 
 def run(
     suites: Annotated[
@@ -22,13 +26,11 @@ def run(
     ],
     out: shared.OutOption,
     model: common.ModelOption = common.DEFAULT_MODEL,
-    methods: Annotated[
-        str,
-        typer.Option("--methods", help="Methods and rivals with settings, separated by commas."),
-    ] = "plain,anpd,llma,pld,transformers,transformers-lookup",
+    methods: MethodsOption = "plain,anpd,llma,pld,transformers,transformers-lookup",
     draft_model: drafts.DraftModelOption = None,
     data: shared.DataOption = None,
     limit: shared.LimitOption = None,
+    by_category: shared.ByCategoryOption = False,
     repeats: shared.RepeatsOption = 3,
     resume: shared.ResumeOption = False,
     max_new_tokens: common.TokensOption = 128,
@@ -59,7 +61,8 @@ def run(
         budget=budget,
         typical=typical or None,
     )
-    names, texts = shared.checked_methods(methods, gguf, draft_model), _texts(suites, data, limit)
+    names = shared.checked_methods(methods, gguf, draft_model)
+    texts = _texts(suites, data, limit, by_category)
     session = common.open_session(
         model, "plain", threads=threads, device=device, dtype=dtype, weights=weights
     )
@@ -96,7 +99,9 @@ def _measure(
 
 
 @common.interruptible()
-def _texts(suites: list[str], data: Path | None, limit: int | None) -> list[Text]:
+def _texts(
+    suites: list[str], data: Path | None, limit: int | None, by_category: bool
+) -> list[Text]:
     from paceline.bench.suites import read_suites
 
-    return read_suites(suites, data, limit)
+    return read_suites(suites, data, limit, by_category)

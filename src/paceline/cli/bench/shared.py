@@ -30,6 +30,10 @@ OutOption = Annotated[Path, typer.Option("--out", help="Folder for results and r
 LimitOption = Annotated[
     int | None, typer.Option("--limit", min=1, help="At most so many prompts of each task.")
 ]
+ByCategoryOption = Annotated[
+    bool,
+    typer.Option("--by-category", help="Tasks are the categories that suites name, as writing."),
+]
 RepeatsOption = Annotated[
     int, typer.Option("--repeats", min=1, help="Trials per text and method; medians count.")
 ]

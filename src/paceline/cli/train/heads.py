@@ -49,7 +49,8 @@ def report(parts: MedusaParts | ChimeraParts, out: Path) -> None:
         shares = ", ".join(f"top-{rank} {found[f'top{rank}'][head]:.1%}" for rank in range(1, 6))
         common.note(f"head {head}: {shares}")
     size = sum(tensor.nbytes for tensor in parts.tensors.values())
-    numbers = sum(part.numel() for name, part in parts.tensors.items() if name != "token_ids")
+    # Whole numbers are ids of tokens.
+    numbers = sum(part.numel() for part in parts.tensors.values() if part.is_floating_point())
     common.note(
         f"{out} holds {numbers / 1e6:.2f} million trained numbers in {size / 1e6:.1f} MB after "
         f"{parts.record['steps']} steps in {parts.record['seconds'] / 60:.1f} minutes; use them "

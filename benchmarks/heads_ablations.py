@@ -1,0 +1,189 @@
+"""The ablations of Chimera's paper (table 6, figure 8), and Medusa at the same budget.
+
+    python benchmarks/heads_ablations.py --data DATA --cache STATES --out ablations
+    python benchmarks/heads_ablations.py --data DATA --cache STATES --out ablations --only order-1
+    python benchmarks/heads_ablations.py --data DATA --cache STATES --out ablations -- --batch 8
+    python benchmarks/heads_ablations.py --out ablations --summary benchmarks/results/heads
+
+DATA is a folder made by `paceline train data`. Every variant is one `paceline train …` with a folder
+of its own in --out, all read the model's states from one cache, and what stands behind "--" goes to
+every one of them. Repeated, the command leaves out what is finished and goes on with what is not.
+Several processes may share --out: what another one is training is left to it. The last command
+writes a file per finished variant, for the tables in docs.
+
+Not `ppd_ablations.py`'s way, where all learn side by side: heads learn from states that were kept,
+so nothing is saved by reading texts together, and every variant can be repeated by its command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.drafters.trained_heads import ChimeraParts, MedusaParts
+from paceline.errors import PacelineError, UsageError
+
+KINDS = {"chimera": ChimeraParts, "medusa": MedusaParts}
+RECIPE = (
+    "--longest 384 --vocabulary 8192 --heads 4 --batch 4 --points 32 --in-prompts "
+    "--evaluate-every 45"
+)
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A training: of which method, with which words besides the recipe's; longer: of the two
+    lengths the longer one."""
+
+    method: str
+    words: tuple[str, ...] = ()
+    longer: bool = False
+
+
+VARIANTS = {
+    "order-3": Variant("chimera", ("--order", "3")),
+    "medusa": Variant("medusa"),
+    "no-residual": Variant("chimera", ("--no-residual",)),
+    "order-1": Variant("chimera", ("--order", "1")),
+    "order-2": Variant("chimera", ("--order", "2")),
+    "order-4": Variant("chimera", ("--order", "4")),
+    "order-5": Variant("chimera", ("--order", "5")),
+    "transformer-frozen": Variant("chimera", ("--bottom", "transformer frozen")),
+    "transformer-finetune": Variant("chimera", ("--bottom", "transformer finetune")),
+    "full": Variant("chimera", ("--form", "full")),
+    "medusa-full": Variant("medusa", ("--form", "full")),
+    "distillation": Variant("chimera", ("--loss", "distillation")),
+    "own-guesses": Variant("chimera", ("--own-guesses",)),
+    "no-states": Variant("chimera", ("--state-weight", "0")),
+    "order-3-longer": Variant("chimera", ("--order", "3"), longer=True),
+    "no-residual-longer": Variant("chimera", ("--no-residual",), longer=True),
+    "medusa-longer": Variant("medusa", longer=True),
+}
+
+
+def command(variant: Variant, folder: Path, options: argparse.Namespace) -> list[str]:
+    """What trains a variant."""
+    words = ["paceline", "train", variant.method, "--model", options.model]
+    words += ["--data", str(options.data), "--threads", str(options.threads)]
+    words += ["--cache", str(options.cache)] if options.cache else []
+    words += shlex.split(RECIPE)
+    if variant.method == "chimera":
+        words += ["--intermediate", str(options.intermediate)]
+    words += ["--steps", str(options.longer if variant.longer else options.steps)]
+    words += ["--held-back", str(options.held_back), *variant.words, *options.words]
+    return [*words, "--out", str(folder)]
+
+
+def train(names: Sequence[str], options: argparse.Namespace) -> int:
+    """Train what is not finished; how many are not afterwards."""
+    for place, name in enumerate(names, start=1):
+        variant, folder = VARIANTS[name], options.out / name
+        words = command(variant, folder, options)
+        found = _record(variant, folder)
+        if found is not None:
+            _check_same(name, found, words)
+            _note(f"{place}/{len(names)} {name}: finished before")
+            continue
+        _note(f"{place}/{len(names)} {name}: {shlex.join(words)}")
+        paceline = shutil.which("paceline") or "paceline"
+        ended = subprocess.run([paceline, *words[1:]], check=False).returncode
+        if ended == INTERRUPTED:
+            raise KeyboardInterrupt
+        if ended:
+            _note(f"{name} ended with {ended}: going on with the next one")
+    left = [name for name in names if _record(VARIANTS[name], options.out / name) is None]
+    if left:
+        _note(f"not finished: {', '.join(left)}")
+    return len(left)
+
+
+def summarise(names: Sequence[str], options: argparse.Namespace) -> None:
+    """Write a file per finished variant."""
+    options.summary.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        variant, folder = VARIANTS[name], options.out / name
+        record = _record(variant, folder)
+        if record is None:
+            _note(f"{name} is not finished")
+            continue
+        parts = KINDS[variant.method].from_pretrained(folder)
+        trained = [part for part in parts.tensors.values() if part.is_floating_point()]
+        content = {
+            **record["about"],
+            "config": record["run"]["config"],
+            "recipe": record["run"]["recipe"],
+            "texts": record["texts"],
+            "steps": record["steps"],
+            "seconds": record["seconds"],
+            "numbers": sum(part.numel() for part in trained),
+            "bytes": (folder / "model.safetensors").stat().st_size,
+            "loss_curve": record["loss_curve"],
+            "evaluation": record["evaluation"],
+        }
+        path = options.summary / f"{name}.json"
+        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        _note(f"{path}: {record['evaluation']['points']} places")
+
+
+def _record(variant: Variant, folder: Path) -> dict[str, Any] | None:
+    """What a finished training says of itself; None where there is none."""
+    if not (folder / "config.json").exists():
+        return None
+    return KINDS[variant.method].from_pretrained(folder).record
+
+
+def _check_same(name: str, record: dict[str, Any], words: Sequence[str]) -> None:
+    """Raise UsageError where the variant was trained by another command."""
+    trained = record["about"].get("command")
+    if trained != shlex.join(words):
+        raise UsageError(
+            f"{name} was trained by another command ({trained}): repeat its options, or choose "
+            "another --out"
+        )
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, required=True, help="a folder per variant goes here")
+    parser.add_argument("--summary", type=Path, metavar="DIR", help="write results, train nothing")
+    parser.add_argument("--only", default=",".join(VARIANTS), help="variants, by commas")
+    parser.add_argument("--data", type=Path, help="made by 'paceline train data'")
+    parser.add_argument("--cache", type=Path, help="keeps the model's states for all variants")
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--steps", type=int, default=90)
+    parser.add_argument("--longer", type=int, default=270, help="steps of the longer trainings")
+    parser.add_argument("--held-back", type=float, default=0.15, help="share of the answers")
+    parser.add_argument("--intermediate", type=int, default=1024, help="of the context encoder")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("words", nargs="*", metavar="-- OPTION …", help="for every training")
+    options = parser.parse_args()
+    names = options.only.split(",")
+    unknown = [name for name in names if name not in VARIANTS]
+    if unknown:
+        parser.error(f"no variant {unknown[0]!r}; there are: {', '.join(VARIANTS)}")
+    if options.summary is None and options.data is None:
+        parser.error("name the training data with --data")
+    try:
+        if options.summary is not None:
+            summarise(names, options)
+        else:
+            sys.exit(1 if train(names, options) else 0)
+    except PacelineError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()

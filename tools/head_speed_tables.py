@@ -1,0 +1,189 @@
+"""Medusa and Chimera on MT-bench and Vicuna-bench, for docs/paper-chimera.md (tables 2 to 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from bench_tables import SMALL, markdown, times
+from head_tables import ABLATIONS, UNMEASURED
+
+from paceline.bench.entries import Entry, LeftOut
+from paceline.bench.metrics import Group, MethodSummary, summarise
+from paceline.bench.results import read_results
+
+METHODS = {"medusa": "Medusa", "chimera": "Chimera"}
+DECODINGS, TREES = ("greedy", "typical"), ("fixed", "planned")
+SUITES = {"mt_bench": "MT-bench", "vicuna_bench": "Vicuna-bench"}
+
+# Tables 2 and 3 of the paper, Chimera on Vicuna-7B: tokens per pass, speed-up.
+THEIRS = {
+    ("mt_bench", "greedy"): (3.30, 2.73),
+    ("mt_bench", "typical"): (3.38, 2.81),
+    ("vicuna_bench", "greedy"): (3.47, 2.83),
+    ("vicuna_bench", "typical"): (3.49, 2.85),
+}
+# Table 4: tokens per pass, greedy and typical.
+CASES = {
+    "writing": (3.31, 3.45),
+    "roleplay": (3.51, 3.57),
+    "reasoning": (3.55, 3.61),
+    "math": (3.41, 3.66),
+    "coding": (3.57, 3.82),
+    "extraction": (3.27, 3.57),
+    "stem": (3.29, 3.45),
+    "humanities": (3.28, 3.39),
+    "generic": (3.46, 3.71),
+    "knowledge": (3.43, 3.51),
+    "common-sense": (3.27, 3.49),
+    "fermi": (3.51, 3.62),
+    "counterfactual": (3.57, 3.76),
+}
+
+
+def lengths_table() -> str:
+    """Tables 2 and 3: tokens per pass and speed-up over plain decoding, by suite."""
+    rows = [
+        ["", "decoding", "trees", "texts",
+         *(f"{name}: {what}" for name in METHODS.values() for what in ("tokens per pass", "speed-up")),
+         "paper's Chimera: tokens per pass", "speed-up"],
+        ["---", "---", "---", *["--:"] * 7],
+    ]  # fmt: skip
+    for suite, called in SUITES.items():
+        for decoding, trees, found in _runs():
+            group = _groups(found, "suite").get(suite)
+            if group is not None:
+                length, speedup = THEIRS[suite, decoding]
+                rows.append(
+                    [
+                        called,
+                        decoding,
+                        trees,
+                        str(group.texts),
+                        *(cell for name in METHODS for cell in _overall(group, name)),
+                        f"{length:.2f}",
+                        f"{speedup:.2f}x",
+                    ]
+                )
+    return f"{markdown(rows)}\n\n{_basis()}" if len(rows) > 2 else UNMEASURED
+
+
+def cases_table(trees: str) -> str:
+    """Table 4: tokens per pass, and the speed-up, by category."""
+    found = {decoding: run for decoding, each, run in _runs() if each == trees}
+    if not found:
+        return UNMEASURED
+    groups = {decoding: _groups(run, "case") for decoding, run in found.items()}
+    rows = [["", "texts"], ["---", *["--:"] * (1 + 3 * len(found))]]
+    for decoding in found:
+        rows[0] += [f"{name}, {decoding}" for name in METHODS.values()]
+        rows[0] += [f"paper's Chimera, {decoding}"]
+    for case, theirs in CASES.items():
+        present = [each[case] for each in groups.values() if case in each]
+        if present:
+            row = [case, str(present[0].texts)]
+            for decoding in found:
+                group = groups[decoding].get(case)
+                row += [_case(group, name) for name in METHODS]
+                row.append(f"{theirs[DECODINGS.index(decoding)]:.2f}")
+            rows.append(row)
+    return markdown(rows)
+
+
+def times_table() -> str:
+    """Where the time goes behind the prompt: milliseconds per pass."""
+    rows = [
+        ["", "decoding", "trees", "draft", "target", "commit", "draft over target", "reading a prompt"],
+        ["---", "---", "---", *["--:"] * 5],
+    ]  # fmt: skip
+    for decoding, trees, (_, lines) in _runs():
+        for name, method in summarise(lines).overall.methods.items():
+            rows.append([f"`{name}`", decoding, trees, *_parts(method)])
+    return markdown(rows) if len(rows) > 2 else UNMEASURED
+
+
+_Found = tuple[dict[str, Any], list[Entry | LeftOut]]
+
+
+@cache
+def _read(decoding: str, trees: str) -> _Found | None:
+    path = ABLATIONS / f"{decoding}-{trees}" / f"run-{SMALL}.jsonl"
+    if not path.exists():
+        return None
+    header, lines = read_results(path)
+    return header["run"], lines
+
+
+def _runs() -> Iterator[tuple[str, str, _Found]]:
+    """Those that were made."""
+    for decoding in DECODINGS:
+        for trees in TREES:
+            found = _read(decoding, trees)
+            if found is not None:
+                yield decoding, trees, found
+
+
+def _groups(found: _Found, by: str) -> dict[str, Group]:
+    """The texts of a run by suite, or by category whatever the suite."""
+    lines = [
+        replace(line, suite="", task=line.suite if by == "suite" else line.task,
+                prompt=f"{line.suite}/{line.prompt}")
+        for line in found[1]
+    ]  # fmt: skip
+    tasks = list(dict.fromkeys(line.task for line in lines if isinstance(line, Entry)))
+    return dict(zip(tasks, summarise(lines).groups, strict=True))
+
+
+def _method(group: Group | None, name: str) -> MethodSummary | None:
+    """The one of that name, whatever its settings."""
+    methods = {} if group is None else group.methods
+    return next((each for full, each in methods.items() if full.split(":")[0] == name), None)
+
+
+def _overall(group: Group, name: str) -> list[str]:
+    method = _method(group, name)
+    if method is None:
+        return ["", ""]
+    low, high = method.interval
+    speedup = f"{method.speedup:.2f}x ({low:.2f} to {high:.2f})"
+    return [f"{method.stats.mean_acceptance_length:.2f}", speedup]
+
+
+def _case(group: Group | None, name: str) -> str:
+    method = _method(group, name)
+    if method is None:
+        return ""
+    return f"{method.stats.mean_acceptance_length:.2f} ({method.speedup:.2f}x)"
+
+
+def _parts(method: MethodSummary) -> list[str]:
+    stats = method.stats
+    passes = max(stats.rounds - method.texts, 1)  # the first of each text reads its prompt
+    spent = (stats.draft_seconds, stats.target_seconds, stats.commit_seconds)
+    return [
+        *(f"{1000 * seconds / passes:.1f}" for seconds in spent),
+        f"{stats.draft_seconds / stats.target_seconds:.1%}" if stats.target_seconds else "",
+        f"{1000 * stats.prefill_seconds / method.texts:.0f}",
+    ]
+
+
+def _basis() -> str:
+    """What the numbers rest on."""
+    sentences = []
+    for decoding, trees, (run, lines) in _runs():
+        machine, options, group = run["machine"], run["options"], summarise(lines).overall
+        methods = [each for name, each in group.methods.items() if name != "plain"]
+        if all(each.lossy for each in methods):
+            same = "lossy"
+        else:
+            same = f"{sum(len(each.differences) for each in methods)} texts differ from plain's"
+        budget = f", at most {options['budget']} guesses a round" if "budget" in options else ""
+        names = ", ".join(f"`{each.method}`" for each in methods)
+        sentences.append(
+            f"{decoding}, {trees}: {names}{budget}, temperature {options['temperature']:g}, at most "
+            f"{options['max_new_tokens']} new tokens, each {times(run['repeats'])}, "
+            f"{machine['processor']}, {machine['threads']} threads; {same}."
+        )
+    return f"{SMALL}, float32. {' '.join(sentences)}"
