@@ -94,7 +94,7 @@ class Chimera:
         self._least = least
         self._text: list[int] = []
         self._context = self._model.context()
-        self._mature: torch.Tensor | None = None
+        self._seen: torch.Tensor | None = None
 
     @staticmethod
     def check(
@@ -129,23 +129,20 @@ class Chimera:
         """Begin with nothing read. References are not looked at."""
         self._text = list(context)
         self._context = self._model.context(len(context))
-        self._mature = None
+        self._seen = None
 
     def see(self, states: torch.Tensor) -> None:
-        """Take over what the target has read since the last round; see `SeesStates.see`."""
-        known, read = self._context.length, len(states)
-        if known < read:
-            ends = range(known + 1, read + 1)
-            last = [self._text[max(0, end - self._order) : end] for end in ends]
-            greens = self._greens.states([self._ngram(tokens) for tokens in last])
-            self._context.extend(states[known:], greens)
-        self._mature = states[-1].clone() if read == len(self._text) - 1 and read else None
+        """See `SeesStates.see`. Nothing is done with them before a draft is wanted: a drafter that
+        rests costs nothing."""
+        self._seen = states
 
     def propose(self, budget: int) -> Tree:
         """The likeliest paths over all levels; empty until the target has read the prompt."""
-        if self._mature is None or budget < 1:
+        states = self._seen
+        if states is None or not len(states) or len(states) != len(self._text) - 1 or budget < 1:
             return EMPTY
-        nodes = self._grown(self._mature, budget)
+        self._read(states)
+        nodes = self._grown(states[-1], budget)
         best = sorted(range(len(nodes)), key=lambda node: (-nodes[node].reach, node))[:budget]
         tree = Tree(
             tuple(node.path[-1] for node in nodes),
@@ -157,6 +154,15 @@ class Chimera:
     def observe(self, round: Round) -> None:
         """Go on with the text: the model itself learns nothing."""
         self._text.extend(round.path.tokens)
+
+    def _read(self, states: torch.Tensor) -> None:
+        """Take over what the target has read since the last draft."""
+        known, read = self._context.length, len(states)
+        ends = range(known + 1, read + 1)
+        last = [self._text[max(0, end - self._order) : end] for end in ends]
+        if last:
+            greens = self._greens.states([self._ngram(tokens) for tokens in last])
+            self._context.extend(states[known:], greens)
 
     def _grown(self, mature: torch.Tensor, budget: int) -> list[_Node]:
         """Guesses of all levels, parents first."""
