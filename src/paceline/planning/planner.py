@@ -49,12 +49,24 @@ class _Text:
     """Rows of a pass with a tree that stays whole."""
     used: float = 6.0
     """Nodes of trees that were scored, the largest of late."""
+    promised: float | None = None
+    """Tokens of the round that is played, by what came true of such guesses; None for trees that
+    stay whole, whose rows are no guesses only."""
 
     @property
     def rows(self) -> int:
         """Of a pass in which the drafter is asked and nothing comes of it; a tree that is sized
         node by node may still be cut to nothing."""
         return round(self.usual) if self.sized_by == "whole" else 1
+
+    def gained(self, tokens: int) -> float:
+        """What a round of so many tokens says about rounds to come.
+
+        Most rounds gain nothing and some gain much, so a few of them say little. What their guesses
+        promised, corrected by all earlier ones, says more, if nothing about what has changed just
+        now: it counts half.
+        """
+        return tokens if self.promised is None else (tokens + self.promised) / 2
 
     def most(self, limit: int) -> int:
         """How many nodes to ask for: guesses that are cut off take time to make as well, so there
@@ -123,6 +135,8 @@ class TreePlanner:
         sized = self._sized(passes.costs, texts, trees)
         for text, tree in zip(texts, sized):
             text.used = max(len(tree), text.used * _FORGOTTEN)
+            if text.sized_by == "nodes":
+                text.promised = 1 + sum(text.calibration.reach(tree))
         return sized
 
     def observe(self, rounds: Sequence[Round]) -> None:
@@ -145,7 +159,7 @@ class TreePlanner:
                 more = 1 + len(round.tree) - text.usual
                 # The last trees of a text are clipped and say little about the next text's.
                 text.usual += more / (2 if more > 0 else 16)
-                saved = len(round.path.tokens) * plain - spent - self._draft_price
+                saved = text.gained(len(round.path.tokens)) * plain - spent - self._draft_price
                 text.gate.judge(saved / plain)
 
     @property
