@@ -6,7 +6,7 @@
 The same prompts are written with every setting, each time by a new drafter: first cold, then once
 more with the store as the first round left it, since the paper's program measures only the second.
 Settings are those that ship, where levels below unlikely nodes are left out, and every level grown;
-Medusa's heads stand beside them. With --untrained the parts hold random numbers of the sizes that
+Medusa's heads stand beside them; --weights says how the layers of both are held. With --untrained the parts hold random numbers of the sizes that
 training would make: they cost what trained ones cost, and guess nothing right. No node is likely
 then, so only every level grown is measured.
 
@@ -23,7 +23,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean, median
 from time import perf_counter
@@ -72,16 +72,25 @@ class Row:
     levels: str = ""
     beam: int | None = None
     store: str = ""
+    weights: str = ""
 
 
 def rows(options: argparse.Namespace) -> list[Row]:
     """Medusa, then Chimera with all settings that were asked for."""
     levels = {"all": LEVELS["all"]} if options.untrained else LEVELS
     return [
-        Row("medusa"),
+        *(Row("medusa", f"weights={kind}", weights=kind) for kind in options.weights.split(",")),
         *(
-            Row("chimera", f"{least}beam={beam},{settings}", name, int(beam), store)
+            Row(
+                "chimera",
+                f"{least}beam={beam},{settings},weights={kind}",
+                name,
+                int(beam),
+                store,
+                kind,
+            )
             for name, least in levels.items()
+            for kind in options.weights.split(",")
             for beam in options.beams.split(",")
             for store, settings in (STORES[key] for key in options.stores.split(","))
         ),
@@ -122,7 +131,8 @@ def measure(
     session: Session, method: str, settings: str, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Cold and warm: milliseconds per round, and where n-grams were found."""
-    drafter = make_drafter(f"{method}:{settings}" if settings else method, session.host)
+    host = replace(session.host, shared={})  # nobody has warmed its store
+    drafter = make_drafter(f"{method}:{settings}" if settings else method, host)
     found: dict[str, Any] = {}
     texts = [session.encode([{"role": "user", "content": prompt}]) for prompt in PROMPTS]
     for name in ("cold", "warm"):
@@ -154,6 +164,7 @@ def main() -> None:
     shipped = inspect.signature(Chimera).parameters["beam"].default
     parser.add_argument("--beams", default=f"1,{shipped}")
     parser.add_argument("--stores", default=",".join(STORES), help=f"of {', '.join(STORES)}")
+    parser.add_argument("--weights", default="native,fastest", help="of linear layers")
     parser.add_argument("--budget", type=int, default=16, help="nodes of a tree at most")
     parser.add_argument("--max-new-tokens", type=int, default=32)
     options = parser.parse_args()
@@ -165,6 +176,7 @@ def main() -> None:
 def report(options: argparse.Namespace) -> None:
     """Measure row by row, with the file written after each."""
     session = paceline.load(options.model, method="plain")
+    session.settle()
     parts = untrained(session, options.vocabulary) if options.untrained else {}
     began, found = perf_counter(), list[dict[str, Any]]()
     if options.untrained:

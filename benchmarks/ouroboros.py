@@ -12,6 +12,7 @@ al. 2024, arXiv 2402.13720).
     sensitivity   9        draft length, window and level, every combination, fixed
     lengths       14       generation lengths, fixed: a half, a quarter … of the longest
     locality      16       texts of several tasks in several orders, phrases kept or not, fixed
+    weights                speculative decoding on a draft model in float32 and in 8 bits
     costs                  what passes of target and draft model cost by width, for the simulation
 
 Every study is one file NAME-MODEL.json in --out. All texts are compared with plain decoding's.
@@ -129,6 +130,19 @@ def locality(session: Session, options: argparse.Namespace) -> Report:
     return compared(contenders, options.max_new_tokens or 32)
 
 
+def weights(session: Session, options: argparse.Namespace) -> Report:
+    texts = read_texts(session, options, studies.TASKS, 2)
+    contenders = [Contender("plain", "plain", session, texts)]
+    for fixed in (True, False):
+        for kind in studies.WEIGHTS:
+            name, method = (
+                f"{kind}, {'fixed' if fixed else 'planned'}",
+                studies.weighed(kind, fixed),
+            )
+            contenders.append(Contender(name, method, session, texts, fixed=fixed))
+    return compared(contenders, options.max_new_tokens or 40)
+
+
 def costs(session: Session, options: argparse.Namespace) -> Report:
     """Curves of both models; the draft model is the one that comes with the package."""
     opener = cast(Opener, session.host.open)
@@ -150,6 +164,7 @@ STUDIES: dict[str, Callable[[Session, argparse.Namespace], Report]] = {
     "sensitivity": sensitivity,
     "lengths": lengths,
     "locality": locality,
+    "weights": weights,
 }
 
 
@@ -168,6 +183,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="measure what is there already, too")
     options = parser.parse_args()
     session = paceline.load(options.model, method="plain")
+    session.settle()
     for name in STUDIES if options.study == "all" else [options.study]:
         path = options.out / f"{name}-{options.model}.json"
         if path.exists() and not options.again:

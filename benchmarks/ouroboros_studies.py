@@ -77,6 +77,16 @@ GRID = {"length": (2, 4, 8), "window": (3, 7, 10), "level": (3, 5, 7)}
 """Of table 9, which has three settings with three values each."""
 
 
+WEIGHTS = ("packed", "int8")
+"""Of the draft model, see `paceline.targets.prepare`."""
+
+
+def weighed(kind: str, fixed: bool) -> str:
+    """Speculative decoding with a draft model on these weights."""
+    length = f",length={LENGTH}" if fixed else ""
+    return f"speculative:branches=0,weights={kind}{length}"
+
+
 def grid() -> dict[str, str]:
     """Plain decoding, and every combination."""
     found = {"plain": "plain"}

@@ -21,6 +21,7 @@ CORE = {
     "records",
     "protocols",
     "sampling",
+    "scores",
     "stopping",
     "typical",
     "verify",
@@ -29,8 +30,9 @@ CORE = {
 # What a room may import of paceline, besides itself.
 ALLOWED = {
     # Trained drafters shape their trees by what their guesses are worth.
-    "drafters": CORE | {"planning"},
-    "targets": CORE,
+    "drafters": CORE | {"kernels", "planning"},
+    "targets": CORE | {"kernels"},
+    "kernels": set(),
     "models": {"json_files", "errors"},
     "references": {"errors"},
     # Its curves are kept in the cache folder, under what the machine calls itself.

@@ -224,3 +224,18 @@ def test_an_interrupt_in_the_middle_of_a_walk_leaves_text_and_tokens_in_step() -
     assert part.tokens == answer.tokens[: len(part.tokens)]
     assert len(part.tokens) == part.stats.tokens < 30
     assert part.text == session.tokenizer.decode(part.tokens, skip_special_tokens=True).rstrip("�")
+
+
+def test_measurements_wait_for_what_goes_on_in_the_background() -> None:
+    @dataclass
+    class Background:
+        waited: int = 0
+
+        def settle(self) -> None:
+            self.waited += 1
+
+    session = toy_session()
+    session.settle()  # nothing goes on behind a toy
+    session.target.preparation = going_on = Background()  # type: ignore[attr-defined]
+    session.settle()
+    assert going_on.waited == 1

@@ -129,6 +129,10 @@ def variants_table() -> str:
     return f"{markdown(rows)}\n\n{_basis(OTHERS.values())}"
 
 
+NATIVE = "native"
+"""The only layers that drafters had at first."""
+
+
 def costs_table(model: str) -> str:
     """Drafting beside a pass of the target, by what is kept of n-grams, cold and warm."""
     path = ABLATIONS / f"costs-{model}.json"
@@ -137,13 +141,13 @@ def costs_table(model: str) -> str:
     report = json.loads(path.read_text("utf-8"))
     what = ("draft, ms", "share of a pass", "in all", "found")
     rows = [
-        ["", "levels", "beam", "store of n-grams",
+        ["", "levels", "layers", "beam", "store of n-grams",
          *(f"{state}: {each}" for state in ("cold", "warm") for each in what)],
-        ["---", "---", "--:", "---", *["--:"] * 2 * len(what)],
+        ["---", "---", "---", "--:", "---", *["--:"] * 2 * len(what)],
     ]  # fmt: skip
     for one in report["rows"]:
         beam = "" if one["beam"] is None else str(one["beam"])
-        cells = [one["method"], one["levels"], beam, one["store"]]
+        cells = [one["method"], one["levels"], one.get("weights", NATIVE), beam, one["store"]]
         for state in ("cold", "warm"):
             cells += _cost(one[state])
         rows.append(cells)

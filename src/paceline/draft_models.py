@@ -123,7 +123,7 @@ class _Opened:
         self._model = model
         self._fingerprint = fingerprint
         self._tokens = tokens
-        self._preparation = prepare(model, weights)
+        self._preparation = prepare(model, weights, exact=False)
         first = CausalLMTarget(model, preparation=self._preparation)
         self._curve = load_curve(curve_key(first, fingerprint))
         self._free = [first]

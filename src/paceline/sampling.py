@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from paceline.errors import UsageError
+from paceline.scores import likeliest
 
 __all__ = ["GREEDY", "Draw", "LogitsProcessor", "Sampler"]
 
@@ -100,7 +101,7 @@ class Sampler:
         """
         if not self._depends_on_text:
             if self.greedy:
-                choices: list[int] = logits.argmax(dim=-1).tolist()
+                choices = likeliest(logits)
                 return lambda row, context: choices[row]
             if positions is not None and _draws_there(logits.device):
                 drawn = self.draw_together(logits, positions)
@@ -109,7 +110,7 @@ class Sampler:
 
     def draw(self, row: torch.Tensor, context: Sequence[int]) -> int:
         """Draw the token that follows `context` from one row of raw logits [vocabulary]."""
-        return int(self.decide(row, context).argmax())
+        return likeliest(self.decide(row, context)[None])[0]
 
     def draw_together(self, logits: torch.Tensor, positions: Sequence[int]) -> list[int]:
         """Draw from all rows of logits [rows, vocabulary], which stand at these positions, on

@@ -171,6 +171,12 @@ class Session:
         budget = self.budget if options.budget is None else options.budget
         return (planner or self._planner) if budget is None else budget
 
+    def settle(self) -> None:
+        """Wait for what goes on in the background after loading; whoever measures does."""
+        preparation = getattr(self.target, "preparation", None)
+        if preparation is not None:
+            preparation.settle()
+
     def new_planner(self) -> TreePlanner:
         """A planner that has seen nothing yet, for one method on this target."""
         return TreePlanner(self.host.curve)

@@ -12,18 +12,29 @@ CPU = torch.device("cpu")
 LARGE = 64 << 20
 
 
-def test_an_allocation_is_noticed_and_then_forgotten() -> None:
+def watched() -> tuple[int, int, int, int] | None:
+    """What a meter says before, with and after a large allocation, and what a new one says then."""
     meter = peak_meter(CPU)
     before = meter()
-    if before is None:
-        pytest.skip("nobody can say here what a process holds")
     large = bytearray(b"x") * LARGE
     held = meter()
-    assert held is not None and LARGE * 0.9 < held - before < LARGE * 2
     del large
-    after, again = meter(), peak_meter(CPU)()
-    assert after is not None and after > held - LARGE / 10
-    assert again is not None and again < held - LARGE / 2
+    said = before, held, meter(), peak_meter(CPU)()
+    return None if None in said else said  # type: ignore[return-value]
+
+
+def test_an_allocation_is_noticed_and_then_forgotten() -> None:
+    for last in (False, False, True):  # the kernel may take other pages of ours back meanwhile
+        said = watched()
+        if said is None:
+            pytest.skip("nobody can say here what a process holds")
+        before, held, after, again = said
+        noticed = LARGE * 0.9 < held - before < LARGE * 2
+        if last or (noticed and after > held - LARGE / 10 and again < held - LARGE / 2):
+            break
+    assert noticed
+    assert after > held - LARGE / 10
+    assert again < held - LARGE / 2
 
 
 def test_where_nobody_can_say_nothing_is_said(

@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.cli.running import Command
 from tests.tiny import save_tiny_llama
 from tests.training.shared import prompt_file
 
 import paceline
-from paceline.cli import main
 from paceline.models import load_causal_lm
 from paceline.models.draft_folder import open_draft, read_draft_record
 from paceline.training import run as training_run
-
-Command = Callable[..., tuple[int, str]]
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run `paceline train …` in this process: its exit code and standard error."""
-
-    def run(*words: object) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["paceline", "train", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        code, captured = int(ended.value.code or 0), capsys.readouterr()
-        assert captured.out == ""
-        return code, " ".join(captured.err.split())
-
-    return run
 
 
 @pytest.fixture
@@ -40,7 +21,7 @@ def places(command: Command, tmp_path: Path) -> tuple[Path, Path]:
     """A model of two layers, and its answers."""
     model, data = save_tiny_llama(tmp_path / "tiny"), tmp_path / "data"
     words = ["--prompts", prompt_file(tmp_path, 12), "--tokens", 200, "-n", 20, "--out", data]
-    assert command("data", "-m", model, *words)[0] == 0
+    assert command("train", "data", "-m", model, *words)[0] == 0
     return model, data
 
 
@@ -68,11 +49,15 @@ def test_a_draft_is_trained_interrupted_or_not(
             raise KeyboardInterrupt
 
         patch.setattr(training_run, "save_checkpoint", save_and_stop)
-        code, err = command(*words, "--out", out)
-        assert code == 130 and "keeps the latest checkpoint; repeat the command" in err
-    code, err = command(*words, "--out", out)
-    assert code == 0
-    assert "top-1" in err and "million trained numbers" in err and "after 4 steps" in err
+        ran = command("train", *words, "--out", out)
+        assert ran.code == 130 and "keeps the latest checkpoint; repeat the command" in ran.said
+    ran = command("train", *words, "--out", out)
+    assert (ran.code, ran.out) == (0, "")
+    assert (
+        "top-1" in ran.said
+        and "million trained numbers" in ran.said
+        and "after 4 steps" in ran.said
+    )
     training = json.loads((out / "training.json").read_text())
     assert training["about"]["command"].startswith("paceline train draft -m")
     assert training["run"]["read"][0]["licence"] == "MIT" and training["texts"]["read"] > 0
@@ -80,15 +65,15 @@ def test_a_draft_is_trained_interrupted_or_not(
     assert read_draft_record(out).layers == (1,)
     draft = open_draft(out, loaded.model, loaded.fingerprint)
     assert draft.config.num_hidden_layers == 1
-    code, err = command(*words, "--out", out, "--seed", 3)
-    assert code == 2 and "holds a draft model trained with another recipe" in err
+    ran = command("train", *words, "--out", out, "--seed", 3)
+    assert ran.code == 2 and "holds a draft model trained with another recipe" in ran.said
 
 
 def test_a_draft_that_stands_alone_is_a_model(
     command: Command, places: tuple[Path, Path], tmp_path: Path
 ) -> None:
     words = [word for word in small(*places) if word not in ("--vocabulary", 50)]
-    assert command(*words, "--standalone", "--out", tmp_path / "draft")[0] == 0
+    assert command("train", *words, "--standalone", "--out", tmp_path / "draft")[0] == 0
     answer = paceline.load(str(tmp_path / "draft")).generate("abc", max_new_tokens=5)
     assert len(answer.tokens) == 5
 
@@ -116,5 +101,5 @@ def test_mistakes_are_one_sentence(
     words: list[str],
     message: str,
 ) -> None:
-    code, err = command(*small(*places), *words, "--out", tmp_path / "draft")
-    assert code == 2 and err.startswith("error: ") and message in err
+    ran = command("train", *small(*places), *words, "--out", tmp_path / "draft")
+    assert ran.code == 2 and ran.said.startswith("error: ") and message in ran.said

@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.cli.running import Command
 from tests.tiny import save_tiny_llama
 from tests.tiny_models import tiny_model
 from tests.training.shared import prompt_file
 
-from paceline.cli import main
 from paceline.drafters.trained_heads import ChimeraConfig, ChimeraParts, MedusaParts
 from paceline.training import run as training_run
 from paceline.training.heads.sizes import sized_like
 
-Command = Callable[..., tuple[int, str]]
 KINDS = {"medusa": MedusaParts, "chimera": ChimeraParts}
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run `paceline train …` in this process: its exit code and standard error."""
-
-    def run(*words: object) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["paceline", "train", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        code, captured = int(ended.value.code or 0), capsys.readouterr()
-        assert captured.out == ""
-        return code, " ".join(captured.err.split())
-
-    return run
 
 
 @pytest.fixture
@@ -40,7 +22,7 @@ def places(command: Command, tmp_path: Path) -> list[object]:
     """Words that name a small model and its answers."""
     model, data = save_tiny_llama(tmp_path / "tiny"), tmp_path / "data"
     words = ["--prompts", prompt_file(tmp_path, 12), "--tokens", 200, "-n", 20, "--out", data]
-    assert command("data", "-m", model, *words)[0] == 0
+    assert command("train", "data", "-m", model, *words)[0] == 0
     return ["-m", model, "--data", data]
 
 
@@ -66,11 +48,11 @@ def test_heads_are_trained_interrupted_or_not(
             raise KeyboardInterrupt
 
         patch.setattr(training_run, "save_checkpoint", save_and_stop)
-        code, err = command(*words)
-        assert code == 130 and "keeps the latest checkpoint; repeat the command" in err
-    code, err = command(*words)
-    assert code == 0
-    assert "head 1: top-1" in err and f"--method {method}:parts={out}" in err
+        ran = command("train", *words)
+        assert ran.code == 130 and "keeps the latest checkpoint; repeat the command" in ran.said
+    ran = command("train", *words)
+    assert (ran.code, ran.out) == (0, "")
+    assert "head 1: top-1" in ran.said and f"--method {method}:parts={out}" in ran.said
     parts = KINDS[method].from_pretrained(out)
     assert parts.record["steps"] == 4 and parts.config.heads == 2
     assert parts.record["texts"]["read"] > 0
@@ -78,8 +60,8 @@ def test_heads_are_trained_interrupted_or_not(
     assert parts.record["about"]["command"].startswith(f"paceline train {method}")
     assert parts.base.hidden_size == parts.record["run"]["base"]["hidden_size"]
     assert list((tmp_path / "cache").glob("states-*"))
-    code, err = command(*words, "--seed", 3)
-    assert code == 2 and f"holds {parts.kind} trained with another recipe" in err
+    ran = command("train", *words, "--seed", 3)
+    assert ran.code == 2 and f"holds {parts.kind} trained with another recipe" in ran.said
 
 
 @pytest.mark.parametrize(
@@ -106,8 +88,8 @@ def test_mistakes_are_one_sentence_before_the_model_is_loaded(
     (tmp_path / "file").write_text("")
     defaults = ["--data", "data", "-m", "no-model"]
     out = [] if "--out" in words else ["--out", "out"]
-    code, err = command(*words, *defaults, *out)
-    assert code in (1, 2) and err.startswith("error: ") and message in err
+    ran = command("train", *words, *defaults, *out)
+    assert ran.code in (1, 2) and ran.said.startswith("error: ") and message in ran.said
 
 
 def test_the_encoder_is_as_large_as_a_layer() -> None:

@@ -7,16 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.running import Command
 from tests.helpers import RandomTrees
-from tests.tiny import save_tiny_llama, toy_session
+from tests.tiny import toy_session
 
 import paceline
-from paceline.cli import main
 from paceline.cli.tune import _bar
 from paceline.options import Options
 from paceline.planning import measure
@@ -25,34 +24,13 @@ from paceline.planning.curve_store import curve_key, curve_path, load_curve
 from paceline.planning.planner import MOST_NODES
 from paceline.planning.sizing import best_chain
 
-Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run `paceline` in this process: its exit code, standard output and standard error."""
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["paceline", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return (int(ended.value.code or 0), *capsys.readouterr())
-
-    monkeypatch.setattr(measure, "_BUFFER_BYTES", 1 << 22)
-    return run
-
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder of its own."""
+    """A cache folder of its own, and little to measure bandwidth with."""
+    monkeypatch.setattr(measure, "_BUFFER_BYTES", 1 << 22)
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a random model with room for 256 tokens."""
-    return save_tiny_llama(tmp_path_factory.mktemp("models") / "tiny")
 
 
 def test_it_shows_writes_and_stores_the_curve(

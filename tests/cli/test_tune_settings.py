@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.tiny import save_tiny_llama
+from tests.cli.running import Command
 
-from paceline.cli import main
 from paceline.drafters import Ouroboros, Speculative, open_settings, with_settings
 from paceline.planning import curve_store, measure
-
-Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(autouse=True)
@@ -26,25 +21,6 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(
         Ouroboros, "tried", {("window", "guesses"): (2, 3), ("drafting",): (True, False)}
     )
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run `paceline tune` in this process: exit code, standard output and error."""
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["paceline", "tune", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return int(ended.value.code or 0), captured.out, " ".join(captured.err.split())
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_llama(tmp_path_factory.mktemp("models") / "tiny")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +42,7 @@ def test_settings_are_tried_and_the_best_ones_are_said(
     prompts, out = tmp_path / "prompts.jsonl", tmp_path / "tune.json"
     prompts.write_text('{"id": "a", "turns": ["hello"]}\n', encoding="utf-8")
     words = ["-m", tiny, "--repeats", 1, "--method", method, "--draft-model", tiny]
-    code, shown, _ = command(*words, "--prompt-file", prompts, "-n", 8, "--json", out)
+    code, shown, _ = command("tune", *words, "--prompt-file", prompts, "-n", 8, "--json", out)
     assert code == 0
     found = json.loads(out.read_text())["settings"]
     values = [
@@ -97,8 +73,9 @@ def test_settings_are_tried_and_the_best_ones_are_said(
 def test_what_does_not_fit_is_said_before_a_model_is_loaded(
     command: Command, words: tuple[str, ...], message: str
 ) -> None:
-    code, out, err = command("-m", "no such model", *words)
-    assert (code, out) == (2, "") and message in err and "Traceback" not in err
+    ran = command("tune", "-m", "no such model", *words)
+    assert (ran.code, ran.out) == (2, "") and message in ran.said
+    assert "Traceback" not in ran.err
 
 
 def test_the_settings_of_a_method_are_those_it_leaves_open() -> None:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.cli.running import Command
 from tests.prompt_parts import random_parts
-from tests.tiny import save_tiny_llama
 
-from paceline.cli import main
 from paceline.models import load_causal_lm
 from paceline.planning import curve_store, measure
-
-Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(autouse=True)
@@ -23,25 +18,6 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Few passes, and a cache folder of our own."""
     monkeypatch.setattr(measure, "WIDTHS", (1, 4, 8, 12, 16))
     monkeypatch.setattr(curve_store, "cache_root", lambda: tmp_path / "cache")
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run `paceline tune` in this process: exit code, standard output and error."""
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["paceline", "tune", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return int(ended.value.code or 0), captured.out, " ".join(captured.err.split())
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_llama(tmp_path_factory.mktemp("models") / "tiny")
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +38,7 @@ def test_trees_are_predicted_drawn_and_measured(
     out = tmp_path / "tune.json"
     words = ["-m", tiny, "--repeats", 2, "--method", f"ppd:parts={parts}", "--verify"]
     words += ["--prompt-file", prompts, "-n", 12, "--plot", tmp_path / "plots", "--json", out]
-    code, shown, _ = command(*words)
+    code, shown, _ = command("tune", *words)
     assert code == 0
     trees = json.loads(out.read_text())["trees"]
     widths = {one["width"]: one for one in trees["widths"]}
@@ -87,5 +63,5 @@ def test_trees_are_predicted_drawn_and_measured(
 def test_what_does_not_fit_is_one_sentence(
     command: Command, tiny: Path, words: tuple[str, ...], message: str
 ) -> None:
-    code, _, err = command("-m", tiny, "--repeats", 1, *words)
-    assert code == 2 and message in err and "Traceback" not in err
+    ran = command("tune", "-m", tiny, "--repeats", 1, *words)
+    assert ran.code == 2 and message in ran.said and "Traceback" not in ran.err

@@ -176,10 +176,9 @@ def test_heads_begin_as_the_targets_own() -> None:
         config = ChimeraConfig(heads=2, form=form, residual=False)
         model = small_chimera(config, noise=0.0)
         found = model(tokens, matures, torch.tensor([[3, 6]]))
-        weight, bias = small_chimera(config)._head
-        torch.testing.assert_close(found.logits, found.states @ weight.T + bias)
+        head = small_chimera(config)._head
+        torch.testing.assert_close(found.logits, head(found.states))
     full = small_chimera(replace(CONFIGS[1], residual=True), noise=0.0)
-    weight, bias = full._head
     found = full(tokens, matures, torch.tensor([[3]]))
-    expected = (found.states[0, 0] + matures[0, 3]) @ weight.T + bias
+    expected = full._head(found.states[0, 0] + matures[0, 3])
     torch.testing.assert_close(found.logits[0, 0], expected, atol=1e-5, rtol=1e-4)

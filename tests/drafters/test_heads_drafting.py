@@ -106,6 +106,19 @@ def test_chimera_proposes_what_its_model_says_of_the_whole_text(
     assert (drafter.lookups.memory > 0) == (cache > 0)
 
 
+def test_what_one_text_had_encoded_is_there_for_the_next() -> None:
+    target, folder = CausalLMTarget(tiny_model("llama"), check=False), str(saved_chimera(**MEDUSA))
+    place, encoded = host(target), []
+    for settings in ({}, {}, {"cache": 50}, {}):
+        drafter = Chimera(place, folder, least=0.0, **settings)
+        target.sync([[0]])
+        play(target, [Generation(some_prompt(9), drafter, Stopping(16))], budget=20)
+        encoded.append(drafter.lookups.encoded)
+    assert encoded[0] == encoded[1] == encoded[2] == encoded[3] > 0
+    assert drafter.lookups.memory > encoded[0]
+    assert Chimera(host(target), folder).lookups.encoded == 0
+
+
 def test_typical_acceptance_and_batches_are_for_the_loop() -> None:
     """Ragged batches on a tiny model, drawn with noise."""
     model = tiny_model("llama", dtype=torch.float64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from weakref import ref
 
 import pytest
@@ -21,19 +21,26 @@ from tests.trained_heads import (
 )
 from torch.nn import functional as F
 
+from paceline.drafters.context_encoder import Draft
 from paceline.drafters.guesses import guesses_of
+from paceline.drafters.host import Host
 from paceline.drafters.parts import find_parts
 from paceline.drafters.trained_heads import (
     ChimeraConfig,
     ChimeraParts,
+    HeadWeights,
     MedusaConfig,
     MedusaParts,
 )
-from paceline.errors import ModelError
+from paceline.errors import ModelError, UsageError
+from paceline.kernels import choice
+from paceline.protocols import HIDDEN_STATES
 
 
 class Shown:
     """What heads ask of a target."""
+
+    capabilities = frozenset({HIDDEN_STATES})
 
     def output_head(self, tokens: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         weight, bias = output_head(0)
@@ -42,6 +49,10 @@ class Shown:
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         torch.manual_seed(0)
         return torch.randn(VOCAB, HIDDEN)[tokens]
+
+
+def shown() -> Host:
+    return Host(cast(Any, Shown()))
 
 
 MEDUSA = [
@@ -91,12 +102,12 @@ def test_what_was_saved_guesses_alike(tmp_path: Path) -> None:
         parts = find_parts(MedusaParts, str(save_medusa(tmp_path / f"m{place}", config)), "toy")
         states = torch.randn(6, HIDDEN)
         torch.testing.assert_close(
-            parts.open(Shown())(states), small_medusa(config)(states), atol=2e-2, rtol=1e-2
+            parts.open(shown())(states), small_medusa(config)(states), atol=2e-2, rtol=1e-2
         )
     for place, config in enumerate(CHIMERA):
         found = find_parts(ChimeraParts, str(save_chimera(tmp_path / f"c{place}", config)), "toy")
         model = small_chimera(config)
-        opened = found.open(Shown())
+        opened = found.open(shown())
         tokens, matures = torch.randint(VOCAB, (1, 12)), torch.randn(1, 12, HIDDEN)
         asked = (tokens, matures, torch.tensor([[2, 7]]))
         torch.testing.assert_close(
@@ -105,21 +116,63 @@ def test_what_was_saved_guesses_alike(tmp_path: Path) -> None:
         assert not any(part.requires_grad for part in opened.parameters())
 
 
-def test_drafters_of_a_target_share_a_module(tmp_path: Path) -> None:
+def medusa_scores(parts: MedusaParts, weights: HeadWeights) -> torch.Tensor:
+    return parts.open(shown(), weights)(torch.ones(6, HIDDEN))
+
+
+def chimera_scores(parts: ChimeraParts, weights: HeadWeights) -> torch.Tensor:
+    opened = parts.open(shown(), weights)
+    draft = Draft(opened.context())
+    rows = draft.grow(opened.green(torch.tensor([[3, 1, 2]])[:, : parts.config.order]), [-1])
+    return opened.logits(0, torch.ones(HIDDEN), rows)
+
+
+@pytest.mark.parametrize(("weights", "most"), [("packed", 1e-5), ("int8", 0.1), ("fastest", 0.1)])
+@torch.no_grad()
+def test_quick_layers_guess_alike(
+    weights: HeadWeights, most: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "WORTH_CHOOSING", 0)
+    kinds: tuple[HeadWeights, ...] = ("native", weights)
+    for place, config in enumerate((*MEDUSA, *CHIMERA)):
+        folder = tmp_path / f"{place}"
+        try:
+            if isinstance(config, MedusaConfig):
+                parts = find_parts(MedusaParts, str(save_medusa(folder, config)), "toy")
+                slow, quick = (medusa_scores(parts, each) for each in kinds)
+            else:
+                drawn = find_parts(ChimeraParts, str(save_chimera(folder, config)), "toy")
+                slow, quick = (chimera_scores(drawn, each) for each in kinds)
+        except UsageError as error:  # a processor without products in 8 bits
+            pytest.skip(str(error))
+        assert (quick - slow).norm() <= most * slow.norm()
+
+
+def test_weights_that_cannot_be_had_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.kernels.quantized._sums_are_exact", lambda: False)
     parts = find_parts(MedusaParts, str(save_medusa(tmp_path, MEDUSA[0])), "toy")
-    one, other = Shown(), Shown()
+    with pytest.raises(UsageError, match="int8 weights here: 8-bit products"):
+        parts.open(shown(), "int8")
+
+
+def test_drafters_of_a_host_share_a_module(tmp_path: Path) -> None:
+    parts = find_parts(MedusaParts, str(save_medusa(tmp_path, MEDUSA[0])), "toy")
+    one, other = shown(), shown()
     opened = parts.open(one)
     assert parts.open(one) is opened
+    assert parts.open(one, "packed") is not opened
     assert parts.open(other) is not opened
     gone = ref(opened)
-    del opened
+    del opened, one
     gc.collect()
     assert gone() is None, "nobody uses it any more"
 
 
 def test_guesses_are_tokens_by_rank(tmp_path: Path) -> None:
     parts = find_parts(MedusaParts, str(save_medusa(tmp_path, MEDUSA[3])), "toy")
-    heads = parts.open(Shown())
+    heads = parts.open(shown())
     state = torch.randn(1, HIDDEN)
     found = heads.guess(state, 3)
     logits = heads(state)[0]

@@ -14,6 +14,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from paceline.drafters import make_drafter
 from paceline.errors import ModelError, UsageError
+from paceline.kernels.linear import FastLinear, PackedLinear
+from paceline.kernels.quantized import Int4Linear, Int8Linear
 from paceline.loop import Generation, decode
 from paceline.models import draft_folder, load_causal_lm
 from paceline.models.draft_folder import (
@@ -29,8 +31,6 @@ from paceline.models.draft_model import own_tensors
 from paceline.sampling import Sampler
 from paceline.stopping import Stopping
 from paceline.targets.causal_lm import CausalLMTarget
-from paceline.targets.kernels.linear import FastLinear, PackedLinear
-from paceline.targets.kernels.quantized import Int4Linear, Int8Linear
 from paceline.targets.prepare import prepare
 from paceline.targets.support import differences
 from paceline.targets.weights import weight_bytes

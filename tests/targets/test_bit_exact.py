@@ -13,9 +13,9 @@ import torch
 from torch.nn import functional as F
 
 import paceline
+from paceline.kernels.linear import PackedLinear
 from paceline.records import Path
 from paceline.session import Session
-from paceline.targets.kernels.linear import PackedLinear
 from paceline.tree import EMPTY, Tree
 
 # On either side of where the cache's padding grows, and of the chunks that prompts are read in.

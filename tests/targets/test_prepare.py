@@ -14,11 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 import paceline
 from paceline.drafters import make_drafter
 from paceline.errors import ModelError, UsageError
-from paceline.loop import Generation, decode
-from paceline.stopping import Stopping
-from paceline.targets import prepare as preparing
-from paceline.targets.causal_lm import CausalLMTarget
-from paceline.targets.kernels.linear import (
+from paceline.kernels.linear import (
     FastLinear,
     PackedAndPlainLinear,
     PackedLinear,
@@ -26,10 +22,14 @@ from paceline.targets.kernels.linear import (
     UnpackableError,
     keep_faster,
 )
-from paceline.targets.kernels.memory import FilePages, HugePages
-from paceline.targets.kernels.norm import fast_norm
-from paceline.targets.kernels.quantized import Int4Linear, Int8Linear
-from paceline.targets.kernels.shared_input import find_shared_inputs
+from paceline.kernels.memory import FilePages, HugePages
+from paceline.kernels.norm import fast_norm
+from paceline.kernels.quantized import Int4Linear, Int8Linear
+from paceline.kernels.shared_input import find_shared_inputs
+from paceline.loop import Generation, decode
+from paceline.stopping import Stopping
+from paceline.targets import prepare as preparing
+from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.prepare import prepare
 from paceline.targets.weights import least_rows, weight_bytes
 from paceline.tree import EMPTY, Tree
@@ -178,7 +178,7 @@ def test_unknown_weights_are_refused(weights: str) -> None:
 
 
 def test_processors_that_overflow_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paceline.targets.kernels.quantized._sums_are_exact", lambda: False)
+    monkeypatch.setattr("paceline.kernels.quantized._sums_are_exact", lambda: False)
     with pytest.raises(UsageError, match="cannot run on int8 weights here: 8-bit products"):
         prepare(new_model("llama"), "int8")
 
@@ -271,7 +271,7 @@ def test_the_second_copy_is_kept_only_where_it_is_faster(monkeypatch: pytest.Mon
 
         layers = [PackedAndPlainLinear(torch.randn(8, 8), None) for _ in range(2)]
         with monkeypatch.context() as patch:
-            patch.setattr("paceline.targets.kernels.linear.perf_counter", lambda c=clock: c[0])
+            patch.setattr("paceline.kernels.linear.perf_counter", lambda c=clock: c[0])
             patch.setattr(PackedAndPlainLinear, "forward", measured)
             verdict = keep_faster(layers)
         assert verdict.startswith("dropped" if slow == 1 else "kept")

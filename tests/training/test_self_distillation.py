@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import random
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -195,19 +194,28 @@ def test_killed_before_and_after_every_step_of_writing(
 
 
 def test_killed_again_and_again_at_random_moments(tmp_path: Path, prompts: Path) -> None:
+    """Moments are counted in tokens made, since by the clock a busy machine may miss them all."""
     make(tmp_path / "whole", prompts, temperature=1.0)
     out, chance, kills = tmp_path / "killed", random.Random(5), 0
 
-    def slowly() -> None:
-        make(out, prompts, temperature=1.0, on_tokens=lambda count: time.sleep(0.001))
+    def until(moment: int) -> None:
+        made = 0
+
+        def on_tokens(count: int) -> None:
+            nonlocal made
+            made += count
+            if made >= moment:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        make(out, prompts, temperature=1.0, on_tokens=on_tokens)
 
     while True:
-        process = in_a_process(slowly)
-        process.join(chance.uniform(0.01, 0.12) * 1.25**kills)  # some machines are slow
-        process.kill()
+        moment = chance.randint(1, 30 * (kills + 1))
+        process = in_a_process(lambda moment=moment: until(moment))
         process.join()
         if process.exitcode == 0:
             break
+        assert process.exitcode == -signal.SIGKILL
         kills += 1
     assert kills >= 3
     assert content(out) == content(tmp_path / "whole")

@@ -175,6 +175,7 @@ def _curve(session: Session, model: str, repeats: int) -> tuple[CostCurve, dict[
     from paceline.planning.curve_store import curve_key
     from paceline.planning.measure import measure_floor
 
+    session.settle()
     curve = _measure(session, repeats)
     floor = measure_floor(session.target)
     key = curve_key(session.target, session.fingerprint)

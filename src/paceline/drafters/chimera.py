@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 from paceline.drafters.host import Host
 from paceline.drafters.parts import check_parts, find_parts
 from paceline.drafters.settings import at_least
-from paceline.drafters.trained_heads import ChimeraParts
+from paceline.drafters.trained_heads import ChimeraParts, HeadWeights
 from paceline.errors import UsageError
-from paceline.protocols import HIDDEN_STATES, SizedBy, states_of
+from paceline.protocols import HIDDEN_STATES, SizedBy
 from paceline.records import Round
 from paceline.tree import EMPTY, ROOT, Tree
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import torch
 
     from paceline.drafters.context_encoder import Draft
-    from paceline.drafters.ngram_cache import CacheCounts, Ngram
+    from paceline.drafters.ngram_cache import CacheCounts, Ngram, NgramCache
     from paceline.sampling import Sampler
 
 __all__ = ["Chimera"]
@@ -55,12 +55,13 @@ class Chimera:
     package.
     ranks: how many guesses behind a node are looked at.
     beam: nodes of each level that are gone on from; with 1 there is one chain with runners-up.
-    Three, since a processor takes about as long for three rows as for one, and longer for four.
+    Four, since packed layers take as long for four rows as for one.
     least: only nodes with at least this chance to be accepted are: a level costs a pass of the
     drafter, some twentieths of a pass of the target.
     cache: n-grams whose states are kept in memory, 0 for none (section 4.1.1). dictionary: of how
     many common n-grams states are made beforehand, as far as the parts name any. spill: a file for
-    states that leave memory; "" forgets them.
+    states that leave memory; "" forgets them. Drafters of a host share the store.
+    weights: of the linear layers, see `HeadWeights`.
 
     Raises UsageError for a setting out of range; ModelError where there are no such parts, or they
     are damaged or belong to another model.
@@ -74,21 +75,27 @@ class Chimera:
         host: Host,
         parts: str = "",
         ranks: int = 10,
-        beam: int = 3,
+        beam: int = 4,
         least: float = 0.15,
         cache: int = 8192,
         dictionary: int = 0,
         spill: str = "",
+        weights: HeadWeights = "fastest",
     ) -> None:
         from paceline.drafters.ngram_cache import NgramCache  # torch takes a while to import
 
-        self.check(parts, ranks, beam, least, cache, dictionary, spill)
+        self.check(parts, ranks, beam, least, cache, dictionary)
         found = find_parts(ChimeraParts, parts, host.fingerprint)
-        self._model = found.open(states_of(host.target))
+        self._model = found.open(host, weights)
         self._order = found.config.order
-        beforehand = self._made_beforehand(found.common_ngrams(dictionary))
-        file = Path(spill) if spill else None
-        self._greens = NgramCache(self._model.green, cache, beforehand, file)
+
+        def store() -> NgramCache:
+            beforehand = self._made_beforehand(found.common_ngrams(dictionary))
+            file = Path(spill) if spill else None
+            return NgramCache(self._model.green, cache, beforehand, file)
+
+        # What one text has had encoded is there for the next one, and for those beside it.
+        self._greens: NgramCache = host.share((id(self._model), cache, dictionary, spill), store)
         self._ranks = ranks
         self._beam = beam
         self._least = least
@@ -100,11 +107,11 @@ class Chimera:
     def check(
         parts: str = "",
         ranks: int = 10,
-        beam: int = 3,
+        beam: int = 4,
         least: float = 0.15,
         cache: int = 8192,
         dictionary: int = 0,
-        spill: str = "",
+        **others: object,
     ) -> None:
         """Check settings as far as that is possible without a model; raises as the constructor."""
         at_least(1, ranks=ranks)
@@ -117,7 +124,7 @@ class Chimera:
 
     @property
     def lookups(self) -> CacheCounts:
-        """Where states of n-grams were found so far."""
+        """Where states of n-grams were found so far, by all who share the store."""
         return self._greens.counts
 
     def start(

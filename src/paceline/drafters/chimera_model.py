@@ -5,7 +5,7 @@ and of the *mature* states of the target, a draft state (see `paceline.drafters.
 head i reads it beside the last mature state and guesses the token behind the i-th node below the
 root. A text is drafted for like this:
 
-    model = parts.open(target)
+    model = parts.open(host)
     context = model.context()
     # whenever the target has read tokens: their states, and the n-grams that end with each
     context.extend(states, model.green(ngrams))                 # [n, hidden], int64 [n, order]
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import nn
@@ -31,8 +32,9 @@ from torch.nn import functional as F
 from paceline.drafters.context_encoder import Columns, Context, ContextEncoder
 from paceline.drafters.guesses import Guesses, guesses_of
 from paceline.drafters.medusa_heads import HeadModule, OutputHead, ResidualBlocks
-from paceline.drafters.trained_heads import ChimeraConfig
+from paceline.drafters.trained_heads import ChimeraConfig, HeadWeights
 from paceline.errors import ModelError
+from paceline.kernels.linear import PlainLinear
 
 __all__ = ["ChimeraModel", "Drafted", "NgramEncoder", "last_ngram", "ngrams"]
 
@@ -143,9 +145,17 @@ class ChimeraModel(HeadModule):
             self.joint = nn.Parameter(joint.expand(config.heads, -1, -1).clone())
         if config.layers:
             self.blocks = ResidualBlocks(config.heads, config.layers, hidden)
+        self._own = nn.ModuleList()  # layers of the heads, one by one, when nothing learns any more
         self.to(self.device)
 
     # ---- drafting ----
+
+    def ready(self, weights: HeadWeights = "fastest") -> Self:
+        """See `HeadModule.ready`."""
+        name = "output" if self.config.form == "full" else "joint"
+        self._own.extend(PlainLinear(part, None) for part in getattr(self, name))
+        delattr(self, name)
+        return super().ready(weights)
 
     def green(self, ids: torch.Tensor) -> torch.Tensor:
         """n-grams int64 [n, order] -> green states [n, hidden]."""
@@ -234,13 +244,17 @@ class ChimeraModel(HeadModule):
         return states
 
     def _scores(self, depth: int, mature: torch.Tensor, draft: torch.Tensor) -> torch.Tensor:
+        full = self.config.form == "full"
         read = torch.cat([mature.to(draft), draft], dim=-1) if self.config.residual else draft
-        if self.config.form == "full":
-            return (F.linear(read, self.output[depth]) + self._head[1]).float()
-        joined = F.linear(read, self.joint[depth])
+        if self._own:
+            found: torch.Tensor = self._own[depth](read)
+        else:
+            found = F.linear(read, (self.output if full else self.joint)[depth])
+        if full:
+            return (found + self._bias).float()
         if self.config.layers:
-            joined = self.blocks(joined, depth)
-        return self.shared_head(joined).float()
+            found = self.blocks(found, depth)
+        return self.shared_head(found).float()
 
 
 def _side_by_side(one: Columns, other: Columns) -> Columns:

@@ -119,7 +119,7 @@ class Context:
     def __init__(self, encoder: ContextEncoder, capacity: int = 256) -> None:
         self.encoder = encoder
         self.length = 0
-        config, like = encoder.config, encoder.key.weight
+        config, like = encoder.config, encoder.mature_norm
         shape = (1, config.kv_heads, 2 * max(capacity, 1), config.head_size)
         self._held = (like.new_zeros(shape), like.new_zeros(shape))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -37,6 +37,8 @@ class Host:
     for; the vocabulary may be padded beyond. None for all.
     open: hands out hosts on other models; None where no other can be had.
     clock: seconds.
+    shared: what drafters have made for this host and others may use as well, by keys of their own;
+    kept as long as the host.
     """
 
     target: Target
@@ -45,6 +47,13 @@ class Host:
     tokens: int | None = None
     open: Opener | None = None
     clock: Callable[[], float] = perf_counter
+    shared: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def share(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What `make` made when this key was first asked for."""
+        if key not in self.shared:
+            self.shared[key] = make()
+        return self.shared[key]
 
 
 Opener = Callable[[ModelChoice], Host]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from paceline.drafters.settings import at_least
 from paceline.protocols import SizedBy
 from paceline.records import Round
+from paceline.scores import likeliest
 from paceline.tree import Tree
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Jacobi:
         """Take the next guesses from the rows of the last ones; those without a row stay."""
         nodes = [round.tree.find(self._guesses[:count]) for count in range(1, self.length + 1)]
         rows = [node + 1 for node in nodes if node is not None]
-        said: list[int] = round.logits[rows].argmax(dim=-1).tolist() if rows else []
+        said = likeliest(round.logits[rows]) if rows else []
         guesses = [*self._guesses[:1], *said, *self._guesses[1 + len(said) :]]
         self._text += round.path.tokens
         self._guesses = self._filled(guesses[len(round.path.tokens) :])

@@ -37,6 +37,7 @@ from paceline.drafters.settings import Tried, at_least
 from paceline.prefix import common_prefix
 from paceline.protocols import SHADOW_TOKENS, SizedBy
 from paceline.records import Round
+from paceline.scores import likeliest
 from paceline.tree import EMPTY, SHADOWS, Tree
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class Lookahead:
         ends = [round.tree.find(path) for path in self._window.paths(self._mark)[: self._shown]]
         scored = [end for end in ends if end is not None]
         if scored:
-            best = iter(round.logits[[node + 1 for node in scored]].argmax(dim=-1).tolist())
+            best = iter(likeliest(round.logits[[node + 1 for node in scored]]))
             results = [None if end is None else next(best) for end in ends]
             self._window.advance(results, self.level, self._text[-1], self.pool.add)
         self._learn(round.path.tokens)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Literal
 from paceline.drafters.host import Host
 from paceline.drafters.parts import check_parts, find_parts
 from paceline.drafters.settings import at_least
-from paceline.drafters.trained_heads import MedusaParts
+from paceline.drafters.trained_heads import HeadWeights, MedusaParts
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.planning.adaptive_tree import unmeasured
 from paceline.planning.candidate_tree import likeliest
-from paceline.protocols import HIDDEN_STATES, SizedBy, states_of
+from paceline.protocols import HIDDEN_STATES, SizedBy
 from paceline.records import Round
 from paceline.tree import EMPTY, Tree
 
@@ -40,6 +40,7 @@ class Medusa:
     ranks: how many guesses of each head are looked at.
     shape: what decides which guesses make the tree: the heads' confidence here and now, or the
     table of acceptance beside the weights, which gives every round the same tree (the paper's).
+    weights: of the linear layers, see `HeadWeights`.
 
     Raises UsageError for a setting out of range; ModelError where there are no such heads, or they
     are damaged or belong to another model.
@@ -49,11 +50,16 @@ class Medusa:
     sized_by: SizedBy = "nodes"
 
     def __init__(
-        self, host: Host, parts: str = "", ranks: int = 10, shape: Shape = "confidence"
+        self,
+        host: Host,
+        parts: str = "",
+        ranks: int = 10,
+        shape: Shape = "confidence",
+        weights: HeadWeights = "fastest",
     ) -> None:
-        self.check(parts, ranks, shape)
+        self.check(parts, ranks)
         found = find_parts(MedusaParts, parts, host.fingerprint)
-        self._heads = found.open(states_of(host.target))
+        self._heads = found.open(host, weights)
         heads = found.config.heads
         self._table = None if shape == "confidence" else found.acceptance or unmeasured(heads)
         self._ranks = ranks
@@ -61,7 +67,7 @@ class Medusa:
         self._state: torch.Tensor | None = None
 
     @staticmethod
-    def check(parts: str = "", ranks: int = 10, shape: Shape = "confidence") -> None:
+    def check(parts: str = "", ranks: int = 10, **others: object) -> None:
         """Check settings as far as that is possible without a model; raises as the constructor."""
         at_least(1, ranks=ranks)
         check_parts(MedusaParts, parts)

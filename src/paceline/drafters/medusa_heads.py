@@ -8,19 +8,21 @@ numbers at 576 x 49,152); a compact one stores the blocks alone (0.3 million).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from paceline.drafters.guesses import Guesses, guesses_of
-from paceline.drafters.trained_heads import MedusaConfig
-
-if TYPE_CHECKING:
-    from paceline.protocols import ShowsStates
+from paceline.drafters.trained_heads import HeadWeights, MedusaConfig
+from paceline.errors import UsageError
+from paceline.kernels.choice import quicken
+from paceline.kernels.linear import PlainLinear, UnpackableError
 
 __all__ = ["HeadModule", "MedusaHeads", "OutputHead", "ResidualBlocks"]
+
+_ROWS = 4  # Medusa's heads, or the nodes of a level of Chimera's tree
 
 OutputHead = tuple[torch.Tensor, torch.Tensor]
 """Weights [outputs, hidden] and biases [outputs], see `ShowsStates.output_head`."""
@@ -55,32 +57,23 @@ class HeadModule(nn.Module):
     head: weights [outputs, hidden] and biases [outputs] of the target's output head, for the tokens
     that may be guessed. They are neither parameters nor stored.
     token_ids: [outputs] int64, which tokens these are; None: all, in their order.
+
+    outputs: columns of logits. hidden_size: of the target's states. device: where these have to be.
     """
 
     def __init__(self, head: OutputHead, token_ids: torch.Tensor | None) -> None:
         super().__init__()
-        self._head = head
-        self.token_ids = None if token_ids is None else token_ids.to(head[0].device)
-
-    @property
-    def hidden_size(self) -> int:
-        """Size of the target's states."""
-        return self._head[0].shape[1]
-
-    @property
-    def outputs(self) -> int:
-        """Columns of logits."""
-        return len(self._head[0])
-
-    @property
-    def device(self) -> torch.device:
-        """Where states have to be."""
-        return self._head[0].device
+        weight, bias = head
+        self.device = weight.device
+        self.outputs, self.hidden_size = weight.shape
+        self.token_ids = None if token_ids is None else token_ids.to(self.device)
+        self._dtype, self._bias = weight.dtype, bias
+        self._head: nn.Module = PlainLinear(weight, bias)
 
     def shared_head(self, states: torch.Tensor) -> torch.Tensor:
         """[..., hidden] -> [..., outputs], by the target's own output head."""
-        weight, bias = self._head
-        return F.linear(states.to(weight.dtype), weight, bias)
+        found: torch.Tensor = self._head(states.to(self._dtype))
+        return found
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The trained parts by name, detached copies."""
@@ -93,11 +86,18 @@ class HeadModule(nn.Module):
                 part.copy_(tensors[name])
         return self
 
-    def ready(self, target: ShowsStates) -> Self:
-        """Made ready to guess for a target, which it keeps: on its device, nothing learns. Returns
-        itself."""
-        self._target = (target,)  # kept out of the module's own parts
-        return self.to(self.device).requires_grad_(False).eval()
+    def ready(self, weights: HeadWeights = "fastest") -> Self:
+        """Made ready to guess: with linear layers of this kind, and nothing learns any more.
+        Returns itself.
+
+        Raises UsageError for weights that cannot be had.
+        """
+        self.to(self.device).requires_grad_(False).eval()
+        try:
+            quicken(self, _ROWS, weights)
+        except UnpackableError as reason:
+            raise UsageError(f"the heads cannot have {weights} weights here: {reason}") from None
+        return self
 
 
 class MedusaHeads(HeadModule):
@@ -125,7 +125,7 @@ class MedusaHeads(HeadModule):
         if self.config.layers:
             found = self.blocks(found)
         if self.config.form == "full":
-            logits = torch.bmm(found, self.output.mT) + self._head[1]
+            logits = torch.bmm(found, self.output.mT) + self._bias
         else:
             logits = self.shared_head(found)
         return logits.transpose(0, 1).float()

@@ -100,7 +100,7 @@ class _Disk:
 
     def __init__(self, path: Path) -> None:
         try:
-            self._database = sqlite3.connect(path, isolation_level=None)
+            self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             self._database.execute("PRAGMA synchronous = OFF")  # what is lost is encoded anew
             self._database.execute(
                 "CREATE TABLE IF NOT EXISTS states (ngram TEXT PRIMARY KEY, state BLOB)"

@@ -51,7 +51,9 @@ class Speculative:
     branches: runners-up that hang beside each guess.
     budget: nodes that the inner drafter may propose per pass of the draft model; 0 for as many as
     pay, planned as the target's are.
-    device, dtype, weights: of the draft model, as in `paceline.load`; by default as the target's.
+    device, dtype, weights: of the draft model, as in `paceline.load`. By default device and dtype
+    are the target's, and weights whichever of packed and int8 is faster here: guesses need not be
+    exact.
 
     Weights of guesses are chances by the draft model's own word, see `Guess`.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args
-from weakref import WeakValueDictionary
 
+from paceline.drafters.host import Host
 from paceline.drafters.trained_parts import ConfigT, TrainedParts
 from paceline.errors import ModelError
+from paceline.protocols import states_of
 
 if TYPE_CHECKING:
     import torch
@@ -109,6 +110,10 @@ def _check(
 
 ModuleT = TypeVar("ModuleT", bound="HeadModule")
 
+HeadWeights = Literal["fastest", "native", "packed", "int8"]
+"""How linear layers hold their weights when they guess; fastest: each as is fastest here, which is
+measured on a CPU. Guesses need not be exact."""
+
 
 @dataclass(frozen=True)
 class _Heads(TrainedParts[ConfigT], Generic[ConfigT, ModuleT]):
@@ -118,19 +123,20 @@ class _Heads(TrainedParts[ConfigT], Generic[ConfigT, ModuleT]):
     the configuration names a vocabulary.
     """
 
-    # By the id of the target, which is its own as long as the module keeps it.
-    _opened: WeakValueDictionary[int, ModuleT] = field(
-        default_factory=WeakValueDictionary, init=False, repr=False, compare=False
-    )
+    def open(self, host: Host, weights: HeadWeights = "fastest") -> ModuleT:
+        """The module, ready to guess for a host of its model, on its device: one for all drafters
+        of the host with these weights.
 
-    def open(self, target: ShowsStates) -> ModuleT:
-        """The module, ready to guess for a target of its model, in float32 and on its device: one
-        for all drafters of the target, as long as any of them keeps it."""
-        opened = self._opened.get(id(target))
-        if opened is None:
-            opened = self._new_module(target).load(self.tensors).ready(target)
-            self._opened[id(target)] = opened
-        return opened
+        Raises UsageError for weights that cannot be had.
+        """
+
+        def made() -> tuple[object, ModuleT]:
+            module = self._new_module(states_of(host.target)).load(self.tensors)
+            return self, module.ready(weights)
+
+        # With these parts beside it, so that nothing else gets their id.
+        found: tuple[object, ModuleT] = host.share((id(self), weights), made)
+        return found[1]
 
     @abstractmethod
     def _new_module(self, target: ShowsStates) -> ModuleT:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from paceline.prefix import common_prefix
 from paceline.records import Round
+from paceline.scores import likeliest
 from paceline.tree import ROOT
 
 __all__ = ["Verified", "corrected", "matching", "refined"]
@@ -55,7 +56,7 @@ class Verified:
         end = nodes[-1] if nodes else ROOT
         tried = [(phrase, _along(round, end, phrase)) for phrase in phrases if whole]
         rows = [ROOT, *nodes, *(node for _, path in tried for node in path)]
-        best = dict(zip(rows, round.logits[[row + 1 for row in rows]].argmax(-1).tolist()))
+        best = dict(zip(rows, likeliest(round.logits[[row + 1 for row in rows]])))
         draft = tuple(chain[: len(nodes)])
         return cls(
             last=(root, *draft)[-1],

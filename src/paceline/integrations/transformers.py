@@ -90,6 +90,7 @@ class Pace:
         self._checked: type[PreTrainedModel] | None = None
         self._planner = TreePlanner()
         self._drafts: DraftModels | None = None
+        self._shared: dict[str, dict[Any, Any]] = {}  # by device; see `Host.shared`
         self._learned_on: ReferenceType[PreTrainedModel] | None = None
 
     def __call__(
@@ -139,6 +140,7 @@ class Pace:
         # What was learned of one model's costs is wrong for another's, as its draft models are.
         if self._learned_on is None or self._learned_on() is not model:
             self._planner, self._drafts, self._learned_on = TreePlanner(), None, ref(model)
+            self._shared = {}
 
     def _drafters(self, target: CausalLMTarget, count: int) -> list[Drafter]:
         """One per text."""
@@ -148,7 +150,8 @@ class Pace:
                 self._drafts = DraftModels(
                     target.model, fingerprint, device=target.device, dtype=target.model.dtype
                 )
-            host = Host(target, fingerprint, open=self._drafts)
+            shared = self._shared.setdefault(str(target.device), {})
+            host = Host(target, fingerprint, open=self._drafts, shared=shared)
             return [self._make(host=host) for _ in range(count)]
         return [self._drafter] if count == 1 else [self._make() for _ in range(count)]
 

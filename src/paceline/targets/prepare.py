@@ -17,19 +17,21 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from paceline.errors import ModelError, UsageError
-from paceline.targets.kernels.attention import use_grouped_attention
-from paceline.targets.kernels.linear import (
+from paceline.kernels.attention import use_grouped_attention
+from paceline.kernels.choice import WORTH_CHOOSING, fastest
+from paceline.kernels.linear import (
     FastLinear,
     PackedAndPlainLinear,
     PackedLinear,
     PlainLinear,
     UnpackableError,
     keep_faster,
+    make_linear,
 )
-from paceline.targets.kernels.memory import FilePages, HugePages
-from paceline.targets.kernels.norm import fast_norm
-from paceline.targets.kernels.quantized import Int4Linear, Int8Linear
-from paceline.targets.kernels.shared_input import Projection, SharedInput, find_shared_inputs
+from paceline.kernels.memory import FilePages, HugePages
+from paceline.kernels.norm import fast_norm
+from paceline.kernels.quantized import Int4Linear, Int8Linear
+from paceline.kernels.shared_input import Projection, SharedInput, find_shared_inputs
 from paceline.targets.support import check_supported, differences
 from paceline.targets.weights import weight_bytes
 
@@ -100,21 +102,25 @@ def check_weights(weights: str) -> None:
 
 
 @torch.no_grad()
-def prepare(model: PreTrainedModel, weights: str = AUTO) -> Preparation:
+def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) -> Preparation:
     """Change `model` in place so that its passes cost less, and say what was done.
+
+    exact: whether its scores have to stay its own. A draft model's need not, and auto is then
+    int8 where that is faster here than packed.
 
     The new weights replace the old ones layer by layer: memory never holds the model twice.
 
     Raises UsageError for unknown weights, or quantised ones that this machine cannot run.
     """
     check_weights(weights)
-    if weights == AUTO:
-        weights = "packed" if model.device.type == "cpu" else NATIVE
-    done = Preparation(weights)
-    if weights == NATIVE:
+    usual = "packed" if model.device.type == "cpu" else NATIVE
+    done = Preparation(usual if weights == AUTO else weights)
+    if done.weights == NATIVE:
         return done
     check_supported(model)
     linears = _linear_layers(model, done)
+    if weights == AUTO and not exact:
+        done.weights = _fastest(linears)
     before: list[torch.Tensor] = []
     try:
         shared = find_shared_inputs(lambda: before.append(_trial(model)), linears)
@@ -127,9 +133,9 @@ def prepare(model: PreTrainedModel, weights: str = AUTO) -> Preparation:
     pages.forget(model.parameters())
     for group in _largest_first(shared, linears):
         _replace_together(model, group, places, pages, done)
-    if weights in ("int8", "int4") and not done.linears:
+    if done.weights in ("int8", "int4") and not done.linears:
         reasons = "; ".join(done.left) or "it has no linear layers"
-        raise UsageError(f"this model cannot run on {weights} weights here: {reasons}")
+        raise UsageError(f"this model cannot run on {done.weights} weights here: {reasons}")
     for module, names in places.items():
         norm = fast_norm(module)
         if norm is not None:
@@ -141,8 +147,17 @@ def prepare(model: PreTrainedModel, weights: str = AUTO) -> Preparation:
     copies = [each for each in model.modules() if isinstance(each, PackedAndPlainLinear)]
     if copies:
         done.plain_copy = keep_faster(copies)
-    _compare(model, before[0], weights)
+    _compare(model, before[0], done.weights)
     return done
+
+
+def _fastest(linears: list[Layer]) -> str:
+    """The kind for a model that need not be exact: int8 where it is faster than packed."""
+    kinds = {name: _KINDS[name] for name in ("packed", "int8")}
+    weights = [_weight(layer) for layer in linears]
+    if sum(weight.nbytes for weight in weights) < WORTH_CHOOSING:
+        return next(iter(kinds))
+    return fastest(weights, kinds)
 
 
 def _places(model: nn.Module) -> dict[nn.Module, list[str]]:
@@ -237,12 +252,7 @@ def _product(model: Any, group: list[Layer], weights: str) -> FastLinear:
     head = model.get_output_embeddings()
     if kind is Int4Linear and head is not None and not set(head.modules()).isdisjoint(group):
         kind = Int8Linear  # four bits for the scores of the vocabulary cost too many right tokens
-    weight, bias = _stack(group)
-    try:
-        return kind(weight, bias)
-    except (RuntimeError, AttributeError, NotImplementedError) as error:
-        reason = str(error).partition("\n")[0]
-        raise UnpackableError(f"torch has no such product here ({reason})") from error
+    return make_linear(kind, *_stack(group))
 
 
 def _weight(layer: Layer) -> torch.Tensor:

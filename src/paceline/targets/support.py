@@ -9,9 +9,9 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from paceline.errors import ModelError
+from paceline.kernels.attention import GROUPED
 from paceline.protocols import Target
 from paceline.records import Path
-from paceline.targets.kernels.attention import GROUPED
 from paceline.targets.weights import is_quantised
 from paceline.tree import Tree
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import nn
 from transformers import PreTrainedModel
 
-from paceline.targets.kernels.linear import FastLinear
-from paceline.targets.kernels.quantized import Int4Linear, Int8Linear
+from paceline.kernels.linear import FastLinear
+from paceline.kernels.quantized import Int4Linear, Int8Linear
 
 __all__ = ["is_quantised", "least_rows", "slot_grain", "weight_bytes"]
 

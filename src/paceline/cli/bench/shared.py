@@ -133,9 +133,7 @@ def play(contest: Contest, results: ResultFile) -> None:
 
 def run_with_bar(contest: Contest, sink: Sink, label: str) -> None:
     """Run, and show how far it is."""
-    preparation = getattr(contest.session.target, "preparation", None)
-    if preparation is not None:
-        preparation.settle()  # what still goes on in the background would slow the first trials
+    contest.session.settle()
     with common.progress(label) as bars:
         task = bars.add_task("", total=contest.trials)
         contest.run(sink, on_trial=lambda: bars.advance(task))

@@ -21,6 +21,7 @@ __all__ = [
     "PlainLinear",
     "UnpackableError",
     "keep_faster",
+    "make_linear",
 ]
 
 
@@ -55,11 +56,12 @@ class PlainLinear(FastLinear):
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         super().__init__(weight, bias)
-        self._held = weight.detach(), None if bias is None else bias.detach()
+        self.weight = weight.detach()
+        self.bias = None if bias is None else bias.detach()
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """[..., in_features] -> [..., out_features]."""
-        return F.linear(rows, *self._held)
+        return F.linear(rows, self.weight, self.bias)
 
 
 class PackedLinear(FastLinear):
@@ -110,6 +112,17 @@ class PackedAndPlainLinear(PackedLinear):
         """Give the second copy back."""
         self._plain = None
         self.min_rows = PackedLinear.min_rows
+
+
+def make_linear(
+    kind: type[FastLinear], weight: torch.Tensor, bias: torch.Tensor | None
+) -> FastLinear:
+    """A layer of this kind; raises UnpackableError where torch or the processor has none."""
+    try:
+        return kind(weight, bias)
+    except (RuntimeError, AttributeError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UnpackableError(f"torch has no such product here ({reason})") from error
 
 
 def keep_faster(layers: Sequence[PackedAndPlainLinear]) -> str:

@@ -10,7 +10,7 @@ from functools import cache
 
 import torch
 
-from paceline.targets.kernels.linear import FastLinear, UnpackableError
+from paceline.kernels.linear import FastLinear, UnpackableError
 
 __all__ = ["Int4Linear", "Int8Linear"]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from paceline.targets.kernels.linear import FastLinear
+from paceline.kernels.linear import FastLinear
 
 __all__ = ["Projection", "SharedInput", "find_shared_inputs"]
 

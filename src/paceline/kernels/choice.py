@@ -1,0 +1,126 @@
+"""Which kind of weights is the fastest here, for what need not be exact: drafts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from time import perf_counter
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from paceline.kernels.linear import (
+    FastLinear,
+    PackedLinear,
+    PlainLinear,
+    UnpackableError,
+    make_linear,
+)
+from paceline.kernels.quantized import Int8Linear
+
+__all__ = ["FASTEST", "NATIVE", "WORTH_CHOOSING", "fastest", "quicken"]
+
+Kinds = Mapping[str, type[FastLinear]]
+Size = tuple[torch.Size, torch.dtype]
+
+FASTEST, NATIVE = "fastest", "native"
+
+WORTH_CHOOSING = 8 << 20
+"""Bytes; what has less stays in the processor's caches and takes no time."""
+
+_KINDS: Kinds = {NATIVE: PlainLinear, "packed": PackedLinear, "int8": Int8Linear}
+_REPEATS = 5
+_EVICTING = 64 << 20  # bytes; more than most processors cache
+
+
+def fastest(weights: Sequence[torch.Tensor], kinds: Kinds) -> str:
+    """The name of the kind on which one row takes the least time through layers with these weights,
+    each [outputs, inputs]; the first one where none of them can be had."""
+    times = {name: _times(weights, kind, 1) for name, kind in kinds.items()}
+    counts = Counter(map(_size, weights))
+    seconds = {
+        name: sum(count * found.get(size, float("inf")) for size, count in counts.items())
+        for name, found in times.items()
+    }
+    return min(seconds, key=lambda name: seconds[name])
+
+
+@torch.no_grad()
+def quicken(module: nn.Module, rows: int, kind: str = FASTEST) -> None:
+    """Put other kinds in the place of a module's linear layers; nothing can be learned any more.
+
+    kind: of all layers: native, packed or int8; or, on the CPU, for each the one that takes least
+    time for so many rows, or fewer.
+
+    Raises UnpackableError for a kind that cannot be had.
+    """
+    layers = {
+        name: layer
+        for name, layer in module.named_modules()
+        if isinstance(layer, nn.Linear | PlainLinear)
+    }
+    weights = {name: layer.weight.detach() for name, layer in layers.items()}
+    for name, chosen in _choose(weights, rows, kind).items():
+        made = make_linear(_KINDS[chosen], weights[name], layers[name].bias)
+        module.set_submodule(name, _Padded(made) if made.min_rows > 1 else made)
+
+
+def _choose(weights: Mapping[str, torch.Tensor], rows: int, kind: str) -> dict[str, str]:
+    """Name of a layer -> its kind; those that are left alone are left out."""
+    if kind != FASTEST:
+        return {} if kind == NATIVE else dict.fromkeys(weights, kind)
+    little = sum(weight.nbytes for weight in weights.values()) < WORTH_CHOOSING
+    if little or any(weight.device.type != "cpu" for weight in weights.values()):
+        return {}
+    times = {name: _times(list(weights.values()), each, rows) for name, each in _KINDS.items()}
+    return {
+        name: min(times, key=lambda each: times[each].get(_size(weight), float("inf")))
+        for name, weight in weights.items()
+    }
+
+
+class _Padded(nn.Module):
+    """Gives a layer no fewer rows than it takes well, since nobody else does."""
+
+    def __init__(self, layer: FastLinear) -> None:
+        super().__init__()
+        self._layer = layer
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """[..., in_features] -> [..., out_features]."""
+        flat = rows.reshape(-1, rows.shape[-1])
+        count = len(flat)
+        missing = max(0, self._layer.min_rows - count)
+        found: torch.Tensor = self._layer(F.pad(flat, (0, 0, 0, missing)))[:count]
+        return found.view(*rows.shape[:-1], -1)
+
+
+def _size(weight: torch.Tensor) -> Size:
+    return weight.shape, weight.dtype
+
+
+def _times(weights: Sequence[torch.Tensor], kind: type[FastLinear], rows: int) -> dict[Size, float]:
+    """The least time in seconds that a layer of each size takes for so many rows; nothing where
+    there are none of this kind.
+
+    Of layers of one size one is timed, with caches that hold nothing of it: before a draft is
+    wanted again, the target has been read.
+    """
+    try:
+        layers = {_size(weight): make_linear(kind, weight, None) for weight in weights}
+    except UnpackableError:
+        return {}
+    inputs = {
+        size: torch.ones(max(rows, layer.min_rows), layer.in_features, dtype=size[1])
+        for size, layer in layers.items()
+    }
+    found = dict.fromkeys(layers, float("inf"))
+    other = torch.zeros(_EVICTING, dtype=torch.uint8)
+    for _ in range(_REPEATS):
+        other += 1
+        for size, layer in layers.items():
+            began = perf_counter()
+            layer(inputs[size])
+            found[size] = min(found[size], perf_counter() - began)
+    return found

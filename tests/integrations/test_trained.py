@@ -1,0 +1,28 @@
+"""Heads inside `model.generate`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.head_parts import saved_chimera, saved_medusa
+from tests.tiny_models import VOCAB, new_model
+
+from paceline.integrations import Pace
+from paceline.models.fingerprint import loaded_fingerprint
+
+
+@pytest.mark.parametrize("method", ["medusa", "chimera"])
+def test_heads_are_opened_once_per_model(method: str) -> None:
+    one, other = new_model("llama"), new_model("llama")
+    save = saved_medusa if method == "medusa" else saved_chimera
+    assert loaded_fingerprint(one) == loaded_fingerprint(other)
+    parts = save(hidden=32, vocab=VOCAB, fingerprint=loaded_fingerprint(one))
+    pace, opened = Pace(method, parts=str(parts), budget=8), []
+    for model in (one, one, other):
+        inputs = {"input_ids": torch.tensor([[5, 6, 7, 8, 5]]), "max_new_tokens": 12}
+        found = model.generate(**inputs, custom_generate=pace)
+        assert torch.equal(found, model.generate(**inputs))
+        assert pace.stats[0].drafted > 0
+        opened.append(next(iter(pace._shared["cpu"].values())))
+    assert opened[0] is opened[1]
+    assert opened[1] is not opened[2]
