@@ -1,9 +1,7 @@
-"""A small training of a draft model that the tests make again and again; as a script, one that
-they kill."""
+"""A small training of a draft model that the tests make again and again."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +47,3 @@ def train(
     base = BaseModel(fingerprint, "toy", 32, len(byte_tokenizer()))
     run = DraftRun(DraftConfig(**(config or CONFIG)), DraftRecipe(**{**RECIPE, **recipe}), base)
     return train_draft(model or base_model(), TrainingData(data, fingerprint), run, out)
-
-
-if __name__ == "__main__":
-    train(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,8 +1,7 @@
-"""Small trainings of heads that the tests make again and again; as a script, one that they kill."""
+"""Small trainings of heads that the tests make again and again."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,7 +61,3 @@ def train(
         return train_medusa(model, texts, medusa, out, cache)
     chimera = HeadRun(replace(config, **SIZES), ChimeraRecipe(**chosen), base, saved)
     return train_chimera(model, texts, chimera, out, cache)
-
-
-if __name__ == "__main__":
-    train(Path(sys.argv[1]), Path(sys.argv[2]), cache=Path(sys.argv[3]))

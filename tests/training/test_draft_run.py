@@ -4,18 +4,14 @@ good."""
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
 from tests.tiny_models import some_prompt
 from tests.training.drafts import CONFIG, RECIPE, base_model, train
+from tests.training.killing import killed_at
 from tests.training.shared import MODEL
 from tests.training.trained import make_data
 from transformers import AutoModelForCausalLM
@@ -110,25 +106,10 @@ def test_a_checkpoint_is_gone_on_with(
 
 
 def test_killed_at_random_moments(data: Path, whole: Path, tmp_path: Path) -> None:
-    """By SIGKILL, some while after the first checkpoint of each process."""
-    out, chance, kills = tmp_path / "killed", random.Random(7), 0
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    while True:
-        command = [sys.executable, "-m", "tests.training.drafts", str(data), str(out)]
-        process = subprocess.Popen(command, env=environment)
-        before = {path.name for path in out.glob("checkpoint*")} if out.exists() else set()
-        while process.poll() is None and kills < 2:
-            if {path.name for path in out.glob("checkpoint-*")} - before:
-                time.sleep(chance.uniform(0, 0.05))
-                process.kill()
-                break
-            time.sleep(0.002)
-        process.wait()
-        if process.returncode == 0:
-            break
-        assert process.returncode == -signal.SIGKILL
-        kills += 1
-    assert kills >= 1
+    """Behind the first checkpoint of a process, twice."""
+    chance, out = random.Random(7), tmp_path / "killed"
+    moments = [chance.randint(960, 2500) for _ in range(2)]
+    assert killed_at(moments, train, data, out) == 2
     assert lasting(out) == lasting(whole)
 
 

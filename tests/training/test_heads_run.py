@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +11,8 @@ import pytest
 import torch
 from tests.tiny_models import new_model
 from tests.training.head_training import CHIMERA, MEDUSA, RECIPE, VOCAB, train
+from tests.training.killing import killed_at
+from tests.training.shared import MODEL
 from tests.training.trained import make_data
 
 from paceline.drafters.trained_heads import ChimeraConfig, ChimeraParts, MedusaConfig, MedusaParts
@@ -112,26 +109,10 @@ def test_a_checkpoint_is_gone_on_with(
 
 
 def test_killed_at_random_moments(data: Path, whole: Path, tmp_path: Path) -> None:
-    """By SIGKILL, some while after the first checkpoint of each process."""
-    out, chance, kills = tmp_path / "killed", random.Random(7), 0
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    while True:
-        words = [str(data), str(out), str(tmp_path / "cache")]
-        command = [sys.executable, "-m", "tests.training.head_training", *words]
-        process = subprocess.Popen(command, env=environment)
-        before = {path.name for path in out.glob("checkpoint*")} if out.exists() else set()
-        while process.poll() is None and kills < 2:
-            if {path.name for path in out.glob("checkpoint-*")} - before:
-                time.sleep(chance.uniform(0, 0.05))
-                process.kill()
-                break
-            time.sleep(0.002)
-        process.wait()
-        if process.returncode == 0:
-            break
-        assert process.returncode == -signal.SIGKILL
-        kills += 1
-    assert kills >= 1
+    """Behind the first checkpoint of a process, twice."""
+    chance, out = random.Random(7), tmp_path / "killed"
+    moments = [chance.randint(600, 1000) for _ in range(2)]
+    assert killed_at(moments, train, data, out, CHIMERA, MODEL, None, tmp_path / "cache") == 2
     assert lasting(out) == lasting(whole)
 
 

@@ -1,8 +1,7 @@
-"""A small training that the tests make again and again; as a script, one that they kill."""
+"""A small training that the tests make again and again."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,3 @@ def train(
     chosen = PromptRecipe(**{**RECIPE, **recipe})
     run = TrainingRun(config or PromptConfig(prompt_tokens=2), chosen, base, start)
     return train_prompt_tokens(model, TrainingData(data, fingerprint), run, out)
-
-
-if __name__ == "__main__":
-    train(Path(sys.argv[1]), Path(sys.argv[2]))
