@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 import torch
 from hypothesis import settings
+
+from paceline.planning import sketch
 
 # Tiny models are slower on several threads than on one; and tests may share few cores.
 torch.set_num_threads(1)
@@ -11,3 +18,14 @@ torch.set_num_threads(1)
 # No deadline: the first example of a test pays for imports and caches.
 settings.register_profile("paceline", deadline=None)
 settings.load_profile("paceline")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def curves_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep what the tests' models cost out of the user's cache folder."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            sketch, "cache_root", lambda: Path(os.environ.get("PACELINE_CACHE") or folder)
+        )
+        yield

@@ -11,7 +11,7 @@ from paceline.drafters import Host, check_method, make_drafter
 from paceline.models import DEFAULT_MODEL, LoadedModel, ProgressCallback, load_causal_lm
 from paceline.models.progress import ignore_progress
 from paceline.options import Options
-from paceline.planning.curve_store import curve_key, load_curve
+from paceline.planning.sketch import known_curve
 from paceline.session import Session, Store
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.prepare import AUTO, Preparation, check_weights, prepare
@@ -34,6 +34,7 @@ def load(
     weights: str = AUTO,
     store: Store | None = None,
     options: Options | None = None,
+    sketch: bool | None = None,
     progress: ProgressCallback = ignore_progress,
     **settings: Any,
 ) -> Session:
@@ -49,8 +50,10 @@ def load(
     weights: how linear layers hold their weights: "auto" (packed on the CPU), "native" (the model is
     left as it is), "packed", "packed+plain", "int8", "int4", "fused"; see docs/speed.md.
     store: keeps answers as references for similar queries, see `ReferenceStore`.
-    options: defaults of every request. Without a budget among them, trees are planned, from the
-    cost curve that `paceline tune` has stored for this model here, where there is one.
+    options: defaults of every request. Without a budget among them, trees are planned, by what
+    passes of this model cost here.
+    sketch: whether to measure that now, roughly and once, where `paceline tune` or an earlier
+    session has not; by default where trees are going to be planned.
 
     Raises UsageError for an unknown method, setting or kind of weights, ModelError where the model
     cannot be found, read or driven, or the method has nothing that was trained for it.
@@ -65,8 +68,10 @@ def load(
         attn_implementation=attn_implementation,
         progress=progress,
     )
+    if sketch is None:
+        sketch = method != "plain" and (options is None or options.budget is None)
     drafts = partial(DraftModels, device=device, dtype=dtype, progress=progress)
-    host = _host(loaded, prepare(loaded.model, weights), drafts)
+    host = _host(loaded, prepare(loaded.model, weights), drafts, sketch, progress)
     return Session(
         host.target,
         loaded.tokenizer,
@@ -81,10 +86,16 @@ def load(
 
 
 def _host(
-    loaded: LoadedModel, preparation: Preparation, drafts: Callable[..., DraftModels]
+    loaded: LoadedModel,
+    preparation: Preparation,
+    drafts: Callable[..., DraftModels],
+    sketch: bool,
+    progress: ProgressCallback,
 ) -> Host:
     target = CausalLMTarget(loaded.model, preparation=preparation)
-    curve = load_curve(curve_key(target, loaded.fingerprint))
+    curve = known_curve(
+        target, loaded.fingerprint, sketch, on_sketch=lambda: progress("measure", 0, None)
+    )
     opener = drafts(loaded.model, loaded.fingerprint, loaded.tokenizer)
     return Host(target, loaded.fingerprint, curve, open=opener)
 

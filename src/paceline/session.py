@@ -73,8 +73,8 @@ class Session:
     fingerprint: identifies the model's weights, for reports and for what was trained for them.
     budget: most nodes a drafter may propose per round, where the request does not say; None is
     as many as pay, planned round by round from what passes cost and how often guesses are right.
-    curve: what passes of the target cost here, as `paceline tune` has measured it; plans find out
-    without one.
+    curve: what passes of the target cost here; without one plans find out, and until then their
+    trees are smaller or larger than pays.
     drafts: opens draft models for methods that name one, see `DraftModels`; None where none can be.
 
     The cache of the model, what the drafter has learned and what plans rest on are kept from call

@@ -121,6 +121,17 @@ def test_bars_show_each_stage_on_the_given_console() -> None:
         assert words in text
 
 
+def test_what_is_measured_on_the_way_leaves_no_line() -> None:
+    out, seen = StringIO(), StringIO()
+    with RichProgress("tiny", Console(file=out, width=100)) as progress:
+        progress("measure", 0, None)
+    terminal = Console(file=seen, width=100, force_terminal=True)
+    with RichProgress("tiny", terminal) as progress:
+        progress("measure", 0, None)
+    assert not out.getvalue().strip()
+    assert "measuring, once, what passes of tiny cost here" in seen.getvalue()
+
+
 def test_muted_puts_everything_back(capsys: pytest.CaptureFixture[str]) -> None:
     before = (logging.get_verbosity(), logging.is_progress_bar_enabled(), sys.stderr)
 

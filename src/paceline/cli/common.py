@@ -123,8 +123,9 @@ def open_session(
     dtype: str | None = None,
     weights: str = "auto",
     store: Path | None = None,
+    sketch: bool | None = None,
 ) -> Session:
-    """Load a session with progress bars on standard error."""
+    """Load a session with progress bars on standard error; see `paceline.load`."""
     from paceline.drafters import check_method
 
     check_method(method)  # a wrong method must not wait for the imports below
@@ -144,6 +145,7 @@ def open_session(
             dtype=dtype,
             weights=weights,
             store=ReferenceStore(store) if store is not None else None,
+            sketch=sketch,
             progress=progress,
         )
     preparation = getattr(session.target, "preparation", None)
@@ -153,6 +155,14 @@ def open_session(
     # then while generating and once more, a second, at exit.
     gc.freeze()
     return session
+
+
+def open_baseline(model: str, **placement: Any) -> Session:
+    """A session of plain decoding for several methods to be compared on, whose trees are planned.
+
+    placement: as for `open_session`.
+    """
+    return open_session(model, "plain", sketch=True, **placement)
 
 
 @interruptible()

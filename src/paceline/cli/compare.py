@@ -68,8 +68,8 @@ def compare(
     given = tuple(common.read_references(reference))
     prompts = _prompts(prompt, prompt_file, limit, raw, given)
     common.check_writable(json_file)
-    session = common.open_session(
-        model, "plain", threads=threads, device=device, dtype=dtype, weights=weights
+    session = common.open_baseline(
+        model, threads=threads, device=device, dtype=dtype, weights=weights
     )
     contenders = shared.make_contenders(
         names, session, model, device=device, dtype=dtype, gguf=gguf

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
-from weakref import ReferenceType, ref
 
 import torch
 from transformers import (
@@ -26,12 +25,11 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from paceline.draft_models import DraftModels
-from paceline.drafters import Host, check_method, make_drafter, needs_host
+from paceline.drafters import check_method, make_drafter, needs_host
 from paceline.errors import UsageError
+from paceline.integrations.known_model import KnownModel
 from paceline.integrations.rows import PromptRow, split_rows
 from paceline.loop import Generation, decode
-from paceline.models.fingerprint import loaded_fingerprint
 from paceline.planning.planner import TreePlanner
 from paceline.protocols import Drafter
 from paceline.records import Stats
@@ -87,11 +85,9 @@ class Pace:
         # Kept over calls, so that a drafter can go on learning from one conversation. One that was
         # trained for a model begins anew with every call, whose target is a new one.
         self._drafter = None if needs_host(method) else self._make()
+        self._plans = method != "plain" and budget is None
         self._checked: type[PreTrainedModel] | None = None
-        self._planner = TreePlanner()
-        self._drafts: DraftModels | None = None
-        self._shared: dict[str, dict[Any, Any]] = {}  # by device; see `Host.shared`
-        self._learned_on: ReferenceType[PreTrainedModel] | None = None
+        self._known: KnownModel | None = None
 
     def __call__(
         self,
@@ -117,11 +113,11 @@ class Pace:
             raise UsageError("a streamer shows one text at a time: generate without, or one by one")
         target = CausalLMTarget(model, check=self._checked is not type(model))
         self._checked = type(model)
-        self._meet(model)
+        known = self._meet(target)
         seed = self.seed
         if seed is None and config.do_sample:
             seed = int(torch.randint(2**62, (1,)))
-        drafters = self._drafters(target, len(rows))
+        drafters = self._drafters(known, target, len(rows))
         generations = [
             Generation(
                 row.tokens,
@@ -132,26 +128,20 @@ class Pace:
             )
             for row, drafter in zip(rows, drafters)
         ]
-        sizing = self._planner if self.budget is None else self.budget
+        sizing = known.planner if self.budget is None else self.budget
         self._play(target, generations, input_ids, sizing)
         return _pack(input_ids, generations, config)
 
-    def _meet(self, model: PreTrainedModel) -> None:
-        # What was learned of one model's costs is wrong for another's, as its draft models are.
-        if self._learned_on is None or self._learned_on() is not model:
-            self._planner, self._drafts, self._learned_on = TreePlanner(), None, ref(model)
-            self._shared = {}
+    def _meet(self, target: CausalLMTarget) -> KnownModel:
+        """What is known of the model, which begins anew where it is another one or has moved."""
+        if self._known is None or not self._known.fits(target):
+            self._known = KnownModel.of(target, sketch=self._plans)
+        return self._known
 
-    def _drafters(self, target: CausalLMTarget, count: int) -> list[Drafter]:
+    def _drafters(self, known: KnownModel, target: CausalLMTarget, count: int) -> list[Drafter]:
         """One per text."""
         if self._drafter is None:
-            fingerprint = loaded_fingerprint(target.model)
-            if self._drafts is None:
-                self._drafts = DraftModels(
-                    target.model, fingerprint, device=target.device, dtype=target.model.dtype
-                )
-            shared = self._shared.setdefault(str(target.device), {})
-            host = Host(target, fingerprint, open=self._drafts, shared=shared)
+            host = known.host(target)
             return [self._make(host=host) for _ in range(count)]
         return [self._drafter] if count == 1 else [self._make() for _ in range(count)]
 

@@ -17,18 +17,19 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 __all__ = ["ProgressCallback", "RichProgress", "Stage", "ignore_progress", "muted"]
 
-Stage = Literal["wait", "download", "verify", "convert"]
+Stage = Literal["wait", "download", "verify", "convert", "measure"]
 
 _LABELS: dict[Stage, str] = {
     "wait": "another process is fetching {}",
     "download": "downloading {}",
     "verify": "verifying {}",
     "convert": "converting {}",
+    "measure": "measuring, once, what passes of {} cost here",
 }
 
 
 class ProgressCallback(Protocol):
-    """Hears how a pull gets on."""
+    """Hears how it gets on."""
 
     def __call__(self, stage: Stage, done: int, total: int | None) -> None:
         """Take note of the stage at work and its bytes done; `total` is None if none is known."""
@@ -68,6 +69,9 @@ class RichProgress:
     ) -> None:
         if kind is None:
             self._finish(self._tasks)
+        # Done in passing: who reads a log need not know.
+        if "measure" in self._tasks:
+            self._bars.remove_task(self._tasks.pop("measure"))
         self._bars.stop()
 
     def __call__(self, stage: Stage, done: int, total: int | None) -> None:

@@ -26,16 +26,22 @@ __all__ = [
     "REPEATS",
     "WIDTHS",
     "Floor",
+    "PassTimes",
     "count_passes",
+    "curve_of",
     "measure_bandwidth",
     "measure_curve",
     "measure_floor",
+    "time_passes",
     "weight_bytes",
 ]
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128)
 CONTEXTS = (128, 1024)
 REPEATS = 7
+
+PassTimes = dict[tuple[int, int], list[float]]
+"""Seconds of passes by width and context."""
 
 # How often to come back to a context: each time may read up to all of it again.
 _BLOCKS = 3
@@ -64,10 +70,21 @@ def measure_curve(
 
     Raises UsageError for numbers below 1, and for a model without room for a second token.
     """
+    return curve_of(time_passes(target, widths, contexts, repeats, on_pass))
+
+
+def time_passes(
+    target: Target,
+    widths: Sequence[int],
+    contexts: Sequence[int],
+    repeats: int,
+    on_pass: Callable[[], None] = lambda: None,
+) -> PassTimes:
+    """Seconds of every pass that `measure_curve` takes the medians of, by width and context."""
     fitting, lengths = _grid(target, widths, contexts, repeats)
     random = Random(0)  # noqa: S311 - the same passes for everyone
     text = _random_tokens(random, target, lengths[-1] + 1)
-    seconds: dict[tuple[int, int], list[float]] = {}
+    seconds: PassTimes = {}
     for length, turns in _blocks(lengths, repeats):
         _enter(target, text[: length + 1])
         if (1, length) not in seconds:
@@ -79,11 +96,15 @@ def measure_curve(
                 taken = _time_pass(target, _chain(random, target, width))
                 seconds.setdefault((width, length), []).append(taken)
                 on_pass()
+    return seconds
+
+
+def curve_of(times: PassTimes) -> CostCurve:
+    """The curve of the medians."""
     return CostCurve(
         tuple(
-            CostPoint(width, length, 1000 * median(seconds[width, length]))
-            for length in lengths
-            for width in fitting
+            CostPoint(width, context, 1000 * median(times[width, context]))
+            for context, width in sorted((context, width) for width, context in times)
         )
     )
 

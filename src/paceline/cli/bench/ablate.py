@@ -46,8 +46,8 @@ def ablate(
     )
     ablation = _checked(name)
     texts = _read(suites, data, limit)
-    session = common.open_session(
-        model, "plain", threads=threads, device=device, dtype=dtype, weights=weights
+    session = common.open_baseline(
+        model, threads=threads, device=device, dtype=dtype, weights=weights
     )
     asked = {
         "kind": "ablate",

@@ -63,8 +63,8 @@ def run(
     )
     names = shared.checked_methods(methods, gguf, draft_model)
     texts = _texts(suites, data, limit, by_category)
-    session = common.open_session(
-        model, "plain", threads=threads, device=device, dtype=dtype, weights=weights
+    session = common.open_baseline(
+        model, threads=threads, device=device, dtype=dtype, weights=weights
     )
     asked = {
         "kind": "run",

@@ -72,8 +72,8 @@ def simulate(
     )
     names = _checked(methods)
     recordings = _read(traces, data, limit, answers, system)
-    session = common.open_session(
-        model, "plain", threads=threads, device=device, dtype=dtype, weights=weights
+    session = common.open_baseline(
+        model, threads=threads, device=device, dtype=dtype, weights=weights
     )
     asked = {
         "kind": "simulate",

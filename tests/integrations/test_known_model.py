@@ -1,4 +1,4 @@
-"""Heads inside `model.generate`."""
+"""What is kept from one call of `model.generate` to the next."""
 
 from __future__ import annotations
 
@@ -9,6 +9,25 @@ from tests.tiny_models import VOCAB, new_model
 
 from paceline.integrations import Pace
 from paceline.models.fingerprint import loaded_fingerprint
+
+
+@pytest.mark.parametrize(
+    ("method", "budget", "known"),
+    [("anpd", None, True), ("anpd", 3, False), ("plain", None, False)],
+)
+def test_where_trees_are_planned_it_is_known_what_passes_cost(
+    method: str, budget: int | None, known: bool
+) -> None:
+    model, pace = new_model("llama"), Pace(method, budget=budget)
+    inputs = {"input_ids": torch.tensor([[5, 6, 7, 8, 5]]), "max_new_tokens": 12}
+    found = model.generate(**inputs, custom_generate=pace)
+    assert torch.equal(found, model.generate(**inputs))
+    learned = pace._known
+    assert learned is not None and (learned.curve is not None) == known
+    model.generate(**inputs, custom_generate=pace)
+    assert pace._known is learned
+    new_model("llama").generate(**inputs, custom_generate=pace)
+    assert pace._known is not learned
 
 
 @pytest.mark.parametrize("method", ["medusa", "chimera"])
@@ -23,6 +42,6 @@ def test_heads_are_opened_once_per_model(method: str) -> None:
         found = model.generate(**inputs, custom_generate=pace)
         assert torch.equal(found, model.generate(**inputs))
         assert pace.stats[0].drafted > 0
-        opened.append(next(iter(pace._shared["cpu"].values())))
+        opened.append(next(iter(pace._known.shared.values())))
     assert opened[0] is opened[1]
     assert opened[1] is not opened[2]

@@ -1,0 +1,56 @@
+"""A first cost curve from few passes, for whoever has not run `paceline tune`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from paceline.errors import ModelError, UsageError
+from paceline.models.cache import cache_root
+from paceline.planning.cost_curve import CostCurve
+from paceline.planning.curve_store import curve_key, load_curve, save_curve
+from paceline.planning.measure import PassTimes, curve_of, time_passes
+from paceline.protocols import Target
+
+__all__ = ["known_curve"]
+
+_WIDTHS = (1, 2, 4, 8, 16, 32, 64)
+_CONTEXT = 128
+_REPEATS = 3
+_STEADY = 1.5
+
+
+def known_curve(
+    target: Target,
+    fingerprint: str,
+    sketch: bool = True,
+    on_sketch: Callable[[], None] = lambda: None,
+) -> CostCurve | None:
+    """The curve kept for a target here; where there is none, a sketch of it, kept from now on.
+
+    fingerprint: as in `Session.fingerprint`. sketch: whether to make one; None is returned where
+    not. on_sketch: called before passes are timed.
+
+    A sketch takes as long as some fifty tokens of plain decoding, once. It is not kept where other
+    work on the machine disturbs it, nor where the cache folder cannot be written. The target's
+    cache holds random text afterwards. None for a model without room for two tokens.
+    """
+    key, root = curve_key(target, fingerprint), cache_root()
+    curve = load_curve(key, root)
+    if curve is not None or not sketch:
+        return curve
+    on_sketch()
+    try:
+        times = time_passes(target, _WIDTHS, (_CONTEXT,), _REPEATS)
+    except UsageError:
+        return None
+    curve = curve_of(times)
+    if fingerprint and _is_steady(times):
+        with suppress(ModelError):
+            save_curve(key, curve, root)
+    return curve
+
+
+def _is_steady(times: PassTimes) -> bool:
+    """Whether passes of one width took about as long each time."""
+    return all(max(taken) <= _STEADY * min(taken) for taken in times.values())

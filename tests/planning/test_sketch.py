@@ -1,0 +1,110 @@
+"""Curves that are sketched when nobody has measured one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.tiny_models import new_model, tiny_model
+
+from paceline.planning import sketch
+from paceline.planning.cost_curve import CostCurve, CostPoint
+from paceline.planning.curve_store import curve_key, load_curve, save_curve
+from paceline.planning.measure import PassTimes
+from paceline.planning.sketch import known_curve
+from paceline.targets.causal_lm import CausalLMTarget
+
+STEADY = {(1, 128): [0.001, 0.0012, 0.001], (8, 128): [0.002, 0.002, 0.0021]}
+DISTURBED = STEADY | {(8, 128): [0.002, 0.02, 0.002]}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def target() -> CausalLMTarget:
+    return CausalLMTarget(tiny_model("llama"))
+
+
+def times(monkeypatch: pytest.MonkeyPatch, found: PassTimes) -> list[object]:
+    """Passes take so long; returns the calls that ask for it."""
+    calls: list[object] = []
+
+    def time_passes(*arguments: object) -> PassTimes:
+        calls.append(arguments)
+        return found
+
+    monkeypatch.setattr(sketch, "time_passes", time_passes)
+    return calls
+
+
+def test_it_is_made_once_and_kept(
+    target: CausalLMTarget, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, told = times(monkeypatch, STEADY), []
+    for _ in range(2):
+        curve = known_curve(target, "mark", on_sketch=lambda: told.append(len(calls)))
+        assert curve is not None and (curve.cost(1), curve.cost(8)) == (1.0, 2.0)
+    assert len(calls) == 1 and told == [0]
+    assert load_curve(curve_key(target, "mark"), cache) == curve
+    assert known_curve(target, "another") is not None and len(calls) == 2
+
+
+def test_what_was_measured_well_is_left_alone(
+    target: CausalLMTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned = CostCurve((CostPoint(1, 8, 5.0),))
+    save_curve(curve_key(target, "mark"), tuned)
+    calls = times(monkeypatch, STEADY)
+    assert known_curve(target, "mark") == known_curve(target, "mark", sketch=False) == tuned
+    assert not calls
+
+
+def test_without_a_sketch_there_is_none(
+    target: CausalLMTarget, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = times(monkeypatch, STEADY)
+    assert known_curve(target, "mark", sketch=False) is None
+    assert not calls and not list(cache.iterdir())
+
+
+@pytest.mark.parametrize(("mark", "found"), [("mark", DISTURBED), ("", STEADY)])
+def test_it_is_used_and_not_kept(
+    target: CausalLMTarget,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mark: str,
+    found: PassTimes,
+) -> None:
+    """Where other work disturbed it, and for a model that cannot be told from others."""
+    calls = times(monkeypatch, found)
+    for _ in range(2):
+        curve = known_curve(target, mark)
+        assert curve is not None and curve.cost(8) == 2.0
+    assert len(calls) == 2 and not list(cache.iterdir())
+
+
+def test_a_cache_folder_that_cannot_be_written_is_no_reason_to_stop(
+    target: CausalLMTarget, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cache / "file").touch()
+    monkeypatch.setenv("PACELINE_CACHE", str(cache / "file"))
+    times(monkeypatch, STEADY)
+    assert known_curve(target, "mark") is not None
+
+
+@pytest.mark.parametrize("room", [1, 2, 40, 256])
+def test_real_passes_of_models_with_little_room(room: int) -> None:
+    target = CausalLMTarget(new_model("llama", max_position_embeddings=room), check=False)
+    assert target.max_context == room
+    curve = known_curve(target, "mark")
+    if room == 1:
+        assert curve is None
+    else:
+        assert curve is not None
+        assert curve.widths == tuple(w for w in (1, 2, 4, 8, 16, 32, 64) if w < room)
+    target.sync([torch.arange(1).tolist()])
