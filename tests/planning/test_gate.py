@@ -83,3 +83,27 @@ def test_after_a_text_that_gained_a_bad_round_does_not_close_it() -> None:
     heir = gate.heir()
     assert 0 < heir.gain < gate.gain
     assert spend(heir, purse, 3, -0.5, 1.0)[0] == 3 and heir.is_open
+
+
+def test_a_text_without_luck_does_not_cost_those_after_it() -> None:
+    gate, purse = new()
+    spend(gate, purse, 100, 0.3, 10.0)
+    unlucky = gate.heir()
+    spend(unlucky, purse, 20, -0.5, 10.0)
+    assert not unlucky.is_open
+    heir = unlucky.heir()
+    assert heir.is_open and 0 < heir.gain < 0.15
+    assert spend(heir, purse, 40, 0.3, 10.0)[0] == 40
+
+
+def test_luck_of_long_ago_is_forgotten() -> None:
+    """Texts in which it gains nothing are noticed soon, one by one, and after many of them it rests
+    for good, however much was gained before."""
+    gate, purse = new()
+    spend(gate, purse, 1000, 0.3, 10.0)
+    asked = []
+    for _ in range(60):
+        gate = gate.heir()
+        asked.append(spend(gate, purse, 40, -0.3, 10.0)[0])
+    assert all(0 < rounds <= TRIAL for rounds in asked[:10])
+    assert sum(asked[40:]) == 0

@@ -15,8 +15,8 @@ from paceline.planning.measure import PassTimes
 from paceline.planning.sketch import known_curve
 from paceline.targets.causal_lm import CausalLMTarget
 
-STEADY = {(1, 128): [0.001, 0.0012, 0.001], (8, 128): [0.002, 0.002, 0.0021]}
-DISTURBED = STEADY | {(8, 128): [0.002, 0.02, 0.002]}
+STEADY = {(1, 128): [0.001, 0.0012, 0.001], (8, 128): [0.002, 0.02, 0.0021]}
+DISTURBED = STEADY | {(8, 128): [0.002, 0.02, 0.004]}
 
 
 @pytest.fixture(autouse=True)

@@ -1,9 +1,10 @@
 """Whether a drafter is asked at all, and how much may be spent on finding out.
 
 A gate is open while guessing gains time, counted over many rounds, against plain decoding and with
-the drafter's own time. Closed, it opens for a trial now and then. Trials, and whatever else is only
-done to learn, are paid out of a purse that a hundredth of all time goes into: however often they
-fail, they cost no more than that.
+the drafter's own time. Closed, it opens for the next text where guessing has gained over the texts
+so far, and else for a trial now and then. Trials, and whatever else is only done to learn, are paid
+out of a purse that a hundredth of all time goes into: however often they fail, they cost no more
+than that.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ SAVINGS = 0.01
 """The share of time that goes into the purse."""
 TRIAL = 8
 """Rounds of a trial: drafters that begin anew need some before they gain anything."""
-_MEMORY = 32
+_MEMORY, _LONG_MEMORY = 32, 128
 _DOUBT = 4
 # A few rounds tell little, since most gain nothing and some gain much; and who is sent away for it
 # may not be back for hundreds. So the very first trial goes on while little seems to be lost.
@@ -51,29 +52,55 @@ class Purse:
         self._passes -= passes
 
 
-class Gate:
-    """Of one drafter on one text.
+class _Gain:
+    """What a round with the drafter has saved of late, in passes of plain decoding.
 
-    gain: what a round with the drafter has saved of late, in passes of plain decoding.
+    memory: rounds that count; the first ones are taken with a doubt.
     """
+
+    def __init__(self, memory: int) -> None:
+        self.mean = 0.0
+        self.rounds = 0
+        self._memory = memory
+
+    def add(self, saved: float) -> None:
+        """A round saved so much."""
+        self.rounds += 1
+        self.mean += (saved - self.mean) / min(self.rounds + _DOUBT, self._memory)
+
+    def expect(self, mean: float, rounds: int) -> None:
+        """What is to be taken for known before the next round, as if from so many."""
+        self.mean, self.rounds = mean, rounds
+
+
+class Gate:
+    """Of one drafter on one text."""
 
     def __init__(self, purse: Purse) -> None:
         self.is_open = True
-        self.gain = 0.0
         self._purse = purse
-        self._age = 0
+        self._here, self._everywhere = _Gain(_MEMORY), _Gain(_LONG_MEMORY)
         self._is_first = True
 
+    @property
+    def gain(self) -> float:
+        """What a round with the drafter has saved of late, in passes of plain decoding."""
+        return self._here.mean
+
     def heir(self) -> Gate:
-        """For the next text: open where this one is, and sooner convinced of another opinion. What
-        has not gained goes on being tried, or resting: many short texts are as one long one."""
+        """For the next text. What has gained over many texts is asked in each of them, though not
+        for long where it has gained nothing there: texts differ, and one in which it had no luck
+        must not cost the others. What has not gained goes on being tried, or resting: many short
+        texts are as one long one."""
         heir = Gate(self._purse)
-        heir.is_open = self.is_open
-        heir._is_first = self._is_first and self._age < _FIRST_TRIAL
-        if self.gain < 0:
-            heir.gain, heir._age = self.gain, self._age
+        heir._everywhere = self._everywhere
+        heir._is_first = self._is_first and self._here.rounds < _FIRST_TRIAL
+        if self._everywhere.mean > 0:
+            rounds = min(self._everywhere.rounds, TRIAL // 2)
+            heir._here.expect(self._everywhere.mean / 2, rounds)
         else:
-            heir.gain, heir._age = self.gain / 2, min(self._age, TRIAL // 2)
+            heir.is_open = self.is_open
+            heir._here.expect(self._here.mean, self._here.rounds)
         return heir
 
     def asks(self, price: float) -> bool:
@@ -82,16 +109,17 @@ class Gate:
         if not self.is_open:
             if self._purse.can_pay(TRIAL * price):
                 self._purse.pay(TRIAL * price)
-                self.is_open, self.gain, self._age = True, 0.0, 0
-                self._is_first = False
+                self.is_open, self._is_first = True, False
+                self._here.expect(0.0, 0)
             else:
                 self._purse.save_for(TRIAL * price)
         return self.is_open
 
     def judge(self, saved: float) -> None:
         """A round in which the drafter was asked saved so many passes of plain decoding."""
-        self._age += 1
-        self.gain += (saved - self.gain) / min(self._age + _DOUBT, _MEMORY)
-        lenience = _LENIENCE if self._is_first and self._age < _FIRST_TRIAL else 0.0
-        if self._age >= TRIAL and self.gain < -lenience:
+        self._here.add(saved)
+        self._everywhere.add(saved)
+        rounds = self._here.rounds
+        lenience = _LENIENCE if self._is_first and rounds < _FIRST_TRIAL else 0.0
+        if rounds >= TRIAL and self._here.mean < -lenience:
             self.is_open = False

@@ -99,11 +99,11 @@ def time_passes(
     return seconds
 
 
-def curve_of(times: PassTimes) -> CostCurve:
-    """The curve of the medians."""
+def curve_of(times: PassTimes, typical: Callable[[Sequence[float]], float] = median) -> CostCurve:
+    """The curve of what is typical of the passes of each width."""
     return CostCurve(
         tuple(
-            CostPoint(width, context, 1000 * median(times[width, context]))
+            CostPoint(width, context, 1000 * typical(times[width, context]))
             for context, width in sorted((context, width) for width, context in times)
         )
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from statistics import median
 
 from paceline.errors import ModelError, UsageError
 from paceline.models.cache import cache_root
@@ -16,7 +17,7 @@ __all__ = ["known_curve"]
 
 _WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 _CONTEXT = 128
-_REPEATS = 3
+_REPEATS = 5
 _STEADY = 1.5
 
 
@@ -31,9 +32,9 @@ def known_curve(
     fingerprint: as in `Session.fingerprint`. sketch: whether to make one; None is returned where
     not. on_sketch: called before passes are timed.
 
-    A sketch takes as long as some fifty tokens of plain decoding, once. It is not kept where other
-    work on the machine disturbs it, nor where the cache folder cannot be written. The target's
-    cache holds random text afterwards. None for a model without room for two tokens.
+    A sketch takes as long as some seventy tokens of plain decoding, once. It is not kept where
+    other work on the machine disturbs it, nor where the cache folder cannot be written. The
+    target's cache holds random text afterwards. None for a model without room for two tokens.
     """
     key, root = curve_key(target, fingerprint), cache_root()
     curve = load_curve(key, root)
@@ -44,7 +45,8 @@ def known_curve(
         times = time_passes(target, _WIDTHS, (_CONTEXT,), _REPEATS)
     except UsageError:
         return None
-    curve = curve_of(times)
+    # Of few passes the fastest tells widths apart best: what disturbs them makes them slower.
+    curve = curve_of(times, min)
     if fingerprint and _is_steady(times):
         with suppress(ModelError):
             save_curve(key, curve, root)
@@ -52,5 +54,5 @@ def known_curve(
 
 
 def _is_steady(times: PassTimes) -> bool:
-    """Whether passes of one width took about as long each time."""
-    return all(max(taken) <= _STEADY * min(taken) for taken in times.values())
+    """Whether most passes of one width took about as long as the fastest of them."""
+    return all(median(taken) <= _STEADY * min(taken) for taken in times.values())
