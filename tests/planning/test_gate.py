@@ -107,3 +107,21 @@ def test_luck_of_long_ago_is_forgotten() -> None:
         asked.append(spend(gate, purse, 40, -0.3, 10.0)[0])
     assert all(0 < rounds <= TRIAL for rounds in asked[:10])
     assert sum(asked[40:]) == 0
+
+
+def test_a_first_text_without_luck_is_not_the_last_word() -> None:
+    gate, purse = new()
+    asked = spend(gate, purse, 40, -0.1, 10.0)[0]
+    assert asked < 40 and not gate.is_open
+    second = gate.heir()
+    assert second.is_open
+    for _ in range(3):
+        spend(second, purse, 40, -0.1, 10.0)
+        second = second.heir()
+    assert not second.is_open
+
+
+def test_what_is_far_from_gaining_rests_from_its_first_text_on() -> None:
+    gate, purse = new()
+    spend(gate, purse, 40, -0.3, 10.0)
+    assert not gate.heir().is_open

@@ -21,6 +21,8 @@ _DOUBT = 4
 # may not be back for hundreds. So the very first trial goes on while little seems to be lost.
 _FIRST_TRIAL = 24
 _LENIENCE = 0.15
+_FEW = 64
+"""After so many rounds in all a drafter that has gained nothing rests over texts as well."""
 _PURSE = 4.0
 
 
@@ -90,14 +92,14 @@ class Gate:
     def heir(self) -> Gate:
         """For the next text. What has gained over many texts is asked in each of them, though not
         for long where it has gained nothing there: texts differ, and one in which it had no luck
-        must not cost the others. What has not gained goes on being tried, or resting: many short
-        texts are as one long one."""
+        must not cost the others. As long as there were few rounds the first texts may have been of
+        that kind. What has not gained goes on being tried, or resting: many short texts are as one
+        long one."""
         heir = Gate(self._purse)
-        heir._everywhere = self._everywhere
+        heir._everywhere = known = self._everywhere
         heir._is_first = self._is_first and self._here.rounds < _FIRST_TRIAL
-        if self._everywhere.mean > 0:
-            rounds = min(self._everywhere.rounds, TRIAL // 2)
-            heir._here.expect(self._everywhere.mean / 2, rounds)
+        if known.mean > -_LENIENCE * max(0.0, 1 - known.rounds / _FEW):
+            heir._here.expect(max(0.0, known.mean) / 2, min(known.rounds, TRIAL // 2))
         else:
             heir.is_open = self.is_open
             heir._here.expect(self._here.mean, self._here.rounds)
