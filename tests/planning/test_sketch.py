@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from paceline.planning.cost_curve import CostCurve, CostPoint
 from paceline.planning.curve_store import curve_key, load_curve, save_curve
 from paceline.planning.measure import PassTimes
 from paceline.planning.sketch import known_curve
+from paceline.protocols import Target
 from paceline.targets.causal_lm import CausalLMTarget
 
 STEADY = {(1, 128): [0.001, 0.0012, 0.001], (8, 128): [0.002, 0.02, 0.0021]}
@@ -30,12 +32,16 @@ def target() -> CausalLMTarget:
     return CausalLMTarget(tiny_model("llama"))
 
 
-def times(monkeypatch: pytest.MonkeyPatch, found: PassTimes) -> list[object]:
-    """Passes take so long; returns the calls that ask for it."""
+def times(monkeypatch: pytest.MonkeyPatch, found: PassTimes, plain: float = 0.001) -> list[object]:
+    """Passes take so long; returns how often each width is asked for."""
     calls: list[object] = []
 
-    def time_passes(*arguments: object) -> PassTimes:
-        calls.append(arguments)
+    def time_passes(
+        target: Target, widths: Sequence[int], contexts: Sequence[int], repeats: int
+    ) -> PassTimes:
+        if widths == (1,):
+            return {(1, 1): [plain]}
+        calls.append(repeats)
         return found
 
     monkeypatch.setattr(sketch, "time_passes", time_passes)
@@ -95,6 +101,17 @@ def test_a_cache_folder_that_cannot_be_written_is_no_reason_to_stop(
     monkeypatch.setenv("PACELINE_CACHE", str(cache / "file"))
     times(monkeypatch, STEADY)
     assert known_curve(target, "mark") is not None
+
+
+@pytest.mark.parametrize(
+    ("plain", "repeats"), [(0.001, 5), (0.04, 5), (0.1, 4), (0.2, 2), (1.5, 1)]
+)
+def test_slow_passes_are_timed_less_often(
+    target: CausalLMTarget, monkeypatch: pytest.MonkeyPatch, plain: float, repeats: int
+) -> None:
+    calls = times(monkeypatch, STEADY, plain)
+    known_curve(target, "mark")
+    assert calls == [repeats]
 
 
 @pytest.mark.parametrize("room", [1, 2, 40, 256])

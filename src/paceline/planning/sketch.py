@@ -19,6 +19,10 @@ _WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 _CONTEXT = 128
 _REPEATS = 5
 _STEADY = 1.5
+_SECONDS = 5.0
+"""Slow passes are timed less often than that takes: they are disturbed less, and somebody waits."""
+_SWEEP = 12
+"""All widths once take about as long as so many passes of one row."""
 
 
 def known_curve(
@@ -32,9 +36,10 @@ def known_curve(
     fingerprint: as in `Session.fingerprint`. sketch: whether to make one; None is returned where
     not. on_sketch: called before passes are timed.
 
-    A sketch takes as long as some seventy tokens of plain decoding, once. It is not kept where
-    other work on the machine disturbs it, nor where the cache folder cannot be written. The
-    target's cache holds random text afterwards. None for a model without room for two tokens.
+    A sketch takes as long as some seventy tokens of plain decoding, some thirty where they are
+    slow; once, for it is kept, unless other work on the machine disturbs it or the cache folder
+    cannot be written. The target's cache holds random text afterwards. None for a model without
+    room for two tokens.
     """
     key, root = curve_key(target, fingerprint), cache_root()
     curve = load_curve(key, root)
@@ -42,7 +47,7 @@ def known_curve(
         return curve
     on_sketch()
     try:
-        times = time_passes(target, _WIDTHS, (_CONTEXT,), _REPEATS)
+        times = time_passes(target, _WIDTHS, (_CONTEXT,), _repeats(target))
     except UsageError:
         return None
     # Of few passes the fastest tells widths apart best: what disturbs them makes them slower.
@@ -51,6 +56,11 @@ def known_curve(
         with suppress(ModelError):
             save_curve(key, curve, root)
     return curve
+
+
+def _repeats(target: Target) -> int:
+    ((plain,),) = time_passes(target, (1,), (1,), 1).values()
+    return max(1, min(_REPEATS, round(_SECONDS / (_SWEEP * plain))))
 
 
 def _is_steady(times: PassTimes) -> bool:
