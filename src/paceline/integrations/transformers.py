@@ -61,7 +61,8 @@ class Pace:
     seed: of sampling; None takes it from torch's global generator, so `set_seed` works.
     streamer: hears prompt and tokens as transformers' streamers do (one text at a time).
     budget: most nodes a drafter may propose per round; None is as many as pay, planned round by
-    round from what passes cost and how often guesses are right.
+    round from what passes cost and how often guesses are right. The first call with a model
+    measures its passes, roughly and once, where nobody has.
 
     After a call `stats` holds the statistics of each row. Text for text the result is that of
     transformers' greedy decoding; sampling draws from the same distribution with noise of ours.

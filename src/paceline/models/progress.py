@@ -29,7 +29,7 @@ _LABELS: dict[Stage, str] = {
 
 
 class ProgressCallback(Protocol):
-    """Hears how it gets on."""
+    """Hears how loading gets on: what is fetched and made, and what is measured."""
 
     def __call__(self, stage: Stage, done: int, total: int | None) -> None:
         """Take note of the stage at work and its bytes done; `total` is None if none is known."""

@@ -63,7 +63,7 @@ def data(
     with common.writing(out):
         out.mkdir(parents=True, exist_ok=True)
     session = common.open_session(
-        model, method, threads=threads, device=device, dtype=dtype, weights=weights
+        model, method, threads=threads, device=device, dtype=dtype, weights=weights, sketch=False
     )
     manifest = _make(session, files, tokens, out, asking, common.circumstances(session, model))
     _report(manifest, out, asking)
