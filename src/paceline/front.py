@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from paceline.draft_models import DraftModels
-from paceline.drafters import Host, check_method, make_drafter
+from paceline.drafters import check_method
 from paceline.models import DEFAULT_MODEL, LoadedModel, ProgressCallback, load_causal_lm
 from paceline.models.progress import ignore_progress
 from paceline.options import Options
 from paceline.planning.sketch import known_curve
 from paceline.session import Session, Store
 from paceline.targets.causal_lm import CausalLMTarget
-from paceline.targets.prepare import AUTO, Preparation, check_weights, prepare
+from paceline.targets.prepare import AUTO, check_weights, prepare
 
 if TYPE_CHECKING:
     import torch
@@ -70,34 +68,35 @@ def load(
     )
     if sketch is None:
         sketch = method != "plain" and (options is None or options.budget is None)
-    drafts = partial(DraftModels, device=device, dtype=dtype, progress=progress)
-    host = _host(loaded, prepare(loaded.model, weights), drafts, sketch, progress)
+    target = CausalLMTarget(loaded.model, preparation=prepare(loaded.model, weights))
     return Session(
-        host.target,
+        target,
         loaded.tokenizer,
-        partial(make_drafter, method, host, **settings),
+        method,
+        settings=settings,
         eos_ids=stop_ids(loaded.model, loaded.tokenizer),
         store=store,
         options=options,
         fingerprint=loaded.fingerprint,
-        curve=host.curve,
-        drafts=host.open,
+        curve=known_curve(target, loaded.fingerprint, sketch, lambda: progress("measure", 0, None)),
+        drafts=_drafts(loaded, device, dtype, progress),
     )
 
 
-def _host(
+def _drafts(
     loaded: LoadedModel,
-    preparation: Preparation,
-    drafts: Callable[..., DraftModels],
-    sketch: bool,
+    device: str | torch.device | None,
+    dtype: str | torch.dtype | None,
     progress: ProgressCallback,
-) -> Host:
-    target = CausalLMTarget(loaded.model, preparation=preparation)
-    curve = known_curve(
-        target, loaded.fingerprint, sketch, on_sketch=lambda: progress("measure", 0, None)
+) -> DraftModels:
+    return DraftModels(
+        loaded.model,
+        loaded.fingerprint,
+        loaded.tokenizer,
+        device=device,
+        dtype=dtype,
+        progress=progress,
     )
-    opener = drafts(loaded.model, loaded.fingerprint, loaded.tokenizer)
-    return Host(target, loaded.fingerprint, curve, open=opener)
 
 
 def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -66,7 +66,8 @@ class Session:
     """One model with one method.
 
     target, tokenizer: what runs the model and what reads and writes its text.
-    method: a name in the notation "anpd:n=5,k=7", or a function that makes a drafter.
+    method: a name in the notation "anpd:n=5,k=7", or a function that makes a drafter; settings:
+    further ones of the former.
     eos_ids: tokens that end a text.
     store: where answers are kept and similar ones looked up as references; None for nowhere.
     options: defaults of every request.
@@ -88,6 +89,7 @@ class Session:
         tokenizer: PreTrainedTokenizerBase,
         method: str | Callable[[], Drafter] = "anpd",
         *,
+        settings: Mapping[str, Any] | None = None,
         eos_ids: Sequence[int] = (),
         store: Store | None = None,
         options: Options | None = None,
@@ -101,6 +103,7 @@ class Session:
         self.target = target
         self.tokenizer = tokenizer
         self.method = method
+        self._settings = dict(settings or {})
         self.eos_ids = tuple(eos_ids)
         self.store = store
         self.options = options or Options()
@@ -214,7 +217,7 @@ class Session:
 
     def _new_drafter(self) -> Drafter:
         if isinstance(self.method, str):
-            return make_drafter(self.method, self.host)
+            return make_drafter(self.method, self.host, **self._settings)
         return self.method()
 
 
