@@ -30,7 +30,7 @@ from paceline.protocols import Drafter
 from paceline.records import Path
 from paceline.sampling import Sampler
 from paceline.stopping import Stopping
-from paceline.targets import causal_lm
+from paceline.targets import causal_lm, support
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.tree import EMPTY, ROOT, Tree
 
@@ -717,6 +717,22 @@ def test_a_model_that_does_not_do_as_told_fails_the_self_check(
                 parameter.mul_(strength)
     with pytest.raises(ModelError, match=f"^a tree pass of {kind.__name__} with sdpa attention"):
         CausalLMTarget(model.to(dtype))
+
+
+def test_a_row_that_is_no_number_in_one_trial_fails_the_self_check(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However good the others are."""
+    trials = 0
+
+    def gaps(*arguments: Any, **settings: Any) -> torch.Tensor:
+        nonlocal trials
+        trials += 1
+        return torch.tensor([0.0, float("nan") if trials == 2 else 0.0])
+
+    monkeypatch.setattr(support, "_gaps", gaps)
+    with pytest.raises(ModelError, match="a tree pass of LlamaForCausalLM"):
+        CausalLMTarget(new_model("llama", "sdpa", torch.bfloat16))
 
 
 def test_a_window_that_a_model_names_but_does_not_look_through_spoils_no_row() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -110,7 +111,8 @@ def self_check(target: Target, model: PreTrainedModel) -> None:
             f"{type(model).__name__} cannot be driven with a tree mask and explicit positions "
             f"({type(error).__name__}: {reason}): choose another model"
         ) from error
-    gap = float(gaps.kthvalue(counts, dim=0).values.max())
+    shown = gaps.kthvalue(counts, dim=0).values
+    gap = math.nan if bool(gaps.isnan().any()) else float(shown.max())  # no number is no rounding
     if not gap <= tolerance:
         attention = model.config._attn_implementation
         advice = "choose" if attention == "eager" else 'try attn_implementation="eager", or'
