@@ -1,42 +1,254 @@
 """The only generation loop: draft, verify, commit.
 
-Plain decoding is this loop with a drafter that never guesses. Streaming, batches, chat, the
-command line and benchmarks are consumers of the rounds it yields.
+Plain decoding is this loop with a drafter that never guesses. Streaming, batches, chat, draft
+models, the command line and benchmarks are consumers of the rounds it yields.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import count, pairwise
 from time import perf_counter
-from typing import cast
 
 import torch
 
-from paceline.errors import UsageError
-from paceline.protocols import (
-    HIDDEN_STATES,
-    Drafter,
-    Planner,
-    Propose,
-    SeesStates,
-    Target,
-    check_capabilities,
-    states_of,
-)
+from paceline.generation import Generation
+from paceline.protocols import Drafter, Planner, Propose, Target
 from paceline.records import Path, Round, Seconds
-from paceline.sampling import GREEDY, Sampler
-from paceline.stopping import Stopping
-from paceline.tree import Tree
-from paceline.typical import Typical, check_typical, typical_walk
-from paceline.verify import walk
+from paceline.tree import EMPTY, Tree
 
-__all__ = ["DEFAULT_BUDGET", "Clock", "FixedBudget", "Generation", "decode", "go_on"]
+__all__ = ["DEFAULT_BUDGET", "Batch", "Clock", "FixedBudget", "Generation", "decode"]
 
 DEFAULT_BUDGET = 64
 
 Clock = Callable[[], float]
+
+_keys = count()  # no two texts of a process have one key, so batches may share a planner
+
+# Tokens of prompts read in one pass while nobody waits for another text's next token, and beside
+# texts of which nobody knows what a row more costs.
+_PREFILL_ALONE, _PREFILL_BESIDE = 1024, 32
+# So few tokens in front of the root are read with the first tree, whoever else is there.
+_FEW_PENDING = 8
+
+
+class Batch:
+    """The texts that are written together on one target. They join and leave between rounds.
+
+    planner: sizes their trees. clock: seconds, for the times of the rounds.
+
+    What goes wrong in one text (a processor that raises, a drafter that fails) ends that text
+    alone: `Generation.error` says why, and it is not in the batch any more.
+    """
+
+    def __init__(self, target: Target, planner: Planner, clock: Clock = perf_counter) -> None:
+        self.target = target
+        self._planner = planner
+        self._clock = clock
+        self._texts: dict[int, _Text] = {}
+
+    def __len__(self) -> int:
+        """How many texts go on."""
+        return len(self._texts)
+
+    def __contains__(self, key: int) -> bool:
+        """Whether that text goes on."""
+        return key in self._texts
+
+    def add(self, generation: Generation) -> int:
+        """A text joins; returns its key. Raises UsageError where it does not fit the target."""
+        generation.fit(self.target)
+        key, slot = next(_keys), self.target.open(generation.context)
+        try:
+            generation.reused = len(generation.context) - 1 - self.target.pending(slot)
+            generation.drafter.start(generation.start_as(key))
+            self._planner.add(key, generation.drafter, generation.budget)
+        except BaseException:
+            self.target.close(slot)
+            raise
+        self._texts[key] = _Text(generation, slot)
+        return key
+
+    def rewrite(self, key: int) -> None:
+        """The context of a text was changed by its owner: it goes on from there."""
+        text = self._texts[key]
+        self.target.close(text.slot)
+        text.slot = self.target.open(text.generation.context)
+        text.generation.drafter.resume(text.generation.start_as(key))
+
+    def drop(self, key: int) -> None:
+        """A text leaves, finished or not; nothing happens where it has left already."""
+        text = self._texts.pop(key, None)
+        if text is not None:
+            self._planner.drop(key)
+            self.target.close(text.slot)
+            text.generation.drafter.stop()
+
+    def close(self) -> None:
+        """All texts leave."""
+        for key in list(self._texts):
+            self.drop(key)
+
+    def step(self, keys: Collection[int] | None = None) -> list[Round]:
+        """Guess, check all guesses in one pass, keep what plain decoding would have said, learn.
+
+        keys: the texts that go on, by default all. Texts whose prompt is still being read, and
+        those that fail, have no round.
+        """
+        times = [self._clock()]
+        taking_part = {k: t for k, t in self._texts.items() if keys is None or k in keys}
+        writing, waiting = self._sorted(taking_part)
+        trees = self._planner.plan({key: text.propose(self.target) for key, text in writing})
+        pieces = self._pieces(waiting, sum(1 + len(tree) for tree in trees.values()))
+        times.append(self._clock())
+        scores = self._score(trees, pieces)
+        with self._all_or_none(scores):
+            paths = {key: path for key in scores if (path := self._walk(key, trees, scores))}
+            times.append(self._clock())
+            self.target.commit({self._texts[key].slot: path for key, path in paths.items()})
+            times.append(self._clock())
+            rounds = [self._observe(key, trees, scores, path) for key, path in paths.items()]
+            times.append(self._clock())
+        rounds = self._timed([round for round in rounds if round], pieces, times)
+        self._planner.observe(rounds)
+        for key, text in taking_part.items():
+            if text.generation.finished:
+                self.drop(key)
+        return rounds
+
+    def _sorted(
+        self, texts: Mapping[int, _Text]
+    ) -> tuple[list[tuple[int, _Text]], list[tuple[int, _Text]]]:
+        """Those that are written in the next pass, and those whose prompts have to be read first.
+
+        As long as no text has begun nobody waits for its next token: prompts that fit into one
+        pass are read in it, and else all of them before anything is written.
+        """
+        for text in texts.values():
+            text.ahead = self.target.pending(text.slot)
+            text.has_read = text.ahead > 0
+        ahead = sum(text.ahead for text in texts.values())
+        has_begun = any(text.has_begun for text in texts.values())
+        if not has_begun and ahead <= _PREFILL_ALONE:
+            return list(texts.items()), []
+        few = _FEW_PENDING if has_begun else -1
+        writing = [(key, text) for key, text in texts.items() if text.ahead <= few]
+        return writing, [(key, text) for key, text in texts.items() if text.ahead > few]
+
+    def _pieces(self, waiting: Sequence[tuple[int, _Text]], rows: int) -> dict[int, int]:
+        """How much to read of which prompts, beside so many rows; who came first goes first."""
+        room = self._planner.prefill(rows) if waiting and rows else _PREFILL_ALONE
+        pieces = {}
+        for key, text in waiting:
+            if piece := min(room, text.ahead):
+                pieces[key] = piece
+                room -= piece
+        return pieces
+
+    def _score(
+        self, trees: Mapping[int, Tree], pieces: Mapping[int, int]
+    ) -> dict[int, torch.Tensor]:
+        """Raw logits of every text's tree, by key. A text that the target refuses fails alone."""
+        failed = [key for key in trees if self._texts[key].generation.finished]
+        trees = {key: tree for key, tree in trees.items() if key not in failed}
+        if not (trees or pieces):
+            return {}
+        slots = {self._texts[key].slot: key for key in trees}
+        try:
+            scores = self.target.score(
+                {slot: trees[key] for slot, key in slots.items()},
+                {self._texts[key].slot: piece for key, piece in pieces.items()},
+            )
+        except Exception as error:
+            if len(trees) + len(pieces) == 1:
+                self._texts[next(iter([*trees, *pieces]))].generation.fail(error)
+                return {}
+            # Whose fault it is shows when they are scored one by one.
+            alone = [self._score({key: tree}, {}) for key, tree in trees.items()]
+            alone += [self._score({}, {key: piece}) for key, piece in pieces.items()]
+            return {key: rows for scores in alone for key, rows in scores.items()}
+        return {slots[slot]: rows for slot, rows in scores.items()}
+
+    def _walk(
+        self, key: int, trees: Mapping[int, Tree], scores: Mapping[int, torch.Tensor]
+    ) -> Path | None:
+        generation = self._texts[key].generation
+        try:
+            return generation.walk(trees[key], scores[key])
+        except Exception as error:
+            generation.fail(error)
+            return None
+
+    def _observe(
+        self, key: int, trees: Mapping[int, Tree], scores: Mapping[int, torch.Tensor], path: Path
+    ) -> Round | None:
+        text = self._texts[key]
+        try:
+            return text.generation.observe(key, trees[key], scores[key], path, text.has_read)
+        except Exception as error:
+            text.generation.fail(error)
+            return None
+
+    @contextmanager
+    def _all_or_none(self, keys: Collection[int]) -> Iterator[None]:
+        """Texts that have heard tokens which the cache may not hold cannot go on: where somebody
+        interrupts, or the target fails to commit, they end."""
+        try:
+            yield
+        except BaseException as error:
+            for key in keys:
+                self._texts[key].generation.fail(error)
+                self.drop(key)
+            raise
+
+    def _timed(
+        self, rounds: Sequence[Round], pieces: Mapping[int, int], times: Sequence[float]
+    ) -> list[Round]:
+        """The rounds with every text's share of the time."""
+        draft, target, commit, observe = (end - begin for begin, end in pairwise(times))
+        rows = {round.key: 1 + len(round.tree) + self._texts[round.key].ahead for round in rounds}
+        each = target / max(1, sum(rows.values()) + sum(pieces.values()))
+        for key, piece in pieces.items():
+            self._texts[key].reading += each * piece
+        beside, timed = bool(pieces), []
+        for round in rounds:
+            text, texts = self._texts[round.key], len(rounds)
+            spent = each * rows[round.key] + text.reading
+            text.reading, text.has_begun = 0.0, True
+            seconds = Seconds((draft + observe) / texts, spent, commit / texts)
+            timed.append(replace(round, prefill=round.prefill or beside, seconds=seconds))
+        return timed
+
+
+@dataclass
+class _Text:
+    """A text of a batch.
+
+    ahead: tokens of it that the next pass has to read before its root. reading: seconds spent on
+    its prompt so far, until its first round.
+    """
+
+    generation: Generation
+    slot: int
+    ahead: int = 0
+    has_read: bool = False
+    has_begun: bool = False
+    reading: float = 0.0
+
+    def propose(self, target: Target) -> Propose:
+        """What a planner asks; a text whose drafter fails proposes nothing and ends."""
+
+        def ask(budget: int) -> Tree:
+            try:
+                self.generation.look(target, self.slot)
+                return self.generation.propose(budget)
+            except Exception as error:
+                self.generation.fail(error)
+                return EMPTY
+
+        return ask
 
 
 def decode(
@@ -45,65 +257,26 @@ def decode(
     budget: int | Planner = DEFAULT_BUDGET,
     clock: Clock = perf_counter,
 ) -> Iterator[Round]:
-    """Generate all texts together, one target pass a round, and yield each text's rounds.
+    """Generate all texts together and yield their rounds, `key` being a text's place in the list.
 
-    budget: most nodes per tree, or who decides that round by round. clock: seconds, for the times
-    of the rounds.
+    budget: most nodes per tree, or who decides that round by round. clock: see `Batch`.
 
-    The caller may stop between any two rounds: cache, contexts and drafters are then consistent,
-    and another `decode` may follow on the same target.
+    The caller may stop between any two rounds. A text that fails does not stop the others; its
+    error is raised when these have ended.
 
     Raises UsageError where a prompt does not fit, or a drafter needs what the target lacks.
     """
+    batch = Batch(target, FixedBudget(budget) if isinstance(budget, int) else budget, clock)
+    try:
+        places = {batch.add(generation): place for place, generation in enumerate(generations)}
+        while batch:
+            for round in batch.step():
+                yield replace(round, key=places[round.key])
+    finally:
+        batch.close()
     for generation in generations:
-        generation.start(target)
-    planner = FixedBudget(budget) if isinstance(budget, int) else budget
-    planner.start([generation.drafter for generation in generations])
-    yield from go_on(target, generations, planner, clock)
-
-
-def go_on(
-    target: Target,
-    generations: Sequence[Generation],
-    planner: Planner,
-    clock: Clock = perf_counter,
-) -> Iterator[Round]:
-    """The rounds of texts that were started before, until all have ended; see `decode`.
-
-    Their contexts may have been changed meanwhile: a draft model's text is corrected after every
-    rejection and goes on with what it knows.
-    """
-    active = list(enumerate(generations))
-    while active:
-        target.sync([generation.context for _, generation in active])
-        while not any(generation.finished for _, generation in active):
-            yield from play_round(target, active, planner, clock)
-        active = [(index, generation) for index, generation in active if not generation.finished]
-
-
-def play_round(
-    target: Target, active: Sequence[tuple[int, Generation]], planner: Planner, clock: Clock
-) -> list[Round]:
-    """Guess, check all guesses in one pass, keep what plain decoding would have said, learn."""
-    times = [clock()]
-    for row, (_, generation) in enumerate(active):
-        generation.look(target, row)
-    trees = planner.plan({index: generation.propose for index, generation in active})
-    times.append(clock())
-    scores = target.score(trees)
-    paths = [gen.walk(tree, rows) for (_, gen), tree, rows in zip(active, trees, scores)]
-    times.append(clock())
-    target.commit(paths)
-    times.append(clock())
-    rounds = [
-        generation.observe(index, tree, rows, path)
-        for (index, generation), tree, rows, path in zip(active, trees, scores, paths)
-    ]
-    times.append(clock())
-    share = _share(times, len(active))
-    rounds = [replace(round, seconds=share) for round in rounds]
-    planner.observe(rounds)
-    return rounds
+        if generation.error is not None:
+            raise generation.error
 
 
 @dataclass(frozen=True)
@@ -112,104 +285,19 @@ class FixedBudget:
 
     budget: int
 
-    def start(self, drafters: Sequence[Drafter]) -> None:
+    def add(self, key: int, drafter: Drafter, budget: int | None = None) -> None:
         """Nothing to prepare."""
 
-    def plan(self, proposals: Mapping[int, Propose]) -> list[Tree]:
+    def drop(self, key: int) -> None:
+        """Nothing to forget."""
+
+    def plan(self, proposals: Mapping[int, Propose]) -> dict[int, Tree]:
         """What the drafters propose."""
-        return [propose(self.budget) for propose in proposals.values()]
+        return {key: propose(self.budget) for key, propose in proposals.items()}
+
+    def prefill(self, rows: int) -> int:
+        """A few tens of tokens."""
+        return _PREFILL_BESIDE
 
     def observe(self, rounds: Sequence[Round]) -> None:
         """Nothing to learn."""
-
-
-@dataclass
-class Generation:
-    """One text in the making.
-
-    prompt: at least one token; `context` grows from it by every committed token.
-    references: tokenised texts that the output may resemble, for drafters that copy.
-    typical: accept what is likely enough; the text is then another one than plain decoding's.
-
-    Raises UsageError for an empty prompt, and for a sampler that typical acceptance cannot use.
-    """
-
-    prompt: Sequence[int]
-    drafter: Drafter
-    stopping: Stopping
-    sampler: Sampler = GREEDY
-    references: Sequence[Sequence[int]] = ()
-    typical: Typical | None = None
-    context: list[int] = field(init=False)
-    _vocab_size: int = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if not self.prompt:
-            raise UsageError("the prompt is empty: give at least one token to continue from")
-        if self.typical is not None:
-            check_typical(self.sampler)
-        self.context = list(self.prompt)
-
-    @property
-    def output(self) -> list[int]:
-        """The tokens generated so far."""
-        return self.context[len(self.prompt) :]
-
-    @property
-    def finished(self) -> bool:
-        """Whether the text has ended; `stopping.reason` says why."""
-        return self.stopping.reason is not None
-
-    def start(self, target: Target) -> None:
-        """Check that `target` can serve this text, and let the drafter read the prompt."""
-        check_capabilities(self.drafter, target)
-        self._vocab_size = target.vocab_size
-        if max(self.prompt) >= target.vocab_size:
-            raise UsageError(
-                f"the prompt holds token {max(self.prompt)} but the model's vocabulary ends at "
-                f"{target.vocab_size}: the tokenizer belongs to another model"
-            )
-        if target.max_context is not None:
-            room = target.max_context - len(self.prompt)
-            if room < 1:
-                raise UsageError(
-                    f"the prompt has {len(self.prompt)} tokens but the model's context is "
-                    f"{target.max_context}: shorten the prompt"
-                )
-            self.stopping.limit(room)
-        if HIDDEN_STATES in self.drafter.requires:
-            states_of(target).keep_states()
-        self.drafter.start(self.context, self.references, self.sampler)
-
-    def look(self, target: Target, row: int) -> None:
-        """Show the hidden states of text `row` of the target to a drafter that wants them."""
-        if HIDDEN_STATES in self.drafter.requires:
-            cast(SeesStates, self.drafter).see(states_of(target).states(row))
-
-    def propose(self, budget: int) -> Tree:
-        """The drafter's tree, without guesses beyond the token limit: they could never be
-        accepted, nor fit the model's context."""
-        return self.drafter.propose(budget).clip(self.stopping.remaining - 1)
-
-    def walk(self, tree: Tree, logits: torch.Tensor) -> Path:
-        """What plain decoding would have said along `tree`; or, where that was asked for, what is
-        likely enough."""
-        if self.typical is not None:
-            return typical_walk(
-                tree, logits, self.sampler, self.context, self.stopping, self.typical
-            )
-        return walk(tree, logits, self.sampler, self.context, self.stopping)
-
-    def observe(self, index: int, tree: Tree, logits: torch.Tensor, path: Path) -> Round:
-        """Take the committed path into the context and let the drafter learn from the round."""
-        prefill = len(self.context) == len(self.prompt)
-        self.context.extend(path.tokens)
-        round = Round(index, tree, logits, path, prefill, vocab_size=self._vocab_size)
-        self.drafter.observe(round)
-        return round
-
-
-def _share(times: Sequence[float], sequences: int) -> Seconds:
-    """Times at the borders of draft | target | commit | observe -> one sequence's equal share."""
-    draft, target, commit, observe = ((end - begin) / sequences for begin, end in pairwise(times))
-    return Seconds(draft + observe, target, commit)

@@ -9,8 +9,13 @@ __all__ = ["common_prefix"]
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
     """Length of the longest common beginning."""
-    size = min(len(one), len(other))
-    # Mostly one text continues the other, and comparing slices is many times as fast as a loop.
-    if list(one[:size]) == list(other[:size]):
-        return size
-    return next(index for index in range(size) if one[index] != other[index])
+    low, high = 0, min(len(one), len(other))
+    # Mostly one continues the other, so all is compared first; slices compare without a loop here.
+    middle = high
+    while low < high:
+        if list(one[low:middle]) == list(other[low:middle]):
+            low = middle
+        else:
+            high = middle - 1
+        middle = (low + high + 1) // 2
+    return low

@@ -1,46 +1,45 @@
-"""The contracts on one screen: what a drafter and a target owe the loop.
+"""The contracts on one screen: what a drafter, a target and a planner owe the loop.
 
-Implementations are final: nothing here is inherited from, only satisfied.
+What each may do besides has a default here and is declared: a drafter names what it needs of a
+target in `requires`, a target names what it offers in `capabilities`.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from paceline.errors import UsageError
-from paceline.records import Path, Round
+from paceline.records import Path, Round, TargetInfo, TextStart
 from paceline.tree import Tree
 
 if TYPE_CHECKING:
     import torch
 
-    from paceline.sampling import Sampler
-
 __all__ = [
     "HIDDEN_STATES",
     "SHADOW_TOKENS",
+    "TREES",
     "VIRTUAL_TOKENS",
     "Drafter",
     "Planner",
     "Propose",
-    "Resumes",
-    "SeesStates",
-    "ShowsStates",
     "SizedBy",
-    "TakesVirtualTokens",
     "Target",
-    "add_virtual_tokens",
+    "Tokenizer",
     "check_capabilities",
-    "resume",
-    "states_of",
 ]
 
+TREES = "trees"
+"""The capability of a target that scores any tree; others are given chains only."""
+
 VIRTUAL_TOKENS = "virtual_tokens"
-"""The capability of a target that is a `TakesVirtualTokens`."""
+"""The capability of a target that reads ids at or beyond its vocabulary as embeddings given to
+`Target.add_virtual_tokens`."""
 
 HIDDEN_STATES = "hidden_states"
-"""The capability of a target that is a `ShowsStates`; who requires it is a `SeesStates`."""
+"""The capability of a target that has `Target.states`, `embed` and `output_head`."""
 
 SHADOW_TOKENS = "shadow_tokens"
 """The capability of a target that reads trees as `Tree.as_read` has them, shadows as tokens."""
@@ -53,178 +52,182 @@ Propose = Callable[[int], Tree]
 """Most nodes -> a text's tree."""
 
 
-class Drafter(Protocol):
-    """Proposes continuations of one text. Whatever it proposes, the text stays the same."""
+class Drafter(ABC):
+    """Proposes continuations of one text at a time. Whatever it proposes, the text stays the same.
 
-    @property
-    def requires(self) -> frozenset[str]:
-        """Capabilities it needs of the target; most need none."""
-        ...
+    requires: capabilities that it needs of the target. sized_by: how a planner may size its trees.
+    """
 
-    @property
-    def sized_by(self) -> SizedBy:
-        """How a planner may size its trees."""
-        ...
+    requires: frozenset[str] = frozenset()
+    sized_by: SizedBy = "nodes"
 
-    def start(
-        self,
-        context: Sequence[int],
-        references: Sequence[Sequence[int]] = (),
-        sampler: Sampler | None = None,
-    ) -> None:
-        """A text begins with these committed tokens; `references` are texts it may resemble.
+    @abstractmethod
+    def start(self, text: TextStart) -> None:
+        """A text begins."""
 
-        sampler: draws the text's tokens; None is greedy decoding. A drafter that draws with the
-        same noise is right more often; it takes `Sampler.coupled`, never this one itself.
-        """
-        ...
-
+    @abstractmethod
     def propose(self, budget: int) -> Tree:
         """A tree of at most `budget` nodes below the last committed token; may be empty."""
-        ...
 
+    @abstractmethod
     def observe(self, round: Round) -> None:
         """Learn from a verified round, rejected nodes included."""
-        ...
 
-
-@runtime_checkable
-class Resumes(Protocol):
-    """What a drafter may offer besides, for whoever has it guess in a text that is taken back and
-    goes on otherwise, as a draft model's does after every rejection."""
-
-    def resume(self, context: Sequence[int]) -> None:
-        """The text goes on as `context`, which may differ in its last tokens from what was
-        observed; what stays useful is kept. References and sampler are those of the start."""
-        ...
-
-
-class Target(Protocol):
-    """Runs the model whose output must not change; owns cache, masks and positions."""
-
-    @property
-    def vocab_size(self) -> int:
-        """Ids below this can be drawn; ids at or above it are virtual."""
-        ...
-
-    @property
-    def max_context(self) -> int | None:
-        """Most tokens, prompt included, that the model can attend to; None where unlimited."""
-        ...
-
-    @property
-    def capabilities(self) -> frozenset[str]:
-        """What it offers beyond logits, e.g. `VIRTUAL_TOKENS`."""
-        ...
-
-    def sync(self, contexts: Sequence[Sequence[int]]) -> None:
-        """Make the cache hold these texts but for the last token of each, their roots.
-
-        The common prefix with what is held already stays, the rest is dropped, what is missing is
-        filled in: prefill, rollback and the reuse of earlier turns are one operation.
-        """
-        ...
-
-    def score(self, trees: Sequence[Tree]) -> Sequence[torch.Tensor]:
-        """One pass over every node of every tree, one tree per synced text.
-
-        Returns, per tree, raw logits [len(tree) + 1, vocab_size]: row 0 is the root's, row i + 1
-        node i's.
-        """
-        ...
-
-    def commit(self, paths: Sequence[Path]) -> None:
-        """Keep the accepted nodes of the last `score` in the cache and drop the others; the last
-        token of each path is the new root."""
-        ...
-
-
-class Planner(Protocol):
-    """Decides how much is guessed in each round. Whatever it decides, the text stays the same."""
-
-    def start(self, drafters: Sequence[Drafter]) -> None:
-        """Texts begin that are written together, one drafter each."""
-        ...
-
-    def plan(self, proposals: Mapping[int, Propose]) -> Sequence[Tree]:
-        """The trees of the next pass, in the order of `proposals`: of every text that goes on, by
-        its place among all that began, the function that asks its drafter."""
-        ...
-
-    def observe(self, rounds: Sequence[Round]) -> None:
-        """Learn from the rounds of one pass; `Round.index` is the place of the text."""
-        ...
-
-
-class TakesVirtualTokens(Target, Protocol):
-    """A target with the capability `VIRTUAL_TOKENS`: it reads ids at or beyond its vocabulary as
-    embeddings that drafters give it."""
-
-    def add_virtual_tokens(self, embeddings: torch.Tensor) -> int:
-        """Take over embeddings [count, hidden] as the model's `inputs_embeds` has them, and return
-        the id of the first; the others follow. Embeddings that are known already keep their ids, so
-        several drafters with parts of their own can share a target.
-
-        Raises UsageError where they do not fit the model.
-        """
-        ...
-
-
-class SeesStates(Drafter, Protocol):
-    """A drafter that requires `HIDDEN_STATES`."""
+    def resume(self, text: TextStart) -> None:
+        """The text goes on as `text.context`, which may differ in its last tokens from what was
+        observed, as a draft model's does after every rejection. Who can keep what stays useful."""
+        self.start(text)
 
     def see(self, states: torch.Tensor) -> None:
-        """Before each `propose`: the last hidden states [n, hidden] of the text's first n tokens.
+        """Before each `propose`, where `HIDDEN_STATES` are required: the last hidden states
+        [n, hidden] of the text's first n tokens.
 
         They are what the model's output head reads. In a text's first round, when the target may
         have read nothing yet, n is any number; later it is all tokens but the last, the root. The
         tensor is a view, which the next pass changes.
         """
-        ...
+
+    def stop(self) -> None:
+        """The text has ended or was given up: let go of what was held for it alone."""
 
 
-class ShowsStates(Target, Protocol):
-    """A target with the capability `HIDDEN_STATES`: drafters may look at what its model thinks.
+class Target(ABC):
+    """Runs the model whose output must not change; owns cache, masks and positions.
 
-    `keep_states` comes first, before a text is synced; the states are those of the passes that are
-    made anyway.
+    A text has a slot from `open` to `close`. In the cache are its tokens that were read; those to
+    be read next are pending, the last of which is the root, below which trees hang.
+
+    vocab_size: ids below this can be drawn; ids at or above it are virtual.
+    max_context: most tokens, prompt included, that the model can attend to; None where unlimited.
+    capabilities: what it offers besides, e.g. `TREES`.
     """
 
-    def keep_states(self) -> None:
-        """From now on keep the last hidden states of all that is in the cache."""
-        ...
+    vocab_size: int
+    max_context: int | None
+    capabilities: frozenset[str]
 
-    def states(self, text: int) -> torch.Tensor:
-        """[cached tokens, hidden] of one of the synced texts, see `SeesStates.see`."""
-        ...
+    @abstractmethod
+    def open(self, context: Sequence[int]) -> int:
+        """A slot for a text of at least one token. What is in the cache of the longest beginning
+        that it shares with another text, open or closed, need not be read again."""
+
+    @abstractmethod
+    def close(self, slot: int) -> None:
+        """The text of `slot` has ended. Its cache may be kept for texts that begin alike."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Let go of what was kept of closed texts."""
+
+    @abstractmethod
+    def pending(self, slot: int) -> int:
+        """How many tokens in front of the root are still to be read."""
+
+    @abstractmethod
+    def score(
+        self, trees: Mapping[int, Tree], prefill: Mapping[int, int] | None = None
+    ) -> dict[int, torch.Tensor]:
+        """One pass over every node of every tree, by slot; other slots take no part.
+
+        prefill: slots without a tree, of whose pending tokens at most so many are read beside.
+
+        Returns, per tree, raw logits [len(tree) + 1, vocab_size]: row 0 is the root's, row i + 1
+        node i's. Where a text with a tree has tokens pending they are read first.
+        """
+
+    @abstractmethod
+    def commit(self, paths: Mapping[int, Path]) -> None:
+        """Keep the accepted nodes of the last `score` in the cache, by slot, and drop the others;
+        the last token of each path is the new root."""
+
+    @abstractmethod
+    def describe(self) -> TargetInfo:
+        """What it is and where it runs, for reports and for what is kept of measurements."""
+
+    def prefill(self, slot: int, most: int) -> int:
+        """Read at most so many pending tokens in a pass of their own; how many are left."""
+        self.score({}, {slot: most})
+        return self.pending(slot)
+
+    def settle(self) -> None:
+        """Wait for what goes on in the background after loading; whoever measures does."""
+
+    def add_virtual_tokens(self, embeddings: torch.Tensor) -> int:
+        """With `VIRTUAL_TOKENS`: take over embeddings [count, hidden] as the model's
+        `inputs_embeds` has them, and return the id of the first; the others follow. Embeddings
+        that are known already keep their ids, so drafters with parts of their own share a target.
+
+        Raises UsageError where they do not fit the model.
+        """
+        raise self._lacks("virtual tokens")
+
+    def keep_states(self) -> None:
+        """With `HIDDEN_STATES`: from now on keep the last hidden states of all that is read. Texts
+        that are open already read what they hold once more."""
+        raise self._lacks("hidden states")
+
+    def states(self, slot: int) -> torch.Tensor:
+        """With `HIDDEN_STATES`: [cached tokens, hidden] of a text, see `Drafter.see`."""
+        raise self._lacks("hidden states")
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The model's embeddings [..., hidden] of token ids int64 [...]."""
-        ...
+        """With `HIDDEN_STATES`: the model's embeddings [..., hidden] of ids int64 [...]."""
+        raise self._lacks("hidden states")
 
     def output_head(self, tokens: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Weights [n, hidden] and biases [n] of the output head, for these tokens int64 [n] or for
-        all of the vocabulary: scores are weights @ state + biases, before what a model does to
-        them besides that keeps their order."""
+        """With `HIDDEN_STATES`: weights [n, hidden] and biases [n] of the output head, for these
+        tokens int64 [n] or for all of the vocabulary: scores are weights @ state + biases, before
+        what a model does to them besides that keeps their order."""
+        raise self._lacks("hidden states")
+
+    def _lacks(self, what: str) -> UsageError:
+        name = type(self).__name__
+        return UsageError(f"{name} has no {what}: choose another method or target")
+
+
+class Planner(Protocol):
+    """Decides how much is guessed in each round. Whatever it decides, the text stays the same."""
+
+    def add(self, key: int, drafter: Drafter, budget: int | None = None) -> None:
+        """A text joins; it is called `key` from now on. budget: most nodes of its trees, where its
+        owner has decided that; None leaves it to the planner."""
+        ...
+
+    def drop(self, key: int) -> None:
+        """A text has ended or was given up."""
+        ...
+
+    def plan(self, proposals: Mapping[int, Propose]) -> dict[int, Tree]:
+        """The trees of the next pass: of every text that takes part, by its key, the function
+        that asks its drafter."""
+        ...
+
+    def prefill(self, rows: int) -> int:
+        """How many prompt tokens may be read beside a pass of `rows` rows, so that the texts in it
+        do not wait long; at least 1."""
+        ...
+
+    def observe(self, rounds: Sequence[Round]) -> None:
+        """Learn from the rounds of one pass."""
         ...
 
 
-def states_of(target: Target) -> ShowsStates:
-    """The target, for a drafter that wants hidden states. Raises UsageError where it shows none."""
-    if HIDDEN_STATES not in target.capabilities:
-        raise UsageError(
-            f"{type(target).__name__} shows no hidden states: choose another method or target"
-        )
-    return cast(ShowsStates, target)
+class Tokenizer(Protocol):
+    """What sessions use of a tokenizer; those of transformers have it."""
 
+    chat_template: str | None
 
-def add_virtual_tokens(target: Target, embeddings: torch.Tensor) -> int:
-    """See `TakesVirtualTokens`. Raises UsageError for a target that does not take any, too."""
-    if VIRTUAL_TOKENS not in target.capabilities:
-        raise UsageError(
-            f"{type(target).__name__} takes no virtual tokens: choose another method or target"
-        )
-    return cast(TakesVirtualTokens, target).add_virtual_tokens(embeddings)
+    def __call__(self, text: str, *, add_special_tokens: bool = True) -> Any:
+        """Something with the token ids as `input_ids`."""
+        ...
+
+    def decode(self, token_ids: Sequence[int], **options: Any) -> str:
+        """The text of token ids."""
+        ...
+
+    def apply_chat_template(self, conversation: Sequence[Mapping[str, str]], **options: Any) -> Any:
+        """A conversation as the text that the model was trained on."""
+        ...
 
 
 def check_capabilities(drafter: Drafter, target: Target) -> None:
@@ -235,16 +238,3 @@ def check_capabilities(drafter: Drafter, target: Target) -> None:
             f"{type(drafter).__name__} needs {', '.join(sorted(missing))}, which "
             f"{type(target).__name__} does not offer: choose another method or target"
         )
-
-
-def resume(
-    drafter: Drafter,
-    context: Sequence[int],
-    references: Sequence[Sequence[int]] = (),
-    sampler: Sampler | None = None,
-) -> None:
-    """Let `drafter` go on with `context`; one that cannot `Resumes.resume` starts anew."""
-    if isinstance(drafter, Resumes):
-        drafter.resume(context)
-    else:
-        drafter.start(context, references, sampler)

@@ -1,20 +1,57 @@
-"""Frozen values that cross the borders between rooms: paths, rounds, statistics."""
+"""Values that cross the borders between rooms: starts of texts, paths, rounds, statistics."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.tree import Tree
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["FinishReason", "Path", "Round", "Seconds", "Stats"]
+    from paceline.sampling import Sampler
 
-FinishReason = Literal["eos", "stop", "length", "interrupted"]
+__all__ = ["FinishReason", "Path", "Round", "Seconds", "Stats", "TargetInfo", "TextStart"]
+
+FinishReason = Literal["eos", "stop", "length", "interrupted", "error"]
+
+
+@dataclass(frozen=True)
+class TextStart:
+    """What a drafter is told of a text before its first round.
+
+    context: all committed tokens, at least one.
+    references: texts that it may resemble.
+    sampler: draws the text's tokens; None is greedy decoding. A drafter that draws with the same
+    noise is right more often; it takes `Sampler.coupled`, never this one itself.
+    key: of the text in its batch, as in `Round.key`.
+    """
+
+    context: Sequence[int]
+    references: Sequence[Sequence[int]] = ()
+    sampler: Sampler | None = None
+    key: int = 0
+
+
+@dataclass(frozen=True)
+class TargetInfo:
+    """What a target is and where it runs.
+
+    name: of the model or its class. device: as torch writes it. dtype: e.g. "float32". weights: how
+    they are held, e.g. "packed". weight_bytes: that one pass has to read, 0 where unknown: the
+    floor under its cost. report: further facts for reports, JSON values.
+    """
+
+    name: str
+    device: str = "cpu"
+    dtype: str = "unknown"
+    weights: str = "native"
+    weight_bytes: int = 0
+    report: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -37,7 +74,9 @@ class Path:
 
 @dataclass(frozen=True)
 class Seconds:
-    """Wall-clock time of a round by part. In a batch: this sequence's equal share."""
+    """Wall-clock time of a round by part. In a batch: this text's share, of the target's time by
+    rows, of the rest an equal one. The first round's `target` holds all passes that read the
+    prompt."""
 
     draft: float = 0.0
     target: float = 0.0
@@ -48,18 +87,20 @@ class Seconds:
 class Round:
     """One draft, one target pass, one commit.
 
-    index: which of the generations handed to `decode` this is about.
+    key: the text's, see `Batch.add`.
     logits: [len(tree) + 1, vocabulary], the target's raw scores; row 0 belongs to the root and
     row i + 1 to node i.
-    prefill: the pass also read the prompt (the first round of a generation).
+    prefill: the pass also read a prompt, or a piece of one: the text's own in its first round.
+    first: it is the text's first round.
     vocab_size: of the target; nodes with ids at or beyond it are virtual.
     """
 
-    index: int
+    key: int
     tree: Tree
     logits: torch.Tensor
     path: Path
     prefill: bool = False
+    first: bool = False
     seconds: Seconds = Seconds()
     vocab_size: int = sys.maxsize
 
@@ -77,7 +118,9 @@ class Stats:
     acceptance_histogram: tokens gained -> rounds that gained so many.
     drafted: guesses; virtual nodes, which cannot be accepted, do not count.
     depth_histogram: depth of the guesses, 0 where nothing was guessed -> rounds.
-    Times of the first round, which also reads the prompt, count as `prefill_seconds`.
+    reused: prompt tokens that were in the cache already.
+    The target's time until the end of the first round, which reads the prompt, counts as
+    `prefill_seconds`.
     """
 
     rounds: int = 0
@@ -86,6 +129,7 @@ class Stats:
     accepted: int = 0
     acceptance_histogram: Counter[int] = field(default_factory=Counter)
     depth_histogram: Counter[int] = field(default_factory=Counter)
+    reused: int = 0
     prefill_seconds: float = 0.0
     draft_seconds: float = 0.0
     target_seconds: float = 0.0
@@ -102,7 +146,7 @@ class Stats:
         self.depth_histogram[max(depths, default=0)] += 1
         self.draft_seconds += round.seconds.draft
         self.commit_seconds += round.seconds.commit
-        if round.prefill:
+        if round.first:
             self.prefill_seconds += round.seconds.target
         else:
             self.target_seconds += round.seconds.target

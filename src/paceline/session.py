@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+from weakref import finalize
 
 from paceline.drafters import Host, Opener, make_drafter
-from paceline.errors import UsageError
-from paceline.loop import Generation, decode
+from paceline.errors import PacelineError, UsageError
+from paceline.loop import Batch, Generation
 from paceline.messages import Message, Prompt, as_messages, query_of
 from paceline.options import Options
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.planner import TreePlanner
-from paceline.protocols import Drafter, Planner, Target, check_capabilities
-from paceline.records import FinishReason, Stats
+from paceline.protocols import Drafter, Target, Tokenizer, check_capabilities
+from paceline.records import FinishReason, Round, Stats
+from paceline.shared_batch import SharedBatch
 from paceline.stopping import Stopping
 from paceline.text import OutputText
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-
 __all__ = ["Chunk", "Completion", "Message", "Prompt", "Session", "Store", "Stream"]
+
+_IDLE_DRAFTERS = 8
 
 
 class Store(Protocol):
@@ -43,7 +45,9 @@ class Completion:
 
     text: without special tokens, and without the stop string that ended it.
     tokens: all of them, the one that ended the text included.
+    prompt_tokens: how many the prompt has; of these `cached_tokens` were in the cache already.
     lossless: whether they are plain decoding's, as they are without typical acceptance.
+    error: why the text was broken off, where its finish reason is "error".
     """
 
     text: str
@@ -51,7 +55,9 @@ class Completion:
     finish_reason: FinishReason
     stats: Stats
     prompt_tokens: int
+    cached_tokens: int = 0
     lossless: bool = True
+    error: BaseException | None = None
 
 
 @dataclass(frozen=True)
@@ -78,15 +84,16 @@ class Session:
     trees are smaller or larger than pays.
     drafts: opens draft models for methods that name one, see `DraftModels`; None where none can be.
 
-    The cache of the model, what the drafter has learned and what plans rest on are kept from call
-    to call, so the next turn of a conversation reads only what is new. Not for several threads at
-    once.
+    The cache of the model, what drafters have learned and what plans rest on are kept from call to
+    call: the next turn of a conversation, or another text with the same beginning, reads only what
+    is new. Any number of streams may be open, and any number of threads may use a session: what
+    they wait for at one time is written together.
     """
 
     def __init__(
         self,
         target: Target,
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: Tokenizer,
         method: str | Callable[[], Drafter] = "anpd",
         *,
         settings: Mapping[str, Any] | None = None,
@@ -107,9 +114,10 @@ class Session:
         self.eos_ids = tuple(eos_ids)
         self.store = store
         self.options = options or Options()
-        self._planner = self.new_planner()
-        self._drafter = self._new_drafter()
-        check_capabilities(self._drafter, target)
+        self._texts = SharedBatch(Batch(target, self.new_planner()))
+        first = self._new_drafter()
+        check_capabilities(first, target)
+        self._idle = [first]
 
     @property
     def fingerprint(self) -> str:
@@ -130,8 +138,12 @@ class Session:
         return self.stream(prompt, references=references, **options).run()
 
     def stream(self, prompt: Prompt, *, references: Sequence[str] = (), **options: Any) -> Stream:
-        """Like `generate`, as an iterator of text that comes."""
-        return Stream(self, self._drafter, prompt, references, self.options.with_(**options))
+        """Like `generate`, as an iterator of text that comes.
+
+        It begins when it is first asked. One that is not read to its end should be closed; until
+        then its part of the cache is in use.
+        """
+        return Stream(self, prompt, references, self.options.with_(**options))
 
     def chat(
         self, messages: str | Sequence[Message], *, references: Sequence[str] = (), **options: Any
@@ -150,35 +162,44 @@ class Session:
         references: Sequence[Sequence[str]] = (),
         **options: Any,
     ) -> list[Completion]:
-        """Generate for several prompts in common target passes, each with its own drafter.
+        """Generate for several prompts in common target passes.
 
         references: one sequence of texts per prompt, or nothing.
+
+        Equal prompts get noise of their own: the text of place i is that of `generate` with the
+        seed `seed + (i << 64)`. A prompt that cannot be served, or a text that fails, does not
+        stop the others: see `Completion.error`.
         """
         chosen = self.options.with_(**options)
         if references and len(references) != len(prompts):
             raise UsageError(f"{len(references)} lists of references for {len(prompts)} prompts")
         streams = [
-            Stream(self, self._new_drafter(), prompt, references[i] if references else (), chosen)
-            for i, prompt in enumerate(prompts)
+            Stream(
+                self,
+                prompt,
+                references[place] if references else (),
+                replace(chosen, seed=chosen.seed + (place << 64)),
+            )
+            for place, prompt in enumerate(prompts)
         ]
-        generations = [stream.generation for stream in streams]
-        for round in decode(self.target, generations, self.sizing(chosen)):
-            streams[round.index].stats.add(round)
-        return [stream.finish() for stream in streams]
+        with ExitStack() as awaited:
+            for stream in streams:
+                awaited.enter_context(stream.awaited())
+            return [stream.run(raise_errors=False) for stream in streams]
 
-    def sizing(self, options: Options, planner: Planner | None = None) -> int | Planner:
-        """What sizes the trees of a request: its own budget, else the session's, else plans.
-
-        planner: takes the place of the session's own, for other methods than the session's.
-        """
-        budget = self.budget if options.budget is None else options.budget
-        return (planner or self._planner) if budget is None else budget
+    def budget_of(self, options: Options) -> int | None:
+        """Most nodes of a request's trees: its own budget, else the session's, else None: plans."""
+        return self.budget if options.budget is None else options.budget
 
     def settle(self) -> None:
         """Wait for what goes on in the background after loading; whoever measures does."""
-        preparation = getattr(self.target, "preparation", None)
-        if preparation is not None:
-            preparation.settle()
+        self.target.settle()
+
+    def use_curve(self, curve: CostCurve | None) -> None:
+        """Plan with what passes cost by this curve from now on; no text may be open."""
+        self.host = replace(self.host, curve=curve)
+        self._texts = SharedBatch(Batch(self.target, self.new_planner()))
+        self._idle = [self._new_drafter()]
 
     def new_planner(self) -> TreePlanner:
         """A planner that has seen nothing yet, for one method on this target."""
@@ -215,6 +236,19 @@ class Session:
                 "the text holds what is no character (a lone surrogate): read it as UTF-8"
             ) from error
 
+    def _begin(self, generation: Callable[[Drafter], Generation]) -> tuple[Generation, int]:
+        """A text joins the session's batch; it and its key there."""
+        with self._texts.turn:
+            drafter = self._idle.pop() if self._idle else self._new_drafter()
+            begun = generation(drafter)
+            return begun, self._texts.add(begun)
+
+    def _end(self, generation: Generation, key: int) -> None:
+        """A text leaves, and its drafter is free for the next one."""
+        self._texts.drop(key)
+        if len(self._idle) < _IDLE_DRAFTERS:
+            self._idle.append(generation.drafter)
+
     def _new_drafter(self) -> Drafter:
         if isinstance(self.method, str):
             return make_drafter(self.method, self.host, **self._settings)
@@ -222,76 +256,148 @@ class Session:
 
 
 class Stream(Iterator[Chunk]):
-    """A generation in progress. Iterating gives its text; `completion` what there is so far."""
+    """A generation in progress. Iterating gives its text; `completion` what there is so far.
+
+    Raises what went wrong in its text, and nothing of what went wrong in others.
+    """
 
     def __init__(
-        self,
-        session: Session,
-        drafter: Drafter,
-        prompt: Prompt,
-        references: Sequence[str],
-        options: Options,
+        self, session: Session, prompt: Prompt, references: Sequence[str], options: Options
     ) -> None:
         self.stats = Stats()
         self.output = OutputText(session.tokenizer, options.stop)
+        self._session = session
         self._query = query_of(prompt)
         # An empty store is falsy, so the question is whether there is one.
         self._store = session.store if self._query else None
-        similar = [] if self._store is None else self._store.search(self._query)
-        texts = [*references, *(entry.output for entry in similar)]
-        self.generation = Generation(
-            session.encode(prompt),
-            drafter,
-            Stopping(
-                options.max_new_tokens,
-                () if options.ignore_eos else session.eos_ids,
-                [self.output.push],
-            ),
-            options.sampler(),
-            session.encode_references(texts),
-            options.acceptance,
-        )
+        self._prompt, self._references, self._options = prompt, references, options
+        self._text: tuple[Generation, int] | None = None
+        self._error: BaseException | None = None
         self._drafted: list[bool] = []
-        self._rounds = decode(session.target, [self.generation], session.sizing(options))
-        self._chunks = self._play()
+        self._chunks: deque[Chunk] = deque()
+        self._ended = False
 
     def __next__(self) -> Chunk:
-        return next(self._chunks)
+        # No generator: it would hold the stream, and one that nobody holds should end at once.
+        while not self._chunks:
+            if self._ended:
+                raise StopIteration
+            self._chunks.extend(self._go_on())
+        return self._chunks.popleft()
 
-    def run(self) -> Completion:
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Break the text off, if it has not ended; what there is of it stays."""
+        self._ended = True
+        self._leave()
+
+    def run(self, raise_errors: bool = True) -> Completion:
         """Generate to the end without looking at the text on the way."""
-        for round in self._rounds:
-            self.stats.add(round)
-        return self.finish()
+        with self.awaited():
+            while self._error is None and self._next_round() is not None:
+                pass
+        self._ended = True
+        return self.finish(raise_errors)
+
+    @contextmanager
+    def awaited(self) -> Iterator[None]:
+        """As long as this lasts the text goes on with every round that anybody plays."""
+        try:
+            _, key = self._begun()
+        except PacelineError as error:
+            self._error = error
+            yield
+            return
+        with self._session._texts.awaiting(key):
+            yield
 
     @property
     def completion(self) -> Completion:
         """The result, or what there is of it where the generation was broken off."""
-        tokens = self.generation.output
+        if self._text is None:
+            return Completion("", [], "error", self.stats, 0, error=self._error)
+        generation, _ = self._text
+        tokens = generation.output
         return Completion(
             text=self.output.of(len(tokens)),
             tokens=tokens,
-            finish_reason=self.generation.stopping.reason or "interrupted",
+            finish_reason=generation.stopping.reason or "interrupted",
             stats=self.stats,
-            prompt_tokens=len(self.generation.prompt),
-            lossless=self.generation.typical is None,
+            prompt_tokens=len(generation.prompt),
+            cached_tokens=generation.reused,
+            lossless=generation.typical is None,
+            error=generation.error,
         )
 
-    def finish(self) -> Completion:
+    def finish(self, raise_errors: bool = True) -> Completion:
         """Close the text and remember the answer."""
+        self._leave()
+        completion = self.completion
+        if completion.error is not None:
+            if raise_errors:
+                raise completion.error
+            return completion
         self.output.finish()
         if self._store is not None:
             self._store.add(self._query, self.output.text)
         return self.completion
 
-    def _play(self) -> Iterator[Chunk]:
-        for round in self._rounds:
+    def _begun(self) -> tuple[Generation, int]:
+        """The text and its key; it joins the others when it is first needed."""
+        if self._text is None:
+            session, options = self._session, self._options
+            similar = [] if self._store is None else self._store.search(self._query)
+            texts = [*self._references, *(entry.output for entry in similar)]
+            prompt, references = session.encode(self._prompt), session.encode_references(texts)
+            stopping = Stopping(
+                options.max_new_tokens,
+                () if options.ignore_eos else session.eos_ids,
+                [self.output.push],
+            )
+            self._text = session._begin(
+                lambda drafter: Generation(
+                    prompt,
+                    drafter,
+                    stopping,
+                    options.sampler(),
+                    references,
+                    options.acceptance,
+                    session.budget_of(options),
+                )
+            )
+            # A stream that nobody holds any more will not be asked again.
+            self._given_up = finalize(self, session._texts.abandon, self._text[1])
+            self.stats.reused = self._text[0].reused
+        return self._text
+
+    def _leave(self) -> None:
+        if self._text is not None and self._given_up.detach():
+            self._session._end(*self._text)
+
+    def _next_round(self) -> Round | None:
+        _, key = self._begun()
+        round = self._session._texts.next_round(key)
+        if round is not None:
             self.stats.add(round)
+        return round
+
+    def _go_on(self) -> Iterator[Chunk]:
+        """What one more round makes certain; the rest where there is none."""
+        _, key = self._begun()
+        with self._session._texts.awaiting(key):
+            round = self._next_round()
+        self._ended = round is None
+        if round is None:
+            self.finish()
+        else:
             accepted = len(round.path.nodes)
             self._drafted += [place < accepted for place in range(len(round.path.tokens))]
-            yield from self._release()
-        self.finish()
-        yield from self._release(final=True)
+        return self._release(final=self._ended)
 
     def _release(self, final: bool = False) -> Iterator[Chunk]:
         for piece in self.output.release(final):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from paceline.protocols import Tokenizer
 
 __all__ = ["OutputText", "Piece"]
 
@@ -32,7 +32,7 @@ class OutputText:
     a character, nor the beginning of what may become a stop string.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str] = ()) -> None:
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
         self.text = ""
         self._tokenizer = tokenizer
         self._stop = tuple(stop)

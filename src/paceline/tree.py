@@ -185,6 +185,15 @@ class Tree:
         best = sorted(range(len(self)), key=lambda node: (-reach[node], node))[:size]
         return self.keep(sorted(best))
 
+    def spine(self) -> Tree:
+        """The chain that goes from each node to its heaviest child; to the first of equal ones, and
+        where weights are unknown."""
+        nodes: list[int] = []
+        weights = self.weights or (0.0,) * len(self)
+        while children := self.children.get(nodes[-1] if nodes else ROOT):
+            nodes.append(max(sorted(children.values()), key=lambda node: weights[node]))
+        return self if len(nodes) == len(self) else self.keep(nodes)
+
     def clip(self, depth: int) -> Tree:
         """The nodes at most `depth` below the root."""
         if all(d <= depth for d in self.depths):

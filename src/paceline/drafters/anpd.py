@@ -18,12 +18,9 @@ from paceline.drafters.confidence import follower_confidence
 from paceline.drafters.settings import at_least
 from paceline.errors import UsageError
 from paceline.prefix import common_prefix
-from paceline.protocols import SizedBy
-from paceline.records import Round
+from paceline.protocols import Drafter
+from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, ROOT, Tree
-
-if TYPE_CHECKING:
-    from paceline.sampling import Sampler
 
 __all__ = ["Anpd", "NGramTable"]
 
@@ -31,7 +28,7 @@ LONGEST_ORDER = 64
 SHARDS = 32
 
 
-class Anpd:
+class Anpd(Drafter):
     """Drafts by asking n-gram tables of the text itself, longest first.
 
     n: longest n-gram, 2 to 64 (the paper's N, 5 there).
@@ -47,9 +44,6 @@ class Anpd:
     levels: "one" asks n-grams of length n alone, the paper's module without the levels below it
     (its figure 10): a miss there ends the draft.
     """
-
-    requires: frozenset[str] = frozenset()
-    sized_by: SizedBy = "nodes"
 
     def __init__(
         self,
@@ -69,23 +63,18 @@ class Anpd:
         self._text: list[int] = []
         self._tables = self._new_tables()
 
-    def start(
-        self,
-        context: Sequence[int],
-        references: Sequence[Sequence[int]] = (),
-        sampler: Sampler | None = None,
-    ) -> None:
-        """Count the n-grams of `context`, but for the part that is counted already."""
-        if not self.persist and common_prefix(self._text, context) < len(self._text):
+    def start(self, text: TextStart) -> None:
+        """Count the n-grams of the context, but for the part that is counted already."""
+        if not self.persist and common_prefix(self._text, text.context) < len(self._text):
             self._tables, self._text = self._new_tables(), []
-        self.resume(context)
+        self.resume(text)
 
-    def resume(self, context: Sequence[int]) -> None:
-        """Count what is new in `context`. What was counted and is taken back stays in the tables:
-        whoever said it is likely to say it again."""
-        known = common_prefix(self._text, context)
+    def resume(self, text: TextStart) -> None:
+        """Count what is new in the context. What was counted and is taken back stays in the
+        tables: whoever said it is likely to say it again."""
+        known = common_prefix(self._text, text.context)
         del self._text[known:]
-        self._learn(context[known:])
+        self._learn(text.context[known:])
 
     def observe(self, round: Round) -> None:
         """Count the n-grams that the committed tokens complete."""

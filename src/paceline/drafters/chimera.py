@@ -23,8 +23,8 @@ from paceline.drafters.parts import check_parts, find_parts
 from paceline.drafters.settings import at_least
 from paceline.drafters.trained_heads import ChimeraParts, HeadWeights
 from paceline.errors import UsageError
-from paceline.protocols import HIDDEN_STATES, SizedBy
-from paceline.records import Round
+from paceline.protocols import Drafter, HIDDEN_STATES
+from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, ROOT, Tree
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from paceline.drafters.context_encoder import Draft
     from paceline.drafters.ngram_cache import CacheCounts, Ngram, NgramCache
-    from paceline.sampling import Sampler
 
 __all__ = ["Chimera"]
 
@@ -47,7 +46,7 @@ class _Node:
     parent: int
 
 
-class Chimera:
+class Chimera(Drafter):
     """Drafter with a trained draft model on the target's states.
 
     host: the model that it was trained for; it must show its hidden states.
@@ -68,7 +67,6 @@ class Chimera:
     """
 
     requires = frozenset({HIDDEN_STATES})
-    sized_by: SizedBy = "nodes"
 
     def __init__(
         self,
@@ -127,15 +125,10 @@ class Chimera:
         """Where states of n-grams were found so far, by all who share the store."""
         return self._greens.counts
 
-    def start(
-        self,
-        context: Sequence[int],
-        references: Sequence[Sequence[int]] = (),
-        sampler: Sampler | None = None,
-    ) -> None:
+    def start(self, text: TextStart) -> None:
         """Begin with nothing read. References are not looked at."""
-        self._text = list(context)
-        self._context = self._model.context(len(context))
+        self._text = list(text.context)
+        self._context = self._model.context(len(text.context))
         self._seen = None
 
     def see(self, states: torch.Tensor) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 
 import torch
 from torch.nn.functional import pad
 
-from paceline.protocols import Target, add_virtual_tokens, states_of
-from paceline.records import Path
+from paceline.protocols import Target
+from paceline.records import Path, TargetInfo
 from paceline.tree import Tree
 
 __all__ = ["DraftTarget", "in_vocabulary"]
@@ -22,7 +22,7 @@ def in_vocabulary(target: Target, size: int, known: int) -> Target:
     return DraftTarget(target, size, min(size, known, target.vocab_size))
 
 
-class DraftTarget:
+class DraftTarget(Target):
     """A target whose rows have another model's size, so that both can be drawn from alike.
 
     Models of one family pad their embeddings to different sizes: what lies beyond the tokens that
@@ -39,38 +39,60 @@ class DraftTarget:
         self._size = size
         self._known = known
 
-    def sync(self, contexts: Sequence[Sequence[int]]) -> None:
-        """See `Target.sync`."""
-        self._target.sync(contexts)
+    def open(self, context: Sequence[int]) -> int:
+        """See `Target.open`."""
+        return self._target.open(context)
 
-    def score(self, trees: Sequence[Tree]) -> list[torch.Tensor]:
+    def close(self, slot: int) -> None:
+        """See `Target.close`."""
+        self._target.close(slot)
+
+    def forget(self) -> None:
+        """See `Target.forget`."""
+        self._target.forget()
+
+    def pending(self, slot: int) -> int:
+        """See `Target.pending`."""
+        return self._target.pending(slot)
+
+    def score(
+        self, trees: Mapping[int, Tree], prefill: Mapping[int, int] | None = None
+    ) -> dict[int, torch.Tensor]:
         """See `Target.score`; logits [len(tree) + 1, size]."""
         beyond = self._size - self._known
-        return [
-            pad(rows[:, : self._known], (0, beyond), value=-inf)
-            for rows in self._target.score(trees)
-        ]
+        return {
+            slot: pad(rows[:, : self._known], (0, beyond), value=-inf)
+            for slot, rows in self._target.score(trees, prefill).items()
+        }
 
-    def commit(self, paths: Sequence[Path]) -> None:
+    def commit(self, paths: Mapping[int, Path]) -> None:
         """See `Target.commit`."""
         self._target.commit(paths)
 
+    def describe(self) -> TargetInfo:
+        """See `Target.describe`."""
+        return self._target.describe()
+
+    def settle(self) -> None:
+        """See `Target.settle`."""
+        self._target.settle()
+
     def add_virtual_tokens(self, embeddings: torch.Tensor) -> int:
-        """See `TakesVirtualTokens`."""
-        return add_virtual_tokens(self._target, embeddings)
+        """See `Target`."""
+        return self._target.add_virtual_tokens(embeddings)
 
     def keep_states(self) -> None:
-        """See `ShowsStates`."""
-        states_of(self._target).keep_states()
+        """See `Target`."""
+        self._target.keep_states()
 
-    def states(self, text: int) -> torch.Tensor:
-        """See `ShowsStates`."""
-        return states_of(self._target).states(text)
+    def states(self, slot: int) -> torch.Tensor:
+        """See `Target`."""
+        return self._target.states(slot)
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        """See `ShowsStates`."""
-        return states_of(self._target).embed(tokens)
+        """See `Target`."""
+        return self._target.embed(tokens)
 
     def output_head(self, tokens: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `ShowsStates`."""
-        return states_of(self._target).output_head(tokens)
+        """See `Target`."""
+        return self._target.output_head(tokens)

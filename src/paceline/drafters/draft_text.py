@@ -21,12 +21,12 @@ import torch
 from paceline.drafters.draft_target import in_vocabulary
 from paceline.drafters.host import Host
 from paceline.drafters.plain import Plain
-from paceline.loop import FixedBudget, Generation, go_on
+from paceline.loop import Batch, FixedBudget, Generation
 from paceline.planning.planner import TreePlanner
 from paceline.prefix import common_prefix
-from paceline.protocols import Drafter, Planner, check_capabilities, resume
-from paceline.records import Round
-from paceline.sampling import Sampler
+from paceline.protocols import Drafter, Planner, check_capabilities
+from paceline.records import Round, TextStart
+from paceline.sampling import GREEDY, Sampler
 from paceline.stopping import Stopping
 
 __all__ = ["DraftText", "Guess"]
@@ -77,45 +77,46 @@ class DraftText:
         check_capabilities(inner, host.target)
         known = host.target.vocab_size if host.tokens is None else host.tokens
         self.guesses: list[Guess] = []
-        self._host = host  # its target is ours for as long as it is kept
         self._target = in_vocabulary(host.target, vocab_size, known)
         self._inner = inner
         self._others = others
         fixed = budget or isinstance(inner, Plain)
-        self._planner: Planner = FixedBudget(budget) if fixed else TreePlanner(host.curve)
-        self._references: Sequence[Sequence[int]] = ()
+        planner: Planner = FixedBudget(budget) if fixed else TreePlanner(host.curve)
+        self._batch = Batch(self._target, planner, host.clock)
         self._sampler = _Noted()
         self._text: Generation | None = None
+        self._key = -1  # in the batch
         self._committed = 0
         self._corrected = False
 
-    def start(
-        self, context: Sequence[int], references: Sequence[Sequence[int]], sampler: Sampler
-    ) -> None:
-        """Begin with these committed tokens. sampler: the target's."""
-        self.guesses, self._text = [], None
+    def start(self, text: TextStart) -> None:
+        """Begin with these committed tokens. The sampler is the target's."""
+        self.stop()
         # What the model cannot read is no guess for it either.
-        self._references = [text for text in references if self._can_read(text)]
-        self._sampler = _Noted(**vars(sampler.coupled()))
-        self._committed, self._corrected = len(context), False
-        if self._can_read(context) and self._room(len(context)) > 0:
+        references = [reference for reference in text.references if self._can_read(reference)]
+        self._sampler = _Noted(**vars((text.sampler or GREEDY).coupled()))
+        self._committed, self._corrected = len(text.context), False
+        if self._can_read(text.context) and self._room(len(text.context)) > 0:
             self._text = Generation(
-                context, self._inner, Stopping(1), self._sampler, self._references
+                text.context, self._inner, Stopping(1), self._sampler, references
             )
-            self._text.start(self._target)
-            self._planner.start([self._inner])
 
-    def resume(self, context: Sequence[int]) -> None:
+    def stop(self) -> None:
+        """Let go of the text."""
+        self.guesses, self._text = [], None
+        self._batch.close()
+
+    def resume(self, text: TextStart) -> None:
         """Go on with this committed text, whatever was committed before."""
         if self._text is None:
-            self.start(context, self._references, self._sampler)
+            self.start(text)
             return
-        same = common_prefix(self._text.context, context)
-        if same < len(context) or same < self._committed:
-            self._correct(same, context[same:])
+        same = common_prefix(self._text.context, text.context)
+        if same < len(text.context) or same < self._committed:
+            self._correct(same, text.context[same:])
         else:
             del self.guesses[: same - self._committed]
-        self._committed = len(context)
+        self._committed = len(text.context)
 
     def hear(self, tokens: Sequence[int]) -> None:
         """These tokens were committed behind the earlier ones."""
@@ -135,17 +136,24 @@ class DraftText:
         room = 0 if text is None else self._room(len(text.context))
         if text is None or room < 1 or len(self.guesses) >= most:
             return
-        if self._corrected:
-            resume(self._inner, text.context, self._references, self._sampler)
-            self._corrected = False
+        self._join(text)
         # Not as many as are wanted: trees are cut to what is left, and with them windows and prompt
         # tokens that make the guesses of later passes.
         text.stopping = Stopping(room)
-        for round in go_on(self._target, [text], self._planner, self._host.clock):
-            self.guesses += self._read(round, text.context)
-            yield round
-            if len(self.guesses) >= most:
-                return
+        while len(self.guesses) < most and self._key in self._batch:
+            for round in self._batch.step():
+                self.guesses += self._read(round, text.context)
+                yield round
+        if text.error is not None:
+            raise text.error
+
+    def _join(self, text: Generation) -> None:
+        """The text is in the batch, as it is now."""
+        if self._key not in self._batch:
+            self._key = self._batch.add(text)
+        elif self._corrected:
+            self._batch.rewrite(self._key)
+        self._corrected = False
 
     def _correct(self, kept: int, tokens: Sequence[int]) -> None:
         """The text's first `kept` tokens stay, then come these; nothing is guessed behind them."""

@@ -16,18 +16,15 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from paceline.drafters.settings import at_least
-from paceline.protocols import SizedBy
-from paceline.records import Round
+from paceline.protocols import Drafter, SizedBy
+from paceline.records import Round, TextStart
 from paceline.scores import likeliest
 from paceline.tree import Tree
-
-if TYPE_CHECKING:
-    from paceline.sampling import Sampler
 
 __all__ = ["Jacobi"]
 
 
-class Jacobi:
+class Jacobi(Drafter):
     """Guesses what the target said behind the last guesses.
 
     length: tokens that are unknown at a time, >= 1.
@@ -39,7 +36,6 @@ class Jacobi:
     Raises UsageError for a length out of range.
     """
 
-    requires: frozenset[str] = frozenset()
     sized_by: SizedBy = "whole"
 
     def __init__(self, length: int = 8, seed: int = 0) -> None:
@@ -50,23 +46,18 @@ class Jacobi:
         self._text: list[int] = []
         self._guesses: list[int] = []
 
-    def start(
-        self,
-        context: Sequence[int],
-        references: Sequence[Sequence[int]] = (),
-        sampler: Sampler | None = None,
-    ) -> None:
+    def start(self, text: TextStart) -> None:
         """Guess anything that the prompt holds. References are not looked at."""
-        self._text = list(context)
-        self._prompt = tuple(context)
+        self._text = list(text.context)
+        self._prompt = tuple(text.context)
         self._random = Random(self._seed)  # noqa: S311 - no secret
         self._guesses = self._filled([])
 
-    def resume(self, context: Sequence[int]) -> None:
-        """The text goes on as `context`, whose last tokens may be others than those observed; what
-        stood or was guessed behind its end stays a guess."""
-        known = [*self._text, *self._guesses][len(context) :]
-        self._text, self._guesses = list(context), self._filled(known)
+    def resume(self, text: TextStart) -> None:
+        """Go on with other last tokens than those observed; what stood or was guessed after the
+        new end stays a guess."""
+        known = [*self._text, *self._guesses][len(text.context) :]
+        self._text, self._guesses = list(text.context), self._filled(known)
 
     def propose(self, budget: int) -> Tree:
         """All guesses as a chain, or the first ones."""

@@ -21,17 +21,14 @@ from paceline.drafters.confidence import copied_chain
 from paceline.drafters.settings import at_least
 from paceline.drafters.suffix_index import Match, SuffixIndex
 from paceline.prefix import common_prefix
-from paceline.protocols import SizedBy
-from paceline.records import Round
+from paceline.protocols import Drafter
+from paceline.records import Round, TextStart
 from paceline.tree import Tree
-
-if TYPE_CHECKING:
-    from paceline.sampling import Sampler
 
 __all__ = ["Llma"]
 
 
-class Llma:
+class Llma(Drafter):
     """Copies along the reference that shares the longest suffix with the output.
 
     n: match length that triggers a copy, >= 1 (the paper's tuned value is 1 throughout).
@@ -43,9 +40,6 @@ class Llma:
 
     The output, as in the paper, not the prompt, is matched; the prompt is the first reference.
     """
-
-    requires: frozenset[str] = frozenset()
-    sized_by: SizedBy = "nodes"
 
     def __init__(
         self, n: int = 1, k: int = 32, tie: Literal["random", "first"] = "random", seed: int = 0
@@ -62,32 +56,27 @@ class Llma:
         # How long the match was behind each token of the output.
         self._lengths: list[int] = []
 
-    def start(
-        self,
-        context: Sequence[int],
-        references: Sequence[Sequence[int]] = (),
-        sampler: Sampler | None = None,
-    ) -> None:
+    def start(self, text: TextStart) -> None:
         """Index prompt and references. The next turn of a conversation with the same references
         adds only what is new, as a text of its own."""
-        known = len(self._prompt)
-        texts = [tuple(reference) for reference in references]
+        context, known = text.context, len(self._prompt)
+        texts = [tuple(reference) for reference in text.references]
         if list(context[:known]) != self._prompt or texts != self._references:
             known = 0
             self._index = SuffixIndex(seed=self._seed, tie=self._tie)
             self._references = texts
-            for text in texts:
-                self._index.add(text)
+            for reference in texts:
+                self._index.add(reference)
         self._index.add(context[known:])
         self._prompt = list(context)
         self._match = self._index.begin()
         self._said, self._lengths = [], []
 
-    def resume(self, context: Sequence[int]) -> None:
+    def resume(self, text: TextStart) -> None:
         """Follow the output through the index again, from where it is another one."""
-        output = context[len(self._prompt) :]
-        if len(output) == 0 or list(context[: len(self._prompt)]) != self._prompt:
-            self.start(context, self._references)
+        output = text.context[len(self._prompt) :]
+        if len(output) == 0 or list(text.context[: len(self._prompt)]) != self._prompt:
+            self.start(text)
             return
         known = common_prefix(self._said, output)
         del self._said[known:], self._lengths[known:]

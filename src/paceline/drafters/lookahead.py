@@ -35,18 +35,15 @@ from typing import TYPE_CHECKING, ClassVar
 from paceline.drafters.phrases import PhrasePool
 from paceline.drafters.settings import Tried, at_least
 from paceline.prefix import common_prefix
-from paceline.protocols import SHADOW_TOKENS, SizedBy
-from paceline.records import Round
+from paceline.protocols import Drafter, SHADOW_TOKENS, TREES, SizedBy
+from paceline.records import Round, TextStart
 from paceline.scores import likeliest
 from paceline.tree import EMPTY, SHADOWS, Tree
-
-if TYPE_CHECKING:
-    from paceline.sampling import Sampler
 
 __all__ = ["Lookahead", "Window"]
 
 
-class Lookahead:
+class Lookahead(Drafter):
     """Guesses phrases that the target itself has made beside the text.
 
     window: columns, >= 1 (the paper's W).
@@ -84,7 +81,7 @@ class Lookahead:
         self.guesses = at_least(1, guesses=guesses)
         self.pool_from_prompt = pool_from_prompt
         self.pool = PhrasePool(guesses) if pool is None else pool
-        self.requires = frozenset() if accept_window else frozenset({SHADOW_TOKENS})
+        self.requires = frozenset({TREES} if accept_window else {SHADOW_TOKENS, TREES})
         self._mark = 0 if accept_window else SHADOWS
         self._keeps_pool = history or pool is not None
         self._seed = seed
@@ -92,30 +89,24 @@ class Lookahead:
         self._window = Window([])
         self._shown = 0  # columns of the last proposal
 
-    def start(
-        self,
-        context: Sequence[int],
-        references: Sequence[Sequence[int]] = (),
-        sampler: Sampler | None = None,
-    ) -> None:
-        """Begin with a new window, unless `context` continues the last text. References are not
+    def start(self, text: TextStart) -> None:
+        """Begin with a new window, unless the text continues the last one. References are not
         looked at."""
-        if common_prefix(self._text, context) < len(self._text):
+        if common_prefix(self._text, text.context) < len(self._text):
             if not self._keeps_pool:
                 self.pool.clear()
             self._text, self._window, self._shown = [], Window([]), 0
         if not self._window.columns:
             draw = Random(self._seed).choice  # noqa: S311 - no secret
             spare = self.level - 2
-            self._window = Window([[draw(context)] for _ in range(self.columns + spare)])
-        self.resume(context)
+            self._window = Window([[draw(text.context)] for _ in range(self.columns + spare)])
+        self.resume(text)
 
-    def resume(self, context: Sequence[int]) -> None:
-        """The text goes on as `context`, whose last tokens may be others than those observed; pool
-        and window stay."""
-        known = common_prefix(self._text, context)
+    def resume(self, text: TextStart) -> None:
+        """Go on with other last tokens than those observed; pool and window stay."""
+        known = common_prefix(self._text, text.context)
         self._text = self._text[:known]
-        self._learn(context[known:])
+        self._learn(text.context[known:])
 
     def propose(self, budget: int) -> Tree:
         """Phrases behind the root, newest first, and as much of the window as fits."""

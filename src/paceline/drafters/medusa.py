@@ -17,21 +17,20 @@ from paceline.drafters.trained_heads import HeadWeights, MedusaParts
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.planning.adaptive_tree import unmeasured
 from paceline.planning.candidate_tree import likeliest
-from paceline.protocols import HIDDEN_STATES, SizedBy
-from paceline.records import Round
+from paceline.protocols import Drafter, HIDDEN_STATES
+from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, Tree
 
 if TYPE_CHECKING:
     import torch
 
-    from paceline.sampling import Sampler
 
 __all__ = ["Medusa"]
 
 Shape = Literal["confidence", "table"]
 
 
-class Medusa:
+class Medusa(Drafter):
     """Drafter with independent heads.
 
     host: the model that the heads were trained for; it must show its hidden states.
@@ -47,7 +46,6 @@ class Medusa:
     """
 
     requires = frozenset({HIDDEN_STATES})
-    sized_by: SizedBy = "nodes"
 
     def __init__(
         self,
@@ -72,14 +70,9 @@ class Medusa:
         at_least(1, ranks=ranks)
         check_parts(MedusaParts, parts)
 
-    def start(
-        self,
-        context: Sequence[int],
-        references: Sequence[Sequence[int]] = (),
-        sampler: Sampler | None = None,
-    ) -> None:
+    def start(self, text: TextStart) -> None:
         """Begin without a state. References are not looked at."""
-        self._length, self._state = len(context), None
+        self._length, self._state = len(text.context), None
 
     def see(self, states: torch.Tensor) -> None:
         """Take the state that the last token but the root was read with; see `SeesStates.see`."""

@@ -25,7 +25,7 @@ __all__ = ["HeadModule", "MedusaHeads", "OutputHead", "ResidualBlocks"]
 _ROWS = 4  # Medusa's heads, or the nodes of a level of Chimera's tree
 
 OutputHead = tuple[torch.Tensor, torch.Tensor]
-"""Weights [outputs, hidden] and biases [outputs], see `ShowsStates.output_head`."""
+"""Weights [outputs, hidden] and biases [outputs], see `Target.output_head`."""
 
 
 class ResidualBlocks(nn.Module):

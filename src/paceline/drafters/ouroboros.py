@@ -29,12 +29,9 @@ from paceline.drafters.phrases import MOST_PHRASES, PhrasePool
 from paceline.drafters.settings import Tried, at_least
 from paceline.drafters.speculative import Speculative
 from paceline.drafters.verified_phrases import Verified, corrected, matching, refined
-from paceline.protocols import SizedBy
-from paceline.records import Round
+from paceline.protocols import Drafter
+from paceline.records import Round, TextStart
 from paceline.tree import ROOT, Tree
-
-if TYPE_CHECKING:
-    from paceline.sampling import Sampler
 
 __all__ = ["Ouroboros", "Verification"]
 
@@ -47,7 +44,7 @@ _FIRST, _NEXT = 0.4, 0.7
 _WINDOW = {"window", "level", "guesses"}
 
 
-class Ouroboros:
+class Ouroboros(Drafter):
     """Drafts with a smaller model and phrases.
 
     draft, length, confidence, branches, budget, device, dtype, weights: see `Speculative`.
@@ -66,8 +63,6 @@ class Ouroboros:
     Raises what `Speculative` does, and ModelError for a file that holds no phrases of this model.
     """
 
-    requires: frozenset[str] = frozenset()
-    sized_by: SizedBy = "nodes"
     # The paper has one number for window and guesses, and looks at gamma, W, the length of phrases
     # and K in this order (table 11); its windows have 13 to 20 columns, for GPUs.
     tried: ClassVar[Tried] = {
@@ -131,22 +126,21 @@ class Ouroboros:
         """Rows of a pass -> passes of the draft model so far, for reports."""
         return self._draft.widths
 
-    def start(
-        self,
-        context: Sequence[int],
-        references: Sequence[Sequence[int]] = (),
-        sampler: Sampler | None = None,
-    ) -> None:
+    def start(self, text: TextStart) -> None:
         """Begin a text, with the phrases of earlier ones unless `history` is off."""
         if not self._history:
             self.pool.clear()
-        self._root = context[-1]
-        self._draft.start(context, references, sampler)
+        self._root = text.context[-1]
+        self._draft.start(text)
 
-    def resume(self, context: Sequence[int]) -> None:
-        """Go on with `context`; the pool stays."""
-        self._root = context[-1]
-        self._draft.resume(context)
+    def resume(self, text: TextStart) -> None:
+        """Go on with other last tokens; the pool stays."""
+        self._root = text.context[-1]
+        self._draft.resume(text)
+
+    def stop(self) -> None:
+        """See `Drafter.stop`."""
+        self._draft.stop()
 
     def propose(self, budget: int) -> Tree:
         """The draft model's draft, and phrases behind its end."""

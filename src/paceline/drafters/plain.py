@@ -5,28 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paceline.protocols import SizedBy
-from paceline.records import Round
+from paceline.protocols import Drafter
+from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, Tree
-
-if TYPE_CHECKING:
-    from paceline.sampling import Sampler
 
 __all__ = ["Plain"]
 
 
-class Plain:
+class Plain(Drafter):
     """Always proposes the empty tree."""
 
-    requires: frozenset[str] = frozenset()
-    sized_by: SizedBy = "nodes"
-
-    def start(
-        self,
-        context: Sequence[int],
-        references: Sequence[Sequence[int]] = (),
-        sampler: Sampler | None = None,
-    ) -> None:
+    def start(self, text: TextStart) -> None:
         """Nothing to prepare."""
 
     def propose(self, budget: int) -> Tree:

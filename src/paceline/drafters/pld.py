@@ -14,17 +14,14 @@ from typing import TYPE_CHECKING
 from paceline.drafters.confidence import copied_chain
 from paceline.drafters.settings import at_least
 from paceline.prefix import common_prefix
-from paceline.protocols import SizedBy
-from paceline.records import Round
+from paceline.protocols import Drafter
+from paceline.records import Round, TextStart
 from paceline.tree import Tree
-
-if TYPE_CHECKING:
-    from paceline.sampling import Sampler
 
 __all__ = ["PromptLookup"]
 
 
-class PromptLookup:
+class PromptLookup(Drafter):
     """Copies from the leftmost earlier occurrence of the text's last tokens.
 
     n: longest run to look for, >= 1.
@@ -34,37 +31,29 @@ class PromptLookup:
     a table per run length, so a round costs the same at any length of the text.
     """
 
-    requires: frozenset[str] = frozenset()
-    sized_by: SizedBy = "nodes"
-
     def __init__(self, n: int = 3, k: int = 10) -> None:
         self.max_run = at_least(1, n=n)
         self.draft_length = at_least(1, k=k)
         self._text: list[int] = []
         self._first: list[dict[tuple[int, ...], int]] = []
 
-    def start(
-        self,
-        context: Sequence[int],
-        references: Sequence[Sequence[int]] = (),
-        sampler: Sampler | None = None,
-    ) -> None:
-        """Index `context`; references are not looked at."""
+    def start(self, text: TextStart) -> None:
+        """Index the context; references are not looked at."""
         self._text = []
         self._first = [{} for _ in range(self.max_run)]
-        self._learn(context)
+        self._learn(text.context)
 
-    def resume(self, context: Sequence[int]) -> None:
-        """Take back what is no longer in the text, and index what is new in `context`."""
-        text = self._text
-        known = common_prefix(text, context)
-        for place in range(known, len(text)):
+    def resume(self, text: TextStart) -> None:
+        """Take back what is no longer in the text, and index what is new in it."""
+        old = self._text
+        known = common_prefix(old, text.context)
+        for place in range(known, len(old)):
             for run, first in enumerate(self._first[:place], start=1):
-                tail = tuple(text[place - run : place])
+                tail = tuple(old[place - run : place])
                 if first.get(tail) == place:
                     del first[tail]
-        del text[known:]
-        self._learn(context[known:])
+        del old[known:]
+        self._learn(text.context[known:])
 
     def observe(self, round: Round) -> None:
         """Index the committed tokens."""

@@ -34,19 +34,18 @@ from paceline.planning.adaptive_tree import AdaptiveTree, unmeasured
 from paceline.planning.sizing import MOST_WHOLE
 from paceline.planning.tree_search import FittedTree
 from paceline.planning.tree_shape import lay_out
-from paceline.protocols import VIRTUAL_TOKENS, SizedBy, add_virtual_tokens
-from paceline.records import Round
+from paceline.protocols import Drafter, SizedBy, TREES, VIRTUAL_TOKENS
+from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, ROOT, Tree
 
 if TYPE_CHECKING:
     import torch
 
-    from paceline.sampling import Sampler
 
 __all__ = ["Ppd"]
 
 
-class Ppd:
+class Ppd(Drafter):
     """Guesses by prompt tokens that were trained for this model.
 
     host: the model.
@@ -62,7 +61,7 @@ class Ppd:
     UsageError for a size out of range or a target that takes no virtual tokens.
     """
 
-    requires = frozenset({VIRTUAL_TOKENS})
+    requires = frozenset({TREES, VIRTUAL_TOKENS})
     sized_by: SizedBy = "whole"
 
     def __init__(self, host: Host, parts: str = "", size: int = 0, width: int = 0) -> None:
@@ -77,7 +76,7 @@ class Ppd:
         table = _table(found, host.target.vocab_size)
         self._ranks = table.ranks
         self._weights = _weights(found)
-        self._first = add_virtual_tokens(host.target, found.embeddings.flatten(0, 1))
+        self._first = host.target.add_virtual_tokens(found.embeddings.flatten(0, 1))
         self._tree = AdaptiveTree(table, host.curve, size, self._epts, width)
         self._tree.fitting(MOST_WHOLE)  # takes long the first time: better here than in a round
         # Tokens by rank, likeliest first, for every distance that the last round can guess at.
@@ -103,12 +102,7 @@ class Ppd:
         """What trees promise by width on the host's curve, see `survey_widths`."""
         return self._tree.survey()
 
-    def start(
-        self,
-        context: Sequence[int],
-        references: Sequence[Sequence[int]] = (),
-        sampler: Sampler | None = None,
-    ) -> None:
+    def start(self, text: TextStart) -> None:
         """Begin without guesses; what was learned about their worth is kept. References are not
         looked at."""
         self._guesses, self._open = [], []

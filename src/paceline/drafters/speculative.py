@@ -27,18 +27,17 @@ from paceline.drafters.settings import Tried, at_least
 from paceline.errors import UsageError
 from paceline.planning.draft_length import LONGEST, DraftLength
 from paceline.prefix import common_prefix
-from paceline.protocols import SizedBy
-from paceline.records import Round
+from paceline.protocols import Drafter
+from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, ROOT, Tree
 
 if TYPE_CHECKING:
     from paceline.drafters.draft_text import Guess
-    from paceline.sampling import Sampler
 
 __all__ = ["Speculative", "guess_tree"]
 
 
-class Speculative:
+class Speculative(Drafter):
     """Drafts with a smaller model.
 
     draft: the draft model: alias, folder, GGUF file or hub id, with the tokenizer of the target; ""
@@ -63,8 +62,6 @@ class Speculative:
     that cannot be loaded or has another tokenizer.
     """
 
-    requires: frozenset[str] = frozenset()
-    sized_by: SizedBy = "nodes"
     tried: ClassVar[Tried] = {
         ("length",): (0, 1, 2, 4, 6, 9),
         ("branches",): (0, 1, 2),
@@ -118,23 +115,20 @@ class Speculative:
         if not 0 <= confidence <= 1:
             raise UsageError(f"confidence must be a number from 0 to 1, got {confidence!r}")
 
-    def start(
-        self,
-        context: Sequence[int],
-        references: Sequence[Sequence[int]] = (),
-        sampler: Sampler | None = None,
-    ) -> None:
+    def start(self, text: TextStart) -> None:
         """Begin a text; the draft model reads it when it is first asked, but for what it has in its
         cache already."""
-        from paceline.sampling import GREEDY
-
-        self._draft.start(context, references, sampler or GREEDY)
+        self._draft.start(text)
         self._asked = None
 
-    def resume(self, context: Sequence[int]) -> None:
-        """Go on with `context`; guesses that are still right are kept."""
-        self._draft.resume(context)
+    def resume(self, text: TextStart) -> None:
+        """Go on with other last tokens; guesses that are still right are kept."""
+        self._draft.resume(text)
         self._asked = None
+
+    def stop(self) -> None:
+        """Give the draft model's cache back."""
+        self._draft.stop()
 
     def propose(self, budget: int) -> Tree:
         """What the draft model goes on with, and the runners-up beside it, as far as that pays."""

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_
 from paceline.drafters.host import Host
 from paceline.drafters.trained_parts import ConfigT, TrainedParts
 from paceline.errors import ModelError
-from paceline.protocols import states_of
 
 if TYPE_CHECKING:
     import torch
 
     from paceline.drafters.chimera_model import ChimeraModel
     from paceline.drafters.medusa_heads import HeadModule, MedusaHeads
-    from paceline.protocols import ShowsStates
+    from paceline.protocols import Target
 
 __all__ = ["Bottom", "ChimeraConfig", "ChimeraParts", "Form", "MedusaConfig", "MedusaParts"]
 
@@ -131,7 +130,7 @@ class _Heads(TrainedParts[ConfigT], Generic[ConfigT, ModuleT]):
         """
 
         def made() -> tuple[object, ModuleT]:
-            module = self._new_module(states_of(host.target)).load(self.tensors)
+            module = self._new_module(host.target).load(self.tensors)
             return self, module.ready(weights)
 
         # With these parts beside it, so that nothing else gets their id.
@@ -139,7 +138,7 @@ class _Heads(TrainedParts[ConfigT], Generic[ConfigT, ModuleT]):
         return found[1]
 
     @abstractmethod
-    def _new_module(self, target: ShowsStates) -> ModuleT:
+    def _new_module(self, target: Target) -> ModuleT:
         """The module before training."""
 
     @property
@@ -204,7 +203,7 @@ class MedusaParts(_Heads[MedusaConfig, "MedusaHeads"]):
             shapes["output"] = (config.heads, self.outputs, hidden)
         return shapes
 
-    def _new_module(self, target: ShowsStates) -> MedusaHeads:
+    def _new_module(self, target: Target) -> MedusaHeads:
         from paceline.drafters.medusa_heads import MedusaHeads
 
         return MedusaHeads(self.config, target.output_head(self.token_ids), self.token_ids)
@@ -272,7 +271,7 @@ class ChimeraParts(_Heads[ChimeraConfig, "ChimeraModel"]):
                 "the study only: decode with some that have an n-gram encoder"
             )
 
-    def _new_module(self, target: ShowsStates) -> ChimeraModel:
+    def _new_module(self, target: Target) -> ChimeraModel:
         from paceline.drafters.chimera_model import ChimeraModel
 
         head = target.output_head(self.token_ids)

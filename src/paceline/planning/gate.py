@@ -76,12 +76,18 @@ class _Gain:
 
 
 class Gate:
-    """Of one drafter on one text."""
+    """Of one drafter on one text; or, without a text, of a method on all of them as if they were
+    one long text, which those of texts inherit from.
 
-    def __init__(self, purse: Purse) -> None:
+    purse: what trials are paid from.
+    """
+
+    def __init__(self, purse: Purse, all_texts: Gate | None = None) -> None:
         self.is_open = True
         self._purse = purse
-        self._here, self._everywhere = _Gain(_MEMORY), _Gain(_LONG_MEMORY)
+        self._all = all_texts
+        self._here = _Gain(_MEMORY)
+        self._everywhere = _Gain(_LONG_MEMORY) if all_texts is None else all_texts._everywhere
         self._is_first = True
 
     @property
@@ -90,13 +96,13 @@ class Gate:
         return self._here.mean
 
     def heir(self) -> Gate:
-        """For the next text. What has gained over many texts is asked in each of them, though not
-        for long where it has gained nothing there: texts differ, and one in which it had no luck
-        must not cost the others. As long as there were few rounds the first texts may have been of
-        that kind. What has not gained goes on being tried, or resting: many short texts are as one
-        long one."""
-        heir = Gate(self._purse)
-        heir._everywhere = known = self._everywhere
+        """For a text that joins. What has gained over many texts is asked in each of them, though
+        not for long where it has gained nothing there: texts differ, and one in which it had no
+        luck must not cost the others. As long as there were few rounds the first texts may have
+        been of that kind. What has not gained goes on being tried, or resting: many short texts
+        are as one long one."""
+        heir = Gate(self._purse, self)
+        known = self._everywhere
         heir._is_first = self._is_first and self._here.rounds < _FIRST_TRIAL
         if known.mean > -_LENIENCE * max(0.0, 1 - known.rounds / _FEW):
             heir._here.expect(max(0.0, known.mean) / 2, min(known.rounds, TRIAL // 2))
@@ -111,16 +117,28 @@ class Gate:
         if not self.is_open:
             if self._purse.can_pay(TRIAL * price):
                 self._purse.pay(TRIAL * price)
-                self.is_open, self._is_first = True, False
-                self._here.expect(0.0, 0)
+                for gate in self._with_all:
+                    gate._open_for_trial()
             else:
                 self._purse.save_for(TRIAL * price)
         return self.is_open
 
     def judge(self, saved: float) -> None:
         """A round in which the drafter was asked saved so many passes of plain decoding."""
-        self._here.add(saved)
         self._everywhere.add(saved)
+        for gate in self._with_all:
+            gate._judge(saved)
+
+    @property
+    def _with_all(self) -> tuple[Gate, ...]:
+        return (self,) if self._all is None else (self, self._all)
+
+    def _open_for_trial(self) -> None:
+        self.is_open, self._is_first = True, False
+        self._here.expect(0.0, 0)
+
+    def _judge(self, saved: float) -> None:
+        self._here.add(saved)
         rounds = self._here.rounds
         lenience = _LENIENCE if self._is_first and rounds < _FIRST_TRIAL else 0.0
         if rounds >= TRIAL and self._here.mean < -lenience:

@@ -53,8 +53,7 @@ class PassCosts:
     """Milliseconds of a pass by its width, for passes over a certain number of texts.
 
     curve: as measured on this device over one text; None where nothing is known.
-    texts: texts per pass; widths are those of the widest tree, root included, and all are padded
-    to it.
+    texts: per pass. Its width is one and the nodes of all trees: 1 is plain decoding.
     """
 
     def __init__(self, curve: CostCurve | None = None, texts: int = 1) -> None:
@@ -84,7 +83,7 @@ class PassCosts:
         return heir
 
     def upto(self, widest: int) -> NDArray[np.float64]:
-        """Milliseconds [widest] of passes over 1, 2, … rows per text."""
+        """Milliseconds [widest] of passes of width 1, 2, …"""
         shape = self._shapes(widest)
         known = sorted(self._widths)
         corrections = np.interp(
@@ -94,7 +93,7 @@ class PassCosts:
         return costs
 
     def of(self, width: int) -> float:
-        """Milliseconds of a pass over `width` rows per text, at least one."""
+        """Milliseconds of a pass of this width, at least 1."""
         return float(self.upto(width)[-1])
 
     def observe(self, width: int, milliseconds: float) -> None:
@@ -151,5 +150,5 @@ class PassCosts:
         return self._shape[:widest]
 
     def _expected(self, width: int) -> float:
-        rows = width * self._texts
+        rows = width - 1 + self._texts
         return 1 + _ROW * (rows - 1) if self._curve is None else self._curve.cost(rows)

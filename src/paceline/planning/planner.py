@@ -28,6 +28,9 @@ MOST_NODES = 64
 """Drafters that are sized node by node are asked for so many nodes at most."""
 _MEMORY, _SESSION_MEMORY = 32.0, 400.0
 _INHERITED = 8.0
+_WAIT = 2.0
+"""Prompts may be read beside texts as long as the pass costs no more than so many times as much."""
+_PIECES = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16)
 _FIRST_LOOKS = 2
 _STALE, _SOON, _LOOK = 64, 4, 2.0
 _FORGOTTEN = 0.9
@@ -40,6 +43,7 @@ class _Text:
     sized_by: SizedBy
     calibration: Calibration
     gate: Gate
+    budget: int | None = None
     watch: Watch = field(default_factory=Watch)
     asked: bool = False
     fresh: bool = True
@@ -54,10 +58,10 @@ class _Text:
     stay whole, whose rows are no guesses only."""
 
     @property
-    def rows(self) -> int:
-        """Of a pass in which the drafter is asked and nothing comes of it; a tree that is sized
-        node by node may still be cut to nothing."""
-        return round(self.usual) if self.sized_by == "whole" else 1
+    def nodes(self) -> int:
+        """Of a tree that is scored though nothing comes of it; one that is sized node by node may
+        still be cut to nothing."""
+        return max(0, round(self.usual) - 1) if self.sized_by == "whole" else 0
 
     def gained(self, tokens: int) -> float:
         """What a round of so many tokens says about rounds to come.
@@ -95,72 +99,113 @@ class TreePlanner:
 
     curve: CostCurve | None = None
     most_nodes: int = MOST_NODES
-    _texts: list[_Text] = field(default_factory=list)
+    _texts: dict[int, _Text] = field(default_factory=dict)
     _all: Calibration = field(default_factory=lambda: Calibration(_SESSION_MEMORY))
     _passes: dict[int, _Passes] = field(default_factory=dict)
     _plain_passes: int = 0
     _purse: Purse = field(default_factory=Purse)
-    _before: _Text | None = None
+    _gate: Gate = field(init=False)
+    _usual: float = _Text.usual
+    _together: int = 1
     _drafting: RunningTime = field(default_factory=RunningTime)
     _resting: RunningTime = field(default_factory=RunningTime)
 
-    def start(self, drafters: Sequence[Drafter]) -> None:
-        """Texts begin; see `Planner.start`."""
-        self._before = self._texts[-1] if self._texts else self._before
-        gate = Gate(self._purse) if self._before is None else self._before.gate
-        usual = _Text.usual if self._before is None else self._before.usual
-        self._texts = [
-            _Text(drafter.sized_by, self._all.heir(_MEMORY, _INHERITED), gate.heir(), usual=usual)
-            for drafter in drafters
-        ]
+    def __post_init__(self) -> None:
+        self._gate = Gate(self._purse)
 
-    def plan(self, proposals: Mapping[int, Propose]) -> list[Tree]:
+    def add(self, key: int, drafter: Drafter, budget: int | None = None) -> None:
+        """A text joins, with what is known of the texts so far; see `Planner.add`."""
+        self._texts[key] = _Text(
+            drafter.sized_by,
+            self._all.heir(_MEMORY, _INHERITED),
+            self._gate.heir(),
+            budget,
+            usual=self._usual,
+        )
+
+    def drop(self, key: int) -> None:
+        """A text has ended; see `Planner.drop`."""
+        self._texts.pop(key, None)
+
+    def plan(self, proposals: Mapping[int, Propose]) -> dict[int, Tree]:
         """The trees of the next pass; see `Planner.plan`."""
-        passes, texts = self._of(len(proposals)), [self._texts[index] for index in proposals]
-        for text in texts:
+        texts = {key: self._texts[key] for key in proposals}
+        for text in texts.values():
             text.asked = False
-        if self._looks_at_plain(passes):
-            return [EMPTY] * len(texts)
-        trees: list[Tree] = []
-        wide = max((text.rows for text in texts if text.gate.is_open), default=1)
-        for text, propose in zip(texts, proposals.values()):
-            rested = not text.gate.is_open
-            text.asked = text.gate.asks(self._price(text, passes.costs, wide))
-            if rested and text.asked:
-                text.fresh = True
-                self._drafting.learn_anew()
-                wide = max(wide, text.rows)
-            trees.append(propose(text.most(self.most_nodes)) if text.asked else EMPTY)
-            text.watch.expect(trees[-1])
-        sized = self._sized(passes.costs, texts, trees)
-        for text, tree in zip(texts, sized):
-            text.used = max(len(tree), text.used * _FORGOTTEN)
-            if text.sized_by == "nodes":
-                text.promised = 1 + sum(text.calibration.reach(tree))
-        return sized
+        trees = {
+            key: proposals[key](text.budget)
+            for key, text in texts.items()
+            if text.budget is not None
+        }
+        self._together = len(texts)
+        planned = {key: text for key, text in texts.items() if text.budget is None}
+        if planned:
+            trees |= self._planned(planned, proposals, sum(map(len, trees.values())))
+        return {key: trees[key] for key in proposals}
+
+    def prefill(self, rows: int) -> int:
+        """As many as cost the texts that go on one pass more; see `Planner.prefill`."""
+        costs, width = self._of(self._together).costs, 1 + max(0, rows - self._together)
+        most = _WAIT * costs.of(width)
+        return next((piece for piece in _PIECES if costs.of(width + piece) <= most), _PIECES[-1])
 
     def observe(self, rounds: Sequence[Round]) -> None:
         """Learn from the rounds of one pass; see `Planner.observe`."""
-        count, width = len(rounds), 1 + max(len(round.tree) for round in rounds)
-        passes = self._of(count)
+        if not rounds:
+            return
+        count, nodes = len(rounds), sum(len(round.tree) for round in rounds)
+        passes, width = self._of(count), 1 + nodes
         if not any(round.prefill for round in rounds):
             passes.costs.observe(width, 1e3 * sum(round.seconds.target for round in rounds))
             self._plain_passes += width == 1
         passes.since_plain = 0 if width == 1 else passes.since_plain + 1
         self._time_drafting(rounds)
-        self._purse.earn(passes.costs.of(width) / passes.costs.of(1))
-        plain, spent = passes.costs.of(1) / count, passes.costs.of(width) / count
+        plain, whole = passes.costs.of(1), passes.costs.of(width)
+        self._purse.earn(whole / plain)
         for round in rounds:
-            text = self._texts[round.index]
+            text = self._texts[round.key]
             for seen in text.watch.hear(round.path.tokens):
                 text.calibration.add(seen)
                 self._all.add(seen)
             if text.asked:
-                more = 1 + len(round.tree) - text.usual
-                # The last trees of a text are clipped and say little about the next text's.
-                text.usual += more / (2 if more > 0 else 16)
-                saved = text.gained(len(round.path.tokens)) * plain - spent - self._draft_price
-                text.gate.judge(saved / plain)
+                self._follow_size(text, len(round.tree))
+                # Of what the pass cost more, every text pays for its own rows.
+                spent = plain / count + (whole - plain) * len(round.tree) / max(1, nodes)
+                gained = text.gained(len(round.path.tokens)) * plain / count
+                text.gate.judge((gained - spent - self._draft_price) * count / plain)
+
+    def _planned(
+        self, texts: Mapping[int, _Text], proposals: Mapping[int, Propose], fixed: int
+    ) -> dict[int, Tree]:
+        """The trees of texts without a budget of their own; the others have `fixed` nodes."""
+        passes = self._of(self._together)
+        if self._looks_at_plain(passes):
+            return dict.fromkeys(texts, EMPTY)
+        trees: dict[int, Tree] = {}
+        nodes = fixed + sum(text.nodes for text in texts.values() if text.gate.is_open)
+        for key, text in texts.items():
+            rested = not text.gate.is_open
+            text.asked = text.gate.asks(self._price(text, passes.costs, 1 + nodes))
+            if rested and text.asked:
+                text.fresh = True
+                self._drafting.learn_anew()
+                nodes += text.nodes
+            trees[key] = proposals[key](text.most(self.most_nodes)) if text.asked else EMPTY
+            text.watch.expect(trees[key])
+        sized = self._sized(passes.costs, texts, trees, fixed)
+        for key, text in texts.items():
+            text.used = max(len(sized[key]), text.used * _FORGOTTEN)
+            if text.sized_by == "nodes":
+                text.promised = 1 + sum(text.calibration.reach(sized[key]))
+        return sized
+
+    def _follow_size(self, text: _Text, nodes: int) -> None:
+        """What trees that stay whole have of late. The last trees of a text are clipped and say
+        little about the next text's."""
+        more = 1 + nodes - text.usual
+        text.usual += more / (2 if more > 0 else 16)
+        more = text.usual - self._usual
+        self._usual += more / (2 if more > 0 else 16)
 
     @property
     def _draft_price(self) -> float:
@@ -179,7 +224,7 @@ class TreePlanner:
         return self._passes[texts]
 
     def _time_drafting(self, rounds: Sequence[Round]) -> None:
-        texts = [self._texts[round.index] for round in rounds]
+        texts = [self._texts[round.key] for round in rounds]
         asked = {text.asked for text in texts}
         usual = not any(text.asked and text.fresh for text in texts)
         if len(asked) == 1 and usual and not any(round.prefill for round in rounds):
@@ -188,14 +233,15 @@ class TreePlanner:
         for text in texts:
             text.fresh = text.fresh and not text.asked
 
-    def _price(self, text: _Text, costs: PassCosts, wide: int) -> float:
+    def _price(self, text: _Text, costs: PassCosts, width: int) -> float:
         """What asking costs where nothing comes of it, in passes of plain decoding.
 
-        wide: rows of the pass as it is without this text. In a batch the pass is as wide as its
-        widest tree, so the first one pays for all.
+        width: of the pass as it is, with the text's own tree if its gate is open.
         """
-        extra = costs.of(max(wide, text.rows)) - costs.of(wide)
-        return (self._draft_price + max(0.0, extra)) / costs.of(1)
+        own = text.nodes
+        without = width - own if text.gate.is_open else width
+        extra = costs.of(without + own) - costs.of(without)
+        return (self._draft_price + max(0.0, extra)) * self._together / costs.of(1)
 
     def _looks_at_plain(self, passes: _Passes) -> bool:
         """Whether this pass is one of plain decoding only to learn what that costs."""
@@ -209,17 +255,23 @@ class TreePlanner:
         self._purse.pay(_LOOK)
         return True
 
-    def _sized(self, costs: PassCosts, texts: Sequence[_Text], trees: Sequence[Tree]) -> list[Tree]:
-        """Trees that stay whole as they are, the others cut to the size that gains most."""
-        cut = [text.sized_by == "nodes" for text in texts]
-        least = max((len(tree) for tree, is_cut in zip(trees, cut) if not is_cut), default=0)
-        most = max(map(len, trees), default=0)
-        if most == 0 or not any(cut):
-            return list(trees)
-        reaches = [text.calibration.reach(tree) for text, tree in zip(texts, trees)]
-        found = rates(gains(reaches, most), costs.upto(1 + most))
-        size = least + int(np.argmax(found[least:]))
-        return [
-            tree.keep(sorted(best_first(reach)[:size])) if is_cut else tree
-            for tree, reach, is_cut in zip(trees, reaches, cut)
-        ]
+    def _sized(
+        self, costs: PassCosts, texts: Mapping[int, _Text], trees: Mapping[int, Tree], fixed: int
+    ) -> dict[int, Tree]:
+        """Trees that stay whole as they are; of the others the nodes that are worth most, as many
+        over all texts as gain most."""
+        reaches = {key: text.calibration.reach(trees[key]) for key, text in texts.items()}
+        cut = [key for key, text in texts.items() if text.sized_by == "nodes"]
+        guesses = best_first([(key, reaches[key]) for key in cut])
+        if not guesses:
+            return dict(trees)
+        whole = [key for key in texts if key not in cut]
+        least = fixed + sum(len(trees[key]) for key in whole)
+        sure = self._together + sum(sum(reaches[key]) for key in whole)
+        gained = gains(sure, [reaches[key][node] for key, node in guesses])
+        width = 1 + least
+        found = rates(gained, costs.upto(width + len(guesses))[width - 1 :])
+        kept: dict[int, list[int]] = {key: [] for key in cut}
+        for key, node in guesses[: int(np.argmax(found))]:
+            kept[key].append(node)
+        return {**trees, **{key: trees[key].keep(sorted(nodes)) for key, nodes in kept.items()}}

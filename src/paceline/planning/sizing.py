@@ -18,34 +18,29 @@ many are worth it, or were told."""
 Vector = NDArray[np.float64]
 
 
-def best_first(reach: Sequence[float]) -> list[int]:
-    """Nodes from the likeliest to the least likely one, parents before their children.
+def best_first(reaches: Sequence[tuple[int, Sequence[float]]]) -> list[tuple[int, int]]:
+    """Nodes of several trees, each as (its tree's key, node), from the likeliest to the least
+    likely one; parents before their children.
 
-    reach: how likely each node of a tree is to be accepted, never more than its parent; so the
-    first n are the n nodes of most expected tokens, whatever n.
+    reaches: keys with how likely each node of that tree is to be accepted, never more than its
+    parent; so the first n are the n nodes of most expected tokens, whatever n.
     """
-    return sorted(range(len(reach)), key=lambda node: (-reach[node], node))
+    nodes = [(-reach, key, node) for key, tree in reaches for node, reach in enumerate(tree)]
+    return [(key, node) for _, key, node in sorted(nodes)]
 
 
-def gains(reaches: Sequence[Sequence[float]], most: int) -> Vector:
-    """Expected tokens [most + 1] of a pass over all texts, by the nodes per tree: 0, 1, …, most.
+def gains(sure: float, reach: Sequence[float]) -> Vector:
+    """Expected tokens [len(reach) + 1] of a pass, by how many nodes it has: 0, 1, …
 
-    reaches: one per text. A pass is as wide as its widest tree, so every tree may have as many
-    nodes as the widest one; a text without so many keeps what it has.
+    sure: without any of them. reach: how likely each is to be accepted, best first.
     """
-    total = np.full(most + 1, float(len(reaches)))
-    for reach in reaches:
-        likeliest = np.zeros(most)
-        kept = sorted(reach, reverse=True)[:most]
-        likeliest[: len(kept)] = kept
-        total[1:] += likeliest.cumsum()
-    return total
+    return sure + np.concatenate([[0.0], np.cumsum(np.asarray(reach, dtype=np.float64))])
 
 
 def rates(gained: Vector, costs: Vector) -> Vector:
-    """Tokens per millisecond by the nodes per tree.
+    """Tokens per millisecond by the number of nodes.
 
-    gained: see `gains`. costs: milliseconds of passes over 1, 2, … rows, as many.
+    gained: see `gains`. costs: milliseconds of the passes, as many.
 
     No assumption is made about their order: costs are not monotone, and a few nodes more may make
     a pass cheaper.
@@ -59,4 +54,4 @@ def best_chain(curve: CostCurve, acceptance: float, most: int = 64) -> int:
     one before it was; 0 where guessing does not pay."""
     reach = [acceptance**depth for depth in range(1, most + 1)]
     costs = np.array([curve.cost(width) for width in range(1, most + 2)])
-    return int(np.argmax(rates(gains([reach], most), costs)))
+    return int(np.argmax(rates(gains(1.0, reach), costs)))

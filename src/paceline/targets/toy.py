@@ -7,28 +7,43 @@ caller believes: a wrong commit or rollback therefore changes the text and is ca
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from paceline.protocols import HIDDEN_STATES, SHADOW_TOKENS, VIRTUAL_TOKENS
-from paceline.records import Path
+from paceline.prefix import common_prefix
+from paceline.protocols import HIDDEN_STATES, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS, Target
+from paceline.records import Path, TargetInfo
 from paceline.tree import EMPTY, Tree
 
 __all__ = ["ToyTarget"]
 
+_KEPT = 4
 
-class ToyTarget:
+
+@dataclass
+class _Slot:
+    """cached, pending: tokens, the root last. tree: scored last."""
+
+    cached: list[int]
+    pending: list[int]
+    tree: Tree = field(default=EMPTY)
+
+
+class ToyTarget(Target):
     """A random Markov chain as a target.
 
     vocab_size: number of real tokens; ids beyond it are virtual.
     order: how many of the last tokens the logits depend on.
     sharpness: standard deviation of the logits; larger means less entropy at temperature 1.
     max_context: most tokens of a text, prompt included; None for no limit.
+
+    passes: how many there were. read: prompt tokens that they read.
     """
 
-    capabilities = frozenset({HIDDEN_STATES, SHADOW_TOKENS, VIRTUAL_TOKENS})
+    capabilities = frozenset({HIDDEN_STATES, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS})
 
     def __init__(
         self,
@@ -41,49 +56,69 @@ class ToyTarget:
         self.vocab_size = vocab_size
         self.max_context = max_context
         self.passes = 0
+        self.read = 0
         self._order = order
         self._seed = seed
         self._sharpness = sharpness
         self._rows: dict[tuple[int, ...], torch.Tensor] = {}
-        self._cached: list[list[int]] = []
-        self._roots: list[int] = []
-        self._trees: list[Tree] = []
+        self._slots: dict[int, _Slot] = {}
+        self._opened = 0
+        self._kept: list[list[int]] = []
 
-    def sync(self, contexts: Sequence[Sequence[int]]) -> None:
-        """Hold these texts. See `Target.sync`."""
-        self._cached = [list(context[:-1]) for context in contexts]
-        self._roots = [context[-1] for context in contexts]
-        self._trees = [EMPTY] * len(contexts)
+    def open(self, context: Sequence[int]) -> int:
+        """See `Target.open`."""
+        known = [*self._kept, *(slot.cached for slot in self._slots.values())]
+        shared = max((common_prefix(text, context) for text in known), default=0)
+        shared = min(shared, len(context) - 1)
+        self._slots[self._opened] = _Slot(list(context[:shared]), list(context[shared:]))
+        self._opened += 1
+        return self._opened - 1
 
-    def score(self, trees: Sequence[Tree]) -> list[torch.Tensor]:
+    def close(self, slot: int) -> None:
+        """See `Target.close`."""
+        self._kept = [*self._kept, self._slots.pop(slot).cached][-_KEPT:]
+
+    def forget(self) -> None:
+        """See `Target.forget`."""
+        self._kept = []
+
+    def pending(self, slot: int) -> int:
+        """See `Target.pending`."""
+        return len(self._slots[slot].pending) - 1
+
+    def score(
+        self, trees: Mapping[int, Tree], prefill: Mapping[int, int] | None = None
+    ) -> dict[int, torch.Tensor]:
         """Logits [len(tree) + 1, vocab_size] per tree. See `Target.score`."""
-        if len(trees) != len(self._cached):
-            raise ValueError(f"{len(trees)} trees for {len(self._cached)} synced texts")
-        self._trees = list(trees)
         self.passes += 1
-        return [
-            self._score_one([*cached, root], tree)
-            for cached, root, tree in zip(self._cached, self._roots, trees, strict=True)
-        ]
+        for slot, most in {**dict.fromkeys(trees, 1 << 30), **(prefill or {})}.items():
+            self._read(self._slots[slot], most)
+        for slot, tree in trees.items():
+            self._slots[slot].tree = tree
+        return {slot: self._score_one(self._slots[slot], tree) for slot, tree in trees.items()}
 
-    def commit(self, paths: Sequence[Path]) -> None:
+    def commit(self, paths: Mapping[int, Path]) -> None:
         """Keep the accepted nodes. See `Target.commit`."""
-        for slot, (path, tree) in enumerate(zip(paths, self._trees, strict=True)):
-            accepted = [tree.tokens[node] for node in path.nodes]
-            self._cached[slot] += [self._roots[slot], *accepted]
-            self._roots[slot] = path.tokens[-1]
+        for key, path in paths.items():
+            slot = self._slots[key]
+            slot.cached += [*slot.pending, *(slot.tree.tokens[node] for node in path.nodes)]
+            slot.pending = [path.tokens[-1]]
+
+    def describe(self) -> TargetInfo:
+        """See `Target.describe`."""
+        return TargetInfo("ToyTarget", dtype="float32")
 
     def add_virtual_tokens(self, embeddings: torch.Tensor) -> int:
-        """See `TakesVirtualTokens`. Every id has logits of its own here, whatever its embedding
+        """See `Target`. Every id has logits of its own here, whatever its embedding
         is, so there is nothing to keep."""
         return self.vocab_size
 
     def keep_states(self) -> None:
-        """See `ShowsStates`. States can be told from the cache, so there is nothing to keep."""
+        """See `Target`. States can be told from the cache, so there is nothing to keep."""
 
-    def states(self, text: int) -> torch.Tensor:
+    def states(self, slot: int) -> torch.Tensor:
         """[cached tokens, vocab_size]: a token's state is the logits behind it."""
-        cached = self._cached[text]
+        cached = self._slots[slot].cached
         ends = range(1, len(cached) + 1)
         rows = [self._row(tuple(cached[max(0, end - self._order) : end])) for end in ends]
         return torch.stack(rows) if rows else torch.zeros(0, self.vocab_size)
@@ -98,7 +133,14 @@ class ToyTarget:
         weights = eye if tokens is None else eye[tokens]
         return weights, torch.zeros(len(weights))
 
-    def _score_one(self, context: Sequence[int], tree: Tree) -> torch.Tensor:
+    def _read(self, slot: _Slot, most: int) -> None:
+        count = min(most, len(slot.pending) - 1)
+        self.read += count
+        slot.cached += slot.pending[:count]
+        del slot.pending[:count]
+
+    def _score_one(self, slot: _Slot, tree: Tree) -> torch.Tensor:
+        context = [*slot.cached, *slot.pending]
         texts = [
             [*context, *(tree.as_read[step] for step in tree.path_to(node))]
             for node in range(-1, len(tree))

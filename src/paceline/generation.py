@@ -1,0 +1,130 @@
+"""One text in the making: what it is asked for, what it has come to, and what goes wrong in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from paceline.errors import UsageError
+from paceline.protocols import HIDDEN_STATES, TREES, Drafter, Target, check_capabilities
+from paceline.records import Path, Round, TextStart
+from paceline.sampling import GREEDY, Sampler
+from paceline.stopping import Stopping
+from paceline.tree import Tree
+from paceline.typical import Typical, check_typical, typical_walk
+from paceline.verify import walk
+
+__all__ = ["Generation"]
+
+
+@dataclass
+class Generation:
+    """One text in the making.
+
+    prompt: at least one token; `context` grows from it by every committed token.
+    references: tokenised texts that the output may resemble, for drafters that copy.
+    typical: accept what is likely enough; the text is then another one than plain decoding's.
+    budget: most nodes of a tree; None leaves that to the planner.
+    reused: tokens of the prompt that were in the target's cache, once the text has joined a batch.
+    error: why the text was broken off.
+
+    Raises UsageError for an empty prompt, and for a sampler that typical acceptance cannot use.
+    """
+
+    prompt: Sequence[int]
+    drafter: Drafter
+    stopping: Stopping
+    sampler: Sampler = GREEDY
+    references: Sequence[Sequence[int]] = ()
+    typical: Typical | None = None
+    budget: int | None = None
+    context: list[int] = field(init=False)
+    reused: int = field(init=False, default=0)
+    error: BaseException | None = field(init=False, default=None)
+    _vocab_size: int = field(init=False, repr=False)
+    _chains_only: bool = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise UsageError("the prompt is empty: give at least one token to continue from")
+        if self.typical is not None:
+            check_typical(self.sampler)
+        self.context = list(self.prompt)
+
+    @property
+    def output(self) -> list[int]:
+        """The tokens generated so far."""
+        return self.context[len(self.prompt) :]
+
+    @property
+    def finished(self) -> bool:
+        """Whether the text has ended; `stopping.reason` says why."""
+        return self.stopping.reason is not None
+
+    def start_as(self, key: int) -> TextStart:
+        """What its drafter is told when the text begins or is taken up again."""
+        return TextStart(self.context, self.references, self.sampler, key)
+
+    def fit(self, target: Target) -> None:
+        """Make sure that `target` can serve this text, and prepare it for that.
+
+        Raises UsageError where the prompt does not fit or the drafter needs what `target` lacks.
+        """
+        check_capabilities(self.drafter, target)
+        self._vocab_size = target.vocab_size
+        self._chains_only = TREES not in target.capabilities
+        if max(self.prompt) >= target.vocab_size:
+            raise UsageError(
+                f"the prompt holds token {max(self.prompt)} but the model's vocabulary ends at "
+                f"{target.vocab_size}: the tokenizer belongs to another model"
+            )
+        if target.max_context is not None:
+            room = target.max_context - len(self.prompt)
+            if room < 1:
+                raise UsageError(
+                    f"the prompt has {len(self.prompt)} tokens but the model's context is "
+                    f"{target.max_context}: shorten the prompt"
+                )
+            self.stopping.limit(room)
+        if HIDDEN_STATES in self.drafter.requires:
+            target.keep_states()
+
+    def look(self, target: Target, slot: int) -> None:
+        """Show the hidden states of the text to a drafter that wants them."""
+        if HIDDEN_STATES in self.drafter.requires:
+            self.drafter.see(target.states(slot))
+
+    def propose(self, budget: int) -> Tree:
+        """The drafter's tree, without guesses beyond the token limit: they could never be
+        accepted, nor fit the model's context."""
+        tree = self.drafter.propose(budget).clip(self.stopping.remaining - 1)
+        return tree.spine() if self._chains_only else tree
+
+    def walk(self, tree: Tree, logits: torch.Tensor) -> Path:
+        """What plain decoding would have said along `tree`; or, where that was asked for, what is
+        likely enough."""
+        if self.typical is not None:
+            return typical_walk(
+                tree, logits, self.sampler, self.context, self.stopping, self.typical
+            )
+        return walk(tree, logits, self.sampler, self.context, self.stopping)
+
+    def observe(
+        self, key: int, tree: Tree, logits: torch.Tensor, path: Path, prefill: bool
+    ) -> Round:
+        """Take the committed path into the context and let the drafter learn from the round.
+
+        prefill: the pass also read a prompt.
+        """
+        first = len(self.context) == len(self.prompt)
+        self.context.extend(path.tokens)
+        round = Round(key, tree, logits, path, prefill, first, vocab_size=self._vocab_size)
+        self.drafter.observe(round)
+        return round
+
+    def fail(self, error: BaseException) -> None:
+        """Break the text off."""
+        self.error = self.error or error
+        self.stopping.reason = self.stopping.reason or "error"
