@@ -109,9 +109,9 @@ class Batch:
             times.append(self._clock())
             self.target.commit({self._texts[key].slot: path for key, path in paths.items()})
             times.append(self._clock())
-            rounds = [self._observe(key, trees, scores, path) for key, path in paths.items()]
+            heard = [self._observe(key, trees, scores, path) for key, path in paths.items()]
             times.append(self._clock())
-        rounds = self._timed([round for round in rounds if round], pieces, times)
+        rounds = self._timed([round for round in heard if round], pieces, times)
         self._planner.observe(rounds)
         for key, text in taking_part.items():
             if text.generation.finished:

@@ -14,6 +14,7 @@ from accelerate import dispatch_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.helpers import Oracle, RandomTrees, generate, play, token_path, trees
+from tests.in_step import new_target
 from tests.tiny_models import VOCAB, new_model, some_prompt, tiny_model
 from transformers import (
     AutoModelForCausalLM,
@@ -31,7 +32,6 @@ from paceline.records import Path
 from paceline.sampling import Sampler
 from paceline.stopping import Stopping
 from paceline.targets import causal_lm, support
-from paceline.targets.causal_lm import CausalLMTarget
 from paceline.tree import EMPTY, ROOT, Tree
 
 NAMED = ["llama", "qwen2", "qwen3", "mistral", "gemma3", "gpt2", "phi"]
@@ -138,7 +138,7 @@ def test_every_row_of_a_tree_is_the_row_of_the_models_own_forward(
 ) -> None:
     """Before and after a commit across branches, and beyond every window."""
     model = tiny_model(name, attention, dtype)
-    target = CausalLMTarget(model)
+    target = new_target(model)
     rng = random.Random(0)
     text = some_prompt(22)
     target.sync([text])
@@ -163,7 +163,7 @@ def test_the_text_is_that_of_generate_with_every_drafter(name: str, attention: s
     model = tiny_model(name, attention)
     prompt, count = some_prompt(20), 20
     expected = greedy(model, prompt, count)
-    target = CausalLMTarget(model)
+    target = new_target(model)
     for drafter in drafters([*prompt, *expected]):
         output, _, _ = generate(target, drafter, prompt, count, references=[expected[3:12]])
         assert output == expected
@@ -178,7 +178,7 @@ def test_a_sampled_text_is_that_of_plain_decoding_with_its_seed(name: str) -> No
     story = list(prompt)
     for _ in range(16):
         story.append(sampler.draw(own_row(model, story), story))
-    target = CausalLMTarget(model)
+    target = new_target(model)
     for drafter in drafters(story):
         output, rounds, _ = generate(target, drafter, prompt, 16, sampler=sampler)
         assert output == story[15:]
@@ -193,7 +193,7 @@ def test_the_texts_of_a_ragged_batch_are_those_that_generate_says_to_each(
 ) -> None:
     """Lengths, limits and drafters differ, so rows end at different times."""
     model = tiny_model(name, attention)
-    target = CausalLMTarget(model)
+    target = new_target(model)
     prompts = [some_prompt(length, seed=length) for length in (3, 26, 9, 1, 14)]
     limits = [14, 5, 1, 9, 11]
     expected = [greedy(model, prompt, limit) for prompt, limit in zip(prompts, limits, strict=True)]
@@ -214,7 +214,7 @@ def test_the_texts_of_a_ragged_batch_are_those_that_generate_says_to_each(
 
 def test_a_model_in_bfloat16_is_driven_too() -> None:
     model = tiny_model("llama", "sdpa", torch.bfloat16)
-    target = CausalLMTarget(model)
+    target = new_target(model)
     text, tree = some_prompt(20), random_tree(random.Random(1), 9)
     target.sync([text])
     (rows,) = target.score([tree])
@@ -239,14 +239,14 @@ def test_after_any_history_the_cache_is_as_good_as_a_fresh_one(
     small: PreTrainedModel, data: st.DataObject
 ) -> None:
     """Syncs, passes with any trees, commits of any paths, passes that nobody commits."""
-    target = CausalLMTarget(small, check=False)
+    target = new_target(small, check=False)
     contexts: list[list[int]] = []
     for step in range(data.draw(st.integers(1, 6))):
         if step == 0 or data.draw(st.booleans()):
             contexts = data.draw(some_texts)
             target.sync(contexts)
         some = [data.draw(trees(max_size=6, vocab_size=3)) for _ in contexts]
-        fresh = CausalLMTarget(small, check=False)
+        fresh = new_target(small, check=False)
         fresh.sync(contexts)
         scored, expected = target.score(some), fresh.score(some)
         for rows, fresh_rows, tree in zip(scored, expected, some, strict=True):
@@ -266,7 +266,7 @@ def test_after_any_history_the_cache_is_as_good_as_a_fresh_one(
 
 def test_growing_beyond_its_capacity_keeps_what_the_cache_holds(small: PreTrainedModel) -> None:
     """Capacity comes in steps of some hundred slots: the passes below grow it several times."""
-    target = CausalLMTarget(small)
+    target = new_target(small)
     rng = random.Random(0)
     text = some_prompt(100)
     target.sync([text])
@@ -289,7 +289,7 @@ def test_logits_are_computed_for_the_root_and_its_tree_and_not_for_the_prompt(
     handle = small.lm_head.register_forward_pre_hook(
         lambda module, args: sizes.append(args[0].shape[1])
     )
-    target = CausalLMTarget(small, check=False)
+    target = new_target(small, check=False)
     target.sync([some_prompt(90)])
     target.score([Tree.chain([1, 2, 3])])
     target.sync([some_prompt(90, seed=1), some_prompt(50, seed=2)])
@@ -299,7 +299,7 @@ def test_logits_are_computed_for_the_root_and_its_tree_and_not_for_the_prompt(
 
 
 def test_the_next_turn_reads_only_what_is_new(small: PreTrainedModel) -> None:
-    target = CausalLMTarget(small)
+    target = new_target(small)
     prompt = some_prompt(40)
     output, _, _ = generate(target, make_drafter("anpd"), prompt, 10)
     question = [1, 2, 3, 4, 5]
@@ -312,7 +312,7 @@ def test_the_next_turn_reads_only_what_is_new(small: PreTrainedModel) -> None:
 
 
 def test_a_text_that_was_cut_or_changed_is_read_from_there(small: PreTrainedModel) -> None:
-    target = CausalLMTarget(small)
+    target = new_target(small)
     prompt = some_prompt(40)
     generate(target, make_drafter("anpd"), prompt, 10)
     for changed, unread in ((prompt[:25], 1), ([*prompt[:25], 63, 9, 9], 4), (prompt[:12], 1)):
@@ -324,7 +324,7 @@ def test_a_text_that_was_cut_or_changed_is_read_from_there(small: PreTrainedMode
 
 
 def test_the_same_text_again_reads_its_last_token_alone(small: PreTrainedModel) -> None:
-    target = CausalLMTarget(small)
+    target = new_target(small)
     prompt = some_prompt(30)
     for first in (30, 1, 1):
         with watched(small) as passes:
@@ -336,7 +336,7 @@ def test_the_same_text_again_reads_its_last_token_alone(small: PreTrainedModel) 
 def test_a_batch_that_shares_a_prefix_reads_it_from_one_cached_text(
     small: PreTrainedModel,
 ) -> None:
-    target = CausalLMTarget(small)
+    target = new_target(small)
     system = some_prompt(30)
     target.sync([[*system, 1]])
     target.score([EMPTY])
@@ -351,7 +351,7 @@ def test_a_batch_that_shares_a_prefix_reads_it_from_one_cached_text(
 
 
 def test_rows_may_change_places_multiply_and_go(small: PreTrainedModel) -> None:
-    target = CausalLMTarget(small)
+    target = new_target(small)
     one, two, three = some_prompt(8, seed=1), some_prompt(15, seed=2), some_prompt(11, seed=3)
     for texts in ([one, two, three], [three, one], [one, one, two], [two], [two, two, two, one]):
         with watched(small) as passes:
@@ -364,7 +364,7 @@ def test_rows_may_change_places_multiply_and_go(small: PreTrainedModel) -> None:
 
 
 def test_two_conversations_may_take_turns_on_one_target(small: PreTrainedModel) -> None:
-    target = CausalLMTarget(small)
+    target = new_target(small)
     texts = [some_prompt(12, seed=1), some_prompt(17, seed=2)]
     for _ in range(3):
         for text in texts:
@@ -378,7 +378,7 @@ def test_a_text_like_that_of_the_self_check_is_scored_like_any_other(name: str) 
     """What the self-check has read, perhaps through narrower windows, must not be reused."""
     model = tiny_model(name, "sdpa", F64)
     for length in (1, 4, 5, 9, 12):
-        target = CausalLMTarget(model)
+        target = new_target(model)
         text = [(7 + 31 * step) % VOCAB for step in range(length)]
         target.sync([text])
         assert gap(target.score([EMPTY])[0], own_row(model, text)[None]) < 1e-10
@@ -392,7 +392,7 @@ def test_a_pass_that_fails_midway_leaves_a_usable_cache(
     """Out of memory, Ctrl-C: some layers have grown and been written to, others not."""
     monkeypatch.setattr(causal_lm, "PREFILL_CHUNK", 100)
     model = new_model("llama", "sdpa", F64, num_hidden_layers=2)
-    target = CausalLMTarget(model, check=False)
+    target = new_target(model, check=False)
     prompts = [some_prompt(230, seed=1), some_prompt(30, seed=2)]
     expected = [greedy(model, prompt, 8) for prompt in prompts]
     passes = 0
@@ -424,7 +424,7 @@ def test_a_long_prompt_is_read_in_chunks(
     small: PreTrainedModel, monkeypatch: pytest.MonkeyPatch, length: int
 ) -> None:
     monkeypatch.setattr(causal_lm, "PREFILL_CHUNK", 4)
-    target = CausalLMTarget(small, check=False)
+    target = new_target(small, check=False)
     prompt = some_prompt(length)
     with watched(small) as passes:
         output, _, _ = generate(target, make_drafter("plain"), prompt, 5)
@@ -438,7 +438,7 @@ def test_a_ragged_batch_is_read_in_chunks(
 ) -> None:
     """Short texts of the batch are done while long ones are still being read."""
     monkeypatch.setattr(causal_lm, "PREFILL_CHUNK", 4)
-    target = CausalLMTarget(small, check=False)
+    target = new_target(small, check=False)
     prompts = [some_prompt(length, seed=length) for length in (1, 30, 4, 5, 17)]
     expected = [greedy(small, prompt, 6) for prompt in prompts]
     generations = [Generation(prompt, make_drafter("anpd"), Stopping(6)) for prompt in prompts]
@@ -460,7 +460,7 @@ def test_a_text_that_waits_while_others_are_read_is_not_spoiled_by_its_padding(
             layer.self_attn.q_proj.weight.mul_(4)
             layer.self_attn.k_proj.weight.copy_(-layer.self_attn.q_proj.weight)
     model = model.to(dtype)
-    target = CausalLMTarget(model, check=False)
+    target = new_target(model, check=False)
     texts = [[5], some_prompt(5)]
     target.sync(texts)
     for text, rows in zip(texts, target.score([EMPTY, EMPTY]), strict=True):
@@ -474,7 +474,7 @@ def test_chunks_and_windows_go_together(name: str, monkeypatch: pytest.MonkeyPat
     prompt = some_prompt(27)
     expected = greedy(model, prompt, 8)
     for drafter in drafters([*prompt, *expected]):
-        assert generate(CausalLMTarget(model), drafter, prompt, 8)[0] == expected
+        assert generate(new_target(model), drafter, prompt, 8)[0] == expected
 
 
 # ---- virtual tokens ----
@@ -484,7 +484,7 @@ def test_chunks_and_windows_go_together(name: str, monkeypatch: pytest.MonkeyPat
 def test_virtual_tokens_are_scored_by_their_own_embeddings(name: str) -> None:
     model = tiny_model(name, "sdpa", F64)
     virtual = torch.randn(3, 32, dtype=F64, generator=torch.Generator().manual_seed(4))
-    target = CausalLMTarget(model)
+    target = new_target(model)
     assert target.capabilities == {"hidden_states", "shadow_tokens", "virtual_tokens"}
     assert target.add_virtual_tokens(virtual) == VOCAB
     text = some_prompt(14)
@@ -504,7 +504,7 @@ def test_virtual_tokens_are_scored_by_their_own_embeddings(name: str) -> None:
 
 def test_virtual_tokens_are_never_said(small: PreTrainedModel) -> None:
     virtual = torch.randn(4, 32, generator=torch.Generator().manual_seed(4))
-    target = CausalLMTarget(small)
+    target = new_target(small)
     target.add_virtual_tokens(virtual)
     prompt = some_prompt(12)
     expected = greedy(small, prompt, 12)
@@ -521,7 +521,7 @@ def test_a_virtual_token_with_the_embedding_of_a_token_is_that_token(name: str) 
     model = tiny_model(name, "sdpa", F64)
     embed = model.get_input_embeddings()
     assert not torch.equal(embed(torch.tensor([9])), embed.weight[[9]])
-    target = CausalLMTarget(model)
+    target = new_target(model)
     first = target.add_virtual_tokens(embed(torch.tensor([9, 4])))
     target.sync([some_prompt(14)])
     (rows,) = target.score([Tree((9, 4, first, first + 1), (-1, 0, -1, 2))])
@@ -529,7 +529,7 @@ def test_a_virtual_token_with_the_embedding_of_a_token_is_that_token(name: str) 
 
 
 def test_several_drafters_share_a_target(small: PreTrainedModel) -> None:
-    target = CausalLMTarget(small)
+    target = new_target(small)
     some, others = torch.randn(3, 32), torch.randn(2, 32)
     assert target.add_virtual_tokens(some) == VOCAB
     assert target.add_virtual_tokens(others) == VOCAB + 3
@@ -546,11 +546,11 @@ def test_embeddings_of_another_size_are_refused(
     small: PreTrainedModel, shape: tuple[int, ...]
 ) -> None:
     with pytest.raises(UsageError, match="embeddings of 32 numbers for this model, got"):
-        CausalLMTarget(small).add_virtual_tokens(torch.zeros(shape))
+        new_target(small).add_virtual_tokens(torch.zeros(shape))
 
 
 def test_virtual_tokens_without_embeddings_are_refused(small: PreTrainedModel) -> None:
-    target = CausalLMTarget(small)
+    target = new_target(small)
     target.sync([[1, 2, 3]])
     with pytest.raises(UsageError, match="embeddings were given for 0 ids"):
         target.score([Tree.chain([VOCAB])])
@@ -558,7 +558,7 @@ def test_virtual_tokens_without_embeddings_are_refused(small: PreTrainedModel) -
 
 def test_a_virtual_token_beyond_the_given_embeddings_is_refused(small: PreTrainedModel) -> None:
     """On a GPU an index out of range is no exception but the end of the process."""
-    target = CausalLMTarget(small)
+    target = new_target(small)
     target.add_virtual_tokens(torch.zeros(2, 32))
     target.sync([[1, 2, 3]])
     with pytest.raises(UsageError, match=f"{VOCAB + 2}"):
@@ -573,7 +573,7 @@ def test_a_text_may_fill_the_models_context_to_the_last_position(name: str) -> N
     """Learned positions end there: a guess beyond would be an index out of range."""
     longest = {"llama": {"max_position_embeddings": 32}, "gpt2": {"n_positions": 32}}[name]
     model = new_model(name, "sdpa", F64, **longest)
-    target = CausalLMTarget(model)
+    target = new_target(model)
     assert target.max_context == 32
     prompt = some_prompt(20)
     expected = greedy(model, prompt, 12)
@@ -590,7 +590,7 @@ def test_a_model_placed_by_a_device_map_is_driven(
     prompt = some_prompt(12)
     expected = greedy(small, prompt, 10)
     placed = AutoModelForCausalLM.from_pretrained(tmp_path, device_map={"": "cpu"}, dtype=F64)
-    assert generate(CausalLMTarget(placed), make_drafter("anpd"), prompt, 10)[0] == expected
+    assert generate(new_target(placed), make_drafter("anpd"), prompt, 10)[0] == expected
     # With more than one entry accelerate wraps every module, as it does over several GPUs.
     places = {name: "cpu" for name, _ in placed.model.named_children()}
     split = dispatch_model(
@@ -599,7 +599,7 @@ def test_a_model_placed_by_a_device_map_is_driven(
         force_hooks=True,
     )
     assert hasattr(split.model.layers, "_hf_hook")
-    assert generate(CausalLMTarget(split), make_drafter("anpd"), prompt, 10)[0] == expected
+    assert generate(new_target(split), make_drafter("anpd"), prompt, 10)[0] == expected
 
 
 def test_a_model_whose_weights_wait_on_disk_is_driven(
@@ -611,7 +611,7 @@ def test_a_model_whose_weights_wait_on_disk_is_driven(
         tmp_path / "model", device_map={"": "disk"}, dtype=F64, offload_folder=tmp_path / "offload"
     )
     prompt = some_prompt(12)
-    output, _, _ = generate(CausalLMTarget(offloaded), make_drafter("anpd"), prompt, 10)
+    output, _, _ = generate(new_target(offloaded), make_drafter("anpd"), prompt, 10)
     assert output == greedy(small, prompt, 10)
 
 
@@ -664,7 +664,7 @@ def test_a_model_that_cannot_be_driven_is_refused_with_the_reason(
 ) -> None:
     """Without the trial as well: what a configuration tells needs no trial."""
     with pytest.raises(ModelError, match=reason):
-        CausalLMTarget(make(), check=check)
+        new_target(make(), check=check)
 
 
 class IgnoresMask(LlamaForCausalLM):
@@ -716,7 +716,7 @@ def test_a_model_that_does_not_do_as_told_fails_the_self_check(
             if parameter.dim() >= 2:
                 parameter.mul_(strength)
     with pytest.raises(ModelError, match=f"^a tree pass of {kind.__name__} with sdpa attention"):
-        CausalLMTarget(model.to(dtype))
+        new_target(model.to(dtype))
 
 
 def test_a_row_that_is_no_number_in_one_trial_fails_the_self_check(
@@ -732,7 +732,7 @@ def test_a_row_that_is_no_number_in_one_trial_fails_the_self_check(
 
     monkeypatch.setattr(support, "_gaps", gaps)
     with pytest.raises(ModelError, match="a tree pass of LlamaForCausalLM"):
-        CausalLMTarget(new_model("llama", "sdpa", torch.bfloat16))
+        new_target(new_model("llama", "sdpa", torch.bfloat16))
 
 
 def test_a_window_that_a_model_names_but_does_not_look_through_spoils_no_row() -> None:
@@ -742,7 +742,7 @@ def test_a_window_that_a_model_names_but_does_not_look_through_spoils_no_row() -
     model = new_model("llama", "sdpa", F64, sliding_window=16)
     text = some_prompt(30)
     try:
-        target = CausalLMTarget(model)
+        target = new_target(model)
     except ModelError:
         return
     target.sync([text])
@@ -763,13 +763,13 @@ def test_a_model_that_cannot_take_the_pass_is_refused_whatever_it_raises(
     """XLM asserts, others raise what they like: a traceback tells a user nothing."""
     monkeypatch.setattr(Raises, "error", error)
     with pytest.raises(ModelError, match=rf"^Raises cannot be driven .*{error.__name__}"):
-        CausalLMTarget(new_model("llama", kind=Raises))
+        new_target(new_model("llama", kind=Raises))
 
 
 def test_a_refusal_does_not_advise_what_is_the_case_already() -> None:
     for attention, advised in (("sdpa", True), ("eager", False)):
         with pytest.raises(ModelError) as refused:
-            CausalLMTarget(new_model("llama", attention, kind=IgnoresMask))
+            new_target(new_model("llama", attention, kind=IgnoresMask))
         assert ('attn_implementation="eager"' in str(refused.value)) == advised
 
 
@@ -777,7 +777,7 @@ def test_a_rotary_embedding_that_changes_with_the_length_limits_the_text() -> No
     """Phi-3's "longrope" has other angles for a pass that reaches beyond its original context, so
     a guess that reaches there would change the rows before it. The text has to end there."""
     model = tiny_model("phi3 longrope", "sdpa", F64)
-    target = CausalLMTarget(model)
+    target = new_target(model)
     for length in (20, 31):
         prompt = some_prompt(length)
         expected = greedy(model, prompt, 40)
@@ -796,5 +796,5 @@ def test_single_precision_inside_a_model_in_double_is_not_taken_for_an_error(
     model = tiny_model("gptj", "eager", dtype)
     prompt = some_prompt(20)
     expected = greedy(model, prompt, 10)
-    output, _, _ = generate(CausalLMTarget(model), make_drafter("anpd"), prompt, 10)
+    output, _, _ = generate(new_target(model), make_drafter("anpd"), prompt, 10)
     assert output == expected

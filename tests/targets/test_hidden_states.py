@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 from tests.helpers import RandomTrees, play
+from tests.in_step import new_target
 from tests.tiny_models import new_model, some_prompt, tiny_model
 from transformers import PreTrainedModel
 
@@ -15,7 +16,6 @@ from paceline.loop import Generation, decode
 from paceline.protocols import HIDDEN_STATES, VIRTUAL_TOKENS, states_of
 from paceline.records import Round
 from paceline.stopping import Stopping
-from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.prepare import prepare
 from paceline.targets.toy import ToyTarget
 
@@ -48,7 +48,7 @@ def own_states(model: PreTrainedModel, text: Sequence[int]) -> torch.Tensor:
 @pytest.mark.parametrize("name", NAMED)
 def test_drafters_see_the_states_of_the_whole_text(name: str, static: bool) -> None:
     model = tiny_model(name, dtype=torch.float64)
-    target = CausalLMTarget(model, check=False, static=static)
+    target = new_target(model, check=False, static=static)
     watchers = [Watcher(seed, target.vocab_size) for seed in range(3)]
     prompts = [some_prompt(length, seed=length) for length in (3, 9, 5)]
     generations = [
@@ -64,7 +64,7 @@ def test_drafters_see_the_states_of_the_whole_text(name: str, static: bool) -> N
 
 def test_states_are_there_again_for_the_next_turn() -> None:
     model = tiny_model("llama", dtype=torch.float64)
-    target = CausalLMTarget(model, check=False)
+    target = new_target(model, check=False)
     prompt = some_prompt(8)
     first = Generation(prompt, Watcher(0, target.vocab_size), Stopping(6))
     play(target, [first], budget=4)
@@ -77,7 +77,7 @@ def test_states_are_there_again_for_the_next_turn() -> None:
 
 def test_what_was_read_without_states_is_read_again() -> None:
     model = tiny_model("llama", dtype=torch.float64)
-    target = CausalLMTarget(model, check=False)
+    target = new_target(model, check=False)
     prompt = some_prompt(8)
     target.sync([prompt])
     target.score([RandomTrees().propose(0)])
@@ -94,7 +94,7 @@ def test_states_change_no_text() -> None:
     texts = []
     for drafter in (RandomTrees(64, seed=1), Watcher(1, 64)):
         generation = Generation(prompt, drafter, Stopping(20))
-        rounds: list[Round] = list(decode(CausalLMTarget(model, check=False), [generation], 6))
+        rounds: list[Round] = list(decode(new_target(model, check=False), [generation], 6))
         texts.append((generation.output, [round.tree for round in rounds]))
     assert texts[0] == texts[1]
 
@@ -107,7 +107,7 @@ def test_the_output_head_can_be_had_whole_or_in_part(name: str, weights: str) ->
     with torch.no_grad():
         expected = model.get_output_embeddings()(states)
     prepare(model, weights)
-    target = CausalLMTarget(model, check=False)
+    target = new_target(model, check=False)
     matrix, bias = target.output_head()
     assert torch.allclose(states @ matrix.T + bias, expected, atol=1e-5)
     few = torch.tensor([3, 9, 60])

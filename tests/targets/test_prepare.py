@@ -6,6 +6,7 @@ from pathlib import Path as FilePath
 
 import pytest
 import torch
+from tests.in_step import InStep, new_target
 from tests.tiny_models import VOCAB, new_model, some_prompt
 from torch import nn
 from torch.nn import functional as F
@@ -29,7 +30,6 @@ from paceline.kernels.shared_input import find_shared_inputs
 from paceline.loop import Generation, decode
 from paceline.stopping import Stopping
 from paceline.targets import prepare as preparing
-from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.prepare import prepare
 from paceline.targets.weights import least_rows, weight_bytes
 from paceline.tree import EMPTY, Tree
@@ -45,7 +45,7 @@ def scores(model: PreTrainedModel, tokens: list[int]) -> torch.Tensor:
         return model(torch.tensor([tokens])).logits[0]
 
 
-def written(target: CausalLMTarget, method: str, count: int = 24) -> list[int]:
+def written(target: InStep, method: str, count: int = 24) -> list[int]:
     text = Generation(some_prompt(30), make_drafter(method), Stopping(count))
     for _ in decode(target, [text]):
         pass
@@ -69,7 +69,7 @@ def test_drafting_on_prepared_weights_writes_what_plain_decoding_writes(
     weights: str, method: str
 ) -> None:
     model = new_model("llama", **ROUND)
-    target = CausalLMTarget(model, preparation=prepare(model, weights))
+    target = new_target(model, preparation=prepare(model, weights))
     assert target.weights == weights
     assert written(target, method) == written(target, "plain")
 
@@ -77,9 +77,9 @@ def test_drafting_on_prepared_weights_writes_what_plain_decoding_writes(
 @pytest.mark.parametrize("weights", FLOAT)
 def test_a_prepared_model_writes_what_it_wrote_before(weights: str) -> None:
     model = new_model("llama")
-    expected = written(CausalLMTarget(model), "plain")
+    expected = written(new_target(model), "plain")
     prepare(model, weights)
-    assert written(CausalLMTarget(model), "anpd") == expected
+    assert written(new_target(model), "anpd") == expected
 
 
 def test_native_leaves_the_model_alone() -> None:
@@ -148,7 +148,7 @@ def test_a_missing_operator_leaves_the_layer(monkeypatch: pytest.MonkeyPatch) ->
     model = new_model("llama")
     done = prepare(model, "packed")
     assert done.left == {"torch has no such product here (no such operator)": 22}
-    CausalLMTarget(model)
+    new_target(model)
 
 
 def test_a_stand_in_that_computes_something_else_is_an_error(
@@ -239,11 +239,11 @@ def test_int8_reads_a_quarter_and_int4_less() -> None:
 
 def test_passes_are_padded_to_what_costs_no_more() -> None:
     model = new_model("llama")
-    native = CausalLMTarget(model)
+    native = new_target(model)
     native.sync([some_prompt(9)])
     expected = native.score([EMPTY])[0]
     prepare(model, "packed")
-    target = CausalLMTarget(model)
+    target = new_target(model)
     assert least_rows(model) == PackedLinear.min_rows == 4
     widths: list[int] = []
     model.register_forward_pre_hook(

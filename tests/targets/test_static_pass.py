@@ -10,6 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.helpers import Oracle, RandomTrees, as_walked, generate, play, trees
+from tests.in_step import InStep, new_target
 from tests.prompt_parts import host_on, saved_parts
 from tests.tiny_models import VOCAB, new_model, some_prompt, tiny_model
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -22,7 +23,6 @@ from paceline.records import Path
 from paceline.sampling import Sampler
 from paceline.stopping import Stopping
 from paceline.targets import causal_lm, cuda_graph, layout
-from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.cuda_graph import GraphRecorder, Run
 from paceline.targets.layout import STATIC_WIDTHS, PassLayout, padded_width, static_slots
 from paceline.targets.pass_inputs import PassInputs
@@ -118,10 +118,10 @@ def random_path(rng: random.Random, tree: Tree) -> Path:
     return Path(nodes, (*(tree.tokens[node] for node in nodes), rng.randrange(VOCAB)))
 
 
-def pair(model: PreTrainedModel, check: bool = False) -> tuple[CausalLMTarget, CausalLMTarget]:
+def pair(model: PreTrainedModel, check: bool = False) -> tuple[InStep, InStep]:
     return (
-        CausalLMTarget(model, check=check, static=True),
-        CausalLMTarget(model, check=check, static=False),
+        new_target(model, check=check, static=True),
+        new_target(model, check=check, static=False),
     )
 
 
@@ -313,7 +313,7 @@ def test_a_text_may_grow_over_many_sizes_of_the_cache(
 
 def test_rows_that_somebody_keeps_are_not_overwritten(recorded: object) -> None:
     """A consumer may keep the rounds of a whole text."""
-    target = CausalLMTarget(tiny_model("llama"), check=False, static=True)
+    target = new_target(tiny_model("llama"), check=False, static=True)
     target.sync([some_prompt(9)])
     target.score([EMPTY])
     target.commit([Path((), (3,))])
@@ -335,9 +335,9 @@ def test_the_text_is_that_of_plain_decoding_in_the_ordinary_way(
     choose(way, request)
     model, prompt = tiny_model(name, "sdpa", F64), some_prompt(20)
     for sampler in (Sampler(), Sampler(seed=3, temperature=0.9, top_p=0.95)):
-        ordinary = CausalLMTarget(model, static=False)
+        ordinary = new_target(model, static=False)
         plain, _, _ = generate(ordinary, make_drafter("plain"), prompt, 40, sampler=sampler)
-        static = CausalLMTarget(model, static=True)  # with the self-check
+        static = new_target(model, static=True)  # with the self-check
         for drafter in (
             make_drafter("plain"),
             make_drafter("anpd:branches=3"),
@@ -393,7 +393,7 @@ def test_a_text_may_fill_the_models_context_to_the_last_position(
 
 def test_a_long_text_has_few_shapes(recorded: object) -> None:
     model = new_model("llama", "sdpa", F32, num_hidden_layers=1, max_position_embeddings=2048)
-    target = CausalLMTarget(model, check=False, static=True)
+    target = new_target(model, check=False, static=True)
     generate(target, RandomTrees(VOCAB, seed=1), some_prompt(40), 700, budget=40)
     assert target.graphs["failed"] is None
     # Widths of up to 41 rows at 256, 512 and 1024 slots.
@@ -446,7 +446,7 @@ def test_prompt_tokens_guess_in_static_shapes(way: str, request: pytest.FixtureR
 
 def test_prompts_and_wide_trees_have_no_static_shape() -> None:
     model = tiny_model("llama", "sdpa", F64)
-    target = CausalLMTarget(model, check=False, static=True)
+    target = new_target(model, check=False, static=True)
     rng = random.Random(5)
     target.sync([some_prompt(20)])
     target.score([EMPTY])  # with the prompt
@@ -475,8 +475,8 @@ def test_where_a_capture_fails_passes_go_on_in_the_ordinary_way(
 ) -> None:
     monkeypatch.setattr(cuda_graph, "recorder_for", lambda device: Refuses())
     model, prompt = tiny_model("llama", "sdpa", F64), some_prompt(20)
-    expected, _, _ = generate(CausalLMTarget(model), make_drafter("plain"), prompt, 12)
-    target = CausalLMTarget(model, check=False, static=True)
+    expected, _, _ = generate(new_target(model), make_drafter("plain"), prompt, 12)
+    target = new_target(model, check=False, static=True)
     output, _, _ = generate(target, make_drafter("plain"), prompt, 12)
     assert output == expected
     failed = "RuntimeError: operation not permitted when stream is capturing"
@@ -506,7 +506,7 @@ def test_a_pass_that_was_interrupted_is_not_kept(recorded: object) -> None:
 
 
 def test_shapes_are_static_by_default_on_a_gpu_only() -> None:
-    target = CausalLMTarget(tiny_model("llama"), check=False)
+    target = new_target(tiny_model("llama"), check=False)
     assert target.static is False
     assert target.graphs == {"static": False}
 
@@ -522,7 +522,7 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CU
 def test_a_gpu_replays_what_it_runs(name: str, dtype: torch.dtype) -> None:
     model = new_model(name, "sdpa", dtype).to("cuda")
     targets = pair(model, check=True)
-    assert CausalLMTarget(model, check=False).static
+    assert new_target(model, check=False).static
     rng, text = random.Random(1), some_prompt(21)
     for target in targets:
         target.sync([text])

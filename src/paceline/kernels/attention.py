@@ -1,12 +1,16 @@
-"""Attention with a mask and fewer key than query heads, without copying keys and values.
+"""Attention with a mask on a CPU: fewer key than query heads without copies, and several texts in
+one pass, each over its own stretch of a common cache.
 
-transformers' own function repeats them per query head whenever there is a mask, because CUDA's
-kernels want it so; the CPU's kernel reads them where they are. Registered in transformers'
+transformers' own function repeats keys and values per query head whenever there is a mask, because
+CUDA's kernels want it so; the CPU's kernel reads them where they are. Registered in transformers'
 attention interface under a name of its own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,13 +20,41 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-__all__ = ["GROUPED", "use_grouped_attention"]
+__all__ = ["GROUPED", "TextGroup", "TextGroups", "attending_by_text", "use_grouped_attention"]
 
 GROUPED = "paceline_grouped"
 
 # The kernel sums in another order for fewer rows than this: a row would be worth other bits in a
 # narrow pass than in a wide one.
 _LEAST_ROWS = 4
+
+
+@dataclass(frozen=True)
+class TextGroup:
+    """Texts that attend in one call.
+
+    rows: [texts x width] which rows of the pass, text by text. texts: how many.
+    start: of the first text's stretch of the cache. step: from one to the next.
+    slots: that each attends to.
+    """
+
+    rows: torch.Tensor
+    texts: int
+    start: int
+    step: int
+    slots: int
+
+
+@dataclass(frozen=True)
+class TextGroups:
+    """All texts of a pass.
+
+    places: [rows] where each row of the pass is among those of all groups; None where there is one
+    group and rows are in their order.
+    """
+
+    groups: Sequence[TextGroup]
+    places: torch.Tensor | None
 
 
 def grouped_attention(
@@ -33,10 +65,14 @@ def grouped_attention(
     attention_mask: torch.Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
+    text_groups: TextGroups | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Query [batch, heads, width, size], key and value [batch, key heads, slots, size] ->
-    [batch, width, heads, size]; the contract of transformers' attention interface."""
+    [batch, width, heads, size]; the contract of transformers' attention interface.
+
+    text_groups: the one text of the batch is several, and keys and values are all of the cache.
+    """
     if attention_mask is None or kwargs.get("position_bias") is not None:
         out, _ = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
@@ -44,6 +80,8 @@ def grouped_attention(
         return out, None
     if kwargs.get("softcap") is not None:
         raise ValueError("softcap is not supported")
+    if text_groups is not None:
+        return _by_text(query, key, value, attention_mask.flatten(), scaling, text_groups), None
     width = query.shape[2]
     if width < _LEAST_ROWS:
         missing = (0, 0, 0, _LEAST_ROWS - width)
@@ -52,6 +90,55 @@ def grouped_attention(
         query, key, value, attn_mask=attention_mask, scale=scaling, enable_gqa=True
     )
     return out[:, :, :width].transpose(1, 2).contiguous(), None
+
+
+def _by_text(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    masks: torch.Tensor,
+    scaling: float | None,
+    texts: TextGroups,
+) -> torch.Tensor:
+    """Query [1, heads, rows, size] -> [1, rows, heads, size].
+
+    masks: those of all groups, one after the other.
+    """
+    found, begin = [], 0
+    for group in texts.groups:
+        width = len(group.rows) // group.texts
+        end = begin + group.texts * width * group.slots
+        mask = masks[begin:end].view(group.texts, 1, width, group.slots)
+        begin = end
+        if texts.places is None and group.texts == 1:
+            rows = query
+        else:
+            picked = query[0].index_select(1, group.rows)
+            rows = picked.view(len(picked), group.texts, width, -1).transpose(0, 1)
+        out = F.scaled_dot_product_attention(
+            rows,
+            _stretches(key, group),
+            _stretches(value, group),
+            attn_mask=mask,
+            scale=scaling,
+            enable_gqa=True,
+        )
+        found.append(out.transpose(1, 2).flatten(0, 1))
+    together = found[0] if len(found) == 1 else torch.cat(found)
+    if texts.places is not None:
+        together = together.index_select(0, texts.places)
+    return together[None].contiguous()
+
+
+def _stretches(pool: torch.Tensor, group: TextGroup) -> torch.Tensor:
+    """[1, heads, slots of the pool, size] -> [texts, heads, slots, size], without a copy."""
+    _, heads, _, size = pool.shape
+    _, by_head, by_slot, by_number = pool.stride()
+    return pool.as_strided(
+        (group.texts, heads, group.slots, size),
+        (group.step * by_slot, by_head, by_slot, by_number),
+        pool.storage_offset() + group.start * by_slot,
+    )
 
 
 def use_grouped_attention(model: PreTrainedModel) -> bool:
@@ -64,3 +151,16 @@ def use_grouped_attention(model: PreTrainedModel) -> bool:
     AttentionMaskInterface.register(GROUPED, sdpa_mask)
     model.set_attn_implementation(GROUPED)
     return bool(model.config._attn_implementation == GROUPED)
+
+
+@contextmanager
+def attending_by_text(model: PreTrainedModel) -> Iterator[None]:
+    """Let somebody else's model attend as `use_grouped_attention` has it, for as long as this
+    lasts. Whoever calls it meanwhile gets the same results as ever."""
+    before = model.config._attn_implementation
+    switched = use_grouped_attention(model)
+    try:
+        yield
+    finally:
+        if switched:
+            model.set_attn_implementation(before)

@@ -8,25 +8,27 @@ working.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
-from paceline.prefix import common_prefix
-from paceline.protocols import HIDDEN_STATES, SHADOW_TOKENS, VIRTUAL_TOKENS
-from paceline.records import Path
+from paceline.errors import ModelError
+from paceline.kernels.attention import GROUPED
+from paceline.protocols import HIDDEN_STATES, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS, Target
+from paceline.records import Path, TargetInfo
 from paceline.targets.hidden_states import call_with_states, output_head
-from paceline.targets.kv_cache import TreeCache
 from paceline.targets.layout import (
     STATIC_WIDTHS,
     PassLayout,
-    padded_slots,
+    TextRows,
     padded_width,
     static_slots,
 )
-from paceline.targets.pass_inputs import PassInputs
+from paceline.targets.pass_inputs import InputsByText, InputsInOne, PassInputs
 from paceline.targets.prepare import Preparation
 from paceline.targets.static_pass import StaticPasses, on_one_gpu
 from paceline.targets.support import (
@@ -36,6 +38,7 @@ from paceline.targets.support import (
     narrow_windows,
     self_check,
 )
+from paceline.targets.text_slots import KEPT_BYTES, TextSlots
 from paceline.targets.virtual_tokens import VirtualTokens
 from paceline.targets.weights import least_rows, slot_grain, weight_bytes
 from paceline.tree import EMPTY, Tree
@@ -44,9 +47,9 @@ __all__ = ["CausalLMTarget"]
 
 PREFILL_CHUNK = 1024
 
-# Slots, over all texts of a batch, that passes of static shape find reserved: what was captured
-# is lost when the cache has to move.
-STATIC_ROOM = 2048
+# Slots that passes of static shape find reserved: what was captured is lost when the cache has to
+# move.
+_STATIC_ROOM = 2048
 
 # Pending tokens per text up to which a pass may have a static shape: its root and what a draft
 # model, which is a target of its own, lags behind. Passes that read a prompt seldom come twice in
@@ -54,7 +57,7 @@ STATIC_ROOM = 2048
 _FEW_PENDING = 4
 
 
-class CausalLMTarget:
+class CausalLMTarget(Target):
     """Drives `model` through the `Target` contract.
 
     model: a decoder-only causal LM in evaluation mode, on any device or devices.
@@ -63,9 +66,12 @@ class CausalLMTarget:
     for a small model).
     static: run passes that recur in few shapes on inputs that keep their place, captured as CUDA
     graphs where the device is one; None where the whole model is on one CUDA device.
+    kept_bytes: of the cache of closed texts, kept for texts that begin alike.
 
     Raises ModelError, naming the reason, where the model cannot be driven this way.
     """
+
+    capabilities = frozenset({HIDDEN_STATES, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS})
 
     def __init__(
         self,
@@ -74,6 +80,7 @@ class CausalLMTarget:
         preparation: Preparation | None = None,
         check: bool = True,
         static: bool | None = None,
+        kept_bytes: int = KEPT_BYTES,
     ) -> None:
         check_supported(model)
         self.model = model
@@ -81,25 +88,38 @@ class CausalLMTarget:
         config = model.config.get_text_config()
         self.vocab_size: int = config.vocab_size
         self.max_context = longest_context(config)
-        self.capabilities = frozenset({HIDDEN_STATES, SHADOW_TOKENS, VIRTUAL_TOKENS})
         self._virtual = VirtualTokens(model.get_input_embeddings(), self.vocab_size)
         self._hidden_size = 0  # of the states that are kept
         self._windows = attention_windows(config)
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._min_rows = least_rows(model)
         self._slot_grain = slot_grain(model)
+        self._kept_bytes = kept_bytes
         self.static = on_one_gpu(model) if static is None else static
-        self._cached: list[list[int]]  # the tokens behind the cache's slots, per text
-        self._pending: list[list[int]]  # to be read by the next pass, the root last
         self._passes: StaticPasses | None
-        self._inputs: PassInputs | None = None  # of the last pass in the ordinary way
-        self._forget()
+        self._inputs: InputsInOne | None = None  # of the last pass in the ordinary way
+        self._by_text = model.config._attn_implementation == GROUPED and not self.static
+        self._texts = self._new_texts()
+        self._new_passes()
         if check:
-            with narrow_windows(config):
-                self._windows = attention_windows(config)
-                self_check(self, model)
-            self._windows = attention_windows(config)
-            self._forget()
+            self._check()
+
+    def describe(self) -> TargetInfo:
+        """See `Target.describe`. "graphs" in its report says what became of static shapes, see
+        `StaticPasses.as_json`."""
+        graphs = {"static": self.static, **(self._passes.as_json() if self._passes else {})}
+        return TargetInfo(
+            type(self.model).__name__,
+            str(self.device),
+            str(self.model.dtype).removeprefix("torch."),
+            self.preparation.weights,
+            weight_bytes(self.model),
+            {"preparation": self.preparation.as_json(), "graphs": graphs},
+        )
+
+    def settle(self) -> None:
+        """See `Target.settle`."""
+        self.preparation.settle()
 
     @property
     def device(self) -> torch.device:
@@ -109,175 +129,196 @@ class CausalLMTarget:
         place = getattr(hook, "execution_device", None)
         return torch.device(embeddings.weight.device if place is None else place)
 
-    @property
-    def weights(self) -> str:
-        """How the linear layers hold their weights, one of `prepare.WEIGHTS`."""
-        return self.preparation.weights
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of weights that one pass has to read: the floor under its cost."""
-        return weight_bytes(self.model)
-
-    @property
-    def graphs(self) -> dict[str, Any]:
-        """What became of static shapes, for reports: {"static": whether there are any, and then
-        "shapes", "captured", "failed"}; see `StaticPasses.as_json`."""
-        return {"static": self.static, **(self._passes.as_json() if self._passes else {})}
-
     def add_virtual_tokens(self, embeddings: torch.Tensor) -> int:
-        """The id of the first of `embeddings` [count, hidden]. See `TakesVirtualTokens`."""
+        """The id of the first of `embeddings` [count, hidden]. See `Target`."""
         known = len(self._virtual)
         first = self._virtual.add(embeddings, self.device)
         if len(self._virtual) != known and self.static:
-            self._passes = StaticPasses(self._static_forward, self.device)  # had another table
+            self._new_passes()  # they had another table
         return first
 
     def keep_states(self) -> None:
-        """See `ShowsStates.keep_states`. What is in the cache already is read again."""
+        """See `Target.keep_states`."""
         if not self._hidden_size:
             self._hidden_size = self.model.config.get_text_config().hidden_size
-            self._forget()
+            self._forget_all()
 
-    def states(self, text: int) -> torch.Tensor:
-        """[cached tokens, hidden]. See `ShowsStates.states`."""
-        return self._cache.states(text)
+    def states(self, slot: int) -> torch.Tensor:
+        """[cached tokens, hidden]. See `Target.states`."""
+        return self._texts.states(slot)
 
     @torch.inference_mode()
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        """[..., hidden]. See `ShowsStates.embed`."""
+        """[..., hidden]. See `Target.embed`."""
         embeddings: torch.Tensor = self.model.get_input_embeddings()(tokens.to(self.device))
         return embeddings
 
     def output_head(self, tokens: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """[n, hidden] and [n]. See `ShowsStates.output_head`."""
+        """[n, hidden] and [n]. See `Target.output_head`."""
         return output_head(self.model, tokens)
 
-    def sync(self, contexts: Sequence[Sequence[int]]) -> None:
-        """Hold these texts. See `Target.sync`.
+    @torch.inference_mode()
+    def open(self, context: Sequence[int]) -> int:
+        """See `Target.open`. Nothing is read yet."""
+        return self._texts.open(context)
 
-        What is missing waits for `score`, which reads it in chunks, the last one in one pass with
-        the first tree: so the time that a prompt takes is the time of its first pass.
-        """
-        rows, lengths = self._reuse(contexts)
-        self._cache.select(rows, lengths)
-        self._cached = [list(text[:kept]) for text, kept in zip(contexts, lengths, strict=True)]
-        self._pending = [list(text[kept:]) for text, kept in zip(contexts, lengths, strict=True)]
+    def close(self, slot: int) -> None:
+        """See `Target.close`."""
+        self._texts.close(slot)
+
+    def forget(self) -> None:
+        """See `Target.forget`."""
+        self._texts.forget()
+
+    def pending(self, slot: int) -> int:
+        """See `Target.pending`."""
+        return len(self._texts[slot].pending) - 1
 
     @torch.inference_mode()
-    def score(self, trees: Sequence[Tree]) -> list[torch.Tensor]:
-        """Logits [len(tree) + 1, vocab_size] per tree. See `Target.score`."""
-        self._virtual.check(max((max(tree.as_read) for tree in trees if tree.as_read), default=0))
-        while max(map(len, self._pending)) > PREFILL_CHUNK:
-            self._prefill(PREFILL_CHUNK)
-        needed = [
-            len(pending) + len(tree) for pending, tree in zip(self._pending, trees, strict=True)
-        ]
-        passes = self._passes if self._recurs(max(needed)) else None
-        rows = padded_width(max(needed), self._least_rows(len(trees)), static=passes is not None)
-        layout = PassLayout(self._cache.lengths, self._pending, trees, rows)
-        # Rows to read: from each text's root to its last node.
+    def score(
+        self, trees: Mapping[int, Tree], prefill: Mapping[int, int] | None = None
+    ) -> dict[int, torch.Tensor]:
+        """Logits [len(tree) + 1, vocab_size] per tree. See `Target.score`.
+
+        Prompts of more than a thousand tokens are read in chunks first.
+        """
+        self._virtual.check(max((max(t.as_read, default=0) for t in trees.values()), default=0))
+        for slot in trees:
+            while self.pending(slot) >= PREFILL_CHUNK:
+                self._play({}, {slot: PREFILL_CHUNK})
+        pieces = {slot: min(most, self.pending(slot)) for slot, most in (prefill or {}).items()}
+        pieces = {slot: piece for slot, piece in pieces.items() if piece > 0}
+        return self._play(trees, pieces) if trees or pieces else {}
+
+    @torch.inference_mode()
+    def commit(self, paths: Mapping[int, Path]) -> None:
+        """Keep the accepted nodes. See `Target.commit`."""
+        self._texts.commit(paths)
+
+    def _check(self) -> None:
+        """Raises ModelError where trees do not come out as the model's own forward has them. Where
+        that is for attention by text, which some models do not pass on, it is done without."""
+        config = self.model.config.get_text_config()
+        try:
+            with narrow_windows(config):
+                self._windows = attention_windows(config)
+                if self._by_text:
+                    with suppress(ModelError):
+                        return self_check(self, self.model)
+                    self._by_text = False
+                self_check(self, self.model)
+        finally:
+            self._windows = attention_windows(config)
+            self._forget_all()
+
+    def _forget_all(self) -> None:
+        """Hold nothing in the cache; texts that are open are to be read once more."""
+        before, self._texts = self._texts, self._new_texts()
+        self._texts.take_over(before)
+        self._new_passes()
+
+    def _new_texts(self) -> TextSlots:
+        return TextSlots(
+            self.model.config.get_text_config().num_hidden_layers,
+            self._hidden_size,
+            self._slot_grain,
+            self._kept_bytes,
+            _STATIC_ROOM if self.static else 0,
+        )
+
+    def _new_passes(self) -> None:
+        self._passes = StaticPasses(self._static_forward, self.device) if self.static else None
+
+    def _play(
+        self, trees: Mapping[int, Tree], pieces: Mapping[int, int]
+    ) -> dict[int, torch.Tensor]:
+        """One pass; the logits of every tree, and the pieces are in the cache."""
+        jobs = [_Job(slot, self._texts[slot].pending, tree) for slot, tree in trees.items()]
+        jobs += [_Job(slot, self._texts[slot].pending[:size]) for slot, size in pieces.items()]
+        needed = sum(job.rows for job in jobs)
+        passes = self._passes if self._recurs(jobs, needed) else None
+        width = padded_width(needed, self._min_rows, static=passes is not None)
+        layout = self._lay_out(jobs, width)
         wanted = [
-            range(len(pending) - 1, count)
-            for pending, count in zip(self._pending, needed, strict=True)
+            range(first + len(job.pending) - 1, first + job.rows) if job.tree is not None else ()
+            for first, job in zip(layout.firsts, jobs, strict=True)
         ]
         if passes is not None:
-            slots = static_slots(max(layout.cached) + layout.width)
-            self._cache.reserve(max(slots, STATIC_ROOM // len(trees)))
-            logits = passes.run(layout, slots, self._cache.moves)
+            slots = static_slots(sum(text.used for text in layout.texts))
+            logits = passes.run(layout, slots, self._texts.cache.moves)
             # The next pass overwrites them, and whoever hears of this round may keep them.
-            return [
-                logits[text, rows.start : rows.stop].clone() for text, rows in enumerate(wanted)
-            ]
-        # Texts of a batch share the list.
-        keep = sorted(set().union(*wanted))
-        logits = self._forward(layout, keep)
-        places = [keep.index(rows[0]) for rows in wanted]
-        return [logits[i, at : at + len(rows)] for i, (at, rows) in enumerate(zip(places, wanted))]
+            found = [logits[rows.start : rows.stop].clone() if rows else None for rows in wanted]
+        else:
+            logits = self._forward(layout, [row for rows in wanted for row in rows])
+            found, begin = [], 0
+            for rows in wanted:
+                found.append(logits[begin : begin + len(rows)])
+                begin += len(rows)
+        for slot, size in pieces.items():
+            self._texts[slot].have_read(size)
+        return {
+            job.slot: rows
+            for job, rows in zip(jobs, found, strict=True)
+            if job.tree is not None and rows is not None
+        }
 
-    @torch.inference_mode()
-    def commit(self, paths: Sequence[Path]) -> None:
-        """Keep the accepted nodes. See `Target.commit`."""
-        bases = [
-            length + len(pending)
-            for length, pending in zip(self._cache.lengths, self._pending, strict=True)
-        ]
-        self._cache.commit(bases, [path.nodes for path in paths])
-        for text, path in enumerate(paths):
-            self._cached[text] += [*self._pending[text], *path.tokens[:-1]]
-            self._pending[text] = [path.tokens[-1]]
+    def _lay_out(self, jobs: Sequence[_Job], width: int) -> PassLayout:
+        """The rows of a pass, with room for all of them in the cache."""
+        padding = max(0, width - sum(job.rows for job in jobs))
+        for job in jobs:
+            spare = padding if job is jobs[-1] else 0
+            self._texts.make_room(job.slot, job.rows + spare)
+        rows = []
+        for job in jobs:
+            text = self._texts[job.slot]
+            text.tree_at = text.start + len(text.cached) + len(job.pending)
+            rows.append(TextRows(text.start, len(text.cached), job.pending, job.tree or EMPTY))
+        return PassLayout(rows).padded(width)
 
-    def _forget(self) -> None:
-        """Hold no text."""
-        layers = self.model.config.get_text_config().num_hidden_layers
-        self._cache = TreeCache(layers, self._hidden_size)
-        self._passes = StaticPasses(self._static_forward, self.device) if self.static else None
-        self._cached, self._pending = [], []
-
-    def _recurs(self, rows: int) -> bool:
+    def _recurs(self, jobs: Sequence[_Job], rows: int) -> bool:
         """Whether the next pass, which needs so many rows, is run in a static shape."""
         if self._passes is None or not self._passes.usable or rows > STATIC_WIDTHS[-1]:
             return False
-        return max(map(len, self._pending)) <= _FEW_PENDING
-
-    def _reuse(self, contexts: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
-        """For each text the cache row to continue from, and how much of that row to keep."""
-        rows, lengths = [], []
-        for index, text in enumerate(contexts):
-            common = [common_prefix(cached, text) for cached in self._cached]
-            kept = max(common, default=0)
-            # A text that shares nothing overwrites its own row, where there is one.
-            rows.append(common.index(kept) if kept else max(min(index, len(common) - 1), 0))
-            # The root is never in the cache.
-            lengths.append(min(kept, len(text) - 1))
-        return rows, lengths
-
-    def _prefill(self, count: int) -> None:
-        """Read up to `count` pending tokens of each text into the cache, all but the root."""
-        read = [min(count, len(pending) - 1) for pending in self._pending]
-        chunks = [pending[:size] for pending, size in zip(self._pending, read, strict=True)]
-        self._forward(PassLayout(self._cache.lengths, chunks, [EMPTY] * len(chunks)), keep=[0])
-        for text, chunk in enumerate(chunks):
-            self._cached[text] += chunk
-            self._pending[text] = self._pending[text][len(chunk) :]
-            self._cache.lengths[text] += len(chunk)
+        return max(len(job.pending) for job in jobs) <= _FEW_PENDING
 
     def _forward(self, layout: PassLayout, keep: Sequence[int]) -> torch.Tensor:
-        """One pass; the logits [batch, at least len(keep), vocabulary] of its rows `keep`."""
-        shape = (len(layout.trees), layout.width)
-        if self._inputs is None or self._inputs.tokens.shape != shape:
-            self._inputs = PassInputs(*shape, self.device)
-        inputs = self._inputs.fill(layout)
-        slots = padded_slots(max(layout.cached) + layout.width, self._slot_grain)
-        self._cache.reserve(slots)
-        alike = len(set(layout.cached)) == 1
-        self._cache.direct(layout.cached[0] if alike else (inputs.texts, inputs.slots), slots)
+        """One pass; the logits [at least len(keep), vocabulary] of its rows `keep`."""
+        inputs = self._inputs_of(layout)
         # The output head, too, costs as much for a few rows as for one.
-        least = min(self._least_rows(len(layout.trees)), layout.width)
-        rows = [*keep, *[keep[-1]] * (least - len(keep))]
+        least = min(self._min_rows, layout.rows)
+        last = keep[-1] if keep else 0
+        rows = [*keep, *[last] * (least - len(keep))]
         index = torch.tensor(rows, device=self.device)
         tokens = self._tokens(inputs.tokens, layout.largest_token >= self.vocab_size)
         if self._keeps_logits:
-            return self._call(inputs, slots, **tokens, logits_to_keep=index)
-        return self._call(inputs, slots, **tokens)[:, index]
+            return self._call(inputs, **tokens, logits_to_keep=index)[0]
+        return self._call(inputs, **tokens)[0, index]
 
-    def _least_rows(self, batch: int) -> int:
-        """Rows per text below which a pass of the batch is no cheaper: the products see the rows
-        of all texts as one block."""
-        return -(-self._min_rows // batch)
+    def _inputs_of(self, layout: PassLayout) -> PassInputs:
+        if self._by_text:
+            return InputsByText(layout, self._texts.slots, self._slot_grain)
+        used = sum(text.used for text in layout.texts)
+        shape = (layout.rows, -(-used // self._slot_grain) * self._slot_grain)
+        if self._inputs is None or self._inputs.shape != shape:
+            self._inputs = InputsInOne(*shape, self.device)
+        return self._inputs.fill(layout)
 
-    def _static_forward(self, inputs: PassInputs, slots: int) -> torch.Tensor:
+    def _static_forward(self, inputs: InputsInOne) -> torch.Tensor:
         """One pass over inputs that may change later; the logits of all its rows."""
-        self._cache.direct((inputs.texts, inputs.slots), slots)
-        return self._call(inputs, slots, **self._tokens(inputs.tokens, len(self._virtual) > 0))
+        return self._call(inputs, **self._tokens(inputs.tokens, len(self._virtual) > 0))[0]
 
-    def _call(self, inputs: PassInputs, slots: int, **arguments: torch.Tensor) -> torch.Tensor:
+    def _call(self, inputs: PassInputs, **arguments: torch.Tensor) -> torch.Tensor:
+        """[1, rows that are kept, vocabulary]."""
+        self._texts.cache.direct(inputs.where, inputs.view)
+        by_text: dict[str, Any] = {} if inputs.groups is None else {"text_groups": inputs.groups}
+
         def call() -> torch.Tensor:
             outputs = self.model(
                 **arguments,
-                attention_mask=inputs.masks(slots, self._windows, self.model.dtype),
+                **by_text,
+                attention_mask=inputs.masks(self._windows, self.model.dtype),
                 position_ids=inputs.positions,
-                past_key_values=self._cache,
+                past_key_values=self._texts.cache,
                 use_cache=True,
             )
             logits: torch.Tensor = outputs.logits
@@ -286,9 +327,24 @@ class CausalLMTarget:
         if not self._hidden_size:
             return call()
         logits, states = call_with_states(self.model, call)
-        self._cache.put_states(states)
+        self._texts.cache.put_states(states)
         return logits
 
     def _tokens(self, ids: torch.Tensor, virtual: bool) -> dict[str, torch.Tensor]:
         """The model's argument for the tokens `ids`; virtual: there may be virtual ones."""
         return {"inputs_embeds": self._virtual.embed(ids)} if virtual else {"input_ids": ids}
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What a pass does for one text: read these tokens and, if there is a tree, score it below the
+    last of them."""
+
+    slot: int
+    pending: Sequence[int] = field(repr=False)
+    tree: Tree | None = None
+
+    @property
+    def rows(self) -> int:
+        """Of the pass, without padding."""
+        return len(self.pending) + (0 if self.tree is None else len(self.tree))

@@ -1,8 +1,9 @@
-"""A preallocated key/value cache that can keep a tree path and drop the rest.
+"""A preallocated pool of keys and values that all texts of a target share.
 
-It can keep the model's last hidden states beside keys and values, slot by slot. It plugs into any model of transformers through the ordinary `past_key_values`. Slot i of a row
-holds position i of its text; a pass writes its new rows behind the committed ones, and a commit
-gathers the accepted ones to the front. Rows of a batch may have different lengths.
+It plugs into any model of transformers through the ordinary `past_key_values`. Each text has a
+stretch of slots; slot i of it holds position i. A pass writes its new rows after the committed
+ones, and a commit gathers the accepted ones to the front. The model's last hidden states can be
+kept beside keys and values, slot by slot.
 """
 
 from __future__ import annotations
@@ -13,78 +14,72 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-__all__ = ["TreeCache"]
+__all__ = ["TreeCache", "View"]
 
-_GRAIN = 256  # capacities are multiples of this, so that growing is rare
+View = tuple[int, int] | torch.Tensor
+"""What a pass attends to: slots from … to …, or these [n]."""
 
-_Where = int | tuple[torch.Tensor, torch.Tensor]
+_Where = int | torch.Tensor
 
 
 class TreeCache(Cache):  # type: ignore[misc]
-    """Keys and values of all layers, [batch, heads, capacity, head_dim] each.
+    """Keys and values of all layers, [1, heads, slots, head_dim] each.
 
-    lengths: committed slots per row of the batch; only the owner of the cache changes them.
-    moves: how often the keys and values went to another place in memory.
+    moves: how often they went to another place in memory.
     hidden_size: of the states that `put_states` will bring; 0 where none are kept.
     """
 
     def __init__(self, num_layers: int, hidden_size: int = 0) -> None:
-        self.lengths: list[int] = []
         self.moves = 0
-        self._capacity = 0
-        super().__init__(layers=[_Layer(self) for _ in range(num_layers)])
+        self._slots = 0
+        super().__init__(layers=[_Layer() for _ in range(num_layers)])
         # States go the way of keys and values, as those of one more layer with a single head.
-        self._states = _Layer(self)
+        self._states = _Layer()
         self._hidden_size = hidden_size
-        self._all = [*self.layers, self._states] if hidden_size else self.layers
+        self._all: list[_Layer] = [*self.layers, self._states] if hidden_size else [*self.layers]
+
+    @property
+    def slot_bytes(self) -> int:
+        """Memory that a slot takes; 0 before the first pass."""
+        return sum(layer.slot_bytes for layer in self._all)
 
     def reserve(self, slots: int) -> None:
-        """Make room for so many slots per row; layers move when the next pass reaches them."""
-        if slots > self._capacity:
-            # A quarter of spare room keeps the number of copies logarithmic in the length.
-            self._capacity = -(-(slots + slots // 4) // _GRAIN) * _GRAIN
+        """Make the pool at least so large."""
+        if slots > self._slots:
+            self._slots = slots
             self.moves += 1
+        for layer in self._all:
+            layer.grow(self._slots)
 
-    def direct(self, where: _Where, slots: int) -> None:
-        """Tell all layers where the next forward writes, and how many slots it attends to.
+    def direct(self, where: _Where, view: View) -> None:
+        """Tell all layers where the next forward writes its rows, and what it attends to.
 
-        where: the slot of its first row, if that is the same for all texts, or [batch, 1] texts
-        and [batch, width] slots, which a captured graph will read anew each time.
+        where: the slot of the first row, if the others follow it, or the slots [rows].
         """
         for layer in self._all:
-            layer.direct(where, slots, self._capacity)
+            layer.direct(where, view, self._slots)
 
     def put_states(self, states: torch.Tensor) -> None:
-        """Keep the hidden states [batch, width, hidden] of the pass that was directed last."""
+        """Keep the hidden states [1, rows, hidden] of the pass that was directed last."""
         row = states[:, None]
-        self._states.update(row, row[..., :0])
+        self._states.write(row, row[..., :0])
 
-    def states(self, row: int) -> torch.Tensor:
-        """[lengths[row], hidden]: a view that the next pass or commit may change."""
+    def states(self, start: int, length: int) -> torch.Tensor:
+        """[length, hidden] of the slots from `start`: a view that the next pass may change."""
         if self._states.keys is None:
             return torch.zeros(0, self._hidden_size)
-        return self._states.keys[row, 0, : self.lengths[row]]
+        return self._states.keys[0, 0, start : start + length]
 
-    def commit(self, bases: Sequence[int], nodes: Sequence[Sequence[int]]) -> None:
-        """Row b keeps its slots before bases[b] and, behind them, those of its accepted nodes.
+    def move(self, sources: Sequence[int], places: Sequence[int]) -> None:
+        """Copy slots to other places, all at once."""
+        old, new = torch.tensor(sources), torch.tensor(places)
+        for layer in self._all:
+            old, new = layer.move(old, new)
 
-        bases: slot of each row's first tree node; node i lies in slot bases[b] + i.
-        """
-        for row, (base, path) in enumerate(zip(bases, nodes, strict=True)):
-            # A path that is a prefix of the tree, as every chain is, lies in place already.
-            if list(path) != list(range(len(path))):
-                slots: torch.Tensor = torch.tensor(path) + base
-                for layer in self._all:
-                    slots = layer.gather(row, slots, base)
-            self.lengths[row] = base + len(path)
-
-    def select(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
-        """New row b takes over the first lengths[b] slots of old row rows[b]."""
-        if list(rows) != list(range(len(self.lengths))):
-            self.moves += 1
-            for layer in self._all:
-                layer.select(rows)
-        self.lengths = list(lengths)
+    def copy(self, source: int, place: int, length: int) -> None:
+        """Copy a stretch of slots to another place; the two do not overlap."""
+        for layer in self._all:
+            layer.copy(source, place, length, self._slots)
 
 
 class _Layer(CacheLayerMixin):  # type: ignore[misc]
@@ -94,67 +89,86 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
     keys: torch.Tensor | None
     values: torch.Tensor | None
 
-    def __init__(self, cache: TreeCache) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._cache = cache
         self._where: _Where = 0
+        self._view: View = (0, 0)
         self._slots = 0
-        self._capacity = 0
 
-    def direct(self, where: _Where, slots: int, capacity: int) -> None:
+    @property
+    def slot_bytes(self) -> int:
+        """Memory that a slot takes."""
+        both = (states for states in (self.keys, self.values) if states is not None)
+        return sum(states.nbytes // max(1, states.shape[2]) for states in both)
+
+    def direct(self, where: _Where, view: View, slots: int) -> None:
         """What the next `update` does; see `TreeCache.direct`."""
-        self._where, self._slots, self._capacity = where, slots, capacity
+        self._where, self._view, self._slots = where, view, slots
+
+    def grow(self, slots: int) -> None:
+        """Make room for so many slots, if there is anything yet."""
+        if self.keys is not None and self.values is not None and self.keys.shape[2] < slots:
+            # One after the other: both at once would hold twice as much twice.
+            self.keys = _grown(self.keys, slots)
+            self.values = _grown(self.values, slots)
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Allocate for the first pass, or grow and carry over what is there."""
-        old_keys, old_values = self.keys, self.values
-        self.keys = _allocate(key_states, self._capacity)
-        self.values = _allocate(value_states, self._capacity)
-        if old_keys is not None and old_values is not None:
-            self.keys[:, :, : old_keys.shape[2]] = old_keys
-            self.values[:, :, : old_values.shape[2]] = old_values
+        """Allocate for the first pass."""
+        self.keys = _allocate(key_states, self._slots)
+        self.values = _allocate(value_states, self._slots)
         self.is_initialized = True
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write [batch, heads, width, head_dim]; returns [batch, heads, slots, head_dim]."""
-        if self.keys is None or self.keys.shape[2] < self._capacity:
+        """Write [1, heads, rows, head_dim]; returns [1, heads, slots of the view, head_dim]."""
+        self.write(key_states, value_states)
+        assert self.keys is not None and self.values is not None
+        if isinstance(self._view, tuple):
+            start, end = self._view
+            return self.keys[:, :, start:end], self.values[:, :, start:end]
+        view = self._view.to(self.keys.device)
+        return self.keys.index_select(2, view), self.values.index_select(2, view)
+
+    def write(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Write [1, heads, rows, head_dim] where the pass was told to."""
+        if self.keys is None:
             self.lazy_initialization(key_states, value_states)
+        self.grow(self._slots)  # a growth that was interrupted has left it behind
         assert self.keys is not None and self.values is not None
         if isinstance(self._where, int):
             end = self._where + key_states.shape[2]
             self.keys[:, :, self._where : end] = key_states
             self.values[:, :, self._where : end] = value_states
         else:
-            texts, slots = (index.to(key_states.device) for index in self._where)
-            self.keys[texts, :, slots] = key_states.transpose(1, 2)
-            self.values[texts, :, slots] = value_states.transpose(1, 2)
-        return self.keys[:, :, : self._slots], self.values[:, :, : self._slots]
+            where = self._where.to(key_states.device)
+            self.keys.index_copy_(2, where, key_states)
+            self.values.index_copy_(2, where, value_states)
 
-    def gather(self, row: int, slots: torch.Tensor, base: int) -> torch.Tensor:
-        """Move these slots of one row to base, base + 1, …; returns `slots` where they are now,
-        so that the next layer, which is mostly on the same device, need not fetch them."""
+    def move(self, old: torch.Tensor, new: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Copy these slots; returns the indices where they are now, so that the next layer, which
+        is mostly on the same device, need not fetch them."""
         for states in (self.keys, self.values):
             if states is not None:
-                slots = slots.to(states.device, non_blocking=True)
-                states[row, :, base : base + len(slots)] = states[row, :, slots]
-        return slots
+                old = old.to(states.device, non_blocking=True)
+                new = new.to(states.device, non_blocking=True)
+                states.index_copy_(2, new, states.index_select(2, old))
+        return old, new
 
-    def select(self, rows: Sequence[int]) -> None:
-        """Rebuild the batch from old rows."""
-        if self.keys is not None and self.values is not None:
-            index = torch.tensor(rows, device=self.keys.device)
-            self.keys = self.keys.index_select(0, index)
-            self.values = self.values.index_select(0, index)
+    def copy(self, source: int, place: int, length: int, slots: int) -> None:
+        """Copy a stretch of slots."""
+        self.grow(slots)
+        for states in (self.keys, self.values):
+            if states is not None:
+                states[:, :, place : place + length] = states[:, :, source : source + length]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Length and offset of the keys; asked only where no mask is given."""
         return self._slots, 0
 
     def get_seq_length(self) -> int:
-        """Committed slots of the longest row."""
-        return max(self._cache.lengths, default=0)
+        """Asked only where no positions are given."""
+        return 0
 
     def get_max_length(self) -> int:
         """No maximum: the cache grows."""
@@ -165,7 +179,13 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         return -1
 
 
-def _allocate(states: torch.Tensor, capacity: int) -> torch.Tensor:
-    batch, heads, _, head_dim = states.shape
+def _allocate(states: torch.Tensor, slots: int) -> torch.Tensor:
+    _, heads, _, head_dim = states.shape
     # Zeros, not garbage: masked slots take part in the products, and 0 * NaN is NaN.
-    return states.new_zeros(batch, heads, capacity, head_dim)
+    return states.new_zeros(1, heads, slots, head_dim)
+
+
+def _grown(states: torch.Tensor, slots: int) -> torch.Tensor:
+    grown = _allocate(states, slots)
+    grown[:, :, : states.shape[2]] = states
+    return grown

@@ -1,27 +1,40 @@
 """Where everything lies in one target pass: rows, positions, and which row sees which.
 
-Per sequence the pass holds first its pending tokens (those of the text that are not in the cache
-yet, the root last), then the nodes of its tree. Shorter sequences are padded behind.
+All rows of all texts stand in one sequence, text by text: first the pending tokens (those that are
+not in the cache yet, the root last), then the nodes of the tree. So a pass costs about its total
+number of rows, however different its texts are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.tree import Tree
+from paceline.tree import EMPTY, Tree
 
-__all__ = ["STATIC_WIDTHS", "PassLayout", "padded_slots", "padded_width", "static_slots"]
+__all__ = [
+    "STATIC_WIDTHS",
+    "Group",
+    "PassLayout",
+    "TextRows",
+    "groups_of",
+    "padded_width",
+    "static_slots",
+]
 
 STATIC_WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Rows of the passes that come in static shapes."""
 
 FEWEST_SLOTS = 256
 _EVEN_SLOTS = 4096
+_LEAST_WIDTH = 4
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 
 def padded_width(rows: int, least: int = 1, static: bool = False) -> int:
@@ -48,78 +61,161 @@ def static_slots(used: int) -> int:
     return max(slots, -(-used // _EVEN_SLOTS) * _EVEN_SLOTS if used > _EVEN_SLOTS else 0)
 
 
-def padded_slots(used: int, grain: int) -> int:
-    """How many slots an ordinary pass attends to when `used` are in use; see `slot_grain`."""
-    return -(-used // grain) * grain
+@dataclass(frozen=True)
+class TextRows:
+    """One text's part of a pass.
+
+    start: of its stretch of the cache. cached: tokens there. pending: tokens to read, in order.
+    tree: below the last of them. padding: rows that nobody reads, after all others.
+    """
+
+    start: int
+    cached: int
+    pending: Sequence[int]
+    tree: Tree = EMPTY
+    padding: int = 0
+
+    @cached_property
+    def tokens(self) -> list[int]:
+        """Ids to read; 0 where padded."""
+        return [*self.pending, *self.tree.as_read, *(0 for _ in range(self.padding))]
+
+    def __len__(self) -> int:
+        """Rows."""
+        return len(self.pending) + len(self.tree) + self.padding
+
+    @property
+    def used(self) -> int:
+        """Slots of its stretch in use during the pass."""
+        return self.cached + len(self)
+
+    @property
+    def positions(self) -> Ints:
+        """[rows]: a node's position is its depth below the root; 0 where padded."""
+        chain = len(self.pending)
+        root = self.cached + chain - 1
+        found = np.zeros(len(self), dtype=np.int64)
+        found[:chain] = np.arange(self.cached, root + 1)
+        found[chain : chain + len(self.tree)] = root + np.array(self.tree.depths, dtype=int)
+        return found
+
+    def visible(self, slots: int) -> Bools:
+        """[rows, slots]: whether a row may attend to a slot of the text's stretch.
+
+        All that is in the cache already is seen by every row, as far as its window reaches.
+        """
+        seen = np.zeros((len(self), slots), dtype=np.bool_)
+        seen[:, : self.cached] = True
+        chain, nodes, width = len(self.pending), len(self.tree), len(self)
+        among = seen[:, self.cached : self.cached + width]
+        among[:chain, :chain] = np.tri(chain, dtype=np.bool_)
+        among[chain : chain + nodes, :chain] = True
+        among[chain : chain + nodes, chain : chain + nodes] = self.tree.ancestor_mask
+        # Padding sees itself: a row that sees nothing may turn to NaN, and 0 * NaN is NaN.
+        own = np.arange(width)
+        among[own, own] = True
+        return seen
+
+    def slot_positions(self, slots: int) -> Ints:
+        """[slots]: the position that each slot holds: that of its number, but for the tree's."""
+        found = np.arange(slots, dtype=np.int64)
+        found[self.cached : self.used] = self.positions
+        return found
+
+
+@dataclass(frozen=True)
+class Group:
+    """Texts of a pass that attend in one call: they take as many slots each, and their stretches
+    lie at equal distances.
+
+    texts: which. start: of the first one's stretch; step: from one to the next.
+    width: rows of each, the narrower ones padded. slots: that each attends to.
+    """
+
+    texts: tuple[int, ...]
+    start: int
+    step: int
+    width: int
+    slots: int
+
+
+def groups_of(texts: Sequence[TextRows], grain: int) -> list[Group]:
+    """All texts of a pass in as few groups as their places allow.
+
+    grain: each attends to a multiple of so many slots, see `slot_grain`.
+    """
+    alike: dict[tuple[int, int], list[int]] = {}
+    for index, text in enumerate(texts):
+        slots = -(-text.used // grain) * grain
+        # Of a power of two, so that nobody is padded to many times its rows.
+        width = max(_LEAST_WIDTH, 1 << (len(text) - 1).bit_length())
+        alike.setdefault((slots, width), []).append(index)
+    groups = []
+    for (slots, _), members in alike.items():
+        members.sort(key=lambda index: texts[index].start)
+        for run in _even_runs([texts[index].start for index in members]):
+            some = tuple(members[place] for place in run)
+            first = texts[some[0]].start
+            step = texts[some[1]].start - first if len(some) > 1 else 0
+            width = max(_LEAST_WIDTH, *(len(texts[index]) for index in some))
+            groups.append(Group(some, first, step, width, slots))
+    return groups
+
+
+def _even_runs(starts: Sequence[int]) -> Iterator[range]:
+    """Ascending numbers as runs at equal distances: places in the list.
+
+    [0, 512, 1024, 4096]  ->  range(0, 3), range(3, 4)
+    """
+    begin = 0
+    while begin < len(starts):
+        end = begin + 1
+        while end < len(starts) and starts[end] - starts[end - 1] == starts[begin + 1] - starts[begin]:
+            end += 1
+        yield range(begin, end)
+        begin = end
 
 
 @dataclass(frozen=True)
 class PassLayout:
     """One pass over several texts.
 
-    cached: slots in the cache, per text.
-    pending: tokens to read before the tree, per text, the root last.
-    trees: one per text.
-    min_rows: the pass is padded to this, see `padded_width`.
+    texts: in the order of their rows; the last one bears the padding.
     """
 
-    cached: Sequence[int]
-    pending: Sequence[Sequence[int]]
-    trees: Sequence[Tree]
-    min_rows: int = 1
+    texts: Sequence[TextRows] = field(default_factory=tuple)
+
+    def padded(self, rows: int) -> PassLayout:
+        """The same with at least so many rows."""
+        *others, last = self.texts
+        missing = rows - self.rows
+        return PassLayout([*others, replace(last, padding=missing)]) if missing > 0 else self
 
     @cached_property
-    def width(self) -> int:
-        """Rows of the pass."""
-        return max(self.min_rows, *map(len, self._rows))
+    def rows(self) -> int:
+        """Of the pass."""
+        return sum(map(len, self.texts))
 
     @cached_property
-    def _rows(self) -> list[list[int]]:
-        return [
-            [*pending, *tree.as_read]
-            for pending, tree in zip(self.pending, self.trees, strict=True)
-        ]
+    def firsts(self) -> list[int]:
+        """The first row of each text."""
+        return np.cumsum([0, *map(len, self.texts)])[:-1].tolist()
 
     @property
     def largest_token(self) -> int:
         """The largest id that the pass reads."""
-        return max(max(row, default=0) for row in self._rows)
+        return max(max(text.tokens, default=0) for text in self.texts)
 
-    def tokens(self) -> NDArray[np.int64]:
-        """[batch, width] ids to read; 0 where padded."""
-        tokens = np.zeros((len(self.trees), self.width), dtype=np.int64)
-        for row, ids in zip(tokens, self._rows, strict=True):
-            row[: len(ids)] = ids
-        return tokens
+    def tokens(self) -> Ints:
+        """[rows] ids to read."""
+        return np.concatenate([np.array(text.tokens, dtype=np.int64) for text in self.texts])
 
-    def positions(self) -> NDArray[np.int64]:
-        """[batch, width] absolute positions: a node's is its depth below the root; 0 where
-        padded."""
-        positions = np.zeros((len(self.trees), self.width), dtype=np.int64)
-        for text, tree in enumerate(self.trees):
-            chain = len(self.pending[text])
-            root = self.cached[text] + chain - 1
-            positions[text, :chain] = np.arange(self.cached[text], root + 1)
-            positions[text, chain : chain + len(tree)] = root + np.array(tree.depths, dtype=int)
-        return positions
+    def positions(self) -> Ints:
+        """[rows] absolute positions."""
+        return np.concatenate([text.positions for text in self.texts])
 
-    def slots(self) -> NDArray[np.int64]:
-        """[batch, width] where in the cache each row's keys and values go."""
-        return np.array(self.cached, dtype=np.int64)[:, None] + np.arange(self.width)
-
-    def among(self) -> NDArray[np.bool_]:
-        """[batch, width, width]: whether a row may attend to another row of the pass.
-
-        All that is in the cache already is seen by every row, as far as its window reaches.
-        """
-        among = np.zeros((len(self.trees), self.width, self.width), dtype=np.bool_)
-        for text, tree in enumerate(self.trees):
-            chain = len(self.pending[text])
-            view = among[text]
-            view[:chain, :chain] = np.tri(chain, dtype=np.bool_)
-            view[chain : chain + len(tree), :chain] = True
-            view[chain : chain + len(tree), chain : chain + len(tree)] = tree.ancestor_mask
-        # Padding sees itself: a row that sees nothing may turn to NaN, and 0 * NaN is NaN.
-        own = np.arange(self.width)
-        among[:, own, own] = True
-        return among
+    def places(self) -> Ints:
+        """[rows] slots of the pool that keys and values go to."""
+        return np.concatenate(
+            [text.start + text.cached + np.arange(len(text)) for text in self.texts]
+        )

@@ -1,61 +1,196 @@
-"""What one target pass reads, on the model's device: one block of memory, sent over in one go.
+"""What one target pass reads, on the model's device.
 
-Everything that grows with the cache, the masks above all, is made of it on the device.
+Two ways to let every row attend to its own text alone. By text: an attention function of ours is
+told which rows belong to which stretch of the cache (on a CPU, see `paceline.kernels.attention`).
+In one: any attention function gets the slots of all texts as if they were one, with a mask that
+hides the others' (on a GPU, and for models that take no attention function of ours).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
 
+import numpy as np
 import torch
 
-from paceline.targets.layout import PassLayout
+from paceline.kernels.attention import TextGroup, TextGroups
+from paceline.targets.kv_cache import View
+from paceline.targets.layout import Group, PassLayout, groups_of
 
-__all__ = ["Masks", "PassInputs"]
+__all__ = ["InputsByText", "InputsInOne", "Masks", "PassInputs"]
 
 Masks = torch.Tensor | dict[str, torch.Tensor]
-"""A float mask [batch, 1, width, slots]; one per kind of layer where kinds differ."""
+"""A float mask of four dimensions; one per kind of layer where kinds differ."""
+
+Windows = Mapping[str, int | None]
+"""Kind of layer -> how many positions back it sees, its own included; None for all."""
 
 _BYTES = 8  # of an int64
 
 
-class PassInputs:
-    """Inputs of a pass over `batch` texts with `width` rows each.
+class PassInputs(Protocol):
+    """Inputs of a pass.
 
-    tokens, positions, slots: [batch, width] int64, as in `PassLayout`.
-    cached: [batch] int64, slots in the cache before the pass.
-    among: [batch, width, width] bool, which rows of the pass see which.
-    texts: [batch, 1] int64, the numbers of the texts; with `slots` an index into the cache.
+    tokens, positions: [1, rows] int64. where: the slots that rows are written to, see
+    `TreeCache.direct`. view: what of the pool is attended to. groups: for attention by text.
+    """
+
+    @property
+    def tokens(self) -> torch.Tensor: ...
+    @property
+    def positions(self) -> torch.Tensor: ...
+    @property
+    def where(self) -> int | torch.Tensor: ...
+    @property
+    def view(self) -> View: ...
+    @property
+    def groups(self) -> TextGroups | None: ...
+
+    def masks(self, windows: Windows, dtype: torch.dtype) -> Masks:
+        """What each row may attend to. Float, because eager attention adds the mask, and a boolean
+        one would be added silently."""
+        ...
+
+
+@dataclass(frozen=True)
+class InputsByText:
+    """Inputs of a pass whose texts attend to their own stretches; on a CPU.
+
+    pool: slots of the whole cache. grain: see `slot_grain`.
+    """
+
+    layout: PassLayout
+    pool: int
+    grain: int
+
+    @cached_property
+    def tokens(self) -> torch.Tensor:
+        """[1, rows]."""
+        return torch.from_numpy(self.layout.tokens())[None]
+
+    @cached_property
+    def positions(self) -> torch.Tensor:
+        """[1, rows]."""
+        return torch.from_numpy(self.layout.positions())[None]
+
+    @property
+    def where(self) -> int | torch.Tensor:
+        """One number where the rows go to neighbouring slots, as those of one text do."""
+        places = self.layout.places()
+        return int(places[0]) if len(self.layout.texts) == 1 else torch.from_numpy(places)
+
+    @property
+    def view(self) -> View:
+        """All of the pool."""
+        return 0, self.pool
+
+    @cached_property
+    def _groups(self) -> list[Group]:
+        return groups_of(self.layout.texts, self.grain)
+
+    @cached_property
+    def groups(self) -> TextGroups:
+        """Which rows attend together, and where."""
+        found, places, padded = [], np.zeros(self.layout.rows, dtype=np.int64), 0
+        for group in self._groups:
+            rows = np.zeros((len(group.texts), group.width), dtype=np.int64)
+            for line, index in zip(rows, group.texts, strict=True):
+                first, count = self.layout.firsts[index], len(self.layout.texts[index])
+                line[:] = first  # whoever is padded asks once more what its first row asks
+                line[:count] = np.arange(first, first + count)
+                places[first : first + count] = padded + np.arange(count)
+                padded += group.width
+            found.append(
+                TextGroup(
+                    rows=torch.from_numpy(rows.ravel()),
+                    texts=len(group.texts),
+                    start=group.start,
+                    step=group.step,
+                    slots=group.slots,
+                )
+            )
+        is_one = len(found) == 1 and len(found[0].rows) == self.layout.rows
+        return TextGroups(found, None if is_one else torch.from_numpy(places))
+
+    def masks(self, windows: Windows, dtype: torch.dtype) -> Masks:
+        """[1, 1, 1, all]: those of all groups, each [texts, width, slots], one after the other."""
+        lowest = torch.finfo(dtype).min
+        kinds = {}
+        for kind, window in windows.items():
+            hidden = np.concatenate([self._hidden(group, window).ravel() for group in self._groups])
+            mask = torch.zeros(len(hidden), dtype=dtype)
+            kinds[kind] = mask.masked_fill_(torch.from_numpy(hidden), lowest)[None, None, None]
+        return kinds if len(kinds) > 1 else kinds.popitem()[1]
+
+    def _hidden(self, group: Group, window: int | None) -> np.ndarray:
+        """[texts, width, slots]: what each row must not attend to."""
+        hidden = np.zeros((len(group.texts), group.width, group.slots), dtype=np.bool_)
+        for view, index in zip(hidden, group.texts, strict=True):
+            text = self.layout.texts[index]
+            own = ~text.visible(group.slots)
+            if window is not None:
+                reach = text.positions[:, None] - window
+                own |= text.slot_positions(group.slots) <= reach
+            view[:] = own[0]
+            view[: len(own)] = own
+        return hidden
+
+
+class InputsInOne:
+    """Inputs of a pass with `rows` rows that attends to `slots` slots of the pool, those of its
+    texts first.
+
+    columns: [slots] int64, which ones. seen: [rows, slots] bool, which row sees which. held:
+    [slots] int64, the positions that they hold.
 
     The tensors keep their place for good: `fill` writes new contents into them. With `pinned` a
     GPU fetches these without the host waiting, so inputs that are used again should be.
     """
 
+    groups = None
+
     def __init__(
-        self, batch: int, width: int, device: torch.device, *, pinned: bool = False
+        self, rows: int, slots: int, device: torch.device, *, pinned: bool = False
     ) -> None:
-        numbers = (3 * batch * width + batch) * _BYTES
-        size = numbers + batch * width * width
+        size = (3 * rows + 2 * slots) * _BYTES + rows * slots
         pinned = pinned and device.type == "cuda"
         self._host = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
         self._device = self._host if device.type == "cpu" else self._host.to(device)
         self._fetched = torch.cuda.Event() if pinned else None  # type: ignore[no-untyped-call]
-        self._parts = [part.numpy() for part in _parts(self._host, batch, width)]
-        self.tokens, self.positions, self.slots, self.cached, self.among = _parts(
-            self._device, batch, width
+        self._parts = [part.numpy() for part in _parts(self._host, rows, slots)]
+        tokens, positions, self.where, self.columns, self.held, self.seen = _parts(
+            self._device, rows, slots
         )
-        self.texts = torch.arange(batch, device=device)[:, None]
+        self.tokens, self.positions = tokens[None], positions[None]
+        self._stretch: tuple[int, int] | None = None
 
-    def fill(self, layout: PassLayout) -> PassInputs:
-        """Take over the contents of `layout`, which has the same batch and width."""
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and slots."""
+        rows, slots = self.seen.shape
+        return rows, slots
+
+    @property
+    def view(self) -> View:
+        """The slots attended to: of a single text its stretch, as it lies."""
+        return self.columns if self._stretch is None else self._stretch
+
+    def fill(self, layout: PassLayout, *, static: bool = False) -> InputsInOne:
+        """Take over the contents of `layout`, which has as many rows and uses no more slots.
+
+        static: the pass will be replayed, so nothing may depend on where texts lie.
+        """
         if self._fetched is not None:
             self._fetched.synchronize()  # the device may still be reading the contents before
+        rows, slots = self.shape
         contents = (
             layout.tokens(),
             layout.positions(),
-            layout.slots(),
-            layout.cached,
-            layout.among(),
+            layout.places(),
+            *_columns(layout, rows, slots),
         )
         for part, content in zip(self._parts, contents, strict=True):
             part[...] = content
@@ -63,51 +198,42 @@ class PassInputs:
             self._device.copy_(self._host, non_blocking=self._fetched is not None)
         if self._fetched is not None:
             self._fetched.record()
+        alone = layout.texts[0].start if len(layout.texts) == 1 and not static else None
+        self._stretch = None if alone is None else (alone, alone + slots)
         return self
 
-    def masks(self, slots: int, windows: Mapping[str, int | None], dtype: torch.dtype) -> Masks:
-        """What each row may attend to, of the cache's first `slots` slots.
-
-        windows: kind of layer -> how many positions back it sees, its own included; None for all.
-
-        Float, because eager attention adds the mask, and a boolean one would be added silently.
-        """
-        everything = self._everything(slots, dtype)
+    def masks(self, windows: Windows, dtype: torch.dtype) -> Masks:
+        """[1, 1, rows, slots]."""
         lowest = torch.finfo(dtype).min
-        masks = {
-            kind: everything
-            if window is None
-            else everything.masked_fill(self._beyond(slots, window), lowest)
-            for kind, window in windows.items()
-        }
-        if len(masks) > 1:
-            return {kind: mask[:, None] for kind, mask in masks.items()}
-        return masks.popitem()[1][:, None]
-
-    def _everything(self, slots: int, dtype: torch.dtype) -> torch.Tensor:
-        """[batch, width, slots]: 0 for what is in the cache, and what of the pass is seen."""
-        lowest, width = torch.finfo(dtype).min, self.among.shape[1]
-        places = torch.arange(slots, device=self.cached.device)
-        free = places >= self.cached[:, None]
-        # One line for the cache, which all rows see alike; only the pass itself takes a square.
-        line = torch.zeros(free.shape, dtype=dtype, device=free.device).masked_fill_(free, lowest)
-        square = torch.zeros(self.among.shape, dtype=dtype, device=free.device)
-        square.masked_fill_(~self.among, lowest)
-        lines = line[:, None].repeat(1, width, 1)
-        return lines.scatter_(2, self.slots[:, None].expand(-1, width, -1), square)
-
-    def _beyond(self, slots: int, window: int) -> torch.Tensor:
-        """[batch, width, slots]: whether a slot's position is too far back for the row's."""
-        places = torch.arange(slots, device=self.cached.device)
-        # A slot holds the position of its number, but for those of the tree.
-        positions = places.repeat(len(self.cached), 1).scatter_(1, self.slots, self.positions)
-        return positions[:, None] <= self.positions[:, :, None] - window
+        masks = {}
+        for kind, window in windows.items():
+            hidden = ~self.seen
+            if window is not None:
+                hidden |= self.held <= self.positions[0][:, None] - window
+            mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+            masks[kind] = mask.masked_fill_(hidden, lowest)[None, None]
+        return masks if len(masks) > 1 else masks.popitem()[1]
 
 
-def _parts(block: torch.Tensor, batch: int, width: int) -> tuple[torch.Tensor, ...]:
-    """Views of tokens, positions, slots, cached and among in one block of bytes."""
-    rows = batch * width
-    numbers = block[: (3 * rows + batch) * _BYTES].view(torch.int64)
-    tables = numbers[: 3 * rows].view(3, batch, width)
-    among = block[(3 * rows + batch) * _BYTES :].view(torch.bool).view(batch, width, width)
-    return (*tables.unbind(), numbers[3 * rows :], among)
+def _columns(layout: PassLayout, rows: int, slots: int) -> tuple[np.ndarray, ...]:
+    """Which slots of the pool are attended to, the positions that they hold, and which row sees
+    which: the texts' stretches one after the other, as far as they are in use."""
+    columns = np.full(slots, layout.texts[0].start, dtype=np.int64)
+    held = np.zeros(slots, dtype=np.int64)
+    seen = np.zeros((rows, slots), dtype=np.bool_)
+    begin = 0
+    for text, first in zip(layout.texts, layout.firsts, strict=True):
+        end = begin + text.used
+        columns[begin:end] = text.start + np.arange(text.used)
+        held[begin:end] = text.slot_positions(text.used)
+        seen[first : first + len(text), begin:end] = text.visible(text.used)
+        begin = end
+    return columns, held, seen
+
+
+def _parts(block: torch.Tensor, rows: int, slots: int) -> Sequence[torch.Tensor]:
+    """Views of tokens, positions, where, columns, held and seen in one block of bytes."""
+    numbers = block[: (3 * rows + 2 * slots) * _BYTES].view(torch.int64)
+    seen = block[(3 * rows + 2 * slots) * _BYTES :].view(torch.bool).view(rows, slots)
+    lengths = [rows, rows, rows, slots, slots]
+    return [*numbers.split(lengths), seen]

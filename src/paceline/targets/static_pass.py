@@ -3,7 +3,7 @@
 A small model's pass takes a GPU less time than Python needs to ask for its thousand kernels. A
 CUDA graph asks for all of them at once, but it is the recording of one pass: shapes, addresses
 and every number that Python knew are part of it. So the passes recorded here have few shapes, and
-all that changes from pass to pass is read from `PassInputs` on the device.
+all that changes from pass to pass is read from `InputsInOne` on the device.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from transformers import PreTrainedModel
 from paceline.targets import cuda_graph
 from paceline.targets.cuda_graph import Recorder, Run
 from paceline.targets.layout import PassLayout
-from paceline.targets.pass_inputs import PassInputs
+from paceline.targets.pass_inputs import InputsInOne
 
 __all__ = ["Forward", "StaticPasses", "on_one_gpu"]
 
-Forward = Callable[[PassInputs, int], torch.Tensor]
-"""Inputs, and how many slots the pass attends to -> logits [batch, width, vocabulary]."""
+Forward = Callable[[InputsInOne], torch.Tensor]
+"""Inputs -> logits [rows, vocabulary]."""
 
-_Shape = tuple[int, int, int]
+_Shape = tuple[int, int]
 
 
 def on_one_gpu(model: PreTrainedModel) -> bool:
@@ -38,7 +38,7 @@ def on_one_gpu(model: PreTrainedModel) -> bool:
 
 
 class StaticPasses:
-    """The passes of a target that come in static shapes, one per (batch, width, slots).
+    """The passes of a target that come in static shapes, one per (rows, slots).
 
     forward: runs the model; reads nothing that changes from pass to pass but its inputs.
     device: of the inputs. On a CUDA device a shape that comes for the second time is captured,
@@ -67,11 +67,12 @@ class StaticPasses:
         return {"shapes": len(self._shapes), "captured": self._captured, "failed": self._failed}
 
     def run(self, layout: PassLayout, slots: int, moves: int) -> torch.Tensor:
-        """Logits [batch, width, vocabulary], which the next pass may overwrite.
+        """Logits [rows, vocabulary], which the next pass may overwrite.
 
+        slots: that the pass attends to, of all its texts together.
         moves: of the cache, see `TreeCache.moves`: a captured pass writes where that was.
         """
-        shape = (len(layout.trees), layout.width, slots)
+        shape = (layout.rows, slots)
         with self._on_device():
             if moves != self._moves:
                 self._passes, self._moves = {}, moves
@@ -80,16 +81,15 @@ class StaticPasses:
             known = self._passes.get(shape)
             if known is None:
                 return self._run_first(layout, shape)
-            known.inputs.fill(layout)
+            known.inputs.fill(layout, static=True)
             if self._recorder is not None and not known.captured:
                 self._capture(known, self._recorder)
             return known.run()
 
     def _run_first(self, layout: PassLayout, shape: _Shape) -> torch.Tensor:
-        batch, width, slots = shape
         self._shapes.add(shape)
-        inputs = PassInputs(batch, width, self._device, pinned=True).fill(layout)
-        new = _Pass(inputs, lambda: self._forward(inputs, slots))
+        inputs = InputsInOne(*shape, self._device, pinned=True).fill(layout, static=True)
+        new = _Pass(inputs, lambda: self._forward(inputs))
         logits = new.run()
         # Kept only now: a pass that was interrupted may have moved half of the cache.
         self._passes[shape] = new
@@ -121,6 +121,6 @@ class StaticPasses:
 class _Pass:
     """One shape: its inputs, and what runs the model on them."""
 
-    inputs: PassInputs
+    inputs: InputsInOne
     run: Run
     captured: bool = False

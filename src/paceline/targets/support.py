@@ -126,10 +126,12 @@ def _gaps(target: Target, model: PreTrainedModel, first: int) -> torch.Tensor:
     """[rows]: how far the target's rows are from the model's own, relative to their spread."""
     ids = [(first + 31 * step) % target.vocab_size for step in range(12)]
     prompt, tree, next_root = ids[:5], Tree(tuple(ids[5:9]), (-1, -1, 0, 1)), ids[9]
-    target.sync([prompt])
-    (branching,) = target.score([tree])
-    target.commit([Path((1, 3), (ids[6], ids[8], next_root))])
-    (chained,) = target.score([Tree.chain(ids[10:12])])
+    slot = target.open(prompt)
+    branching = target.score({slot: tree})[slot]
+    target.commit({slot: Path((1, 3), (ids[6], ids[8], next_root))})
+    chained = target.score({slot: Tree.chain(ids[10:12])})[slot]
+    target.close(slot)
+    target.forget()
     texts = [
         [*prompt, ids[5], ids[7], *[next_root] * 4],
         [*prompt, ids[6], ids[8], next_root, *ids[10:12], 0],

@@ -1,0 +1,201 @@
+"""Which texts the cache holds, and where: slots of open texts, and what closed ones have left.
+
+An open text keeps its stretch of the pool until it outgrows it; nothing of it is copied because
+others come and go. Stretches of closed texts stay as long as there is room, the least recently used
+go first, and a text that begins like one of them need not read that beginning again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from paceline.prefix import common_prefix
+from paceline.records import Path
+from paceline.targets.kv_cache import TreeCache
+from paceline.targets.ranges import Ranges
+
+__all__ = ["KEPT_BYTES", "TextSlot", "TextSlots"]
+
+KEPT_BYTES = 512 << 20
+
+_GRAIN = 256
+# A closed text that would lose no more tokens than this, as a template's last ones or a cut answer,
+# hands its stretch on to the one that takes its beginning over; from others it is copied.
+_LITTLE = 64
+# A text that outgrows its stretch gets so much more than it needs, so that it seldom does.
+_SPARE = 1 / 4
+# Each new text is compared with all that are kept.
+_MOST_KEPT = 64
+
+
+@dataclass(eq=False)
+class TextSlot:
+    """One text.
+
+    start: of its stretch of the pool; capacity: slots there. cached: tokens that are read.
+    pending: tokens to be read, the root last. tree_at: slot of the first node of its last tree.
+    """
+
+    cached: list[int]
+    pending: list[int] = field(default_factory=list)
+    start: int = 0
+    capacity: int = 0
+    tree_at: int = 0
+
+    def have_read(self, count: int) -> None:
+        """The first pending tokens are in the cache."""
+        self.cached += self.pending[:count]
+        del self.pending[:count]
+
+
+class TextSlots:
+    """The texts of a target in one `TreeCache`.
+
+    layers, hidden_size: of the cache. grain: passes attend to a multiple of so many slots.
+    kept_bytes: of closed texts at most. room: slots that the pool has from the first text on.
+    """
+
+    def __init__(
+        self, layers: int, hidden_size: int, grain: int, kept_bytes: int, room: int = 0
+    ) -> None:
+        self.cache = TreeCache(layers, hidden_size)
+        self._kept_bytes = kept_bytes
+        self._first_room = room
+        self._ranges = Ranges(max(grain, _GRAIN))
+        self._open: dict[int, TextSlot] = {}
+        self._kept: list[TextSlot] = []  # the least recently used first
+        self._opened = 0
+
+    def __getitem__(self, slot: int) -> TextSlot:
+        """An open text; raises KeyError for one that was closed."""
+        return self._open[slot]
+
+    @property
+    def slots(self) -> int:
+        """Of the pool."""
+        return self._ranges.size
+
+    def take_over(self, others: TextSlots) -> None:
+        """Open the texts that `others` has open, under their numbers; all are to be read again."""
+        self._opened = others._opened
+        for slot, text in others._open.items():
+            self._open[slot] = TextSlot([], [*text.cached, *text.pending])
+
+    def open(self, context: Sequence[int]) -> int:
+        """See `Target.open`."""
+        source, shared = self._longest(context)
+        text = TextSlot(list(context[:shared]), list(context[shared:]))
+        if source is None:
+            pass
+        elif source in self._kept and len(source.cached) - shared <= _LITTLE:
+            self._kept.remove(source)
+            text.start, text.capacity = source.start, source.capacity
+        else:
+            self._copy(source, text, len(context))
+        slot, self._opened = self._opened, self._opened + 1
+        self._open[slot] = text
+        return slot
+
+    def close(self, slot: int) -> None:
+        """See `Target.close`."""
+        text = self._open.pop(slot)
+        if not text.cached:
+            self._give_back(text)
+            return
+        for other in list(self._kept):
+            if other.cached == text.cached[: len(other.cached)]:  # nothing that the new one lacks
+                self._kept.remove(other)
+                self._give_back(other)
+        self._kept.append(text)
+        while self._is_full:
+            self._evict()
+
+    def forget(self) -> None:
+        """See `Target.forget`."""
+        while self._kept:
+            self._evict()
+
+    def make_room(self, slot: int, rows: int) -> None:
+        """Let a text's stretch hold so many rows more than are cached."""
+        text = self._open[slot]
+        needed = len(text.cached) + rows
+        if needed <= text.capacity:
+            return
+        more = self._ranges.rounded(needed) - text.capacity
+        if text.capacity and self._ranges.extend(text.start + text.capacity, more):
+            text.capacity += more
+            return
+        start, capacity = self._room(needed + int(needed * _SPARE) if text.capacity else needed)
+        self.cache.copy(text.start, start, len(text.cached))
+        self._give_back(text)
+        text.start, text.capacity = start, capacity
+
+    def commit(self, paths: Mapping[int, Path]) -> None:
+        """See `Target.commit`."""
+        sources: list[int] = []
+        places: list[int] = []
+        for slot, path in paths.items():
+            first = self._open[slot].tree_at
+            for place, node in enumerate(path.nodes):
+                if place != node:  # a path that begins as the tree does lies in place already
+                    sources.append(first + node)
+                    places.append(first + place)
+        if sources:
+            self.cache.move(sources, places)
+        for slot, path in paths.items():
+            text = self._open[slot]
+            text.cached += [*text.pending, *path.tokens[:-1]]
+            text.pending = [path.tokens[-1]]
+
+    def states(self, slot: int) -> torch.Tensor:
+        """See `Target.states`."""
+        text = self._open[slot]
+        return self.cache.states(text.start, len(text.cached))
+
+    @property
+    def _is_full(self) -> bool:
+        held = sum(text.capacity for text in self._kept) * self.cache.slot_bytes
+        return len(self._kept) > _MOST_KEPT or held > self._kept_bytes
+
+    def _longest(self, context: Sequence[int]) -> tuple[TextSlot | None, int]:
+        """The text that shares most tokens with `context`, of equal ones a closed one; and how
+        many, without the root, which is never in the cache."""
+        best: tuple[TextSlot | None, int] = None, 0
+        for text in [*reversed(self._kept), *self._open.values()]:
+            shared = min(common_prefix(text.cached, context), len(context) - 1)
+            if shared > best[1]:
+                best = text, shared
+        return best
+
+    def _copy(self, source: TextSlot, text: TextSlot, length: int) -> None:
+        """Give a new text a stretch of its own with the beginning that it shares."""
+        if source in self._kept:  # it is used just now, so it goes last
+            self._kept.remove(source)
+            self._kept.append(source)
+        text.start, text.capacity = self._room(length, sparing=source)
+        self.cache.copy(source.start, text.start, len(text.cached))
+
+    def _room(self, slots: int, sparing: TextSlot | None = None) -> tuple[int, int]:
+        """Start and length of a stretch that is free now: at the cost of closed texts where the
+        pool is as large as it may get for their sake."""
+        start = self._ranges.take(slots)
+        while start is None:
+            in_use = sum(text.capacity for text in self._open.values())
+            limit = in_use + self._kept_bytes // max(1, self.cache.slot_bytes)
+            if self._kept and self._kept[0] is not sparing and self._ranges.size >= limit:
+                self._evict()
+            else:
+                self._ranges.grow(max(slots + self._ranges.size // 4, self._first_room))
+                self.cache.reserve(self._ranges.size)
+            start = self._ranges.take(slots)
+        return start, self._ranges.rounded(slots)
+
+    def _evict(self) -> None:
+        self._give_back(self._kept.pop(0))
+
+    def _give_back(self, text: TextSlot) -> None:
+        if text.capacity:
+            self._ranges.give(text.start, text.capacity)
