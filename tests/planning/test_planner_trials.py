@@ -94,7 +94,8 @@ def test_only_trees_that_may_be_cut_are_limited() -> None:
     asked: dict[str, int] = {}
     drafters = [Scripted(STORY, always, sized_by="whole"), Scripted(STORY, always)]
     planner = TreePlanner(curve_of(FLAT))
-    planner.start(drafters)
+    for key, drafter in enumerate(drafters):
+        planner.add(key, drafter)
 
     def asks(name: str) -> Propose:
         def propose(budget: int) -> Tree:
