@@ -12,12 +12,17 @@ from typing import Any
 
 import torch
 
+from paceline.records import TargetInfo
+
 __all__ = ["describe_machine", "describe_run", "describe_versions"]
 
 
-def describe_machine(target: Any) -> dict[str, Any]:
-    """Processor, cores, threads and device of a run."""
-    device = getattr(target, "device", torch.device("cpu"))
+def describe_machine(info: TargetInfo | None = None) -> dict[str, Any]:
+    """Processor, cores, threads and device of a run.
+
+    info: of the target that ran, see `Target.describe`; None for work without one, on the CPU.
+    """
+    device = torch.device("cpu" if info is None else info.device)
     on_gpu = device.type == "cuda"
     return {
         "processor": _processor(),
@@ -28,11 +33,14 @@ def describe_machine(target: Any) -> dict[str, Any]:
     }
 
 
-def describe_run(target: Any = None) -> dict[str, Any]:
-    """How a result came about: command, machine and versions, ready for `json.dumps`."""
+def describe_run(info: TargetInfo | None = None) -> dict[str, Any]:
+    """How a result came about: command, machine and versions, ready for `json.dumps`.
+
+    info: see `describe_machine`.
+    """
     return {
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "machine": describe_machine(target),
+        "machine": describe_machine(info),
         "versions": describe_versions(),
         "python": platform.python_version(),
     }

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from paceline.bench.simulate import Forced
 from paceline.loop import Generation, decode
-from paceline.protocols import Drafter, Planner, SizedBy
-from paceline.records import Path, Round
-from paceline.sampling import Sampler
+from paceline.protocols import Drafter, Planner, SizedBy, Target
+from paceline.records import Path, Round, TargetInfo, TextStart
 from paceline.stopping import Stopping
 from paceline.tree import EMPTY, Tree
 
@@ -28,10 +27,11 @@ def table(costs: Sequence[float]) -> Cost:
     return lambda rows: costs[rows] if rows <= last else costs[last] * rows / last
 
 
-class Device:
+class Device(Target):
     """A target whose scores mean nothing and whose clock costs what it is told, prompts apart.
 
-    spent: milliseconds of all passes, drafting included; widths: of every pass.
+    spent: milliseconds of all passes, drafting included. widths: of every
+    pass, one and the nodes of all its trees.
     """
 
     vocab_size = sys.maxsize
@@ -43,34 +43,48 @@ class Device:
         self.spent = 0.0
         self.shown = 0.0
         self.widths: list[int] = []
+        self.opened = 0
 
     def clock(self) -> float:
         return self.shown / 1e3
 
-    def sync(self, contexts: Sequence[Sequence[int]]) -> None:
+    def open(self, context: Sequence[int]) -> int:
+        self.opened += 1
+        return self.opened
+
+    def close(self, slot: int) -> None:
         pass
 
-    def score(self, trees: Sequence[Tree]) -> list[torch.Tensor]:
-        width = 1 + max(map(len, trees))
-        self.widths.append(width)
-        spent = self.cost(width * len(trees))
+    def forget(self) -> None:
+        pass
+
+    def pending(self, slot: int) -> int:
+        return 0
+
+    def score(
+        self, trees: Mapping[int, Tree], prefill: Mapping[int, int] | None = None
+    ) -> dict[int, torch.Tensor]:
+        nodes = sum(map(len, trees.values()))
+        self.widths.append(1 + nodes)
+        spent = self.cost(len(trees) + nodes)
         self.spent += spent
         self.shown += spent * self.noise()
-        return [torch.zeros(len(tree) + 1, 1) for tree in trees]
+        return {slot: torch.zeros(len(tree) + 1, 1) for slot, tree in trees.items()}
 
-    def commit(self, paths: Sequence[Path]) -> None:
+    def commit(self, paths: Mapping[int, Path]) -> None:
         pass
 
+    def describe(self) -> TargetInfo:
+        return TargetInfo("Device")
 
-class Scripted:
+
+class Scripted(Drafter):
     """A chain of `length` guesses; at every place of the text `right` of them are right.
 
     weight: what each guess claims, None for no word at all. sized_by "whole": virtual ids fill the
     chain up to `length`, and after a round without a tree there are no guesses in the next one.
     milliseconds: what asking takes on `device`.
     """
-
-    requires: frozenset[str] = frozenset()
 
     def __init__(
         self,
@@ -90,12 +104,7 @@ class Scripted:
         self.asked = 0
         self.warm = False
 
-    def start(
-        self,
-        context: Sequence[int],
-        references: Sequence[Sequence[int]] = (),
-        sampler: Sampler | None = None,
-    ) -> None:
+    def start(self, text: TextStart) -> None:
         self.place = 0
 
     def propose(self, budget: int) -> Tree:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 
 import pytest
 import torch
@@ -20,53 +19,57 @@ from paceline.planning.measure import (
     measure_bandwidth,
     measure_curve,
     measure_floor,
-    weight_bytes,
 )
-from paceline.protocols import Target
-from paceline.records import Path
+from paceline.records import Path, TargetInfo
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.toy import ToyTarget
 from paceline.tree import EMPTY, Tree
 
 
-@dataclass
-class Recording:
-    """A target that notes what it is asked for: ("sync", cached), ("score", width), ("commit", 0).
+class Recording(ToyTarget):
+    """A target that notes what it is asked for: ("open", cached), ("score", width), ("commit", 0),
+    ("close", 0), ("forget", 0).
 
-    The cache's length is kept as `Target` says it is.
+    timed: width and cached tokens of every pass but the first of each slot.
     """
 
-    inner: Target
-    calls: list[tuple[str, int]] = field(default_factory=list)
-    passes: list[tuple[int, int]] = field(default_factory=list)
-    length: int = 0
+    def __init__(self, max_context: int | None = None) -> None:
+        super().__init__(max_context=max_context)
+        self.calls: list[tuple[str, int]] = []
+        self.timed: list[tuple[int, int]] = []
+        self.length = 0
 
-    def __post_init__(self) -> None:
-        self.vocab_size, self.capabilities = self.inner.vocab_size, self.inner.capabilities
+    def open(self, context: Sequence[int]) -> int:
+        self.length = len(context) - 1
+        self.calls.append(("open", self.length))
+        return super().open(context)
 
-    @property
-    def max_context(self) -> int | None:
-        return self.inner.max_context
-
-    def sync(self, contexts: Sequence[Sequence[int]]) -> None:
-        self.length = len(contexts[0]) - 1
-        self.calls.append(("sync", self.length))
-        self.inner.sync(contexts)
-
-    def score(self, trees: Sequence[Tree]) -> Sequence[torch.Tensor]:
-        (tree,) = trees
+    def score(
+        self, trees: Mapping[int, Tree], prefill: Mapping[int, int] | None = None
+    ) -> dict[int, torch.Tensor]:
+        ((slot, tree),) = trees.items()
         assert max(tree.depths, default=0) == len(tree)
         if self.max_context is not None:
             assert self.length + 1 + len(tree) <= self.max_context
         self.calls.append(("score", len(tree) + 1))
-        if self.calls[-2][0] != "sync":
-            self.passes.append((len(tree) + 1, self.length))
-        return self.inner.score(trees)
+        if self.calls[-2][0] != "open":
+            assert self.pending(slot) == 0
+            self.timed.append((len(tree) + 1, self.length))
+        return super().score(trees, prefill)
 
-    def commit(self, paths: Sequence[Path]) -> None:
-        self.length += 1 + len(paths[0].nodes)
+    def commit(self, paths: Mapping[int, Path]) -> None:
+        ((_, path),) = paths.items()
+        self.length += 1 + len(path.nodes)
         self.calls.append(("commit", 0))
-        self.inner.commit(paths)
+        super().commit(paths)
+
+    def close(self, slot: int) -> None:
+        self.calls.append(("close", 0))
+        super().close(slot)
+
+    def forget(self) -> None:
+        self.calls.append(("forget", 0))
+        super().forget()
 
 
 def llama() -> CausalLMTarget:
@@ -77,19 +80,19 @@ def llama() -> CausalLMTarget:
 def test_a_pass_may_be_repeated_without_a_commit(make: type[ToyTarget]) -> None:
     """What measuring relies on: `score` alone changes nothing that the next `score` sees."""
     target, again = make(), make()
-    for one in (target, again):
-        one.sync([[1, 2, 3, 4, 5]])
-        one.score([EMPTY])
-        one.commit([Path((), (6,))])
+    slots = [one.open([1, 2, 3, 4, 5]) for one in (target, again)]
+    for one, slot in zip((target, again), slots):
+        one.score({slot: EMPTY})
+        one.commit({slot: Path((), (6,))})
     trees = [Tree.chain([7, 8, 9]), EMPTY, Tree.chain(range(10)), Tree.chain([7, 8, 9])]
-    rows = [target.score([tree])[0] for tree in trees]
+    rows = [target.score({slots[0]: tree})[slots[0]] for tree in trees]
     torch.testing.assert_close(rows[0], rows[3], rtol=0, atol=0)
-    torch.testing.assert_close(rows[3], again.score([trees[3]])[0])
+    torch.testing.assert_close(rows[3], again.score({slots[1]: trees[3]})[slots[1]])
 
 
 def test_every_width_is_timed_as_often_at_every_context() -> None:
     heard: list[int] = []
-    target = Recording(ToyTarget())
+    target = Recording()
     curve = measure_curve(target, [4, 2, 1], [20, 5], repeats=7, on_pass=lambda: heard.append(1))
     assert [(point.width, point.context) for point in curve.points] == [
         *((width, 5) for width in (1, 2, 4)),
@@ -98,31 +101,33 @@ def test_every_width_is_timed_as_often_at_every_context() -> None:
     assert all(point.milliseconds > 0 for point in curve.points)
     assert len(heard) == count_passes(target, [4, 2, 1], [20, 5], 7) == 42
     # One more of each, the first, is not timed.
-    counts = {grid: target.passes.count(grid) for grid in target.passes}
+    counts = {grid: target.timed.count(grid) for grid in target.timed}
     assert counts == {(width, context): 8 for width in (1, 2, 4) for context in (5, 20)}
 
 
 def test_contexts_alternate_and_widths_take_turns() -> None:
-    target = Recording(ToyTarget())
+    target = Recording()
     measure_curve(target, [1, 2, 3, 4, 6, 8], [5, 20], repeats=7)
-    assert [length + 1 for kind, length in target.calls if kind == "sync"] == [5, 20, 20, 5, 5, 20]
-    turns = [width for width, _ in target.passes]
+    assert [length + 1 for kind, length in target.calls if kind == "open"] == [5, 20, 20, 5, 5, 20]
+    turns = [width for width, _ in target.timed]
     orders = {tuple(turns[place : place + 6]) for place in range(0, len(turns), 6)}
     assert all(sorted(order) == [1, 2, 3, 4, 6, 8] for order in orders)
     assert len(orders) > 7
 
 
-def test_only_the_pass_after_a_sync_is_committed() -> None:
-    target = Recording(ToyTarget())
+def test_only_the_first_pass_of_a_slot_is_committed() -> None:
+    target = Recording()
     measure_curve(target, [1, 3], [4], repeats=2)
     kinds = [kind for kind, _ in target.calls]
     assert [place for place, kind in enumerate(kinds) if kind == "commit"] == [
-        place + 2 for place, kind in enumerate(kinds) if kind == "sync"
+        place + 2 for place, kind in enumerate(kinds) if kind == "open"
     ]
+    assert kinds.count("close") == kinds.count("open")
+    assert kinds[-1] == "forget"
 
 
 def test_the_passes_are_the_same_for_everyone() -> None:
-    one, other = Recording(ToyTarget()), Recording(ToyTarget())
+    one, other = Recording(), Recording()
     for target in (one, other):
         measure_curve(target, [1, 2, 3, 4], [4, 9], repeats=3)
     assert one.calls == other.calls
@@ -144,7 +149,7 @@ def test_the_passes_are_the_same_for_everyone() -> None:
 def test_what_the_model_cannot_hold_is_cut(
     room: int | None, widths: tuple[int, ...], contexts: tuple[int, ...]
 ) -> None:
-    target = Recording(ToyTarget(max_context=room))
+    target = Recording(max_context=room)
     curve = measure_curve(target, [8, 128], [128, 1024], repeats=1)
     assert (curve.widths, curve.contexts) == (widths, contexts)
 
@@ -179,22 +184,18 @@ def test_the_floor_is_the_time_to_read_all_weights() -> None:
     assert floor.share(CostCurve((CostPoint(1, 8, 125.0),))) == pytest.approx(0.8)
 
 
-def test_weights_are_those_that_the_target_tells_or_those_of_its_model() -> None:
-    class Stating:
-        """Says what a pass reads, as targets with weights of their own do."""
+def test_the_floor_is_that_of_the_weights_that_the_target_tells_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Stating(ToyTarget):
+        """Says what a pass reads."""
 
-        weight_bytes = 7
-        model = new_model("llama")
+        def describe(self) -> TargetInfo:
+            return TargetInfo("Stating", weight_bytes=7)
 
-    class Silent:
-        """Has a model, and nothing to say about it."""
-
-        model = Stating.model
-
-    assert weight_bytes(Stating()) == 7  # type: ignore[arg-type]
-    parameters = Silent.model.parameters()
-    assert weight_bytes(Silent()) == 4 * sum(weights.numel() for weights in parameters)  # type: ignore[arg-type]
-    assert weight_bytes(ToyTarget()) == 0
+    monkeypatch.setattr(measure, "measure_bandwidth", lambda device: 3.5)
+    assert measure_floor(Stating()) == Floor(7, 3.5)
+    assert measure_floor(ToyTarget()) == Floor(0, 3.5)
 
 
 @pytest.mark.parametrize("spare", [None, 1, 1 << 20])

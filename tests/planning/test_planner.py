@@ -153,7 +153,7 @@ def test_a_batch_is_as_wide_as_pays_for_all() -> None:
     drafters = [Scripted(STORY, right) for right in kinds]
     replay(device, drafters, STORY, TreePlanner(curve_of(costs)))
     together, rest = len(STORY) // 8, len(STORY) - len(STORY) // 8
-    assert device.spent <= 1.03 * (together * costs[3 * 8] + rest * costs[2])
+    assert device.spent <= 1.03 * (together * costs[3 + 7] + rest * costs[2])
 
 
 def test_the_same_rounds_are_planned_the_same() -> None:

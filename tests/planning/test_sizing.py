@@ -33,16 +33,21 @@ def test_no_other_nodes_gain_more_per_millisecond(tree: Tree, curve: CostCurve) 
         for nodes in closed_sets(tree, size)
     )
     costs = np.array([curve.cost(width) for width in range(1, len(tree) + 2)])
-    found = rates(gains([reach], len(tree)), costs)
+    ranked = [node for _, node in best_first([(0, reach)])]
+    found = rates(gains(1.0, [reach[node] for node in ranked]), costs)
     size = int(np.argmax(found))
-    kept = best_first(reach)[:size]
+    kept = ranked[:size]
     tree.keep(sorted(kept))  # raises where a parent is missing
     assert (1 + sum(reach[node] for node in kept)) / costs[size] == pytest.approx(best)
 
 
-def test_every_text_of_a_batch_may_be_as_wide_as_the_widest() -> None:
-    gained = gains([[0.5, 0.25], [0.9], []], 3)
-    assert gained.tolist() == pytest.approx([3.0, 4.4, 4.65, 4.65])
+def test_the_likeliest_nodes_of_all_texts_come_first() -> None:
+    """Each node is a row of the pass, whichever text it belongs to."""
+    reaches = {4: [0.5, 0.25], 7: [0.9], 9: []}
+    ranked = best_first(list(reaches.items()))
+    assert ranked == [(7, 0), (4, 0), (4, 1)]
+    gained = gains(3.0, [reaches[key][node] for key, node in ranked])
+    assert gained.tolist() == pytest.approx([3.0, 3.9, 4.4, 4.65])
 
 
 @pytest.mark.parametrize(

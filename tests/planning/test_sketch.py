@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import torch
-from tests.tiny_models import new_model, tiny_model
+from tests.tiny_models import new_model
 
 from paceline.planning import sketch
 from paceline.planning.cost_curve import CostCurve, CostPoint
@@ -16,6 +15,7 @@ from paceline.planning.measure import PassTimes
 from paceline.planning.sketch import known_curve
 from paceline.protocols import Target
 from paceline.targets.causal_lm import CausalLMTarget
+from paceline.targets.toy import ToyTarget
 
 STEADY = {(1, 128): [0.001, 0.0012, 0.001], (8, 128): [0.002, 0.02, 0.0021]}
 DISTURBED = STEADY | {(8, 128): [0.002, 0.02, 0.004]}
@@ -28,8 +28,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def target() -> CausalLMTarget:
-    return CausalLMTarget(tiny_model("llama"))
+def target() -> Target:
+    return ToyTarget()
 
 
 def times(monkeypatch: pytest.MonkeyPatch, found: PassTimes, plain: float = 0.001) -> list[object]:
@@ -49,7 +49,7 @@ def times(monkeypatch: pytest.MonkeyPatch, found: PassTimes, plain: float = 0.00
 
 
 def test_it_is_made_once_and_kept(
-    target: CausalLMTarget, cache: Path, monkeypatch: pytest.MonkeyPatch
+    target: Target, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls, told = times(monkeypatch, STEADY), []
     for _ in range(2):
@@ -61,7 +61,7 @@ def test_it_is_made_once_and_kept(
 
 
 def test_what_was_measured_well_is_left_alone(
-    target: CausalLMTarget, monkeypatch: pytest.MonkeyPatch
+    target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tuned = CostCurve((CostPoint(1, 8, 5.0),))
     save_curve(curve_key(target, "mark"), tuned)
@@ -71,7 +71,7 @@ def test_what_was_measured_well_is_left_alone(
 
 
 def test_without_a_sketch_there_is_none(
-    target: CausalLMTarget, cache: Path, monkeypatch: pytest.MonkeyPatch
+    target: Target, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = times(monkeypatch, STEADY)
     assert known_curve(target, "mark", sketch=False) is None
@@ -80,7 +80,7 @@ def test_without_a_sketch_there_is_none(
 
 @pytest.mark.parametrize(("mark", "found"), [("mark", DISTURBED), ("", STEADY)])
 def test_it_is_used_and_not_kept(
-    target: CausalLMTarget,
+    target: Target,
     cache: Path,
     monkeypatch: pytest.MonkeyPatch,
     mark: str,
@@ -95,7 +95,7 @@ def test_it_is_used_and_not_kept(
 
 
 def test_a_cache_folder_that_cannot_be_written_is_no_reason_to_stop(
-    target: CausalLMTarget, cache: Path, monkeypatch: pytest.MonkeyPatch
+    target: Target, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (cache / "file").touch()
     monkeypatch.setenv("PACELINE_CACHE", str(cache / "file"))
@@ -107,7 +107,7 @@ def test_a_cache_folder_that_cannot_be_written_is_no_reason_to_stop(
     ("plain", "repeats"), [(0.001, 5), (0.04, 5), (0.1, 4), (0.2, 2), (1.5, 1)]
 )
 def test_slow_passes_are_timed_less_often(
-    target: CausalLMTarget, monkeypatch: pytest.MonkeyPatch, plain: float, repeats: int
+    target: Target, monkeypatch: pytest.MonkeyPatch, plain: float, repeats: int
 ) -> None:
     calls = times(monkeypatch, STEADY, plain)
     known_curve(target, "mark")
@@ -124,4 +124,4 @@ def test_real_passes_of_models_with_little_room(room: int) -> None:
     else:
         assert curve is not None
         assert curve.widths == tuple(w for w in (1, 2, 4, 8, 16, 32, 64) if w < room)
-    target.sync([torch.arange(1).tolist()])
+    target.close(target.open([0]))

@@ -20,6 +20,7 @@ from paceline.bench.texts import Conversation, Text
 from paceline.bench.trial import PLAIN, Contender, Request
 from paceline.errors import PacelineError, UsageError
 from paceline.options import Options
+from paceline.protocols import Target
 from paceline.session import Session
 from paceline.tree import EMPTY
 
@@ -140,7 +141,7 @@ class Contest:
         request: Request,
         done: _Done,
     ) -> Entry:
-        meter = peak_meter(getattr(self.session.target, "device", torch.device("cpu")))
+        meter = peak_meter(torch.device(self.session.target.describe().device))
         try:
             trial = contender.generate(request)
         except Exception as error:
@@ -161,10 +162,18 @@ class Contest:
         if place == shared or other[place] >= self.session.target.vocab_size:
             # One has ended there, or a rival's vocabulary is padded and the target has no score.
             return Difference(place, [*plain, None][place], [*other, None][place], None)
-        self.session.target.sync([[*ids, *plain[:place]]])
-        row = self.session.target.score([EMPTY])[0][0]
+        row = _next_scores(self.session.target, [*ids, *plain[:place]])
         gap = float(row[plain[place]] - row[other[place]])
         return Difference(place, plain[place], other[place], gap)
+
+
+def _next_scores(target: Target, text: Sequence[int]) -> torch.Tensor:
+    """Raw logits [vocab_size] of the token that comes after `text`."""
+    slot = target.open(text)
+    try:
+        return target.score({slot: EMPTY})[slot][0]
+    finally:
+        target.close(slot)
 
 
 def in_turns(contenders: Sequence[Contender], start: int) -> list[Contender]:

@@ -148,8 +148,8 @@ def open_session(
             sketch=sketch,
             progress=progress,
         )
-    preparation = getattr(session.target, "preparation", None)
-    for reason, count in (preparation.left if preparation else {}).items():
+    preparation = session.target.describe().report.get("preparation") or {}
+    for reason, count in preparation.get("left", {}).items():
         note(f"{count} linear layers stay as they are: {reason}")
     # What is loaded stays until the process ends: collecting it would only cost time, now and
     # then while generating and once more, a second, at exit.
@@ -179,12 +179,12 @@ def circumstances(session: Session, model: str) -> dict[str, Any]:
     """What a result file says about how it came about, ready for `json.dumps`."""
     from paceline.machine import describe_run
 
-    preparation = getattr(session.target, "preparation", None)
+    info = session.target.describe()
     return {
-        **describe_run(session.target),
+        **describe_run(info),
         "model": {"name": model, "fingerprint": session.fingerprint},
-        "graphs": getattr(session.target, "graphs", None),
-        "preparation": None if preparation is None else preparation.as_json(),
+        "graphs": info.report.get("graphs"),
+        "preparation": info.report.get("preparation"),
         "budget": session.budget,
     }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
@@ -79,7 +78,7 @@ def tune(
     curve, report = _curve(session, model, repeats or _REPEATS)
     if study is not None:
         # What is tried has to be planned by the curve just measured, not by a stored one.
-        session.host = replace(session.host, curve=curve)
+        session.use_curve(curve)
         study.run(session, prompts, options, repeats)
         report |= _shown(study, plots)
     if json_file is not None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from paceline.drafters.confidence import follower_confidence
 from paceline.drafters.settings import at_least

@@ -23,7 +23,7 @@ from paceline.drafters.parts import check_parts, find_parts
 from paceline.drafters.settings import at_least
 from paceline.drafters.trained_heads import ChimeraParts, HeadWeights
 from paceline.errors import UsageError
-from paceline.protocols import Drafter, HIDDEN_STATES
+from paceline.protocols import HIDDEN_STATES, Drafter
 from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, ROOT, Tree
 

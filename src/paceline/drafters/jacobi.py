@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import TYPE_CHECKING
 
 from paceline.drafters.settings import at_least
 from paceline.protocols import Drafter, SizedBy

@@ -15,7 +15,7 @@ similar earlier queries out of a store (cache-assisted), earlier turns (multi-tu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from paceline.drafters.confidence import copied_chain
 from paceline.drafters.settings import at_least

@@ -30,12 +30,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from paceline.drafters.phrases import PhrasePool
 from paceline.drafters.settings import Tried, at_least
 from paceline.prefix import common_prefix
-from paceline.protocols import Drafter, SHADOW_TOKENS, TREES, SizedBy
+from paceline.protocols import SHADOW_TOKENS, TREES, Drafter, SizedBy
 from paceline.records import Round, TextStart
 from paceline.scores import likeliest
 from paceline.tree import EMPTY, SHADOWS, Tree

@@ -7,7 +7,6 @@ heads say they are, or as the paper has it by how often guesses of that rank wer
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from paceline.drafters.host import Host
@@ -17,7 +16,7 @@ from paceline.drafters.trained_heads import HeadWeights, MedusaParts
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.planning.adaptive_tree import unmeasured
 from paceline.planning.candidate_tree import likeliest
-from paceline.protocols import Drafter, HIDDEN_STATES
+from paceline.protocols import HIDDEN_STATES, Drafter
 from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, Tree
 

@@ -21,7 +21,7 @@ import weakref
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from paceline.drafters.host import Host
 from paceline.drafters.lookahead import Lookahead

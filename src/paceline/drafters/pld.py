@@ -8,8 +8,7 @@ proposes what followed there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from paceline.drafters.confidence import copied_chain
 from paceline.drafters.settings import at_least

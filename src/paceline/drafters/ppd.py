@@ -34,7 +34,7 @@ from paceline.planning.adaptive_tree import AdaptiveTree, unmeasured
 from paceline.planning.sizing import MOST_WHOLE
 from paceline.planning.tree_search import FittedTree
 from paceline.planning.tree_shape import lay_out
-from paceline.protocols import Drafter, SizedBy, TREES, VIRTUAL_TOKENS
+from paceline.protocols import TREES, VIRTUAL_TOKENS, Drafter, SizedBy
 from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, ROOT, Tree
 

@@ -157,7 +157,7 @@ class Pace:
         if self.streamer is not None:
             self.streamer.put(input_ids.cpu())
         for round in decode(target, generations, sizing):
-            self.stats[round.index].add(round)
+            self.stats[round.key].add(round)
             if self.streamer is not None:
                 for token in round.path.tokens:
                     self.streamer.put(torch.tensor([token]))

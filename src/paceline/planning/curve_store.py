@@ -11,12 +11,12 @@ import json
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 from paceline.machine import describe_machine, describe_versions
 from paceline.models.cache import cache_root, explain_os_errors
 from paceline.planning.cost_curve import CostCurve
+from paceline.protocols import Target
 
 __all__ = ["CurveKey", "curve_key", "curve_path", "load_curve", "save_curve"]
 
@@ -51,18 +51,17 @@ class CurveKey:
         return f"{readable}-{digest[:12]}"
 
 
-def curve_key(target: Any, fingerprint: str) -> CurveKey:
+def curve_key(target: Target, fingerprint: str) -> CurveKey:
     """The key of a target as it stands.
 
-    target: any `Target`; `device`, `weights` and `model.dtype` are read where there are such.
     fingerprint: as in `Session.fingerprint`.
     """
-    machine, versions = describe_machine(target), describe_versions()
-    dtype = getattr(getattr(target, "model", None), "dtype", "unknown")
+    info = target.describe()
+    machine, versions = describe_machine(info), describe_versions()
     return CurveKey(
         fingerprint=fingerprint,
-        dtype=str(dtype).removeprefix("torch."),
-        weights=getattr(target, "weights", "native"),
+        dtype=info.dtype,
+        weights=info.weights,
         device=machine["device"],
         processor=machine["processor"],
         threads=machine["threads"],

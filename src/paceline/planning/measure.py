@@ -1,11 +1,12 @@
 """Measure what a pass costs on this machine, and what its memory allows.
 
-Any target will do: it is driven through `sync`, `score` and `commit` alone.
+Any target will do: it is driven through `open`, `score`, `commit` and `close`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from random import Random
@@ -33,7 +34,6 @@ __all__ = [
     "measure_curve",
     "measure_floor",
     "time_passes",
-    "weight_bytes",
 ]
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128)
@@ -66,7 +66,7 @@ def measure_curve(
     on_pass: called after each timed pass, for progress bars; see `count_passes`.
 
     All widths take turns, in a new order each time, and so do the contexts: whatever warms or
-    tires the machine meets every one of them. The target's cache holds random text afterwards.
+    tires the machine meets every one of them. The target keeps nothing of closed texts afterwards.
 
     Raises UsageError for numbers below 1, and for a model without room for a second token.
     """
@@ -86,16 +86,17 @@ def time_passes(
     text = _random_tokens(random, target, lengths[-1] + 1)
     seconds: PassTimes = {}
     for length, turns in _blocks(lengths, repeats):
-        _enter(target, text[: length + 1])
-        if (1, length) not in seconds:
-            # The first pass of its kind allocates, chooses kernels, or captures a graph.
-            for width in fitting:
-                _time_pass(target, _chain(random, target, width))
-        for _ in range(turns):
-            for width in random.sample(fitting, len(fitting)):
-                taken = _time_pass(target, _chain(random, target, width))
-                seconds.setdefault((width, length), []).append(taken)
-                on_pass()
+        with _entered(target, text[: length + 1]) as slot:
+            if (1, length) not in seconds:
+                # The first pass of its kind allocates, chooses kernels, or captures a graph.
+                for width in fitting:
+                    _time_pass(target, slot, _chain(random, target, width))
+            for _ in range(turns):
+                for width in random.sample(fitting, len(fitting)):
+                    taken = _time_pass(target, slot, _chain(random, target, width))
+                    seconds.setdefault((width, length), []).append(taken)
+                    on_pass()
+    target.forget()
     return seconds
 
 
@@ -145,20 +146,23 @@ def _blocks(lengths: Sequence[int], repeats: int) -> Iterator[tuple[int, int]]:
             yield length, turns
 
 
-def _enter(target: Target, text: Sequence[int]) -> None:
-    """Bring all of `text` but its last token, the root, into the cache.
+@contextmanager
+def _entered(target: Target, text: Sequence[int]) -> Iterator[int]:
+    """A slot with all of `text` but its last token, the root, in the cache: the first pass of a
+    slot also reads what is pending there, which would be timed."""
+    slot = target.open(text[:-1])
+    try:
+        target.score({slot: EMPTY})
+        target.commit({slot: Path((), (text[-1],))})
+        yield slot
+    finally:
+        target.close(slot)
 
-    The first pass after `sync` also reads what `sync` has left to it, which would be timed.
-    """
-    target.sync([text[:-1]])
-    target.score([EMPTY])
-    target.commit([Path((), (text[-1],))])
 
-
-def _time_pass(target: Target, tree: Tree) -> float:
+def _time_pass(target: Target, slot: int, tree: Tree) -> float:
     """Seconds of one pass. Nothing is committed, so that the next one finds the same cache."""
     began = perf_counter()
-    rows = target.score([tree])[0]
+    rows = target.score({slot: tree})[slot]
     _wait(rows.device)
     return perf_counter() - began
 
@@ -203,17 +207,8 @@ class Floor:
 
 def measure_floor(target: Target) -> Floor:
     """The floor of `target` on its device; see `measure_bandwidth`."""
-    device = getattr(target, "device", torch.device("cpu"))
-    return Floor(weight_bytes(target), measure_bandwidth(device))
-
-
-def weight_bytes(target: Target) -> int:
-    """Bytes of weights that a pass reads: what the target says, else all its model's parameters."""
-    told = getattr(target, "weight_bytes", None)
-    if told is not None:
-        return int(told)
-    model: Any = getattr(target, "model", None)
-    return 0 if model is None else sum(weights.nbytes for weights in model.parameters())
+    info = target.describe()
+    return Floor(info.weight_bytes, measure_bandwidth(torch.device(info.device)))
 
 
 def measure_bandwidth(device: torch.device) -> float:

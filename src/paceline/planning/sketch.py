@@ -38,8 +38,8 @@ def known_curve(
 
     A sketch takes as long as some seventy tokens of plain decoding, some thirty where they are
     slow; once, for it is kept, unless other work on the machine disturbs it or the cache folder
-    cannot be written. The target's cache holds random text afterwards. None for a model without
-    room for two tokens.
+    cannot be written. The target keeps nothing of closed texts afterwards. None for a model
+    without room for two tokens.
     """
     key, root = curve_key(target, fingerprint), cache_root()
     curve = load_curve(key, root)

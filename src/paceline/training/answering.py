@@ -111,7 +111,7 @@ def answer_batch(
     conversations = [_begin(session, first + place, record) for place, record in enumerate(records)]
     # Nothing of the batch before stays in the cache: a prefix that was read in another pass may
     # differ in its last bits, and after an interruption there would be none.
-    session.target.sync([[0]] * len(conversations))
+    session.target.forget()
     found, active = Answers(), conversations
     while active:
         asked = [(one, _prompt(session, one)) for one in active]

@@ -126,11 +126,11 @@ class _Work:
 
 def _run(session: Session, files: Sequence[PromptFile], asking: Asking) -> dict[str, Any]:
     """What the bytes of the shards depend on, besides machine and versions."""
-    model = getattr(session.target, "model", None)
+    info = session.target.describe()
     return {
         "model": session.fingerprint,
-        "dtype": str(getattr(model, "dtype", "unknown")).removeprefix("torch."),
-        "weights": getattr(session.target, "weights", "native"),
+        "dtype": info.dtype,
+        "weights": info.weights,
         "prompts": [file.as_json() for file in files],
         **asdict(asking),
         "shard_prompts": SHARD_PROMPTS,
