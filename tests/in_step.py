@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-
 from paceline.protocols import Target
 from paceline.records import Path
 from paceline.targets.causal_lm import CausalLMTarget
@@ -40,8 +38,9 @@ class InStep:
             paths = dict(zip(self.slots, paths, strict=True))
         self.own.commit(paths)
 
-    def states_of(self, place: int) -> torch.Tensor:
-        return self.own.states(self.slots[place])
+    @property
+    def graphs(self) -> Any:
+        return self.own.describe().report["graphs"]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.own, name)

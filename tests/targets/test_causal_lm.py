@@ -345,7 +345,7 @@ def test_a_batch_that_shares_a_prefix_reads_it_from_one_cached_text(
     with watched(small) as passes:
         target.sync(texts)
         scored = target.score([EMPTY, Tree.chain([4]), EMPTY])
-    assert passes.shapes == [(3, 3)]
+    assert passes.shapes == [(1, 2 + 1 + 1 + 3)]
     for text, rows in zip(texts, scored, strict=True):
         assert gap(rows[:1], own_row(small, text)[None]) < 1e-10
 
@@ -485,7 +485,7 @@ def test_virtual_tokens_are_scored_by_their_own_embeddings(name: str) -> None:
     model = tiny_model(name, "sdpa", F64)
     virtual = torch.randn(3, 32, dtype=F64, generator=torch.Generator().manual_seed(4))
     target = new_target(model)
-    assert target.capabilities == {"hidden_states", "shadow_tokens", "virtual_tokens"}
+    assert target.capabilities == {"hidden_states", "shadow_tokens", "trees", "virtual_tokens"}
     assert target.add_virtual_tokens(virtual) == VOCAB
     text = some_prompt(14)
     tree = Tree((5, VOCAB + 2, VOCAB, 7, VOCAB + 1), (-1, 0, -1, 2, 3))

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from paceline.errors import UsageError
 from paceline.loop import Generation, decode
-from paceline.protocols import HIDDEN_STATES, VIRTUAL_TOKENS, states_of
+from paceline.protocols import HIDDEN_STATES, VIRTUAL_TOKENS
 from paceline.records import Round
 from paceline.stopping import Stopping
 from paceline.targets.prepare import prepare
@@ -119,7 +119,5 @@ def test_a_target_that_shows_nothing_is_refused() -> None:
     class Blind(ToyTarget):
         capabilities = frozenset({VIRTUAL_TOKENS})
 
-    with pytest.raises(UsageError, match="shows no hidden states"):
-        states_of(Blind())
     with pytest.raises(UsageError, match="needs hidden_states, which Blind does not offer"):
         play(Blind(), [Generation([1, 2], Watcher(0, 16), Stopping(3))])

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 import paceline
 from paceline.drafters import make_drafter
 from paceline.errors import ModelError, UsageError
+from paceline.kernels import quantized
 from paceline.kernels.linear import (
     FastLinear,
     PackedAndPlainLinear,
@@ -68,9 +69,10 @@ def test_a_prepared_model_scores_as_before(architecture: str, weights: str) -> N
 def test_drafting_on_prepared_weights_writes_what_plain_decoding_writes(
     weights: str, method: str
 ) -> None:
+    needs_int8(weights)
     model = new_model("llama", **ROUND)
     target = new_target(model, preparation=prepare(model, weights))
-    assert target.weights == weights
+    assert target.describe().weights == weights
     assert written(target, method) == written(target, "plain")
 
 
@@ -184,6 +186,7 @@ def test_processors_that_overflow_are_told_so(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_int4_leaves_sizes_that_have_no_groups() -> None:
+    needs_int8("int8")  # what the output head is kept in
     done = prepare(new_model("llama", intermediate_size=40, num_hidden_layers=1), "int4")
     assert done.left == {"sizes that are no multiple of 32 inputs and 16 outputs": 1}
 
@@ -209,10 +212,16 @@ def test_products_are_those_of_linear(
         torch.testing.assert_close(fast(rows), layer(rows), rtol=tolerance, atol=tolerance)
 
 
+def needs_int8(kind: type[FastLinear] | str) -> None:
+    if kind in (Int8Linear, "int8") and not quantized._sums_are_exact():
+        pytest.skip("8-bit products overflow on this processor")
+
+
 @pytest.mark.parametrize(("kind", "limit"), [(Int8Linear, 0.02), (Int4Linear, 0.15)])
 def test_quantised_products_are_close_and_rows_do_not_see_each_other(
     kind: type[FastLinear], limit: float
 ) -> None:
+    needs_int8(kind)
     layer = nn.Linear(128, 64)
     fast = kind(layer.weight, layer.bias)
     rows = torch.randn(1, 32, 128)
@@ -229,6 +238,7 @@ def test_quantised_products_are_close_and_rows_do_not_see_each_other(
 
 
 def test_int8_reads_a_quarter_and_int4_less() -> None:
+    needs_int8("int8")
     sizes = {}
     for weights in ("packed", "int8", "int4"):
         model = new_model("llama", **ROUND)

@@ -24,8 +24,15 @@ from paceline.sampling import Sampler
 from paceline.stopping import Stopping
 from paceline.targets import causal_lm, cuda_graph, layout
 from paceline.targets.cuda_graph import GraphRecorder, Run
-from paceline.targets.layout import STATIC_WIDTHS, PassLayout, padded_width, static_slots
-from paceline.targets.pass_inputs import PassInputs
+from paceline.targets.layout import (
+    STATIC_WIDTHS,
+    PassLayout,
+    TextRows,
+    groups_of,
+    padded_width,
+    static_slots,
+)
+from paceline.targets.pass_inputs import InputsByText, InputsInOne
 from paceline.tree import EMPTY, ROOT, Tree
 
 F32, F64 = torch.float32, torch.float64
@@ -145,47 +152,103 @@ def test_slots_are_enough_and_few() -> None:
     assert sorted(set(sizes.values())) == [256, 512, 1024, 2048, 4096, 8192, 12288, 16384, 20480]
 
 
-@pytest.mark.parametrize("window", [None, 1, 3, 7])
-def test_masks_let_a_row_see_its_own_past_and_nothing_else(window: int | None) -> None:
-    """Against a mask that is made row by row, slot by slot."""
+def three_texts() -> PassLayout:
     rng = random.Random(0)
-    cached, pending, forest = [5, 0, 2], [[1, 2], [3], [4, 5, 6]], []
-    for size in (4, 0, 6):
-        forest.append(random_tree(rng, size))
-    plan = PassLayout(cached, pending, forest, min_rows=12)
-    inputs = PassInputs(3, 12, CPU).fill(plan)
-    mask = inputs.masks(32, {"all": window}, F32)
-    assert isinstance(mask, torch.Tensor) and mask.shape == (3, 1, 12, 32)
-    for text, tree in enumerate(forest):
-        chain, start = len(pending[text]), cached[text]
-        for row in range(12):
-            seen = {slot: slot for slot in range(start)}  # slot -> position
-            if row < chain + len(tree):
-                at = min(row, chain - 1)
-                seen |= {start + i: start + i for i in range(at + 1)}
-                position = start + at
-                if row >= chain:
-                    root = start + chain - 1
-                    for depth, node in enumerate(tree.path_to(row - chain), start=1):
-                        seen[start + chain + node] = root + depth
-                        position = root + depth
-            else:
-                position, seen = 0, seen | {start + row: 0}
-            seen = {s for s, p in seen.items() if window is None or p > position - window}
-            assert {int(s) for s in (mask[text, 0, row] == 0).nonzero()[:, 0]} == seen
+    pending = [[1, 2], [3], [4, 5, 6]]
+    texts = [
+        TextRows(start, cached, some, random_tree(rng, size))
+        for start, cached, some, size in zip((64, 0, 32), (5, 0, 2), pending, (4, 0, 6))
+    ]
+    return PassLayout(texts).padded(20)
+
+
+def seen_by(text: TextRows, row: int, window: int | None) -> set[int]:
+    """Slots of a text's stretch that one of its rows may attend to, row by row, slot by slot."""
+    chain, cached = len(text.pending), text.cached
+    seen = {slot: slot for slot in range(cached)}  # slot -> position
+    position = 0
+    if row < chain + len(text.tree):
+        at = min(row, chain - 1)
+        seen |= {cached + i: cached + i for i in range(at + 1)}
+        position = cached + at
+        if row >= chain:
+            for depth, node in enumerate(text.tree.path_to(row - chain), start=1):
+                position = cached + chain - 1 + depth
+                seen[cached + chain + node] = position
+    else:
+        seen[cached + row] = 0
+    return {slot for slot, at in seen.items() if window is None or at > position - window}
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 7])
+def test_masks_let_a_row_see_its_own_text_and_nothing_else(window: int | None) -> None:
+    layout = three_texts()
+    inputs = InputsInOne(20, 64, CPU).fill(layout)
+    mask = inputs.masks({"all": window}, F32)
+    assert isinstance(mask, torch.Tensor) and mask.shape == (1, 1, 20, 64)
     assert set(mask.unique().tolist()) == {0.0, torch.finfo(F32).min}
+    for text, first in zip(layout.texts, layout.firsts):
+        for row in range(len(text)):
+            columns = (mask[0, 0, first + row] == 0).nonzero()[:, 0]
+            slots = {int(inputs.columns[column]) - text.start for column in columns}
+            assert slots == seen_by(text, row, window)
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_masks_by_text_are_the_same(window: int | None) -> None:
+    layout = three_texts()
+    inputs = InputsByText(layout, pool=96, grain=32)
+    mask = inputs.masks({"all": window}, F32)
+    assert isinstance(mask, torch.Tensor)
+    places, begin, padded = inputs.groups.places, 0, []
+    assert places is not None
+    for group in inputs.groups.groups:
+        width = len(group.rows) // group.texts
+        size = group.texts * width * group.slots
+        own = mask.flatten()[begin : begin + size].view(group.texts * width, group.slots)
+        padded += [(group.rows[line], own[line]) for line in range(len(own))]
+        begin += size
+    assert begin == mask.numel()
+    for text, first in zip(layout.texts, layout.firsts):
+        for row in range(len(text)):
+            asked, seen = padded[int(places[first + row])]
+            assert asked == first + row
+            assert set((seen == 0).nonzero()[:, 0].tolist()) == seen_by(text, row, window)
+
+
+def test_texts_at_equal_distances_attend_together() -> None:
+    def rows(start: int, cached: int, width: int) -> TextRows:
+        return TextRows(start, cached, list(range(width)))
+
+    texts = [
+        rows(512, 9, 1),
+        rows(0, 300, 3),
+        rows(2048, 700, 1),
+        rows(1024, 9, 2),
+        rows(4096, 9, 1),
+    ]
+    found = groups_of(texts, 512)
+    assert [(group.texts, group.start, group.step, group.slots) for group in found] == [
+        ((1, 0, 3), 0, 512, 512),
+        ((4,), 4096, 0, 512),
+        ((2,), 2048, 0, 1024),
+    ]
+    # A prompt's piece does not make the others as wide as itself.
+    found = groups_of([rows(0, 9, 1), rows(512, 9, 200)], 512)
+    assert [group.width for group in found] == [4, 200]
 
 
 def test_inputs_keep_their_place() -> None:
-    inputs = PassInputs(2, 4, CPU)
-    places = [part.data_ptr() for part in (inputs.tokens, inputs.slots, inputs.among)]
-    for text in ([1, 2], [3]):
-        inputs.fill(PassLayout([7, 3], [text, [9]], [EMPTY, Tree.chain([5, 6])], min_rows=4))
-        assert inputs.tokens[0].tolist() == [*text, *[0] * (4 - len(text))]
-        assert inputs.slots.tolist() == [[7, 8, 9, 10], [3, 4, 5, 6]]
-        assert inputs.cached.tolist() == [7, 3]
-    assert inputs.positions.tolist() == [[7, 0, 0, 0], [3, 4, 5, 0]]
-    assert places == [part.data_ptr() for part in (inputs.tokens, inputs.slots, inputs.among)]
+    inputs = InputsInOne(4, 16, CPU)
+    parts = inputs.tokens, inputs.where, inputs.seen
+    places = [part.data_ptr() for part in parts]
+    for text in ([1, 2], [3, 4]):
+        other = TextRows(32, 3, [9], Tree.chain([5]))
+        inputs.fill(PassLayout([TextRows(0, 7, text), other]), static=True)
+        assert inputs.tokens.tolist() == [[*text, 9, 5]]
+        assert inputs.where.tolist() == [7, 8, 35, 36]
+    assert inputs.positions.tolist() == [[7, 8, 3, 4]]
+    assert places == [part.data_ptr() for part in parts]
 
 
 # ---- the same rows as in the ordinary way ----

@@ -49,7 +49,7 @@ PREFILL_CHUNK = 1024
 
 # Slots that passes of static shape find reserved: what was captured is lost when the cache has to
 # move.
-_STATIC_ROOM = 2048
+STATIC_ROOM = 2048
 
 # Pending tokens per text up to which a pass may have a static shape: its root and what a draft
 # model, which is a target of its own, lags behind. Passes that read a prompt seldom come twice in
@@ -223,7 +223,7 @@ class CausalLMTarget(Target):
             self._hidden_size,
             self._slot_grain,
             self._kept_bytes,
-            _STATIC_ROOM if self.static else 0,
+            STATIC_ROOM if self.static else 0,
         )
 
     def _new_passes(self) -> None:

@@ -170,7 +170,9 @@ def _even_runs(starts: Sequence[int]) -> Iterator[range]:
     begin = 0
     while begin < len(starts):
         end = begin + 1
-        while end < len(starts) and starts[end] - starts[end - 1] == starts[begin + 1] - starts[begin]:
+        while (
+            end < len(starts) and starts[end] - starts[end - 1] == starts[begin + 1] - starts[begin]
+        ):
             end += 1
         yield range(begin, end)
         begin = end
