@@ -236,6 +236,7 @@ def test_measurements_wait_for_what_goes_on_in_the_background() -> None:
 
     session = toy_session()
     session.settle()  # nothing goes on behind a toy
-    session.target.preparation = going_on = Background()  # type: ignore[attr-defined]
+    going_on = Background()
+    session.target.settle = going_on.settle  # type: ignore[method-assign]
     session.settle()
     assert going_on.waited == 1

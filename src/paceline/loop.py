@@ -15,6 +15,7 @@ from time import perf_counter
 import torch
 
 from paceline.generation import Generation
+from paceline.prefix import common_prefix
 from paceline.protocols import Drafter, Planner, Propose, Target
 from paceline.records import Path, Round, Seconds
 from paceline.tree import EMPTY, Tree
@@ -32,6 +33,8 @@ _keys = count()  # no two texts of a process have one key, so batches may share 
 _PREFILL_ALONE, _PREFILL_BESIDE = 1024, 32
 # So few tokens in front of the root are read with the first tree, whoever else is there.
 _FEW_PENDING = 8
+# So many tokens that another text is about to read are worth waiting for.
+_WORTH_WAITING = 16
 
 
 class Batch:
@@ -126,6 +129,7 @@ class Batch:
         As long as no text has begun nobody waits for its next token: prompts that fit into one
         pass are read in it, and else all of them before anything is written.
         """
+        texts = self._without_followers(texts)
         for text in texts.values():
             text.ahead = self.target.pending(text.slot)
             text.has_read = text.ahead > 0
@@ -136,6 +140,31 @@ class Batch:
         few = _FEW_PENDING if has_begun else -1
         writing = [(key, text) for key, text in texts.items() if text.ahead <= few]
         return writing, [(key, text) for key, text in texts.items() if text.ahead > few]
+
+    def _without_followers(self, texts: Mapping[int, _Text]) -> dict[int, _Text]:
+        """The texts but for those that begin like one whose prompt is just being read: they wait,
+        and then take that beginning over."""
+        leaders: list[_Text] = []
+        kept = {}
+        for key, text in texts.items():
+            pending = self.target.pending(text.slot)
+            if pending >= _WORTH_WAITING:
+                context = text.generation.context
+                known = len(context) - 1 - pending
+                if any(text.shares_with(leader) - known >= _WORTH_WAITING for leader in leaders):
+                    text.follows = True
+                    continue
+                if text.follows:
+                    self._open_again(text)
+                leaders.append(text)
+            kept[key] = text
+        return kept
+
+    def _open_again(self, text: _Text) -> None:
+        """Take over what others have read since the text was opened."""
+        self.target.close(text.slot)
+        text.follows, text.slot = False, self.target.open(text.generation.context)
+        text.generation.reused = len(text.generation.context) - 1 - self.target.pending(text.slot)
 
     def _pieces(self, waiting: Sequence[tuple[int, _Text]], rows: int) -> dict[int, int]:
         """How much to read of which prompts, beside so many rows; who came first goes first."""
@@ -227,7 +256,7 @@ class _Text:
     """A text of a batch.
 
     ahead: tokens of it that the next pass has to read before its root. reading: seconds spent on
-    its prompt so far, until its first round.
+    its prompt so far, until its first round. follows: it waits for another text's beginning.
     """
 
     generation: Generation
@@ -236,6 +265,12 @@ class _Text:
     has_read: bool = False
     has_begun: bool = False
     reading: float = 0.0
+    follows: bool = False
+
+    def shares_with(self, other: _Text) -> int:
+        """How many tokens both texts begin with, without the roots."""
+        one, two = self.generation.context, other.generation.context
+        return common_prefix(one[:-1], two[:-1])
 
     def propose(self, target: Target) -> Propose:
         """What a planner asks; a text whose drafter fails proposes nothing and ends."""

@@ -322,11 +322,12 @@ class Stream(Iterator[Chunk]):
         if self._text is None:
             return Completion("", [], "error", self.stats, 0, error=self._error)
         generation, _ = self._text
-        tokens = generation.output
+        tokens = generation.output[: self.stats.tokens]
+        heard_all = len(tokens) == len(generation.output)
         return Completion(
             text=self.output.of(len(tokens)),
             tokens=tokens,
-            finish_reason=generation.stopping.reason or "interrupted",
+            finish_reason=(generation.stopping.reason if heard_all else None) or "interrupted",
             stats=self.stats,
             prompt_tokens=len(generation.prompt),
             cached_tokens=generation.reused,
@@ -354,11 +355,11 @@ class Stream(Iterator[Chunk]):
             similar = [] if self._store is None else self._store.search(self._query)
             texts = [*self._references, *(entry.output for entry in similar)]
             prompt, references = session.encode(self._prompt), session.encode_references(texts)
-            stopping = Stopping(
-                options.max_new_tokens,
-                () if options.ignore_eos else session.eos_ids,
-                [self.output.push],
-            )
+            # Others may play rounds of this text before its stream looks at them, so what stops the
+            # text is not what the stream reads.
+            stop = [OutputText(session.tokenizer, options.stop).push] if options.stop else []
+            eos_ids = () if options.ignore_eos else session.eos_ids
+            stopping = Stopping(options.max_new_tokens, eos_ids, stop)
             self._text = session._begin(
                 lambda drafter: Generation(
                     prompt,
@@ -384,6 +385,8 @@ class Stream(Iterator[Chunk]):
         round = self._session._texts.next_round(key)
         if round is not None:
             self.stats.add(round)
+            for token in round.path.tokens:
+                self.output.push(token)
         return round
 
     def _go_on(self) -> Iterator[Chunk]:

@@ -1,0 +1,302 @@
+"""Streams and threads that share a session: whatever else goes on, a text is the one it is alone."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+from typing import Any
+
+import pytest
+import torch
+
+import paceline
+from paceline.errors import UsageError
+from paceline.session import Session, Stream
+from paceline.targets.toy import ToyTarget
+from tests.tiny import toy_session
+
+METHODS = ["plain", "anpd", "llma", "pld", "lookahead", "jacobi"]
+each_method = pytest.mark.parametrize("method", METHODS)
+each_temperature = pytest.mark.parametrize("temperature", [0.0, 0.8])
+
+
+def alone(prompt: str, **options: Any) -> list[int]:
+    return toy_session("plain").generate(prompt, **options).tokens
+
+
+def open_slots(session: Session) -> int:
+    assert isinstance(session.target, ToyTarget)
+    return len(session.target._slots)
+
+
+@each_temperature
+@each_method
+def test_a_paused_stream_goes_on_as_if_nothing_had_come_between(
+    method: str, temperature: float
+) -> None:
+    options = {"max_new_tokens": 24, "temperature": temperature, "seed": 4}
+    session = toy_session(method)
+    stream = session.stream("The capital of France is", **options)
+    next(stream)
+    between = session.generate("def fibonacci(n):", **options)
+    list(stream)
+    assert stream.completion.tokens == alone("The capital of France is", **options)
+    assert between.tokens == alone("def fibonacci(n):", **options)
+    assert open_slots(session) == 0
+
+
+@each_method
+def test_streams_may_take_turns_chunk_by_chunk(method: str) -> None:
+    session = toy_session(method)
+    prompts = ["one", "two two two", "three and so on and so on"]
+    streams = [session.stream(prompt, max_new_tokens=30) for prompt in prompts]
+    going = list(streams)
+    while going:
+        going = [stream for stream in going if next(stream, None) is not None]
+    for prompt, stream in zip(prompts, streams):
+        assert stream.completion.tokens == alone(prompt, max_new_tokens=30)
+
+
+def test_a_stream_inside_another_one() -> None:
+    session = toy_session("anpd")
+    outer = session.stream("an outer text", max_new_tokens=20)
+    inner = []
+    for _ in outer:
+        inner.append(session.generate("an inner text", max_new_tokens=7).tokens)
+    assert outer.completion.tokens == alone("an outer text", max_new_tokens=20)
+    assert inner and all(one == alone("an inner text", max_new_tokens=7) for one in inner)
+
+
+def test_a_paused_stream_costs_the_others_nothing() -> None:
+    session = toy_session("plain")
+    paused = session.stream("paused", max_new_tokens=50)
+    next(paused)
+    said = len(paused.completion.tokens)
+    session.generate("another", max_new_tokens=30)
+    assert len(paused.completion.tokens) == said
+
+
+def test_a_stream_that_is_closed_early_keeps_what_it_has() -> None:
+    session = toy_session("anpd")
+    with session.stream("once upon a time", max_new_tokens=50) as stream:
+        next(stream)
+    found = stream.completion
+    assert found.finish_reason == "interrupted" and 0 < len(found.tokens) < 50
+    assert found.tokens == alone("once upon a time", max_new_tokens=50)[: len(found.tokens)]
+    assert next(stream, None) is None and open_slots(session) == 0
+    stream.close()
+    assert session.generate("two", max_new_tokens=9).tokens == alone("two", max_new_tokens=9)
+
+
+def test_a_stream_that_nobody_holds_gives_its_slot_back() -> None:
+    session = toy_session("anpd")
+    stream = session.stream("once upon a time", max_new_tokens=50)
+    next(stream)
+    assert open_slots(session) == 1
+    del stream
+    gc.collect()
+    session.generate("two", max_new_tokens=3)
+    assert open_slots(session) == 0
+
+
+def raising(at: int) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """A processor that fails at its n-th token."""
+    calls = 0
+
+    def process(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            raise ValueError("this processor has failed")
+        return scores
+
+    return process
+
+
+@each_method
+def test_a_processor_that_raises_ends_its_text_alone(method: str) -> None:
+    session = toy_session(method)
+    good = session.stream("a good text", max_new_tokens=30)
+    next(good)
+    with pytest.raises(ValueError, match="this processor has failed"):
+        session.generate("a bad text", max_new_tokens=30, processors=(raising(at=5),))
+    list(good)
+    assert good.completion.tokens == alone("a good text", max_new_tokens=30)
+    assert open_slots(session) == 0
+
+
+def test_a_failing_text_of_a_batch_says_so_and_the_others_are_there() -> None:
+    session = toy_session("anpd")
+    prompts = ["one", "x" * 5000, "", "three"]
+    done = session.generate_batch(prompts, max_new_tokens=20)
+    assert [each.finish_reason for each in done] == ["length", "error", "error", "length"]
+    assert "shorten the prompt" in str(done[1].error) and "empty" in str(done[2].error)
+    assert done[0].tokens == alone("one", max_new_tokens=20) and done[0].error is None
+    assert done[3].tokens == alone("three", max_new_tokens=20)
+    assert open_slots(session) == 0
+
+
+def test_equal_prompts_of_a_batch_are_drawn_independently() -> None:
+    session = toy_session("anpd")
+    request: dict[str, Any] = {"max_new_tokens": 30, "temperature": 1.0, "seed": 3}
+    done = session.generate_batch(["the same"] * 3, **request)
+    assert len({tuple(each.tokens) for each in done}) == 3
+    for place, each in enumerate(done):
+        seed = request["seed"] + (place << 64)
+        assert each.tokens == alone("the same", **{**request, "seed": seed})
+
+
+def test_what_was_read_for_one_text_is_not_read_again_for_the_next() -> None:
+    session = toy_session("plain")
+    system = "a long system prompt that all requests share. "
+    first = session.generate(system + "one", max_new_tokens=5)
+    second = session.generate(system + "two", max_new_tokens=5)
+    assert (first.cached_tokens, second.cached_tokens) == (0, len(system))
+    assert second.stats.reused == len(system)
+    samples = session.generate_batch([system + "six"] * 3, max_new_tokens=4)
+    assert [each.cached_tokens for each in samples] == [len(system)] * 3
+
+
+@each_temperature
+@each_method
+def test_threads_share_a_session(method: str, temperature: float) -> None:
+    session = toy_session(method)
+    prompts = [f"{number} and some words of text {number}" for number in range(12)]
+
+    def write(place: int) -> list[int]:
+        options = {"max_new_tokens": 25, "temperature": temperature, "seed": place}
+        if place % 2:
+            return session.generate(prompts[place], **options).tokens
+        stream = session.stream(prompts[place], **options)
+        list(stream)
+        return stream.completion.tokens
+
+    with ThreadPoolExecutor(6) as pool:
+        texts = list(pool.map(write, range(len(prompts))))
+    for place, tokens in enumerate(texts):
+        expected = alone(prompts[place], max_new_tokens=25, temperature=temperature, seed=place)
+        assert tokens == expected
+    assert open_slots(session) == 0
+
+
+def test_texts_of_threads_that_wait_together_go_on_in_one_pass() -> None:
+    session = toy_session("plain")
+    assert isinstance(session.target, ToyTarget)
+    entered, go = Event(), Event()
+
+    def hold(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        entered.set()
+        assert go.wait(30)
+        return scores
+
+    with ThreadPoolExecutor(3) as pool:
+        held = pool.submit(session.generate, "held", max_new_tokens=40, processors=(hold,))
+        assert entered.wait(30)
+        others = [
+            pool.submit(session.generate, f"other {place}", max_new_tokens=40) for place in range(2)
+        ]
+        while len(session._texts.turn._queue) < 2:  # both wait for their turn to join
+            assert not held.done()
+        before = session.target.passes
+        go.set()
+        assert [len(each.result(60).tokens) for each in (held, *others)] == [40] * 3
+    # One after the other they would take 39 + 40 + 40 passes more.
+    assert session.target.passes - before < 90
+
+
+def test_a_session_inside_its_own_round_is_an_error_and_no_deadlock() -> None:
+    session = toy_session("anpd")
+
+    def nested(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        session.generate("inside", max_new_tokens=2)
+        return scores
+
+    with pytest.raises(UsageError, match="from inside one of its own rounds"):
+        session.generate("outside", max_new_tokens=4, processors=(nested,))
+    assert session.generate("after", max_new_tokens=9).tokens == alone("after", max_new_tokens=9)
+
+
+def test_an_interrupt_between_draft_and_walk_loses_nothing(monkeypatch: Any) -> None:
+    session = toy_session("anpd")
+    stream = session.stream("once upon a time", max_new_tokens=30)
+    other = session.stream("another text", max_new_tokens=30)
+    next(stream), next(other)
+    score = session.target.score
+
+    def interrupted(*args: Any) -> Any:
+        monkeypatch.setattr(session.target, "score", score)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session.target, "score", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(stream)
+    list(stream), list(other)
+    assert stream.completion.tokens == alone("once upon a time", max_new_tokens=30)
+    assert other.completion.tokens == alone("another text", max_new_tokens=30)
+
+
+def test_texts_that_heard_tokens_which_were_not_committed_end(monkeypatch: Any) -> None:
+    session = toy_session("anpd")
+    stream, other = (session.stream(text, max_new_tokens=30) for text in ("one", "two"))
+    next(stream), next(other)
+
+    def failing(paths: Any) -> None:
+        raise MemoryError("no room")
+
+    commit = session.target.commit
+    monkeypatch.setattr(session.target, "commit", failing)
+    with pytest.raises(MemoryError):
+        list(stream)
+    monkeypatch.setattr(session.target, "commit", commit)
+    with pytest.raises(MemoryError, match="no room"):
+        list(stream)
+    assert stream.completion.finish_reason == "error"
+    list(other)  # it took no part
+    assert other.completion.tokens == alone("two", max_new_tokens=30)
+    assert open_slots(session) == 0
+
+
+@pytest.fixture(scope="module")
+def default() -> Session:
+    return paceline.load("smollm2-135m", method="anpd")
+
+
+@pytest.mark.model
+def test_two_streams_on_the_default_model(default: Session) -> None:
+    """The case that wrote wrong text: paused after its first chunk, another text between."""
+    expected = {
+        prompt: default.generate(prompt, max_new_tokens=24).tokens
+        for prompt in ("The capital of France is", "def fibonacci(n):")
+    }
+    stream: Stream = default.stream("The capital of France is", max_new_tokens=24)
+    next(stream)
+    between = default.generate("def fibonacci(n):", max_new_tokens=24)
+    list(stream)
+    assert stream.completion.tokens == expected["The capital of France is"]
+    assert between.tokens == expected["def fibonacci(n):"]
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_threads_on_the_default_model(default: Session, temperature: float) -> None:
+    prompts = ["Name three colours.", "def fibonacci(n):", "Once upon a time", "1, 2, 3, 4, 5,"]
+    options: dict[str, Any] = {"max_new_tokens": 16, "temperature": temperature, "seed": 1}
+    expected = [default.generate(prompt, **options).tokens for prompt in prompts]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda prompt: default.generate(prompt, **options), prompts))
+    assert [each.tokens for each in found] == expected
+    assert all(isinstance(each.stats.rounds, int) and each.stats.rounds for each in found)
+
+
+def test_samples_of_one_prompt_read_it_once() -> None:
+    session = toy_session("anpd")
+    assert isinstance(session.target, ToyTarget)
+    prompt = "a prompt of which several samples are wanted"
+    done = session.generate_batch([prompt] * 5, max_new_tokens=12, temperature=1.0)
+    assert [each.cached_tokens for each in done] == [0, *[len(prompt) - 1] * 4]
+    assert session.target.read == len(prompt) - 1
+    for place, each in enumerate(done):
+        options: dict[str, Any] = {"max_new_tokens": 12, "temperature": 1.0}
+        assert each.tokens == alone(prompt, **options, seed=place << 64)
