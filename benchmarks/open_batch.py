@@ -1,0 +1,337 @@
+"""Texts that come and go: what it gains to write many together, and what it costs the others.
+
+    python benchmarks/open_batch.py throughput --data DIR --json benchmarks/results/open-batch/throughput.json
+
+throughput  tokens per second of sixteen texts of mixed tasks, written 1, 2, 4, … at a time
+joining     the time between tokens of seven texts while an eighth one's long prompt is read
+reuse       prompt tokens read and time to the first token, with and without what was read before
+memory      how the process grows over a thousand short texts
+schedules   texts joining and leaving at random, with random closings and errors: each against the
+            one that it is alone, by transformers' own forward where two differ
+
+One session serves a whole study; what is compared takes turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import paceline
+from paceline.bench.memory import resident_bytes
+from paceline.drafters import make_drafter
+from paceline.loop import Batch, Generation, decode
+from paceline.machine import describe_run
+from paceline.planning.planner import TreePlanner
+from paceline.prompts import read_prompts
+from paceline.records import Stats
+from paceline.sampling import Sampler
+from paceline.session import Session
+from paceline.stopping import Stopping
+from tables import shown_command
+
+TASKS = (
+    "mt_bench", "gsm8k", "humaneval", "mbpp", "wmt16_deen", "editeval", "jfleg", "vicuna_bench",
+    "math500", "eagle_alpaca", "asset", "humanevalfix", "mtbench101", "xsum", "cnndm", "canitedit",
+)  # fmt: skip
+AT_ONCE = (1, 2, 4, 8, 16)
+METHODS = ("plain", "anpd")
+LONGEST_PROMPT = 400
+
+
+def mixed_prompts(session: Session, data: Path, count: int, longest: int) -> list[list[int]]:
+    """Of all tasks in turns, chat template included; longer ones are left out."""
+    piles = [
+        [ids for record in read_prompts(data / f"{task}.jsonl")
+         if len(ids := session.encode([{"role": "user", "content": record.turns[0]}])) <= longest]
+        for task in TASKS
+    ]  # fmt: skip
+    found = [
+        pile[place] for place in range(max(map(len, piles))) for pile in piles if place < len(pile)
+    ]
+    return found[:count]
+
+
+def throughput(session: Session, options: argparse.Namespace) -> dict[str, Any]:
+    """Every number of texts at once on the same sixteen texts, in turns."""
+    prompts = mixed_prompts(session, options.data, 16, LONGEST_PROMPT)
+    planners = {
+        (method, count): TreePlanner(session.host.curve) for method in METHODS for count in AT_ONCE
+    }
+    runs: dict[tuple[str, int], list[dict[str, float]]] = {name: [] for name in planners}
+    texts: dict[int, list[int]] = {}
+    different = 0
+    for repeat in range(options.repeats):
+        for method, count in [*runs][repeat % 2 :: 1] + [*runs][: repeat % 2]:
+            began, stats, outputs = perf_counter(), Stats(), []
+            for first in range(0, len(prompts), count):
+                session.target.forget()
+                generations = [
+                    Generation(ids, make_drafter(method), Stopping(options.max_new_tokens))
+                    for ids in prompts[first : first + count]
+                ]
+                for round in decode(session.target, generations, planners[method, count]):
+                    stats.add(round)
+                outputs += [generation.output for generation in generations]
+            seconds = perf_counter() - began
+            for place, output in enumerate(outputs):
+                different += texts.setdefault(place, output) != output
+            after = stats.draft_seconds + stats.target_seconds + stats.commit_seconds
+            runs[method, count].append(
+                {
+                    "tokens_per_second": stats.tokens / seconds,
+                    "after_the_prompts": (stats.tokens - len(prompts)) / after,
+                    "tokens_per_round": stats.mean_acceptance_length,
+                }
+            )
+            note(f"{method} {count}: {runs[method, count][-1]}")
+    table = [
+        {
+            "method": method,
+            "at_once": count,
+            **{key: median(run[key] for run in found) for key in found[0]},
+        }
+        for (method, count), found in runs.items()
+    ]
+    for row in table:
+        alone = next(each for each in table if each["method"] == row["method"])
+        for key in ("tokens_per_second", "after_the_prompts"):
+            row[f"{key}_over_one"] = row[key] / alone[key]
+    return {"table": table, "prompt_tokens": [*map(len, prompts)], "different_texts": different}
+
+
+def joining(session: Session, options: argparse.Namespace) -> dict[str, Any]:
+    """Seven texts decode; a long prompt joins them."""
+    prompts = mixed_prompts(session, options.data, 7, 200)
+    long = [
+        token for ids in mixed_prompts(session, options.data, 60, LONGEST_PROMPT) for token in ids
+    ]
+    found = []
+    for method in METHODS:
+        planner = TreePlanner(session.host.curve)
+        for _ in range(options.repeats):
+            found.append(
+                {"method": method, **_join(session, method, planner, prompts, long[:1500])}
+            )
+            note(str(found[-1]))
+    return {"runs": found}
+
+
+def _join(
+    session: Session,
+    method: str,
+    planner: TreePlanner,
+    prompts: Sequence[list[int]],
+    long: list[int],
+) -> dict[str, float]:
+    session.target.forget()
+    batch = Batch(session.target, planner)
+    for ids in prompts:
+        batch.add(Generation(ids, make_drafter(method), Stopping(100_000)))
+
+    def steps(until: Callable[[], bool]) -> Iterator[float]:
+        while not until():
+            began = perf_counter()
+            batch.step()
+            yield perf_counter() - began
+
+    for _ in range(24):  # prompts are read, costs are known
+        batch.step()
+    counter = iter(range(40))
+    before = [*steps(lambda: next(counter, None) is None)]
+    joined, newcomer = perf_counter(), Generation(long, make_drafter(method), Stopping(4))
+    batch.add(newcomer)
+    during = [*steps(lambda: bool(newcomer.output))]
+    first_token = perf_counter() - joined
+    batch.close()
+    return {
+        "median_between_tokens": median(before),
+        "worst_while_read": max(during),
+        "worst_over_median": max(during) / median(before),
+        "median_while_read": median(during),
+        "passes": len(during),
+        "seconds_to_first_token": first_token,
+    }
+
+
+def reuse(session: Session, options: argparse.Namespace) -> dict[str, Any]:
+    """A chat of eight turns, and twenty requests behind one system prompt of 1,000 tokens."""
+    questions = [
+        record.turns[0] for record in read_prompts(options.data / "vicuna_bench.jsonl", 20)
+    ]
+    words = " ".join(record.turns[0] for record in read_prompts(options.data / "cnndm.jsonl", 8))
+    rules = session.tokenizer.decode(session.encode(words)[:1000])
+    found = []
+    for name in ("chat of eight turns", "twenty requests after one system prompt"):
+        for keeps in (True, False) * options.repeats:
+            session.target.forget()
+            messages: list[dict[str, str]] = []
+            read, first, prompt_tokens = 0, [], 0
+            for question in questions[:8] if name.startswith("chat") else questions:
+                if not name.startswith("chat"):
+                    messages = [{"role": "system", "content": rules}]
+                messages.append({"role": "user", "content": question})
+                if not keeps:
+                    session.target.forget()
+                stream, began = (
+                    session.stream(messages, max_new_tokens=options.max_new_tokens),
+                    perf_counter(),
+                )
+                next(stream, None)
+                first.append(perf_counter() - began)
+                answer = stream.run()
+                prompt_tokens += answer.prompt_tokens
+                read += answer.prompt_tokens - answer.cached_tokens
+                messages.append({"role": "assistant", "content": answer.text})
+            found.append(
+                {"study": name, "reuse": keeps, "prompt_tokens": prompt_tokens, "read": read,
+                 "median_seconds_to_first_chunk": median(first[1:])}
+            )  # fmt: skip
+            note(str(found[-1]))
+    return {"runs": found}
+
+
+def memory(session: Session, options: argparse.Namespace) -> dict[str, Any]:
+    """A thousand short texts."""
+    rng, points = random.Random(0), []
+    words = [
+        "red",
+        "green",
+        "blue",
+        "one",
+        "two",
+        "three",
+        "cat",
+        "dog",
+        "house",
+        "tree",
+        "river",
+        "stone",
+        "and",
+        "or",
+        "not",
+    ]
+    for place in range(1, 1001):
+        session.generate(" ".join(rng.choices(words, k=rng.randint(3, 30))), max_new_tokens=3)
+        if place % 100 == 0:
+            points.append({"texts": place, "resident_megabytes": resident_bytes() / 2**20})
+            note(str(points[-1]))
+    grown = points[-1]["resident_megabytes"] - points[0]["resident_megabytes"]
+    return {"points": points, "grown_after_the_first_hundred": grown}
+
+
+def schedules(session: Session, options: argparse.Namespace) -> dict[str, Any]:
+    """A hundred texts over all tasks, joining, leaving and failing at random."""
+    rng, prompts = random.Random(1), mixed_prompts(session, options.data, 100, LONGEST_PROMPT)
+    samplers = [Sampler(seed=place, temperature=0.8 * (place % 2)) for place in range(len(prompts))]
+    plain = [
+        _alone(session, ids, sampler, options.max_new_tokens)
+        for ids, sampler in zip(prompts, samplers)
+    ]
+    note("alone: done")
+    found = []
+    for method in options.methods.split(","):
+        session.target.forget()
+        batch, planner = None, TreePlanner(session.host.curve)
+        batch = Batch(session.target, planner)
+        waiting, going, ended = list(range(len(prompts))), {}, {}
+        while waiting or len(batch):
+            if waiting and len(batch) < 32 and rng.random() < 0.5:
+                place = waiting.pop(rng.randrange(len(waiting)))
+                processors = (_failing(rng.randint(1, 9)),) if rng.random() < 0.05 else ()
+                text = Generation(
+                    prompts[place],
+                    make_drafter(method, session.host.fresh())
+                    if _hosted(method)
+                    else make_drafter(method),
+                    Stopping(options.max_new_tokens),
+                    samplers[place] if not processors else Sampler(processors=processors),
+                )
+                going[batch.add(text)] = ended[place] = text
+            if len(batch) and rng.random() < 0.02:
+                batch.drop(rng.choice([key for key in going if key in batch]))
+            keys = [key for key in going if key in batch]
+            if keys:
+                batch.step(rng.sample(keys, rng.randint(1, len(keys))))
+        failed = [place for place, text in ended.items() if text.error]
+        wrong = [
+            {"prompt": place, "at": _first_difference(text.output, plain[place])}
+            for place, text in ended.items()
+            if not text.error and text.output != plain[place][: len(text.output)]
+        ]
+        found.append(
+            {"method": method, "texts": len(ended), "failed": len(failed), "different": wrong}
+        )
+        note(str(found[-1]))
+    return {"runs": found}
+
+
+def _hosted(method: str) -> bool:
+    from paceline.drafters import needs_host
+
+    return needs_host(method)
+
+
+def _alone(session: Session, ids: list[int], sampler: Sampler, count: int) -> list[int]:
+    text = Generation(ids, make_drafter("plain"), Stopping(count), sampler)
+    for _ in decode(session.target, [text]):
+        pass
+    session.target.forget()
+    return text.output
+
+
+def _failing(at: int) -> Callable[[Any, Any], Any]:
+    calls = 0
+
+    def process(ids: Any, scores: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            raise ValueError("a processor that fails")
+        return scores
+
+    return process
+
+
+def _first_difference(one: Sequence[int], other: Sequence[int]) -> int:
+    return next(place for place, (a, b) in enumerate(zip(one, other)) if a != b)
+
+
+def note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+STUDIES = {each.__name__: each for each in (throughput, joining, reuse, memory, schedules)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("study", choices=STUDIES)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--max-new-tokens", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--methods", default="plain,anpd,llma,pld,lookahead,ppd,medusa,chimera")
+    options = parser.parse_args()
+    session = paceline.load(options.model, method="anpd")
+    session.settle()
+    content = {
+        **describe_run(session.target),
+        "command": shown_command(),
+        "model": options.model,
+        options.study: STUDIES[options.study](session, options),
+    }
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
