@@ -1,10 +1,9 @@
-"""Draft models for a loaded model: opened once, lent to any number of drafters."""
+"""Draft models for a loaded model: opened once, shared by any number of drafters."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
-from weakref import ReferenceType, ref
 
 from paceline.drafters import Host, ModelChoice
 from paceline.errors import ModelError, UsageError
@@ -31,8 +30,8 @@ class DraftModels:
     models are only refused where their vocabulary is of another size.
     device, dtype: where draft models go and in which format, where a choice does not say.
 
-    Every model is loaded once, whoever asks for it, and kept. Each host that is handed out has a
-    cache of its own; when nobody keeps the host any more, the next one gets it, emptied.
+    Every model is loaded once, whoever asks for it, and kept, and all hosts on it share one target:
+    each text has a slot of its own there.
     """
 
     def __init__(
@@ -51,19 +50,21 @@ class DraftModels:
         self._tokenizer = tokenizer
         self._device, self._dtype = device, dtype
         self._progress = progress
-        self._opened: dict[ModelChoice, _Opened] = {}
+        self._opened: dict[ModelChoice, Host] = {}
 
     def __call__(self, choice: ModelChoice) -> Host:
-        """A host on the model, whose target is the caller's as long as the host is kept.
+        """A host on the model, to which nothing is known of any text.
 
         Raises ModelError for a model that cannot be read or driven, or has another tokenizer, and
         UsageError for a device, dtype or kind of weights that there is not.
         """
         if choice not in self._opened:
             self._opened[choice] = self._open(choice)
-        return self._opened[choice].lend(self)
+        host = self._opened[choice]
+        host.target.forget()
+        return host.fresh()
 
-    def _open(self, choice: ModelChoice) -> _Opened:
+    def _open(self, choice: ModelChoice) -> Host:
         if not isinstance(choice.model, str):
             if choice.device or choice.dtype or choice.weights:
                 raise UsageError(
@@ -71,7 +72,7 @@ class DraftModels:
                     "and weights"
                 )
             tokens = self._shared(choice.model, None, "the draft model")
-            return _Opened(choice.model, loaded_fingerprint(choice.model), tokens, NATIVE)
+            return self._host(choice.model, loaded_fingerprint(choice.model), tokens, NATIVE)
         check_weights(choice.weights or AUTO)
         folder = self._own_draft(choice.model)
         if folder is not None:
@@ -82,7 +83,7 @@ class DraftModels:
                 )
             model = open_draft(folder, self._base, self._fingerprint)
             kind = choice.weights or AUTO
-            return _Opened(model, loaded_fingerprint(model), self._vocab_size, kind)
+            return self._host(model, loaded_fingerprint(model), self._vocab_size, kind)
         loaded = load_causal_lm(
             choice.model,
             device=choice.device or self._device,
@@ -90,7 +91,12 @@ class DraftModels:
             progress=self._progress,
         )
         tokens = self._shared(loaded.model, loaded.tokenizer, choice.model)
-        return _Opened(loaded.model, loaded.fingerprint, tokens, choice.weights or AUTO)
+        return self._host(loaded.model, loaded.fingerprint, tokens, choice.weights or AUTO)
+
+    def _host(self, model: PreTrainedModel, fingerprint: str, tokens: int, weights: str) -> Host:
+        target = CausalLMTarget(model, preparation=prepare(model, weights, exact=False))
+        curve = load_curve(curve_key(target, fingerprint))
+        return Host(target, fingerprint, curve, tokens, self)
 
     def _own_draft(self, name: str) -> Path | None:
         """The folder of a draft model that is opened together with its base; None for others."""
@@ -114,39 +120,3 @@ class DraftModels:
         size: int = model.config.get_text_config().vocab_size
         check_same_size(self._vocab_size, size, name)
         return min(size, self._vocab_size)
-
-
-class _Opened:
-    """A model with the targets that run it, lent or free."""
-
-    def __init__(self, model: PreTrainedModel, fingerprint: str, tokens: int, weights: str) -> None:
-        self._model = model
-        self._fingerprint = fingerprint
-        self._tokens = tokens
-        self._preparation = prepare(model, weights, exact=False)
-        first = CausalLMTarget(model, preparation=self._preparation)
-        self._curve = load_curve(curve_key(first, fingerprint))
-        self._free = [first]
-        self._lent: list[tuple[CausalLMTarget, ReferenceType[Host]]] = []
-
-    def lend(self, opener: DraftModels) -> Host:
-        """A host with a target that nobody uses, a new one where there is none."""
-        self._take_back()
-        target = (
-            self._free.pop()
-            if self._free
-            else CausalLMTarget(self._model, preparation=self._preparation, check=False)
-        )
-        host = Host(target, self._fingerprint, self._curve, self._tokens, opener)
-        self._lent.append((target, ref(host)))
-        return host
-
-    def _take_back(self) -> None:
-        kept = []
-        for target, user in self._lent:
-            if user() is None:
-                target.sync([[0]])  # what was read for another text is not to be found here
-                self._free.append(target)
-            else:
-                kept.append((target, user))
-        self._lent = kept

@@ -25,8 +25,12 @@ def as_messages(prompt: str | Sequence[Message]) -> Sequence[Message]:
 
 
 def query_of(prompt: Prompt) -> str:
-    """What a store is asked with: the text, or the user's last message."""
+    """What a store is asked with: the text, or the conversation, its last message first."""
     if isinstance(prompt, str):
         return prompt
-    last = prompt[-1] if prompt else ""
-    return last["content"] if isinstance(last, Mapping) else ""
+    messages = [message for message in prompt if isinstance(message, Mapping)]
+    # Not the last message alone: "make it shorter" is asked in many conversations, and answered
+    # differently in each. It comes first because long queries are searched by their two ends, and
+    # encoders read the beginning. A system message would make all conversations under it alike.
+    said = [message["content"] for message in messages if message.get("role") != "system"]
+    return "\n".join(reversed(said))

@@ -197,7 +197,8 @@ class Session:
 
     def use_curve(self, curve: CostCurve | None) -> None:
         """Plan with what passes cost by this curve from now on; no text may be open."""
-        self.host = replace(self.host, curve=curve)
+        # Trees and lengths of drafts that were learned with another curve go with it.
+        self.host = replace(self.host.fresh(), curve=curve)
         self._texts = SharedBatch(Batch(self.target, self.new_planner()))
         self._idle = [self._new_drafter()]
 

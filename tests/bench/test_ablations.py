@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from inspect import signature
+from pathlib import Path as FilePath
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from paceline.bench.ablation_plots import check_matplotlib, draw, save
-from paceline.bench.ablations import ABLATIONS, QUANTITIES, Ablation, find_ablation, markdown
+from paceline.bench.ablations import (
+    ABLATIONS,
+    BUDGET,
+    QUANTITIES,
+    Ablation,
+    find_ablation,
+    markdown,
+)
 from paceline.bench.contest import Contest, Text
 from paceline.bench.metrics import MethodSummary, Summary, summarise
 from paceline.bench.results import read_results
 from paceline.bench.trial import PLAIN, Method
 from paceline.cli import app, common
+from paceline.cli.bench.ablate import ablate
 from paceline.drafters import make_drafter
 from paceline.errors import UsageError
 from paceline.options import Options
 from paceline.prompts import PromptRecord
+from paceline.records import Path, Round, TextStart
+from paceline.tree import EMPTY
 from tests.tiny import toy_session
 
 SMALL = Ablation(
@@ -76,14 +88,38 @@ def test_a_grid_names_methods_that_exist_plain_first_and_once(name: str) -> None
 def test_grids_are_those_of_the_figures() -> None:
     bigrams = ABLATIONS["anpd-k"].lines["n=2"]
     assert list(bigrams) == list(range(1, 11))
-    assert bigrams[4] == "anpd:n=2,k=4"
+    assert bigrams[4] == "anpd:n=2,k=4,branches=1"
     for label, tail in (("all levels", ""), ("one level", ",levels=one")):
         line = ABLATIONS["anpd-n"].lines[label]
-        assert line == {n: f"anpd:n={n},k=7{tail}" for n in range(2, 8)}
+        assert line == {n: f"anpd:n={n},k=7,branches=1{tail}" for n in range(2, 8)}
     lines = ABLATIONS["llma"].lines
     assert list(lines) == [f"n={n}" for n in range(1, 6)]
     assert list(lines["n=3"]) == [4, 6, 8, 10, 12, 14, 16, 18]
     assert lines["n=3"][18] == "llma:n=3,k=18"
+
+
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_methods_propose_one_chain_of_k_as_the_papers_modules_do(name: str) -> None:
+    budget = signature(ablate).parameters["budget"].default
+    text = [1, 2, 3, 1, 2, 4, 1, 2, 3, 1, 2, 4, 1, 5, 1] * 3
+    for line in ABLATIONS[name].lines.values():
+        for value, method in line.items():
+            longest = value if ABLATIONS[name].axis == "k" else 7
+            drafter = make_drafter(method)
+            drafter.start(TextStart(text[:-5], [text]))
+            lengths = []
+            for token in text[-5:]:
+                tree = drafter.propose(budget)
+                assert tree == tree.spine()
+                lengths.append(len(tree))
+                drafter.observe(said(token))
+            assert max(lengths) <= longest < budget
+            if "n=2," in method or "llma:n=1," in method:
+                assert max(lengths) == longest  # these find something to go on with
+
+
+def said(token: int) -> Round:
+    return Round(0, EMPTY, torch.zeros(1, 8), Path((), (token,)))
 
 
 def test_an_unknown_one_is_refused() -> None:
@@ -121,7 +157,7 @@ def test_the_plot_shows_what_was_measured(summary: Summary) -> None:
 
 
 def test_plots_need_matplotlib_and_a_folder(
-    monkeypatch: pytest.MonkeyPatch, summary: Summary, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, summary: Summary, tmp_path: FilePath
 ) -> None:
     with pytest.raises(UsageError, match="cannot write"):
         save(draw(SMALL, summary.overall), tmp_path / "missing" / "plot")
@@ -131,7 +167,7 @@ def test_plots_need_matplotlib_and_a_folder(
 
 
 def test_the_command_writes_table_and_plots(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: FilePath
 ) -> None:
     session = toy_session()
     monkeypatch.setattr(common, "open_session", lambda *args, **settings: session)

@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 
 from paceline.errors import ModelError
 from paceline.references import ReferenceStore, TransformersEncoder
-from paceline.references.retrieval import match_expression, nearest, split_terms
+from paceline.references.retrieval import (
+    match_expression,
+    nearest,
+    query_terms,
+    split_terms,
+    term_weight,
+)
 
 
 @pytest.fixture
@@ -33,13 +39,20 @@ def test_any_text_gives_a_valid_expression(text: str) -> None:
     connection = sqlite3.connect(":memory:")
     connection.execute("CREATE VIRTUAL TABLE words USING fts5 (terms)")
     connection.execute("INSERT INTO words VALUES (?)", (" ".join(split_terms(text)),))
-    if expression := match_expression(text):
+    if expression := match_expression(query_terms(text)):
         connection.execute("SELECT * FROM words WHERE words MATCH ?", (expression,)).fetchall()
     connection.close()
 
 
+def test_words_that_all_queries_have_count_next_to_nothing() -> None:
+    weights = [term_weight(100, holding) for holding in (0, 1, 50, 100)]
+    assert weights == sorted(weights, reverse=True)
+    assert 0 < weights[-1] < 0.01 * weights[1]
+
+
 def test_long_queries_keep_both_ends() -> None:
-    expression = match_expression(" ".join(f"word{number}" for number in range(1000)))
+    terms = query_terms(" ".join(f"word{number}" for number in range(1000)))
+    expression = match_expression(terms)
     assert expression.startswith('"word0" OR') and expression.endswith('OR "word999"')
     assert expression.count("OR") == 127
 
@@ -66,7 +79,7 @@ def test_encoder_ranks_by_cosine_and_embeds_once(path: Path) -> None:
         store.add("abc", "letters")
         store.add("xyz", "end")
     encoder = Letters()
-    with ReferenceStore(path, encoder=encoder) as store:
+    with ReferenceStore(path, encoder=encoder, floor=0) as store:
         found = store.search("cab")  # no word in common
         assert [entry.output for entry in found] == ["letters", "end"]
         assert found[0].score == pytest.approx(1.0) and found[1].score == pytest.approx(0.0)
@@ -74,9 +87,19 @@ def test_encoder_ranks_by_cosine_and_embeds_once(path: Path) -> None:
         assert sorted(encoder.encoded) == ["abc", "cab", "xyz", "zyx"]
         store.add("cba", "reverse")
         assert outputs(store, "abc", 1) == ["reverse"]  # the latest of equals
-    with ReferenceStore(path, encoder=encoder, max_entries=1) as store:
+    with ReferenceStore(path, encoder=encoder, max_entries=1, floor=0) as store:
         store.add("mno", "middle")
         assert outputs(store, "abc") == ["middle"]
+
+
+def test_meanings_below_the_floor_are_not_found(path: Path) -> None:
+    """Cosines with "aab" are 2/sqrt(5) = 0.89 and 1/sqrt(5) = 0.45."""
+    with ReferenceStore(path) as store:
+        store.add("a", "near")
+        store.add("b", "far")
+    for floor, expected in ((0.5, ["near"]), (0.4, ["near", "far"]), (0.95, [])):
+        with ReferenceStore(path, encoder=Letters(), floor=floor) as store:
+            assert outputs(store, "aab") == expected
 
 
 def test_vectors_of_another_encoder_are_not_compared(path: Path) -> None:
@@ -89,7 +112,7 @@ def test_vectors_of_another_encoder_are_not_compared(path: Path) -> None:
 
 def test_a_large_store_comes_into_view_bit_by_bit(path: Path) -> None:
     encoder = Letters()
-    with ReferenceStore(path, encoder=encoder) as store:
+    with ReferenceStore(path, encoder=encoder, floor=0) as store:
         for number in range(300):
             store.add(f"q{number}", "output")
         for expected in (256, 300, 300):

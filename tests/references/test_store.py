@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import UsageError
+from paceline.messages import query_of
 from paceline.references import ReferenceStore
 
 HOSTILE = [
@@ -69,6 +70,57 @@ def test_finds_similar_queries_best_first(path: Path) -> None:
         assert store.search("France", limit=0) == []
 
 
+QUESTIONS = [
+    "How do I boil an egg?",
+    "What is the capital of France?",
+    "Why is the sky blue in the morning?",
+    "How is the weather in the north?",
+]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("How is the moon made of the dust?", []),  # shares "how is the" alone
+        ("the", ["How is the weather in the north?"]),  # all there is to go by
+        ("capital of Spain", ["What is the capital of France?"]),
+        ("what is the capital of France", ["What is the capital of France?"]),
+        ("How do I poach an egg?", ["How do I boil an egg?"]),
+    ],
+)
+def test_what_shares_little_but_common_words_is_not_found(
+    path: Path, query: str, expected: list[str]
+) -> None:
+    with ReferenceStore(path) as store:
+        for question in QUESTIONS:
+            store.add(question, question)
+        found = outputs(store, query)
+        assert found[: len(expected)] == expected and bool(found) == bool(expected)
+
+
+@pytest.mark.parametrize("floor", [-0.1, 1.1])
+def test_a_floor_is_a_share(path: Path, floor: float) -> None:
+    with pytest.raises(UsageError, match="from 0 to 1"):
+        ReferenceStore(path, floor=floor)
+
+
+def chat(first: str, answer: str, last: str) -> list[dict[str, str]]:
+    said = {"role": "system", "content": "You are a helpful assistant who answers in English."}
+    turns = [("user", first), ("assistant", answer), ("user", last)]
+    return [said, *({"role": role, "content": content} for role, content in turns)]
+
+
+def test_the_same_last_words_in_another_conversation_are_another_query(path: Path) -> None:
+    poem = chat("Write about autumn", "Leaves fall down, red and gold.", "make it shorter")
+    network = chat("Explain TCP", "A handshake opens every connection.", "make it shorter")
+    with ReferenceStore(path) as store:
+        store.add(query_of(poem), "Leaves fall.")
+        assert outputs(store, query_of(network)) == []
+        store.add(query_of(network), "It shakes hands.")
+        assert outputs(store, query_of(network)) == ["It shakes hands."]
+        assert outputs(store, query_of(poem)) == ["Leaves fall."]
+
+
 @pytest.mark.parametrize("query", ["", " ", "?!…", "\n\t", "_"])
 def test_a_query_without_words_finds_nothing(path: Path, query: str) -> None:
     with ReferenceStore(path) as store:
@@ -88,7 +140,7 @@ def test_scripts_without_spaces_are_searched_by_character(path: Path) -> None:
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_text_is_only_text(path: Path, text: str) -> None:
-    with ReferenceStore(path) as store:
+    with ReferenceStore(path, floor=0) as store:
         store.add("cats and dogs", "purr")
         store.add(text, text)
         store.add(text, text)

@@ -3,6 +3,9 @@
 Each is a grid of settings, run by the one harness against plain decoding like anything else, and
 shown as a table and as a plot with one line per value of the first setting. One more is one more
 entry of `ABLATIONS`.
+
+The papers' modules propose one chain each round, whatever it costs: ANPD has one branch here, and
+`paceline bench ablate` plans nothing.
 """
 
 from __future__ import annotations
@@ -57,7 +60,7 @@ ABLATIONS: dict[str, Ablation] = {
     "anpd-k": Ablation(
         "ANPD: longest draft K, after figure 3 of arXiv 2404.08698 (there N=2)",
         "k",
-        _grid("anpd:n={},k={}", "n={}", (2, 5), range(1, 11)),
+        _grid("anpd:n={},k={},branches=1", "n={}", (2, 5), range(1, 11)),
     ),
     # Figures 4 and 5 have K=6, 7 and 8, which differ little; 7 is what the paper settles on. At
     # N=2 both lines are one and the same algorithm: what parts them there is the clock's noise.
@@ -66,8 +69,8 @@ ABLATIONS: dict[str, Ablation] = {
         "of arXiv 2404.08698, at K=7",
         "n",
         {
-            "all levels": {n: f"anpd:n={n},k=7" for n in range(2, 8)},
-            "one level": {n: f"anpd:n={n},k=7,levels=one" for n in range(2, 8)},
+            "all levels": {n: f"anpd:n={n},k=7,branches=1" for n in range(2, 8)},
+            "one level": {n: f"anpd:n={n},k=7,branches=1,levels=one" for n in range(2, 8)},
         },
     ),
     # The figures have n=1, 2 and 3, and k from 4 to 18 (in figure 3 every second one for RAG).

@@ -12,9 +12,11 @@ from typing import Any, Protocol
 from paceline.bench.entries import Entry, LeftOut, parse_line
 from paceline.errors import UsageError
 
-__all__ = ["FORMAT", "Memory", "ResultFile", "Sink", "read_results"]
+__all__ = ["COLD", "FORMAT", "WARM", "Memory", "ResultFile", "Sink", "read_results"]
 
 FORMAT = 1
+COLD, WARM = "cold", "warm"
+"""How the texts of a run begin, its "state": see `Method.warm`."""
 _BEGIN = f'{{"format":{FORMAT},'.encode()
 
 
@@ -110,7 +112,13 @@ def read_results(path: Path) -> tuple[dict[str, Any], list[Entry | LeftOut]]:
                 f"{path}, line {number} is no result of a trial ({error}): delete the line and "
                 "go on with --resume"
             ) from error
-    return records[0], entries
+    return _with_state(records[0]), entries
+
+
+def _with_state(header: dict[str, Any]) -> dict[str, Any]:
+    """Files from before there was a choice say nothing, and are of cold texts."""
+    run = header.get("run")
+    return header | {"run": {"state": COLD, **run}} if isinstance(run, dict) else header
 
 
 def _full(lines: list[str]) -> Iterator[tuple[int, str]]:

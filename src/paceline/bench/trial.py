@@ -74,8 +74,11 @@ class Contender(Protocol):
 class Method:
     """A method of paceline.
 
-    name: in the notation "anpd:n=5,k=7"; clock: seconds. What plans learn, where a request sets no
-    budget, is kept from text to text, as a session keeps it.
+    name: in the notation "anpd:n=5,k=7"; clock: seconds.
+    warm: every text begins with what a session that writes with this method alone would have from
+    the one before: its cache, its drafter, and all that was learned. Else texts begin cold: nothing
+    is cached, and the drafter is new and so is what drafters learn. Either way plans keep what they
+    know from text to text.
 
     Raises UsageError for a method that does not exist, ModelError for one that was not trained for
     the session's model.
@@ -84,34 +87,52 @@ class Method:
     name: str
     session: Session
     clock: Clock = perf_counter
+    warm: bool = False
 
     def __post_init__(self) -> None:
-        self._new_drafter()
+        self._drafter = self._new_drafter()
         self._planner = self.session.new_planner()
+        self._last: Sequence[int] = ()
 
     def generate(self, request: Request) -> Trial:
-        """Run the loop with a new drafter."""
+        """Run the loop; drafter and cache are made ready before the clock starts."""
         session, options = self.session, request.options
         eos_ids = () if options.ignore_eos else session.eos_ids
         conditions = [OutputText(session.tokenizer, options.stop).push] if options.stop else []
         stopping = Stopping(options.max_new_tokens, eos_ids, conditions)
-        session.target.sync([request.ids[:1]])  # the rest of the prompt is to be read
+        self._make_ready()
         stats, clock = Stats(), self.clock
         began = clock()
         generation = Generation(
             request.ids,
-            self._new_drafter(),
+            self._drafter,
             stopping,
             request.sampler(),
             request.references,
             options.acceptance,
+            session.budget_of(options),
         )
-        sizing = session.sizing(options, self._planner)
-        for round in decode(session.target, [generation], sizing, clock):
+        for round in decode(session.target, [generation], self._planner, clock):
             stats.add(round)
         # Without guesses there is nothing to accept, so plain decoding stays what it is.
         lossy = options.acceptance is not None and self.name != PLAIN
-        return Trial(generation.output, clock() - began, stats, lossy)
+        trial = Trial(generation.output, clock() - began, stats, lossy)
+        self._last = generation.context
+        return trial
+
+    def _make_ready(self) -> None:
+        target = self.session.target
+        # Others have used the target since: their texts, this prompt among them, must not help.
+        target.forget()
+        if not self.warm:
+            self._drafter = self._new_drafter()
+        elif self._last:
+            slot = target.open(self._last)
+            try:
+                while left := target.pending(slot):
+                    target.prefill(slot, left)
+            finally:
+                target.close(slot)
 
     def _new_drafter(self) -> Drafter:
-        return make_drafter(self.name, self.session.host)
+        return make_drafter(self.name, self.session.host.fresh())

@@ -42,6 +42,7 @@ def compare(
     seed: common.SeedOption = 0,
     budget: common.BudgetOption = None,
     typical: common.TypicalOption = False,
+    warm: shared.WarmOption = False,
     threads: common.ThreadsOption = None,
     device: common.DeviceOption = None,
     dtype: common.DtypeOption = None,
@@ -72,12 +73,13 @@ def compare(
         model, threads=threads, device=device, dtype=dtype, weights=weights
     )
     contenders = shared.make_contenders(
-        names, session, model, device=device, dtype=dtype, gguf=gguf
+        names, session, model, warm, device=device, dtype=dtype, gguf=gguf
     )
     found = Findings(_measure(session, contenders, prompts, options, repeats))
     _show(found, len(prompts) > 1)
     if json_file is not None:
         report = _report(session, model, prompts, options | {"repeats": repeats}, found)
+        report["state"] = shared.state_of(warm)
         common.write_text(json_file, json.dumps(report, ensure_ascii=False, indent=2) + "\n")
     if found.failures:
         raise typer.Exit(1)

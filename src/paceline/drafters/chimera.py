@@ -88,12 +88,16 @@ class Chimera(Drafter):
         self._order = found.config.order
 
         def store() -> NgramCache:
-            beforehand = self._made_beforehand(found.common_ngrams(dictionary))
+            beforehand = host.share(
+                (NgramCache, id(self._model), dictionary),
+                lambda: self._made_beforehand(found.common_ngrams(dictionary)),
+            )
             file = Path(spill) if spill else None
             return NgramCache(self._model.green, cache, beforehand, file)
 
         # What one text has had encoded is there for the next one, and for those beside it.
-        self._greens: NgramCache = host.share((id(self._model), cache, dictionary, spill), store)
+        key = (NgramCache, id(self._model), cache, dictionary, spill)
+        self._greens: NgramCache = host.learn(key, store)
         self._ranks = ranks
         self._beam = beam
         self._least = least

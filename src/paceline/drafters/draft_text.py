@@ -65,6 +65,8 @@ class DraftText:
     others: runners-up to keep per guess.
     budget: nodes of the inner drafter's trees at most; 0 for as many as pay.
 
+    Texts of one host and kind of inner drafter share a planner.
+
     Where the model cannot follow, because the text is longer than its context or holds a token that
     it does not have, it says nothing.
 
@@ -81,7 +83,7 @@ class DraftText:
         self._inner = inner
         self._others = others
         fixed = budget or isinstance(inner, Plain)
-        planner: Planner = FixedBudget(budget) if fixed else TreePlanner(host.curve)
+        planner: Planner = FixedBudget(budget) if fixed else _planner(host, inner)
         self._batch = Batch(self._target, planner, host.clock)
         self._sampler = _Noted()
         self._text: Generation | None = None
@@ -203,3 +205,8 @@ class DraftText:
             others = [(other, share) for other, share in ranked if other != token and share > 0]
             guesses.append(Guess(token, chance, tuple(others[: self._others])))
         return guesses
+
+
+def _planner(host: Host, inner: Drafter) -> TreePlanner:
+    planner: TreePlanner = host.learn((TreePlanner, type(inner)), lambda: TreePlanner(host.curve))
+    return planner

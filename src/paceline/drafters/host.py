@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -37,8 +37,10 @@ class Host:
     for; the vocabulary may be padded beyond. None for all.
     open: hands out hosts on other models; None where no other can be had.
     clock: seconds.
-    shared: what drafters have made for this host and others may use as well, by keys of their own;
-    kept as long as the host.
+    shared: constants that drafters have made for this host and others may use as well, e.g. opened
+    modules, by keys of their own; kept as long as the host.
+    learned: what drafters have learned from texts and go on with in the next ones, by keys of their
+    own; each bounds itself. Drafters of one method share a host, those of another take a fresh one.
     """
 
     target: Target
@@ -48,14 +50,27 @@ class Host:
     open: Opener | None = None
     clock: Callable[[], float] = perf_counter
     shared: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    learned: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def share(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What `make` made when this key was first asked for."""
-        if key not in self.shared:
-            self.shared[key] = make()
-        return self.shared[key]
+        """The constant that `make` made when this key was first asked for."""
+        return _kept(self.shared, key, make)
+
+    def learn(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What has been learned under this key; `make` makes it as long as nothing is known."""
+        return _kept(self.learned, key, make)
+
+    def fresh(self) -> Host:
+        """The same host, to which nothing is known of any text."""
+        return replace(self, learned={})
+
+
+def _kept(store: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
+    if key not in store:
+        store[key] = make()
+    return store[key]
 
 
 Opener = Callable[[ModelChoice], Host]
-"""Makes a host whose target belongs to who asked, for as long as the host is kept; its weights may
-be shared. Raises ModelError for a model that cannot draft, and says why."""
+"""Makes a host on another model, to which nothing is known of any text. Its target may be that of
+other hosts on the model. Raises ModelError for a model that cannot draft, and says why."""

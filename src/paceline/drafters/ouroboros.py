@@ -20,6 +20,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -55,7 +56,8 @@ class Ouroboros(Drafter):
     verification: how phrases come from what the target says: where it goes along with the rejected
     draft ("paper", section 3.3), all that it says there ("package", the later published program's
     rule), or not at all.
-    history: keep the pool when another text begins.
+    history: keep the pool when another text begins; all drafters of a host with the same settings
+    share it. Else each has its own, emptied for every text.
     most: phrases in the pool.
     phrases: a file that they are read from at first, if it is there, and written to in the end.
     pool: to share it, in Python.
@@ -97,7 +99,11 @@ class Ouroboros(Drafter):
         pool: PhrasePool | None = None,
     ) -> None:
         self.check(window=window, level=level, guesses=guesses, lengthen=lengthen)
-        self.pool = PhrasePool(guesses, most) if pool is None else pool
+        file = Path(phrases) if phrases else None
+        own = partial(_filled, PhrasePool(guesses, most) if pool is None else pool, host, file)
+        # Phrases of another length, or of another file, are another pool.
+        key = (PhrasePool, level, guesses, most, phrases)
+        self.pool: PhrasePool = host.learn(key, own) if history and pool is None else own()
         inner = Lookahead(window, level, guesses, pool=self.pool) if drafting else "plain"
         self._draft = Speculative(
             host, draft, inner, length, confidence, branches, budget, device, dtype, weights
@@ -109,8 +115,9 @@ class Ouroboros(Drafter):
         self._root = 0
         self._chain: tuple[int, ...] = ()
         self._used: tuple[tuple[int, ...], ...] = ()
-        if phrases:
-            self._keep_in(Path(phrases), host)
+        if file is not None:
+            size, fingerprint = host.target.vocab_size, host.fingerprint
+            weakref.finalize(self, self.pool.save, file, size, fingerprint)
 
     @staticmethod
     def check(**settings: Any) -> None:
@@ -173,12 +180,12 @@ class Ouroboros(Drafter):
         for key, phrase in added:
             self.pool.add(key, phrase)
 
-    def _keep_in(self, file: Path, host: Host) -> None:
-        """Read the phrases of a file, and write them back when this drafter is gone."""
-        size, fingerprint = host.target.vocab_size, host.fingerprint
-        if file.exists():
-            self.pool.load(file, size, fingerprint)
-        weakref.finalize(self, self.pool.save, file, size, fingerprint)
+
+def _filled(pool: PhrasePool, host: Host, file: Path | None) -> PhrasePool:
+    """The pool with the phrases of the file, if there is one."""
+    if file is not None and file.exists():
+        pool.load(file, host.target.vocab_size, host.fingerprint)
+    return pool
 
 
 def _chain(tree: Tree) -> list[int]:

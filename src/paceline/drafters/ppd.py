@@ -77,7 +77,11 @@ class Ppd(Drafter):
         self._ranks = table.ranks
         self._weights = _weights(found)
         self._first = host.target.add_virtual_tokens(found.embeddings.flatten(0, 1))
-        self._tree = AdaptiveTree(table, host.curve, size, self._epts, width)
+        # What guesses turn out to be worth in one text is known in the next one.
+        self._tree: AdaptiveTree = host.learn(
+            (AdaptiveTree, parts, size, width),
+            lambda: AdaptiveTree(table, host.curve, size, self._epts, width),
+        )
         self._tree.fitting(MOST_WHOLE)  # takes long the first time: better here than in a round
         # Tokens by rank, likeliest first, for every distance that the last round can guess at.
         self._guesses: list[list[int]] = []

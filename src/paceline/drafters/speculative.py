@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.drafters.host import Host, ModelChoice
@@ -41,8 +42,8 @@ class Speculative(Drafter):
     """Drafts with a smaller model.
 
     draft: the draft model: alias, folder, GGUF file or hub id, with the tokenizer of the target; ""
-    for the one that comes with this package for the target; in Python also a `Host`, whose target
-    is then this drafter's alone, or what the front can open.
+    for the one that comes with this package for the target; in Python also a `Host`, or what the
+    front can open.
     inner: the draft model's own drafter, as a method of its own or, in Python, as an object.
     length: guesses in a row; 0 for as many as pay, see `DraftLength`.
     confidence: a guess that the draft model gives a smaller chance than this, from 0 to 1, is the
@@ -54,7 +55,8 @@ class Speculative(Drafter):
     are the target's, and weights whichever of packed and int8 is faster here: guesses need not be
     exact.
 
-    Weights of guesses are chances by the draft model's own word, see `Guess`.
+    Weights of guesses are chances by the draft model's own word, see `Guess`. Drafters of a host
+    share what they learn of the draft model: when guesses pay, and what its own drafter has found.
 
     widths: rows of a pass -> passes of the draft model so far, for reports.
 
@@ -87,12 +89,15 @@ class Speculative(Drafter):
         self.check(
             inner=inner, length=length, confidence=confidence, branches=branches, budget=budget
         )
-        small = _opened(host, ModelChoice(draft, device, dtype, weights))
+        choice = ModelChoice(draft, device, dtype, weights)
+        small = _opened(host, choice)
         own = make_drafter(inner, small) if isinstance(inner, str) else inner
         self._draft = DraftText(small, own, host.target.vocab_size, branches, budget)
         self._most = length or LONGEST
         self._confidence = confidence
-        self._plan = None if length else DraftLength(host.curve)
+        self._plan: DraftLength | None = None
+        if not length:
+            self._plan = host.learn((DraftLength, choice), lambda: DraftLength(host.curve))
         self._clock = host.clock
         self.widths: Counter[int] = Counter()
         # Times of the first and the last answer in this round, in seconds.
@@ -216,4 +221,6 @@ def _opened(host: Host, choice: ModelChoice) -> Host:
             f"there is nobody here to open the draft model {choice.model!r}: give the drafter a "
             "host with `open`, or the draft model as a host of its own"
         )
-    return host.open(choice)
+    # Kept by the host: what is learned with the draft model serves the next text as well.
+    small: Host = host.learn((Speculative, choice), partial(host.open, choice))
+    return small

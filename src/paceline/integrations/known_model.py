@@ -34,6 +34,7 @@ class KnownModel:
     planner: TreePlanner
     drafts: DraftModels | None = None
     shared: dict[Any, Any] = field(default_factory=dict)
+    learned: dict[Any, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, target: CausalLMTarget, sketch: bool) -> KnownModel:
@@ -52,4 +53,11 @@ class KnownModel:
             self.drafts = DraftModels(
                 target.model, self.fingerprint, device=self.device, dtype=target.model.dtype
             )
-        return Host(target, self.fingerprint, self.curve, open=self.drafts, shared=self.shared)
+        return Host(
+            target,
+            self.fingerprint,
+            self.curve,
+            open=self.drafts,
+            shared=self.shared,
+            learned=self.learned,
+        )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Sequence
+from math import log
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +18,15 @@ from numpy.typing import NDArray
 
 from paceline.errors import ModelError
 
-__all__ = ["SentenceEncoder", "TransformersEncoder", "match_expression", "nearest", "split_terms"]
+__all__ = [
+    "SentenceEncoder",
+    "TransformersEncoder",
+    "match_expression",
+    "nearest",
+    "query_terms",
+    "split_terms",
+    "term_weight",
+]
 
 # Thai to Lao, Burmese, Khmer, kana and Han are written without spaces: one term per character.
 _SPACELESS = (
@@ -40,17 +49,28 @@ def split_terms(text: str) -> list[str]:
     return _TERM.findall(text.casefold())
 
 
-def match_expression(query: str) -> str:
-    """An FTS5 expression for texts with any term of `query`; "" where it has none.
-
-    Terms hold letters and digits alone and are quoted, so no query can become FTS5 syntax.
-
-    >>> match_expression('"cats" AND dogs')
-    '"cats" OR "and" OR "dogs"'
-    """
+def query_terms(query: str) -> list[str]:
+    """The terms that a query is searched by, each once: those at both ends of a long one."""
     terms = list(dict.fromkeys(split_terms(query)))
     if len(terms) > 2 * _TERMS_AT_EACH_END:
         terms = terms[:_TERMS_AT_EACH_END] + terms[-_TERMS_AT_EACH_END:]
+    return terms
+
+
+def term_weight(texts: int, holding: int) -> float:
+    """What a term counts that `holding` of so many texts hold: bm25's inverse document frequency,
+    next to nothing for what stands in all of them."""
+    return log(1 + (texts - holding + 0.5) / (holding + 0.5))
+
+
+def match_expression(terms: Sequence[str]) -> str:
+    """An FTS5 expression for texts with any of these terms; "" where there are none.
+
+    Terms hold letters and digits alone and are quoted, so no query can become FTS5 syntax.
+
+    >>> match_expression(["cats", "and", "dogs"])
+    '"cats" OR "and" OR "dogs"'
+    """
     return " OR ".join(f'"{term}"' for term in terms)
 
 

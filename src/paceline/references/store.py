@@ -17,13 +17,22 @@ import numpy as np
 
 from paceline.errors import UsageError
 from paceline.references.database import Database
-from paceline.references.retrieval import SentenceEncoder, match_expression, nearest, split_terms
+from paceline.references.retrieval import (
+    SentenceEncoder,
+    match_expression,
+    nearest,
+    query_terms,
+    split_terms,
+    term_weight,
+)
 
 __all__ = ["Entry", "ReferenceStore", "StoreInfo"]
 
 _DAY = 86400.0
 # More of them would stall a search for minutes when an encoder first meets a full store.
 _EMBED_AT_ONCE = 256
+# So many entries are looked at for every one that is wanted: some are too unlike the query.
+_CANDIDATES = 16
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,10 @@ class ReferenceStore:
     that were neither added nor found for the longest time.
     max_age_days: pairs last added longer ago are not found, and deleted by the next `add`.
     encoder: compare queries by their meaning, not by their words.
+    floor: pairs whose query is less like the one searched for are not found; from 0 to 1. Without
+    an encoder the likeness is the share of the searched query's words that the other one has, where
+    words count the more the fewer queries have them, so that a shared "the" is next to nothing;
+    with one it is the cosine.
     clock: seconds since 1970.
 
     Threads may share a store, and processes its file; after a fork open it anew.
@@ -80,16 +93,20 @@ class ReferenceStore:
         max_bytes: int = 256 * 2**20,
         max_age_days: float | None = None,
         encoder: SentenceEncoder | None = None,
+        floor: float = 0.5,
         clock: Callable[[], float] = time.time,
     ) -> None:
         limits = {"max_entries": max_entries, "max_bytes": max_bytes, "max_age_days": max_age_days}
         for name, value in limits.items():
             if value is not None and not value > 0:
                 raise UsageError(f"{name} is {value}: give a number above 0")
+        if not 0 <= floor <= 1:
+            raise UsageError(f"floor is {floor}: give a number from 0 to 1")
         self.path = Path(path)
         self._max_entries, self._max_bytes = max_entries, max_bytes
         self._max_seconds = float("inf") if max_age_days is None else max_age_days * _DAY
         self._encoder = encoder
+        self._floor = floor
         self._clock = clock
         self._database = Database(self.path)
 
@@ -137,18 +154,19 @@ class ReferenceStore:
             self._enforce_limits(connection, now)
 
     def search(self, query: str, limit: int = 4) -> list[Entry]:
-        """The pairs with the most similar queries, best first; [] for a query without words.
+        """The pairs with the most similar queries, best first; [] for a query without words, or
+        where none is similar enough, see `floor`.
 
         With an encoder, queries that it has not seen yet are embedded first, at most 256 of them,
         the latest: a large store that is new to it comes into view over several searches.
         """
         query = _storable(query)
-        expression = match_expression(query)
-        if not expression or limit < 1:
+        terms = query_terms(query)
+        if not terms or limit < 1:
             return []
         since = self._clock() - self._max_seconds
         if self._encoder is None:
-            return self._fetch(self._rank_by_words(expression, since, limit))
+            return self._fetch(self._rank_by_words(terms, since, limit))
         return self._fetch(self._rank_by_meaning(self._encoder, query, since, limit))
 
     def clear(self) -> int:
@@ -185,13 +203,17 @@ class ReferenceStore:
         by_use.close()
         connection.executemany("DELETE FROM entries WHERE id = ?", doomed)
 
-    def _rank_by_words(self, expression: str, since: float, limit: int) -> list[tuple[int, float]]:
+    def _rank_by_words(
+        self, terms: Sequence[str], since: float, limit: int
+    ) -> list[tuple[int, float]]:
         with self._database.connected() as connection:
-            return connection.execute(
+            ranked = connection.execute(
                 "SELECT id, -rank FROM query_terms JOIN entries ON id = query_terms.rowid"
                 " WHERE query_terms MATCH ? AND added >= ? ORDER BY rank, used DESC, id DESC LIMIT ?",
-                (expression, since, limit),
+                (match_expression(terms), since, _CANDIDATES * limit),
             ).fetchall()
+            shares = _shares(connection, terms, [entry for entry, _ in ranked])
+        return [(entry, score) for entry, score in ranked if shares[entry] >= self._floor][:limit]
 
     def _rank_by_meaning(
         self, encoder: SentenceEncoder, query: str, since: float, limit: int
@@ -206,7 +228,7 @@ class ReferenceStore:
             ).fetchall()
         others = np.frombuffer(b"".join(row[1] for row in rows), dtype="<f4")
         order = nearest(vector, others.reshape(len(rows), -1), limit) if rows else []
-        return [(rows[row][0], cosine) for row, cosine in order]
+        return [(rows[row][0], cosine) for row, cosine in order if cosine >= self._floor]
 
     def _embed_missing(self, encoder: SentenceEncoder, vector_bytes: int) -> None:
         # A vector of another length is of another model under the same name.
@@ -243,6 +265,28 @@ class ReferenceStore:
                 # No row where another process has deleted it just now.
                 found += [Entry(query, output, score, added) for query, output, added in rows]
         return found
+
+
+def _shares(
+    connection: sqlite3.Connection, terms: Sequence[str], entries: Sequence[int]
+) -> dict[int, float]:
+    """How much of a query each entry's query has: the weight of the terms in both over that of all
+    its terms."""
+    (texts,) = connection.execute("SELECT count(*) FROM entries").fetchone()
+    shared, total = dict.fromkeys(entries, 0.0), 0.0
+    # Whole numbers out of the table itself, so they may stand in the statement.
+    among = ", ".join(map(str, entries))
+    for term in terms:
+        holding, found = connection.execute(
+            f"SELECT count(*), group_concat(CASE WHEN rowid IN ({among}) THEN rowid END)"  # noqa: S608
+            " FROM query_terms WHERE query_terms MATCH ?",
+            (match_expression([term]),),
+        ).fetchone()
+        weight = term_weight(texts, holding)
+        total += weight
+        for entry in map(int, found.split(",") if found else ()):
+            shared[entry] += weight
+    return {entry: weight / total for entry, weight in shared.items()}
 
 
 def _storable(text: str) -> str:

@@ -41,6 +41,7 @@ def run(
     seed: common.SeedOption = 0,
     budget: common.BudgetOption = None,
     typical: common.TypicalOption = False,
+    warm: shared.WarmOption = False,
     threads: common.ThreadsOption = None,
     device: common.DeviceOption = None,
     dtype: common.DtypeOption = None,
@@ -68,6 +69,7 @@ def run(
     )
     asked = {
         "kind": "run",
+        "state": shared.state_of(warm),
         "methods": names,
         "suites": suites,
         "limit": limit,
@@ -90,8 +92,10 @@ def _measure(
     **placement: Any,
 ) -> None:
     from paceline.bench.contest import Contest
+    from paceline.bench.results import WARM
 
-    contenders = shared.make_contenders(asked["methods"], session, model, **placement)
+    warm = asked["state"] == WARM
+    contenders = shared.make_contenders(asked["methods"], session, model, warm, **placement)
     options = session.options.with_(**asked["options"])
     shared.play(Contest(session, contenders, texts, options, asked["repeats"]), results)
     path = results.path

@@ -37,6 +37,13 @@ ByCategoryOption = Annotated[
 RepeatsOption = Annotated[
     int, typer.Option("--repeats", min=1, help="Trials per text and method; medians count.")
 ]
+WarmOption = Annotated[
+    bool,
+    typer.Option(
+        "--warm",
+        help="Methods keep cache and what they learned from text to text; rivals begin cold.",
+    ),
+]
 ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")]
 GgufOption = Annotated[
     Path | None, typer.Option("--gguf", help="The model's GGUF file, for llama.cpp.")
@@ -81,17 +88,28 @@ def checked_methods(text: str, gguf: Path | None, draft_model: str | None = None
 
 @common.interruptible()
 def make_contenders(
-    names: Sequence[str], session: Session, model: str, **placement: Any
+    names: Sequence[str], session: Session, model: str, warm: bool = False, **placement: Any
 ) -> list[Contender]:
     """Methods on the session, and rivals that load the model for themselves.
 
-    placement: device, dtype and GGUF file, see `Native`.
+    warm: see `Method`; rivals begin every text cold. placement: device, dtype and GGUF file, see
+    `Native`.
     """
     from paceline.bench.rivals import Native, is_rival, make_rival
     from paceline.bench.trial import Method
 
     native = Native(model, **placement, eos_ids=session.eos_ids)
-    return [make_rival(name, native) if is_rival(name) else Method(name, session) for name in names]
+    return [
+        make_rival(name, native) if is_rival(name) else Method(name, session, warm=warm)
+        for name in names
+    ]
+
+
+def state_of(warm: bool) -> str:
+    """How texts begin, in the words of result files."""
+    from paceline.bench.results import COLD, WARM
+
+    return WARM if warm else COLD
 
 
 def result_path(out: Path, kind: str, model: str) -> Path:
@@ -111,7 +129,7 @@ def open_results(
 
     found = common.circumstances(session, model)
     same = ("model", "machine", "versions", "preparation", "budget")
-    run = {**run, **{name: found[name] for name in same}}
+    run = {"state": state_of(warm=False), **run, **{name: found[name] for name in same}}
     header = {name: value for name, value in found.items() if name not in same}
     return ResultFile(path, {**header, "run": run}, resume)
 
