@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.helpers import token_paths, unweighted
 
 from paceline.drafters.anpd import Anpd, NGramTable
-from paceline.records import Path, Round
+from paceline.records import Path, Round, TextStart
 from paceline.tree import EMPTY, ROOT, Tree
 
 # Two to four symbols make many repeats and ties; 0 and 1 are among them, as ordinary ids.
@@ -95,7 +95,7 @@ def commit(drafter: Anpd, *tokens: int) -> None:
 
 def started(context: Sequence[int], **settings: Any) -> Anpd:
     drafter = Anpd(**settings)
-    drafter.start(context)
+    drafter.start(TextStart(context))
     return drafter
 
 
@@ -210,18 +210,18 @@ def test_a_next_turn_counts_nothing_twice(
     drafter = started(prompt, n=4, branches=2, persist=persist)
     commit(drafter, *output)
     conversation = [*prompt, *output, *question]
-    drafter.start(conversation)
+    drafter.start(TextStart(conversation))
     fresh = started(conversation, n=4, branches=2)
     assert knows_the_same(drafter, fresh, longest=3)
     assert drafter.propose(50) == fresh.propose(50)
-    drafter.start(conversation)
+    drafter.start(TextStart(conversation))
     assert knows_the_same(drafter, fresh, longest=3)
 
 
 @given(texts, texts)
 def test_another_text_begins_with_empty_tables(first: list[int], second: list[int]) -> None:
     drafter = started(first, n=4, branches=2)
-    drafter.start(second)
+    drafter.start(TextStart(second))
     assert knows_the_same(drafter, started(second, n=4, branches=2), longest=3)
 
 
@@ -230,7 +230,7 @@ def test_persisting_tables_hold_all_texts_and_a_common_beginning_once(
     first: list[int], second: list[int], n: int, branches: int
 ) -> None:
     drafter = started(first, n=n, branches=branches, persist=True)
-    drafter.start(second)
+    drafter.start(TextStart(second))
     common = 0
     while common < min(len(first), len(second)) and first[common] == second[common]:
         common += 1

@@ -16,7 +16,7 @@ from paceline.drafters import Ouroboros, PhrasePool
 from paceline.drafters.verified_phrases import Verified, corrected, matching, refined
 from paceline.errors import ModelError, UsageError
 from paceline.loop import Generation, decode
-from paceline.records import Path, Round
+from paceline.records import Path, Round, TextStart
 from paceline.stopping import Stopping
 from paceline.targets.toy import ToyTarget
 from paceline.tree import Tree
@@ -95,7 +95,7 @@ def test_phrases_hang_behind_the_draft() -> None:
     text, _, _ = generate(target, drafter, prompt, 12, budget=0)
     pool.add(text[1], (text[2], text[3]))
     pool.add(text[1], (9, 9))
-    drafter.start(prompt)
+    drafter.start(TextStart(prompt))
     tree = drafter.propose(20)
     assert tree.find(text[:4]) is not None  # the draft, and a phrase behind it
     assert tree.find([*text[:2], 9, 9]) is not None
