@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from tests.helpers import unweighted
 
+from paceline.drafters.confidence import copied_chain
 from paceline.drafters.llma import Llma
 from paceline.errors import UsageError
 from paceline.records import Path, Round, TextStart
@@ -117,6 +118,14 @@ def test_a_copy_ends_with_its_reference(tie: str) -> None:
     assert drafter.propose(64).tokens == (2, 3)
     say(drafter, [2, 3])  # nothing follows the last token of a reference
     assert drafter.propose(64) == EMPTY
+
+
+def test_weights_are_those_of_the_match_that_is_copied() -> None:
+    """The longest one, of three tokens, ends its reference: one token is what the copy rests on."""
+    drafter = Llma(tie="first")
+    drafter.start(TextStart([8], [[1, 2, 3], [9, 3, 5, 6]]))
+    say(drafter, [1, 2, 3])
+    assert drafter.propose(64) == copied_chain([5, 6], 1)
 
 
 def test_a_match_does_not_cross_the_border_between_texts() -> None:
