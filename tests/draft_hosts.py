@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from paceline.drafters import Host, ModelChoice, Opener
+from paceline.errors import UsageError
 from paceline.protocols import Target
 from paceline.targets.toy import ToyTarget
-from paceline.tree import Tree
+from paceline.tree import SHADOWS, Tree
 
 TOY = "toy"
 """Fingerprint of the models in memory."""
@@ -27,22 +28,52 @@ class Ticking:
         return next(self._ticks) * self._step
 
 
-class Mumbling(ToyTarget):
+class Strict(ToyTarget):
+    """A toy that cannot read ids which stand for nothing, as no real model can."""
+
+    virtual = 0
+
+    def open(self, context: Sequence[int]) -> int:
+        self._check(context)
+        return super().open(context)
+
+    def score(
+        self, trees: Mapping[int, Tree], prefill: Mapping[int, int] | None = None
+    ) -> dict[int, torch.Tensor]:
+        for tree in trees.values():
+            self._check([token - SHADOWS for token in tree.tokens if token >= SHADOWS])
+            self._check([token for token in tree.tokens if token < SHADOWS], self.virtual)
+        return super().score(trees, prefill)
+
+    def add_virtual_tokens(self, embeddings: torch.Tensor) -> int:
+        self.virtual = max(self.virtual, len(embeddings))
+        return super().add_virtual_tokens(embeddings)
+
+    def _check(self, tokens: Sequence[int], beyond: int = 0) -> None:
+        if max(tokens, default=0) >= self.vocab_size + beyond:
+            raise UsageError(f"the tree holds {max(tokens)}, which is no token: leave it out")
+
+
+class Mumbling(Strict):
     """A toy that cannot say every third token: its logits are -inf."""
 
-    def score(self, trees: list[Tree]) -> list[torch.Tensor]:  # type: ignore[override]
-        rows = super().score(trees)
+    def score(
+        self, trees: Mapping[int, Tree], prefill: Mapping[int, int] | None = None
+    ) -> dict[int, torch.Tensor]:
         silent = torch.arange(self.vocab_size) % 3 == 0
-        return [row.masked_fill(silent, -torch.inf) for row in rows]
+        return {
+            slot: rows.masked_fill(silent, -torch.inf)
+            for slot, rows in super().score(trees, prefill).items()
+        }
 
 
 TOYS: dict[str, Callable[[], Target]] = {
-    "twin": ToyTarget,  # of the toy that is decoded by default
-    "near": lambda: ToyTarget(sharpness=3.0),  # another temperature, so to say
-    "stranger": lambda: ToyTarget(seed=9),
-    "padded": lambda: ToyTarget(vocab_size=23),  # its first 16 logits are the twin's
-    "narrow": lambda: ToyTarget(vocab_size=11),
-    "short": lambda: ToyTarget(max_context=20),
+    "twin": Strict,  # of the toy that is decoded by default
+    "near": lambda: Strict(sharpness=3.0),  # another temperature, so to say
+    "stranger": lambda: Strict(seed=9),
+    "padded": lambda: Strict(vocab_size=23),  # its first 16 logits are the twin's
+    "narrow": lambda: Strict(vocab_size=11),
+    "short": lambda: Strict(max_context=20),
     "mumbling": Mumbling,
 }
 

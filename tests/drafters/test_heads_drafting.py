@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from tests.head_parts import saved_chimera, saved_medusa
 from tests.helpers import naive_stream, play
-from tests.targets.test_hidden_states import own_states
 from tests.tiny_models import VOCAB, some_prompt, tiny_model
+from transformers import PreTrainedModel
 
 from paceline.drafters import Chimera, Host, Medusa, make_drafter
 from paceline.errors import UsageError
 from paceline.loop import Generation
+from paceline.protocols import Drafter
+from paceline.records import Round, TextStart
 from paceline.sampling import Sampler
 from paceline.stopping import Stopping
 from paceline.targets.causal_lm import CausalLMTarget
@@ -21,29 +25,38 @@ HIDDEN, TINY = 32, "tiny"
 MEDUSA = {"hidden": HIDDEN, "vocab": VOCAB, "fingerprint": TINY}
 
 
-class Noted:
+class Noted(Drafter):
     """A drafter whose texts and trees are kept."""
 
     def __init__(self, drafter: Medusa | Chimera) -> None:
         self._drafter = drafter
         self.requires, self.sized_by = drafter.requires, drafter.sized_by
-        self.start, self.see = drafter.start, drafter.see
         self.text: list[int] = []
         self.seen: list[tuple[list[int], Tree]] = []
-        self.start = self._start
 
-    def _start(self, context, references=(), sampler=None):  # type: ignore[no-untyped-def]
-        self.text = list(context)
-        self._drafter.start(context, references, sampler)
+    def start(self, text: TextStart) -> None:
+        self.text = list(text.context)
+        self._drafter.start(text)
+
+    def see(self, states: torch.Tensor) -> None:
+        self._drafter.see(states)
 
     def propose(self, budget: int) -> Tree:
         tree = self._drafter.propose(budget)
         self.seen.append((list(self.text), tree))
         return tree
 
-    def observe(self, round):  # type: ignore[no-untyped-def]
+    def observe(self, round: Round) -> None:
         self.text.extend(round.path.tokens)
         self._drafter.observe(round)
+
+
+def own_states(model: PreTrainedModel, text: Sequence[int]) -> torch.Tensor:
+    """[tokens, hidden]: what the output head reads in the model's plain forward."""
+    states: torch.Tensor = model.get_decoder()(
+        torch.tensor([list(text)]), use_cache=False
+    ).last_hidden_state
+    return states[0]
 
 
 def host(target: CausalLMTarget) -> Host:
@@ -111,7 +124,7 @@ def test_what_one_text_had_encoded_is_there_for_the_next() -> None:
     place, encoded = host(target), []
     for settings in ({}, {}, {"cache": 50}, {}):
         drafter = Chimera(place, folder, least=0.0, **settings)
-        target.sync([[0]])
+        target.forget()
         play(target, [Generation(some_prompt(9), drafter, Stopping(16))], budget=20)
         encoded.append(drafter.lookups.encoded)
     assert encoded[0] == encoded[1] == encoded[2] == encoded[3] > 0

@@ -5,17 +5,19 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
 from tests.helpers import as_walked, generate, naive_stream
+from tests.one_pass import one_pass
 
 from paceline.drafters import Jacobi
-from paceline.records import Round
+from paceline.records import Round, TextStart
 from paceline.sampling import GREEDY, Sampler
 from paceline.stopping import Stopping
 from paceline.targets.toy import ToyTarget
-from paceline.tree import EMPTY, Tree
+from paceline.tree import Tree
 from paceline.verify import walk
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -23,15 +25,13 @@ WARM = Sampler(seed=11, temperature=1.0)
 
 
 def says(target: ToyTarget, text: Sequence[int]) -> int:
-    target.sync([text])
-    return int(target.score([EMPTY])[0][0].argmax())
+    return int(one_pass(target, text)[0].argmax())
 
 
 def scored(drafter: Jacobi, target: ToyTarget, text: list[int], cut: int = 99) -> list[int]:
     """Play one round, of which `cut` guesses are scored, and return the next guesses."""
-    target.sync([text])
     tree = drafter.propose(64).clip(cut)
-    (rows,) = target.score([tree])
+    rows = one_pass(target, text, tree)
     path = walk(tree, rows, GREEDY, text, Stopping(99))
     drafter.observe(Round(0, tree, rows, path))
     text += path.tokens
@@ -45,7 +45,7 @@ def test_every_guess_is_what_the_target_says_behind_the_guesses_of_the_pass_befo
 ) -> None:
     target, other = ToyTarget(6, order=4), ToyTarget(6, order=4)
     drafter = Jacobi(length)
-    drafter.start(PROMPT)
+    drafter.start(TextStart(PROMPT))
     text = list(PROMPT)
     before = list(drafter.propose(64).tokens)
     assert len(before) == length and set(before) <= set(PROMPT)
@@ -65,7 +65,8 @@ def test_every_guess_is_what_the_target_says_behind_the_guesses_of_the_pass_befo
 class Clock(ToyTarget):
     """A model whose next token depends on nothing but its place."""
 
-    def _score_one(self, context: Sequence[int], tree: Tree) -> torch.Tensor:
+    def _score_one(self, slot: Any, tree: Tree) -> torch.Tensor:
+        context = [*slot.cached, *slot.pending]
         places = [len(context) + depth for depth in (0, *tree.depths)]
         return torch.eye(self.vocab_size)[[place % self.vocab_size for place in places]]
 
@@ -93,7 +94,7 @@ def test_a_text_that_stands_still_is_guessed_whole() -> None:
 @pytest.mark.parametrize("sampler", [GREEDY, WARM], ids=["greedy", "warm"])
 def test_the_text_goes_on_otherwise_and_guesses_keep_their_places(sampler: Sampler) -> None:
     drafter, target, text = Jacobi(5), ToyTarget(), list(PROMPT)
-    drafter.start(text)
+    drafter.start(TextStart(text))
     for _ in range(6):
         guesses = scored(drafter, target, text)
     whole = [*text, *guesses]
@@ -104,7 +105,7 @@ def test_the_text_goes_on_otherwise_and_guesses_keep_their_places(sampler: Sampl
         [*text, *[9] * 20],  # beyond all guesses
         text,
     ):
-        drafter.resume(context)
+        drafter.resume(TextStart(context))
         known = whole[len(context) : len(context) + 5]
         now = list(drafter.propose(64).tokens)
         assert now[: len(known)] == known and len(now) == 5

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from scipy import stats
 from tests.helpers import unweighted
 
+from paceline.drafters.confidence import copied_chain
 from paceline.drafters.llma import Llma
 from paceline.errors import UsageError
-from paceline.records import Path, Round
+from paceline.records import Path, Round, TextStart
 from paceline.tree import EMPTY, Tree
 
 symbols = st.integers(0, 3)
@@ -72,7 +73,7 @@ def test_a_copy_goes_on_where_the_longest_suffix_of_the_output_first_stands(
     at_once: int,
 ) -> None:
     drafter = Llma(n, k, tie="first")
-    drafter.start(prompt, references)
+    drafter.start(TextStart(prompt, references))
     say(drafter, output, at_once)
     expected = first_of([*references, prompt], output, n, min(k, budget))
     assert unweighted(drafter.propose(budget)) == Tree.chain(expected)
@@ -83,7 +84,7 @@ def test_a_random_copy_is_one_of_the_longest_matches(
     references: list[list[int]], prompt: list[int], output: list[int], seed: int
 ) -> None:
     drafter = Llma(seed=seed)
-    drafter.start(prompt, references)
+    drafter.start(TextStart(prompt, references))
     say(drafter, output)
     found = [tuple(tokens[:32]) for tokens in places([*references, prompt], output, 1)]
     assert drafter.propose(64).tokens in (found or [()])
@@ -94,7 +95,7 @@ def test_a_random_copy_is_any_of_the_matches_equally_often() -> None:
     drawn: Counter[int] = Counter()
     for seed in range(2000):
         drafter = Llma(k=1, seed=seed)
-        drafter.start([9], references)
+        drafter.start(TextStart([9], references))
         say(drafter, [7])
         drawn[drafter.propose(64).tokens[0]] += 1
     assert sorted(drawn) == [0, 1, 2, 3]
@@ -105,23 +106,31 @@ def test_a_random_copy_is_any_of_the_matches_equally_often() -> None:
 def test_nothing_is_copied_before_any_output(n: int) -> None:
     """The output is matched, as in the paper, and not the end of the prompt."""
     drafter = Llma(n)
-    drafter.start([1, 2, 3, 1, 2], [[1, 2, 3, 4]])
+    drafter.start(TextStart([1, 2, 3, 1, 2], [[1, 2, 3, 4]]))
     assert drafter.propose(64) == EMPTY
 
 
 @pytest.mark.parametrize("tie", ["first", "random"])
 def test_a_copy_ends_with_its_reference(tie: str) -> None:
     drafter = Llma(tie="first" if tie == "first" else "random")
-    drafter.start([9, 9], [[1, 2, 3], [4, 5]])
+    drafter.start(TextStart([9, 9], [[1, 2, 3], [4, 5]]))
     say(drafter, [1])
     assert drafter.propose(64).tokens == (2, 3)
     say(drafter, [2, 3])  # nothing follows the last token of a reference
     assert drafter.propose(64) == EMPTY
 
 
+def test_weights_are_those_of_the_match_that_is_copied() -> None:
+    """The longest one, of three tokens, ends its reference: one token is what the copy rests on."""
+    drafter = Llma(tie="first")
+    drafter.start(TextStart([8], [[1, 2, 3], [9, 3, 5, 6]]))
+    say(drafter, [1, 2, 3])
+    assert drafter.propose(64) == copied_chain([5, 6], 1)
+
+
 def test_a_match_does_not_cross_the_border_between_texts() -> None:
     drafter = Llma(2, tie="first")
-    drafter.start([8], [[1, 2], [3, 4, 5], [2, 3, 6]])
+    drafter.start(TextStart([8], [[1, 2], [3, 4, 5], [2, 3, 6]]))
     say(drafter, [2, 3])
     assert drafter.propose(64).tokens == (6,)
 
@@ -129,14 +138,14 @@ def test_a_match_does_not_cross_the_border_between_texts() -> None:
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_a_match_shorter_than_the_threshold_copies_nothing(n: int) -> None:
     drafter = Llma(n, tie="first")
-    drafter.start([9], [[1, 2, 3, 4, 5]])
+    drafter.start(TextStart([9], [[1, 2, 3, 4, 5]]))
     say(drafter, [8, 2, 3])  # two tokens match
     assert unweighted(drafter.propose(64)) == (Tree.chain([4, 5]) if n <= 2 else EMPTY)
 
 
 def test_a_token_that_stands_nowhere_ends_the_match_and_the_next_begins_one() -> None:
     drafter = Llma(tie="first")
-    drafter.start([9], [[1, 2, 3, 4]])
+    drafter.start(TextStart([9], [[1, 2, 3, 4]]))
     say(drafter, [1, 2])
     assert drafter.propose(64).tokens == (3, 4)
     say(drafter, [77])
@@ -155,9 +164,9 @@ def test_the_next_turn_adds_what_is_new_as_a_text_of_its_own(
     n: int,
 ) -> None:
     drafter = Llma(n, tie="first")
-    drafter.start(prompt, references)
+    drafter.start(TextStart(prompt, references))
     say(drafter, answer)
-    drafter.start([*prompt, *answer, *question], references)
+    drafter.start(TextStart([*prompt, *answer, *question], references))
     assert drafter.propose(64) == EMPTY  # the match begins anew
     say(drafter, output)
     sources = [*references, prompt, [*answer, *question]]
@@ -178,11 +187,11 @@ def test_another_text_or_other_references_forget_the_old_ones(
     second: list[int], references: list[list[int]]
 ) -> None:
     drafter = Llma(tie="first")
-    drafter.start([1, 2, 3], [[5, 6]])
+    drafter.start(TextStart([1, 2, 3], [[5, 6]]))
     say(drafter, [4])
-    drafter.start(second, references)
+    drafter.start(TextStart(second, references))
     fresh = Llma(tie="first")
-    fresh.start(second, references)
+    fresh.start(TextStart(second, references))
     for token in (1, 2, 3, 5, 8):
         say(drafter, [token])
         say(fresh, [token])
@@ -194,9 +203,9 @@ def test_references_that_the_caller_changes_between_turns_are_read_again() -> No
     finds no difference."""
     drafter = Llma(tie="first")
     document = [5, 6]
-    drafter.start([1, 2], [document])
+    drafter.start(TextStart([1, 2], [document]))
     document[:] = [5, 7, 8]
-    drafter.start([1, 2, 3], [document])
+    drafter.start(TextStart([1, 2, 3], [document]))
     say(drafter, [5])
     assert drafter.propose(64).tokens == (7, 8)
 
@@ -204,8 +213,8 @@ def test_references_that_the_caller_changes_between_turns_are_read_again() -> No
 def test_the_kind_of_sequence_of_a_reference_does_not_matter() -> None:
     for reference in ([5, 6, 7], (5, 6, 7), range(5, 8)):
         drafter = Llma(tie="first")
-        drafter.start([1], [reference])
-        drafter.start([1, 2], [reference])
+        drafter.start(TextStart([1], [reference]))
+        drafter.start(TextStart([1, 2], [reference]))
         say(drafter, [5])
         assert drafter.propose(64).tokens == (6, 7)
 
@@ -213,7 +222,7 @@ def test_the_kind_of_sequence_of_a_reference_does_not_matter() -> None:
 def test_the_same_seed_copies_the_same() -> None:
     def copies(seed: int) -> list[tuple[int, ...]]:
         drafter = Llma(k=1, seed=seed)
-        drafter.start([9], [[7, token] for token in range(40)])
+        drafter.start(TextStart([9], [[7, token] for token in range(40)]))
         found = []
         for _ in range(3):
             say(drafter, [7])

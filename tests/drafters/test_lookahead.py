@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import torch
 from tests.helpers import as_walked, generate, naive_stream, play, token_paths
+from tests.one_pass import one_pass
 from tests.tiny_models import some_prompt, tiny_model
 
 from paceline.drafters import Lookahead, PhrasePool, make_drafter
 from paceline.loop import Generation, decode
-from paceline.records import Round, Stats
+from paceline.protocols import SHADOW_TOKENS, TREES
+from paceline.records import Round, Stats, TextStart
 from paceline.sampling import GREEDY, Sampler
 from paceline.stopping import Stopping
 from paceline.targets.causal_lm import CausalLMTarget
@@ -49,8 +51,7 @@ class Simulation:
 
     def says(self, text: Sequence[int]) -> int:
         """The likeliest token behind a text."""
-        self.target.sync([text])
-        return int(self.target.score([EMPTY])[0][0].argmax())
+        return int(one_pass(self.target, text)[0].argmax())
 
     def above(self, place: int) -> list[int]:
         """Tokens of the window that the last level of a column stands behind, or belongs to."""
@@ -138,17 +139,16 @@ def test_window_and_pool_outlive_a_text_that_goes_on_otherwise(seed: int) -> Non
     """As that of a draft model does, whose last tokens its target has put others in place of."""
     rng = random.Random(seed)
     target, drafter = forgetless(seed), Lookahead(4, 4, 3)
-    drafter.start(PROMPT)
+    drafter.start(TextStart(PROMPT))
     text, simulation = list(PROMPT), None
     for _ in range(40):
-        target.sync([text])
         tree = drafter.propose(64)
         if simulation is None:
             bottom = [token - SHADOWS for token in tree.tokens]
             simulation = Simulation(forgetless(seed), bottom, 4, 4, 3)
         assert shadows(tree) == simulation.tree_paths()
         assert guessed(tree) == prefixes(simulation.phrases(text[-1]))
-        (rows,) = target.score([tree])
+        rows = one_pass(target, text, tree)
         path = walk(tree, rows, GREEDY, text, Stopping(99))
         simulation.step(text)
         drafter.observe(Round(0, tree, rows, path))
@@ -157,7 +157,7 @@ def test_window_and_pool_outlive_a_text_that_goes_on_otherwise(seed: int) -> Non
         if rng.random() < 0.4:
             kept = rng.randint(len(PROMPT), len(text))
             text = [*text[:kept], *(rng.randrange(6) for _ in range(rng.randint(1, 3)))]
-            drafter.resume(text)
+            drafter.resume(TextStart(text))
 
 
 @torch.no_grad()
@@ -203,9 +203,8 @@ def test_shadows_stand_beside_embeddings_of_drafters() -> None:
     target = CausalLMTarget(tiny_model("llama", "sdpa", torch.float64), check=False)
     text = some_prompt(9)
     first = target.add_virtual_tokens(torch.randn(2, 32, generator=torch.Generator()))
-    target.sync([text])
-    (mixed,) = target.score([Tree((SHADOWS + 5, first + 1, SHADOWS + 7), (-1, 0, 0))])
-    (plain,) = target.score([Tree((5, 7), (-1, 0))])
+    mixed = one_pass(target, text, Tree((SHADOWS + 5, first + 1, SHADOWS + 7), (-1, 0, 0)))
+    plain = one_pass(target, text, Tree((5, 7), (-1, 0)))
     assert torch.allclose(mixed[[0, 1, 3]], plain, rtol=1e-10)
 
 
@@ -255,13 +254,12 @@ def test_a_small_budget_still_fills_the_pool(
 def test_columns_that_were_not_scored_wait() -> None:
     drafter = Lookahead(4, 3, 3)
     target = ToyTarget()
-    drafter.start(PROMPT)
+    drafter.start(TextStart(PROMPT))
     text = list(PROMPT)
 
     def play_one(cut: int) -> set[tuple[int, ...]]:
-        target.sync([text])
         tree = drafter.propose(64).clip(cut)
-        (rows,) = target.score([tree])
+        rows = one_pass(target, text, tree)
         path = walk(tree, rows, GREEDY, text, Stopping(99))
         drafter.observe(Round(0, tree, rows, path))
         text.extend(path.tokens)
@@ -289,8 +287,7 @@ def test_rounds_without_a_tree_leave_the_window_as_it_is() -> None:
     assert len(window) and len(known)
     target, text = ToyTarget(), generation.context
     for _ in range(5):  # as a planner has it that does not ask
-        target.sync([text])
-        (rows,) = target.score([EMPTY])
+        rows = one_pass(target, text)
         path = walk(EMPTY, rows, GREEDY, text, Stopping(99))
         drafter.observe(Round(0, EMPTY, rows, path))
         text += path.tokens
@@ -318,7 +315,7 @@ def test_another_text_begins_with_an_empty_pool_unless_history_is_kept() -> None
         assert len(drafter.pool) > 0
     known = content(kept.pool)
     for drafter in (kept, dropped):
-        drafter.start([5, 5])
+        drafter.start(TextStart([5, 5]))
         assert max(map(len, shadows(drafter.propose(200)))) == 9  # a window that is yet to fill
     assert content(kept.pool) == known and len(dropped.pool) == 0
 
@@ -329,7 +326,7 @@ def test_a_text_that_continues_the_last_one_keeps_pool_and_window() -> None:
     for _ in islice(decode(ToyTarget(), [generation], 200), 20):
         pass
     window, known = shadows(drafter.propose(200)), content(drafter.pool)
-    drafter.start([*generation.context, 7, 7])
+    drafter.start(TextStart([*generation.context, 7, 7]))
     assert shadows(drafter.propose(200)) == window and content(drafter.pool) == known
 
 
@@ -338,8 +335,8 @@ def test_a_shared_pool_is_never_emptied_and_guesses_are_limited() -> None:
     for number in range(10):
         pool.add(5, (number, number, number))
     drafter = Lookahead(window=2, level=4, guesses=3, pool=pool)
-    drafter.start([1, 2, 3])
-    drafter.start(PROMPT)
+    drafter.start(TextStart([1, 2, 3]))
+    drafter.start(TextStart(PROMPT))
     assert guessed(drafter.propose(64)) == prefixes([(9, 9, 9), (8, 8, 8), (7, 7, 7)])
     # The newest come first, so that an accepted path lies in place and little room keeps the best.
     assert drafter.propose(64).tokens[:6] == (9, 9, 9, 8, 8, 8)
@@ -355,7 +352,7 @@ def test_phrases_come_from_the_prompt_and_the_generated_text_where_that_is_asked
 
     prompt = [1, 2, 3, 1, 2, 4, 1, 2, 3]
     drafter = Lookahead(window=1, level=3, guesses=4, pool_from_prompt=True)
-    drafter.start(prompt)
+    drafter.start(TextStart(prompt))
     assert list(drafter.pool) == list(ngrams(prompt))
     assert guessed(drafter.propose(64)) == prefixes([(1, 2)])
     # Without a window, that is all.
@@ -363,10 +360,10 @@ def test_phrases_come_from_the_prompt_and_the_generated_text_where_that_is_asked
     output, _, _ = generate(ToyTarget(), drafter, prompt, 30, budget=2)
     assert content(drafter.pool) == content(ngrams([*prompt, *output]))
     # What is new is counted, and nothing twice.
-    drafter.resume([*prompt, *output[:7], 9, 9, 9, 9])
+    drafter.resume(TextStart([*prompt, *output[:7], 9, 9, 9, 9]))
     assert drafter.pool.newest(9) == ((9, 9),)
     without = Lookahead(window=1, level=3, guesses=4)
-    without.start(prompt)
+    without.start(TextStart(prompt))
     assert len(without.pool) == 0
 
 
@@ -382,15 +379,14 @@ def test_only_phrases_count_as_guesses() -> None:
 
 def test_a_window_that_may_be_accepted_makes_the_same_phrases_with_fewer_rows() -> None:
     usual, accepting = Lookahead(), Lookahead(accept_window=True)
-    assert usual.requires == {"shadow_tokens"} and not accepting.requires
+    assert usual.requires == {SHADOW_TOKENS, TREES} and accepting.requires == {TREES}
     seen = []
     for drafter in (usual, accepting):
-        drafter.start(PROMPT)
+        drafter.start(TextStart(PROMPT))
         text, target, trees = list(PROMPT), ToyTarget(), []
         for token in naive_stream(ToyTarget(), PROMPT, 30):
-            target.sync([text])
             tree = drafter.propose(200)
-            (rows,) = target.score([tree])
+            rows = one_pass(target, text, tree)
             # One token at a time, so that both stand at the same place.
             path = walk(EMPTY, rows[:1], GREEDY, text, Stopping(99))
             drafter.observe(Round(0, tree, rows, path))

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import sqlite3
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.draft_hosts import TOY
+from tests.head_parts import saved_chimera
+from tests.helpers import generate, unweighted
 
+from paceline.drafters import Chimera, Host
 from paceline.drafters.ngram_cache import NgramCache
+from paceline.drafters.trained_heads import ChimeraParts
 from paceline.errors import UsageError
+from paceline.targets.toy import ToyTarget
 
 
 class Encoder:
@@ -76,3 +85,82 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     file.write_text("this is no database, but a text that is long enough to be read as one" * 20)
     with pytest.raises(UsageError, match=r"text\.sqlite"):
         NgramCache(Encoder(), capacity=1, spill=file)
+
+
+def test_encoders_share_a_file_and_never_get_one_anothers_states(tmp_path: Path) -> None:
+    file, encoder = tmp_path / "spill.sqlite", Encoder()
+
+    def doubled(ngrams: torch.Tensor) -> torch.Tensor:
+        return 2 * encoder(ngrams)
+
+    def wide(ngrams: torch.Tensor) -> torch.Tensor:
+        return encoder(ngrams).repeat(1, 3)
+
+    caches = {
+        name: (NgramCache(encode, capacity=1, spill=file, parts=name), encode)
+        for name, encode in (("one", encoder), ("two", doubled), ("three", wide))
+    }
+    for _ in range(2):
+        for cache, encode in caches.values():
+            for number in range(4):
+                expected = encode(torch.tensor([[number]]))
+                assert torch.equal(cache.states([(number,)]), expected)
+    assert all(cache.counts.disk == 4 for cache, _ in caches.values())
+    again = NgramCache(doubled, capacity=1, spill=file, parts="two")
+    assert torch.equal(again.states([(2,)]), doubled(torch.tensor([[2]])))
+    assert again.counts.disk == 1
+
+
+def test_a_damaged_file_is_named_before_anything_is_decoded(tmp_path: Path) -> None:
+    file = tmp_path / "spill.sqlite"
+    cache = NgramCache(Encoder(), capacity=1, spill=file)
+    for number in range(2000):
+        cache.states([(number,)])
+    del cache
+    content = bytearray(file.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 8192] = b"\xff" * 8192
+    file.write_bytes(content)
+    with pytest.raises(UsageError, match=r"spill\.sqlite.*name another file"):
+        NgramCache(Encoder(), capacity=1, spill=file)
+
+
+def test_a_file_of_an_older_layout_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "old.sqlite"
+    database = sqlite3.connect(file)
+    database.execute("CREATE TABLE states (ngram TEXT PRIMARY KEY, state BLOB)")
+    database.close()
+    with pytest.raises(UsageError, match=r"old\.sqlite.*name another file"):
+        NgramCache(Encoder(), capacity=1, spill=file)
+
+
+def test_chimera_draws_no_states_of_other_parts_from_a_shared_file(tmp_path: Path) -> None:
+    first, spill = saved_chimera(), str(tmp_path / "spill.sqlite")
+    parts = ChimeraParts.from_pretrained(first)
+    other = {name: -tensor for name, tensor in parts.tensors.items()}
+    second = tmp_path / "other"
+    replace(parts, tensors=other).save_pretrained(second)
+
+    def trees(folder: Path, **settings: Any) -> list[Any]:
+        drafter = Chimera(Host(ToyTarget(), TOY), str(folder), least=0.0, cache=1, **settings)
+        _, rounds, _ = generate(ToyTarget(), drafter, [3, 1, 4, 1, 5], 20)
+        return [unweighted(round.tree) for round in rounds]
+
+    expected = [trees(folder) for folder in (first, second)]
+    assert expected[0] != expected[1]
+    for _ in range(2):
+        assert [trees(folder, spill=spill) for folder in (first, second)] == expected
+
+
+def test_parts_that_differ_in_anything_have_other_fingerprints() -> None:
+    parts = ChimeraParts.from_pretrained(saved_chimera())
+    name, tensor = next(iter(parts.tensors.items()))
+    changed = tensor.clone()
+    changed.view(-1)[-1] += 1e-3
+    assert parts.fingerprint() == ChimeraParts.from_pretrained(saved_chimera()).fingerprint()
+    others = [
+        replace(parts, tensors={**parts.tensors, name: changed}),
+        replace(parts, config=replace(parts.config, order=parts.config.order + 1)),
+        replace(parts, base=replace(parts.base, fingerprint="another")),
+    ]
+    assert len({parts.fingerprint(), *(other.fingerprint() for other in others)}) == 4

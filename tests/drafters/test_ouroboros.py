@@ -13,10 +13,11 @@ from tests.draft_hosts import toy_host
 from tests.helpers import generate
 
 from paceline.drafters import Ouroboros, PhrasePool
+from paceline.drafters.ouroboros import Verification
 from paceline.drafters.verified_phrases import Verified, corrected, matching, refined
 from paceline.errors import ModelError, UsageError
 from paceline.loop import Generation, decode
-from paceline.records import Path, Round
+from paceline.records import Path, Round, TextStart
 from paceline.stopping import Stopping
 from paceline.targets.toy import ToyTarget
 from paceline.tree import Tree
@@ -95,10 +96,46 @@ def test_phrases_hang_behind_the_draft() -> None:
     text, _, _ = generate(target, drafter, prompt, 12, budget=0)
     pool.add(text[1], (text[2], text[3]))
     pool.add(text[1], (9, 9))
-    drafter.start(prompt)
+    drafter.start(TextStart(prompt))
     tree = drafter.propose(20)
     assert tree.find(text[:4]) is not None  # the draft, and a phrase behind it
     assert tree.find([*text[:2], 9, 9]) is not None
+
+
+def test_the_draft_model_reads_no_phrase_of_tokens_that_it_does_not_have() -> None:
+    """The narrow toy has eleven tokens, and its strict target raises for any other."""
+    drafter = Ouroboros(
+        toy_host(), draft="narrow", length=2, branches=0, level=3, guesses=3, budget=20
+    )
+    for key in range(16):
+        drafter.pool.add(key, (14, 15))
+        drafter.pool.add(key, (9, 12))
+    drafter.start(TextStart([3, 1, 4, 1, 5]))
+    tree = drafter.propose(30)
+    assert len(tree) > 2
+    # For the target they are phrases like any other.
+    draft = [tree.tokens[node] for node in (0, 1)]
+    assert tree.find([*draft, 14, 15]) is not None and tree.find([*draft, 9, 12]) is not None
+
+
+@pytest.mark.parametrize("verification", ["paper", "package"])
+def test_what_the_target_says_beside_a_draft_may_be_unknown_to_its_model(
+    verification: Verification,
+) -> None:
+    drafter = Ouroboros(
+        toy_host(),
+        draft="narrow",
+        length=3,
+        window=1,
+        level=2,
+        verification=verification,
+        budget=8,
+    )
+    for first in range(11):
+        for second in range(11):
+            output, _, _ = generate(ToyTarget(), drafter, [first, second], 6)
+            assert len(output) == 6
+    assert any(max(phrase) >= 11 for _, phrases in drafter.pool for phrase in phrases)
 
 
 def test_a_history_makes_the_second_text_quicker() -> None:

@@ -12,7 +12,7 @@ from tests.helpers import unweighted
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
 from paceline.drafters.pld import PromptLookup
-from paceline.records import Path, Round
+from paceline.records import Path, Round, TextStart
 from paceline.tree import EMPTY, Tree
 
 texts = st.integers(1, 4).flatmap(
@@ -31,7 +31,7 @@ def rescan(text: Sequence[int], n: int, k: int) -> list[int]:
 
 def started(context: Sequence[int], n: int = 3, k: int = 10) -> PromptLookup:
     drafter = PromptLookup(n, k)
-    drafter.start(context)
+    drafter.start(TextStart(context))
     return drafter
 
 
@@ -71,13 +71,13 @@ def test_it_drafts_what_transformers_drafts(text: list[int]) -> None:
 @given(texts, texts)
 def test_another_text_begins_anew(first: list[int], second: list[int]) -> None:
     drafter = started(first)
-    drafter.start(second)
+    drafter.start(TextStart(second))
     assert unweighted(drafter.propose(64)) == Tree.chain(rescan(second, 3, 10))
 
 
 def test_references_are_not_looked_at() -> None:
     drafter = PromptLookup()
-    drafter.start([7], references=[[7, 8, 9]])
+    drafter.start(TextStart([7], [[7, 8, 9]]))
     assert drafter.propose(64) == EMPTY
 
 

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,8 +22,9 @@ from paceline.planning import adaptive_tree
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.planning.sizing import MOST_WHOLE
 from paceline.planning.tree_search import build_tree
+from paceline.protocols import Target
 from paceline.records import Path as Accepted
-from paceline.records import Round, Stats
+from paceline.records import Round, Stats, TextStart
 from paceline.targets.toy import ToyTarget
 from paceline.tree import EMPTY, ROOT, Tree
 
@@ -38,8 +40,9 @@ class Clairvoyant(ToyTarget):
         self.story = list(story)
         self.prompt_tokens, self.epts, self.rank = prompt_tokens, epts, rank
 
-    def _score_one(self, context: Sequence[int], tree: Tree) -> torch.Tensor:
-        rows = super()._score_one(context, tree)
+    def _score_one(self, slot: Any, tree: Tree) -> torch.Tensor:
+        context = [*slot.cached, *slot.pending]
+        rows = super()._score_one(slot, tree)
         for node, token in enumerate(tree.tokens):
             if token >= self.vocab_size:
                 number = token - self.vocab_size
@@ -190,7 +193,7 @@ def test_learned_weights_count() -> None:
 def test_what_was_scored_counts_and_not_what_was_proposed() -> None:
     drafter = toy_drafter("ppd 3x2:size=20")
     assert isinstance(drafter, Ppd)
-    drafter.start([1, 2, 3])
+    drafter.start(TextStart([1, 2, 3]))
     whole = drafter.propose(64)
     assert len(whole) == 6 and set(whole.weights or ()) == {0.0}
     for tree, known in ((whole, 3), (whole.clip(2), 2), (whole.clip(1), 1), (EMPTY, 0)):
@@ -208,7 +211,7 @@ def test_what_was_scored_counts_and_not_what_was_proposed() -> None:
 
 def test_weights_are_the_chances_of_guesses() -> None:
     drafter = toy_drafter("ppd 2x1:size=12")
-    drafter.start([1])
+    drafter.start(TextStart([1]))
     drafter.observe(Round(0, drafter.propose(64), torch.randn(3, 16), Accepted((), (5,))))
     tree = drafter.propose(64)
     expected = build_tree(falling(2), 12).states[2].candidates.expected
@@ -218,7 +221,7 @@ def test_weights_are_the_chances_of_guesses() -> None:
 
 def test_its_tree_is_there_before_the_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
     drafter = Ppd(host_on(ToyTarget()), str(saved_parts(2, 1, vocab=32)), 105)
-    drafter.start([1])
+    drafter.start(TextStart([1]))
 
     def searched(*args: object, **settings: object) -> None:
         raise AssertionError("a tree was searched for in a round")
@@ -342,10 +345,11 @@ def test_a_model_is_needed() -> None:
 
 class Deaf(ToyTarget):
     capabilities = frozenset()
+    add_virtual_tokens = Target.add_virtual_tokens
 
 
 def test_a_target_without_virtual_tokens_is_refused() -> None:
-    assert "Deaf takes no virtual tokens" in refused(saved_parts(), Host(Deaf(), TOY))
+    assert "Deaf has no virtual tokens" in refused(saved_parts(), Host(Deaf(), TOY))
 
 
 def test_parts_come_from_the_hub_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from paceline.drafters import Anpd, Llma, Plain, PromptLookup
-from paceline.protocols import Drafter, Resumes, resume
-from paceline.records import Path, Round
+from paceline.protocols import Drafter
+from paceline.records import Path, Round, TextStart
 from paceline.tree import EMPTY
 
 
@@ -46,14 +46,14 @@ def test_prompt_lookup_is_as_if_it_had_never_heard_what_was_taken_back(seed: int
     drafter, text = PromptLookup(), []
     for place, (tokens, again) in enumerate(wandering(seed, 7)):
         if place == 0:
-            drafter.start(tokens)
+            drafter.start(TextStart(tokens))
         elif again is None:
             tell(drafter, tokens)
         else:
-            drafter.resume(again)
+            drafter.resume(TextStart(again))
         text = text + tokens if again is None else again
         fresh = PromptLookup()
-        fresh.start(text)
+        fresh.start(TextStart(text))
         assert drafter.propose(9) == fresh.propose(9)
         assert drafter._first == fresh._first
 
@@ -65,15 +65,15 @@ def test_llma_matches_as_if_the_output_had_always_been_this_one(seed: int) -> No
     for place, (tokens, again) in enumerate(wandering(seed, 7)):
         if place == 0:
             prompt = tokens
-            drafter.start(prompt, references)
+            drafter.start(TextStart(prompt, references))
         elif again is None:
             tell(drafter, tokens)
             output = output + tokens
         else:
-            drafter.resume(again)
+            drafter.resume(TextStart(again, references))
             output = again[len(prompt) :]
         fresh = Llma(tie="first")
-        fresh.start(prompt, references)
+        fresh.start(TextStart(prompt, references))
         tell(fresh, output)
         assert drafter._match.length == fresh._match.length
         assert drafter.propose(9) == fresh.propose(9)
@@ -81,10 +81,10 @@ def test_llma_matches_as_if_the_output_had_always_been_this_one(seed: int) -> No
 
 def test_llma_begins_anew_where_the_prompt_is_another_one() -> None:
     drafter = Llma()
-    drafter.start([5, 6, 7], [[1, 2, 3, 4]])
+    drafter.start(TextStart([5, 6, 7], [[1, 2, 3, 4]]))
     tell(drafter, [1, 2])
     assert drafter.propose(2).tokens == (3, 4)
-    drafter.resume([8, 9])
+    drafter.resume(TextStart([8, 9], [[1, 2, 3, 4]]))
     assert drafter.propose(2) == EMPTY
     tell(drafter, [1])
     assert drafter.propose(2).tokens == (2, 3)
@@ -92,22 +92,22 @@ def test_llma_begins_anew_where_the_prompt_is_another_one() -> None:
 
 def test_anpd_keeps_what_was_taken_back() -> None:
     drafter = Anpd(branches=1)
-    drafter.start([1, 2])
+    drafter.start(TextStart([1, 2]))
     tell(drafter, [3, 4, 5])
-    drafter.resume([1, 2, 3, 9, 3])
+    drafter.resume(TextStart([1, 2, 3, 9, 3]))
     assert drafter.propose(2).tokens == (9, 3)  # the longer run knows "9" behind "2 3" alone
-    drafter.resume([1, 2, 3, 4])
+    drafter.resume(TextStart([1, 2, 3, 4]))
     assert drafter.propose(1).tokens == (5,)  # said once, though it was taken back
 
 
 @pytest.mark.parametrize("persist", [False, True])
 def test_anpd_counts_nothing_twice(persist: bool) -> None:
     straight, taken_back = Anpd(persist=persist), Anpd(persist=persist)
-    straight.start([1, 2, 3, 1, 2])
+    straight.start(TextStart([1, 2, 3, 1, 2]))
     tell(straight, [3, 1])
-    taken_back.start([1, 2, 3, 1, 2])
+    taken_back.start(TextStart([1, 2, 3, 1, 2]))
     tell(taken_back, [3])
-    taken_back.resume([1, 2, 3, 1, 2, 3, 1])
+    taken_back.resume(TextStart([1, 2, 3, 1, 2, 3, 1]))
     assert [table._counts for table in straight._tables] == [
         table._counts for table in taken_back._tables
     ]
@@ -117,10 +117,9 @@ def test_a_drafter_that_cannot_resume_starts_anew() -> None:
     starts = []
 
     class Starting(Plain):
-        def start(self, context: object, references: object = (), sampler: object = None) -> None:
-            starts.append((context, references, sampler))
+        def start(self, text: TextStart) -> None:
+            starts.append(text)
 
-    drafter = Starting()
-    assert not isinstance(drafter, Resumes) and isinstance(Anpd(), Resumes)
-    resume(drafter, [1, 2], [[3]])
-    assert starts == [([1, 2], [[3]], None)]
+    text = TextStart([1, 2], [[3]])
+    Starting().resume(text)
+    assert starts == [text]

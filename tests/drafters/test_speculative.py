@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.draft_hosts import Ticking, toy_host
 from tests.helpers import RandomTrees, generate, naive_stream
+from tests.one_pass import one_pass
 from tests.tiny_models import some_prompt, tiny_model
 
 from paceline.drafters import Host, Speculative, check_method, make_drafter, needs_host
@@ -16,7 +17,7 @@ from paceline.drafters.draft_target import in_vocabulary
 from paceline.drafters.draft_text import DraftText, Guess
 from paceline.drafters.speculative import guess_tree
 from paceline.errors import UsageError
-from paceline.records import Path, Round
+from paceline.records import Path, Round, TextStart
 from paceline.sampling import GREEDY, Sampler
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.toy import ToyTarget
@@ -49,7 +50,7 @@ def committed(*tokens: int) -> Round:
 @pytest.mark.parametrize("inner", ["plain", "anpd"])
 def test_guesses_are_what_the_draft_model_would_write(inner: str, sampler: Sampler) -> None:
     text = draft_text(inner=inner)
-    text.start(PROMPT, (), sampler)
+    text.start(TextStart(PROMPT, sampler=sampler))
     expected = naive_stream(ToyTarget(), PROMPT, 30, sampler)
     assert say(text, 5) == expected[:5]
     assert say(text, 3) == expected[:5]  # as many as there are already
@@ -65,7 +66,7 @@ def test_guesses_are_what_the_draft_model_would_write(inner: str, sampler: Sampl
 def test_a_rejection_is_corrected_from_where_it_is(inner: str) -> None:
     host = toy_host()
     text = DraftText(host, make_drafter(inner, host), 16, 1)
-    text.start(PROMPT, (), GREEDY)
+    text.start(TextStart(PROMPT))
     certain = list(PROMPT)
     for right in (0, 2, 5, 1, 0, 3):
         guesses = say(text, 5)
@@ -81,7 +82,7 @@ def test_a_rejection_is_corrected_from_where_it_is(inner: str) -> None:
 def test_what_was_not_asked_about_is_kept_as_it_is() -> None:
     target = ToyTarget()
     text = draft_text(target)
-    text.start(PROMPT, (), GREEDY)
+    text.start(TextStart(PROMPT))
     guesses = say(text, 6)
     passes = target.passes
     text.hear(guesses[:2])
@@ -92,9 +93,9 @@ def test_what_was_not_asked_about_is_kept_as_it_is() -> None:
 def test_a_text_may_be_resumed_from_anywhere() -> None:
     target = ToyTarget()
     text = draft_text(target)
-    text.start(PROMPT, (), GREEDY)
+    text.start(TextStart(PROMPT))
     guesses = say(text, 6)
-    text.resume([*PROMPT, *guesses[:2]])
+    text.resume(TextStart([*PROMPT, *guesses[:2]]))
     assert say(text, 0) == guesses[2:]
     for context in (
         [*PROMPT, *guesses],
@@ -104,17 +105,16 @@ def test_a_text_may_be_resumed_from_anywhere() -> None:
         [15, 14],
         PROMPT,
     ):
-        text.resume(context)
+        text.resume(TextStart(context))
         assert say(text, 4) == naive_stream(ToyTarget(), context, 4)
 
 
 def test_chances_are_those_of_the_draft_models_distribution_when_greedy() -> None:
     target = ToyTarget()
     text = draft_text(target, others=3)
-    text.start(PROMPT, (), GREEDY)
+    text.start(TextStart(PROMPT))
     say(text, 1)
-    target.sync([PROMPT])
-    shares = target.score([EMPTY])[0][0].softmax(-1)
+    shares = one_pass(target, PROMPT)[0].softmax(-1)
     values, tokens = shares.topk(4)
     (guess,) = text.guesses
     assert (guess.token, *(token for token, _ in guess.others)) == tuple(tokens.tolist())
@@ -125,13 +125,11 @@ def test_runners_up_are_the_next_best_under_the_same_noise() -> None:
     """What is drawn where the first token is forbidden."""
     sampler = Sampler(seed=3, temperature=1.0, top_k=5)
     text = draft_text(others=2)
-    text.start(PROMPT, (), sampler)
+    text.start(TextStart(PROMPT, sampler=sampler))
     context = list(PROMPT)
     say(text, 6)
     for guess in text.guesses:
-        target = ToyTarget()
-        target.sync([context])
-        row = target.score([EMPTY])[0][0]
+        row = one_pass(ToyTarget(), context)[0]
         scores = sampler.decide(row, context)
         ranked = scores.argsort(descending=True).tolist()
         assert [guess.token, *(token for token, _ in guess.others)] == ranked[:3]
@@ -143,7 +141,7 @@ def test_a_temperature_next_to_nothing_is_as_sure_as_greedy_decoding() -> None:
     chances = []
     for temperature in (0.0, 1e-4):
         text = draft_text()
-        text.start(PROMPT, (), Sampler(temperature=temperature))
+        text.start(TextStart(PROMPT, sampler=Sampler(temperature=temperature)))
         say(text, 4)
         chances.append([guess.chance for guess in text.guesses])
     assert chances[0] == pytest.approx(chances[1], abs=1e-3)
@@ -151,8 +149,9 @@ def test_a_temperature_next_to_nothing_is_as_sure_as_greedy_decoding() -> None:
 
 def test_a_row_without_any_token_that_can_be_said_is_no_error() -> None:
     class Mute(ToyTarget):
-        def score(self, trees: Any) -> Any:
-            return [torch.full_like(rows, -torch.inf) for rows in super().score(trees)]
+        def score(self, trees: Any, prefill: Any = None) -> Any:
+            scores = super().score(trees, prefill)
+            return {slot: torch.full_like(rows, -torch.inf) for slot, rows in scores.items()}
 
     for sampler in (GREEDY, Sampler(temperature=1.0, top_p=0.9)):
         drafter = Speculative(toy_host(), Host(Mute()), length=3)
@@ -164,7 +163,7 @@ def test_only_new_tokens_are_read() -> None:
     """After a rejection, and after all was right, when two tokens are new."""
     model = tiny_model("llama", "sdpa", torch.float64)
     text = DraftText(Host(CausalLMTarget(model, check=False)), make_drafter("plain"), 64, 1)
-    text.start(some_prompt(40), (), GREEDY)
+    text.start(TextStart(some_prompt(40)))
     widths: list[int] = []
     handle = model.register_forward_pre_hook(
         lambda module, args, kwargs: widths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
@@ -183,9 +182,7 @@ def test_a_vocabulary_is_cut_and_filled_to_the_targets_size() -> None:
     assert in_vocabulary(toy, 20, 20) is toy
     for size, known in ((20, 17), (16, 16), (30, 30), (30, 12)):
         seen = in_vocabulary(toy, size, known)
-        for target in (toy, seen):
-            target.sync([[1, 2, 3]])
-        (rows,), (own,) = seen.score([Tree.chain([4])]), toy.score([Tree.chain([4])])
+        rows, own = (one_pass(each, [1, 2, 3], Tree.chain([4])) for each in (seen, toy))
         most = min(size, known, 20)
         assert rows.shape == (2, size)
         assert torch.equal(rows[:, :most], own[:, :most])
@@ -208,7 +205,7 @@ def test_the_chain_comes_first_and_runners_up_hang_beside_it() -> None:
 @pytest.mark.parametrize("budget", range(1, 9))
 def test_a_small_budget_keeps_the_likeliest_nodes(budget: int) -> None:
     drafter = Speculative(toy_host(), "near", length=4, branches=2)
-    drafter.start(PROMPT)
+    drafter.start(TextStart(PROMPT))
     tree = drafter.propose(budget)
     assert len(tree) == min(budget, 3 * min(budget, 4))
     assert tree.weights is not None and tree.tokens[0] == naive_stream(ToyTarget(), PROMPT, 1)[0]
@@ -220,7 +217,7 @@ def test_a_small_budget_keeps_the_likeliest_nodes(budget: int) -> None:
 def test_asking_again_changes_nothing() -> None:
     """A planner may ask for several sizes in one round."""
     drafter = Speculative(toy_host(), "near", length=4)
-    drafter.start(PROMPT)
+    drafter.start(TextStart(PROMPT))
     first = drafter.propose(8)
     assert [drafter.propose(budget) for budget in (0, -1)] == [EMPTY, EMPTY]
     assert len(drafter.propose(3)) == 3
@@ -229,14 +226,14 @@ def test_asking_again_changes_nothing() -> None:
 
 def test_confidence_ends_a_draft_behind_a_doubtful_guess() -> None:
     drafter = Speculative(toy_host(), "near", length=20, branches=0)
-    drafter.start(PROMPT)
+    drafter.start(TextStart(PROMPT))
     weights = drafter.propose(64).weights or ()
     chances = [one / before for before, one in zip((1.0, *weights), weights)]
     assert len(chances) == 20
     for confidence in (0.3, 0.6, 0.9):
         first = next((at for at, chance in enumerate(chances) if chance < confidence), 19)
         doubtful = Speculative(toy_host(), "near", length=20, confidence=confidence, branches=0)
-        doubtful.start(PROMPT)
+        doubtful.start(TextStart(PROMPT))
         assert len(doubtful.propose(64)) == first + 1
 
 
@@ -314,9 +311,9 @@ def test_an_inner_drafter_may_be_an_object() -> None:
 
 def test_a_host_may_be_kept_by_hand() -> None:
     drafter = Speculative(toy_host(), Host(ToyTarget()))
-    drafter.start(PROMPT)
+    drafter.start(TextStart(PROMPT))
     drafter.observe(committed(5, 6))
-    drafter.resume([*PROMPT, 5])
+    drafter.resume(TextStart([*PROMPT, 5]))
     assert drafter.propose(2).tokens[0] == naive_stream(ToyTarget(), [*PROMPT, 5], 1)[0]
 
 

@@ -87,11 +87,15 @@ def test_first_tie_copies_from_the_first_occurrence(
         suffix = longest(texts, stream[:end], room=1)
         if len(suffix) < minimum:
             assert index.locate(match, minimum) is None
-            assert index.continuation(match, count, minimum) == []
+            assert index.continuation(match, count, minimum) == ([], 0)
         else:
             position = follows(texts, suffix)[0]
-            assert index.locate(match, minimum) == position
-            assert index.continuation(match, count, minimum) == text_from(texts, position)[:count]
+            assert index.locate(match, minimum) == (position, len(suffix))
+            copy = text_from(texts, position)[:count]
+            assert index.continuation(match, count, minimum) == (
+                copy,
+                len(suffix) if count else 0,
+            )
 
 
 @given(texts_and_stream, st.integers(0, 2**64))
@@ -105,12 +109,13 @@ def test_random_tie_copies_from_the_occurrence_of_best_priority(
     for end, token in enumerate(stream, 1):
         match.advance(token)
         suffix = longest(texts, stream[:end], room=1)
-        position = index.locate(match)
+        found = index.locate(match)
         if not suffix:
-            assert position is None
+            assert found is None
         else:
-            assert position == min(follows(texts, suffix), key=lambda at: priorities[at - 1])
-            assert index.continuation(match, 3) == text_from(texts, position)[:3]
+            position = min(follows(texts, suffix), key=lambda at: priorities[at - 1])
+            assert found == (position, len(suffix))
+            assert index.continuation(match, 3)[0] == text_from(texts, position)[:3]
 
 
 @given(texts_and_stream)
@@ -141,7 +146,7 @@ def test_random_tie_is_uniform_over_seeds(stream: list[int], texts: list[list[in
     chosen: Counter[int] = Counter()
     for seed in range(seeds):
         index = built(texts, seed=seed)
-        chosen[index.continuation(fed(index, stream), 1)[0]] += 1
+        chosen[index.continuation(fed(index, stream), 1)[0][0]] += 1
     assert set(chosen) == {10, 11, 12, 13}
     expected = seeds / 4
     chi_square = sum((count - expected) ** 2 / expected for count in chosen.values())
@@ -151,7 +156,7 @@ def test_random_tie_is_uniform_over_seeds(stream: list[int], texts: list[list[in
 def test_a_seed_fixes_the_choice() -> None:
     texts = [[1, token] for token in range(2, 60)]
     copies = [built(texts, seed=seed) for seed in (7, 7, 8, 9, 10)]
-    chosen = [index.continuation(fed(index, [1]), 1)[0] for index in copies]
+    chosen = [index.continuation(fed(index, [1]), 1)[0][0] for index in copies]
     assert chosen[0] == chosen[1]
     assert len(set(chosen)) > 1
 
@@ -160,28 +165,28 @@ def test_matches_do_not_cross_the_border_of_two_texts() -> None:
     index = built([[1, 2], [3, 4]])
     match = fed(index, [1, 2, 3])
     assert match.length == 1
-    assert index.continuation(match, 9) == [4]
-    assert index.continuation(fed(index, [1]), 9) == [2]
+    assert index.continuation(match, 9) == ([4], 1)
+    assert index.continuation(fed(index, [1]), 9) == ([2], 1)
 
 
 def test_a_match_at_an_end_falls_back_to_a_shorter_one() -> None:
     index = built([[9, 1, 2], [8, 2, 5]])
     match = fed(index, [9, 1, 2])
     assert match.length == 3
-    assert index.continuation(match, 4) == [5]
-    assert index.continuation(match, 4, minimum=2) == []
+    assert index.continuation(match, 4) == ([5], 1)
+    assert index.continuation(match, 4, minimum=2) == ([], 0)
 
 
 def test_nothing_matches_in_an_empty_index() -> None:
     index = built([[], []])
     match = fed(index, [0, 1])
-    assert (len(index), match.length, index.continuation(match, 4)) == (0, 0, [])
+    assert (len(index), match.length, index.continuation(match, 4)) == (0, 0, ([], 0))
 
 
 def test_huge_ids_are_ordinary() -> None:
     top = 2**31 - 1
     index = built([[0, top, 0, 5]])
-    assert index.continuation(fed(index, [top, 0]), 4) == [5]
+    assert index.continuation(fed(index, [top, 0]), 4) == ([5], 2)
     assert fed(index, [2**40]).length == 0
 
 
@@ -189,7 +194,7 @@ def test_a_stale_match_is_refused() -> None:
     index = built([[1, 2, 3]])
     match = fed(index, [1])
     index.add([])
-    assert index.continuation(match, 1) == [2]
+    assert index.continuation(match, 1) == ([2], 1)
     index.add([4])
     with pytest.raises(RuntimeError, match="begin a new match"):
         match.advance(2)

@@ -59,10 +59,11 @@ class Chimera(Drafter):
     drafter, some twentieths of a pass of the target.
     cache: n-grams whose states are kept in memory, 0 for none (section 4.1.1). dictionary: of how
     many common n-grams states are made beforehand, as far as the parts name any. spill: a file for
-    states that leave memory; "" forgets them. Drafters of a host share the store.
+    states that leave memory, which other parts may use as well; "" forgets them. Drafters of a host
+    share the store.
     weights: of the linear layers, see `HeadWeights`.
 
-    Raises UsageError for a setting out of range; ModelError where there are no such parts, or they
+    Raises UsageError for a setting out of range or a file that cannot be used; ModelError where there are no such parts, or they
     are damaged or belong to another model.
     """
 
@@ -92,8 +93,11 @@ class Chimera(Drafter):
                 (NgramCache, id(self._model), dictionary),
                 lambda: self._made_beforehand(found.common_ngrams(dictionary)),
             )
-            file = Path(spill) if spill else None
-            return NgramCache(self._model.green, cache, beforehand, file)
+            if not spill:
+                return NgramCache(self._model.green, cache, beforehand)
+            # Rounded weights make other states.
+            encoder = f"{found.fingerprint()} {weights}"
+            return NgramCache(self._model.green, cache, beforehand, Path(spill), encoder)
 
         # What one text has had encoded is there for the next one, and for those beside it.
         key = (NgramCache, id(self._model), cache, dictionary, spill)

@@ -94,8 +94,8 @@ class Llma(Drafter):
     def propose(self, budget: int) -> Tree:
         """A chain of up to `k` tokens copied from the reference."""
         count = min(self.copy_length, budget)
-        tokens = self._index.continuation(self._match, count, minimum=self.match_length)
-        return copied_chain(tokens, self._match.length)
+        tokens, matched = self._index.continuation(self._match, count, minimum=self.match_length)
+        return copied_chain(tokens, matched)
 
     def _follow(self, tokens: Sequence[int]) -> None:
         for token in tokens:

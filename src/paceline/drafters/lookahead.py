@@ -28,6 +28,7 @@ would do no harm: where one of them is what the model says next it is as right a
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import ClassVar
@@ -55,6 +56,8 @@ class Lookahead(Drafter):
     and the window, anyway.
     seed: of the tokens, drawn from the prompt, that the window begins with.
     pool: where the phrases go and come from, for those who share it; it is then theirs to empty.
+    readable: phrases with ids at or beyond it are left out, since the model cannot read them; a
+    shared pool may hold another model's. None for no such limit.
 
     Where the budget is too small the guesses shrink first, to one phrase, and then the window.
 
@@ -75,6 +78,7 @@ class Lookahead(Drafter):
         seed: int = 0,
         *,
         pool: PhrasePool | None = None,
+        readable: int | None = None,
     ) -> None:
         self.columns = at_least(1, window=window)
         self.level = at_least(2, level=level)
@@ -83,6 +87,7 @@ class Lookahead(Drafter):
         self.pool = PhrasePool(guesses) if pool is None else pool
         self.requires = frozenset({TREES} if accept_window else {SHADOW_TOKENS, TREES})
         self._mark = 0 if accept_window else SHADOWS
+        self._readable = sys.maxsize if readable is None else readable
         self._keeps_pool = history or pool is not None
         self._seed = seed
         self._text: list[int] = []
@@ -111,7 +116,8 @@ class Lookahead(Drafter):
     def propose(self, budget: int) -> Tree:
         """Phrases behind the root, newest first, and as much of the window as fits."""
         window = self._window_within(budget - (self.level - 1))
-        phrases = self.pool.newest(self._text[-1], self.guesses)
+        known = self.pool.newest(self._text[-1])
+        phrases = [phrase for phrase in known if max(phrase) < self._readable][: self.guesses]
         return Tree.of_paths(phrases).prune(budget - len(window)).graft(window).merge()
 
     def observe(self, round: Round) -> None:

@@ -40,8 +40,10 @@ class NgramCache:
     capacity: n-grams kept in memory; with 0 nothing is remembered.
     beforehand: n-grams -> their states [hidden]; they never leave.
     spill: a file for what leaves memory, made anew if it is not there; None: it is forgotten.
+    parts: identifies the encoder. A file holds states of any number of encoders, and each gets back
+    its own ones alone.
 
-    Raises UsageError where the file cannot be used.
+    Raises UsageError where the file cannot be used. It is read to its end once, to see that here.
     """
 
     def __init__(
@@ -50,13 +52,14 @@ class NgramCache:
         capacity: int,
         beforehand: Mapping[Ngram, torch.Tensor] | None = None,
         spill: Path | None = None,
+        parts: str = "",
     ) -> None:
         self.counts = CacheCounts()
         self._encode = encode
         self._capacity = capacity
         self._beforehand = beforehand or {}
         self._memory: OrderedDict[Ngram, torch.Tensor] = OrderedDict()
-        self._disk = None if spill is None else _Disk(spill)
+        self._disk = None if spill is None else _Disk(spill, parts)
 
     def states(self, ngrams: Sequence[Ngram]) -> torch.Tensor:
         """[n, hidden] of n > 0 n-grams of one order."""
@@ -96,15 +99,21 @@ class NgramCache:
 
 
 class _Disk:
-    """N-grams in an SQLite file; several processes may share it."""
+    """N-grams in an SQLite file; several processes and encoders may share it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, parts: str) -> None:
+        self._parts = parts
         try:
             self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             self._database.execute("PRAGMA synchronous = OFF")  # what is lost is encoded anew
             self._database.execute(
-                "CREATE TABLE IF NOT EXISTS states (ngram TEXT PRIMARY KEY, state BLOB)"
+                "CREATE TABLE IF NOT EXISTS states "
+                "(parts TEXT, ngram TEXT, state BLOB, PRIMARY KEY (parts, ngram))"
             )
+            self.take(())  # fails where the table is one of another kind
+            (found,) = self._database.execute("PRAGMA quick_check(1)").fetchone()
+            if found != "ok":
+                raise sqlite3.DatabaseError("it is damaged")
         except sqlite3.Error as error:
             raise UsageError(
                 f"cannot keep states of n-grams in {path}: {error}; name another file"
@@ -112,14 +121,14 @@ class _Disk:
 
     def take(self, ngram: Ngram) -> torch.Tensor | None:
         row = self._database.execute(
-            "SELECT state FROM states WHERE ngram = ?", (_key(ngram),)
+            "SELECT state FROM states WHERE parts = ? AND ngram = ?", (self._parts, _key(ngram))
         ).fetchone()
         return None if row is None else torch.frombuffer(bytearray(row[0]), dtype=torch.float32)
 
     def put(self, ngram: Ngram, state: torch.Tensor) -> None:
         content = state.float().cpu().numpy().tobytes()
         self._database.execute(
-            "INSERT OR REPLACE INTO states VALUES (?, ?)", (_key(ngram), content)
+            "INSERT OR REPLACE INTO states VALUES (?, ?, ?)", (self._parts, _key(ngram), content)
         )
 
 

@@ -24,11 +24,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from paceline.drafters.host import Host
+from paceline.drafters.host import Host, ModelChoice
 from paceline.drafters.lookahead import Lookahead
 from paceline.drafters.phrases import MOST_PHRASES, PhrasePool
 from paceline.drafters.settings import Tried, at_least
-from paceline.drafters.speculative import Speculative
+from paceline.drafters.speculative import Speculative, open_draft
 from paceline.drafters.verified_phrases import Verified, corrected, matching, refined
 from paceline.protocols import Drafter
 from paceline.records import Round, TextStart
@@ -104,9 +104,14 @@ class Ouroboros(Drafter):
         # Phrases of another length, or of another file, are another pool.
         key = (PhrasePool, level, guesses, most, phrases)
         self.pool: PhrasePool = host.learn(key, own) if history and pool is None else own()
-        inner = Lookahead(window, level, guesses, pool=self.pool) if drafting else "plain"
+        choice = ModelChoice(draft, device, dtype, weights)
+        small = open_draft(host, choice)
+        # What the target says goes into the pool as well, and may be no token of the draft model.
+        size = small.target.vocab_size
+        readable = size if small.tokens is None else min(size, small.tokens)
+        inner = Lookahead(window, level, guesses, pool=self.pool, readable=readable)
         self._draft = Speculative(
-            host, draft, inner, length, confidence, branches, budget, device, dtype, weights
+            host, small, inner if drafting else "plain", length, confidence, branches, budget
         )
         self._size = level - 1
         self._lengthen = lengthen

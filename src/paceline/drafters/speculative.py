@@ -90,7 +90,7 @@ class Speculative(Drafter):
             inner=inner, length=length, confidence=confidence, branches=branches, budget=budget
         )
         choice = ModelChoice(draft, device, dtype, weights)
-        small = _opened(host, choice)
+        small = open_draft(host, choice)
         own = make_drafter(inner, small) if isinstance(inner, str) else inner
         self._draft = DraftText(small, own, host.target.vocab_size, branches, budget)
         self._most = length or LONGEST
@@ -213,7 +213,11 @@ def _chain_of(tree: Tree, guesses: Sequence[int]) -> int:
     return len(guesses)
 
 
-def _opened(host: Host, choice: ModelChoice) -> Host:
+def open_draft(host: Host, choice: ModelChoice) -> Host:
+    """The draft model's host, or the one that was chosen as it is.
+
+    Raises UsageError where nobody can open models, and what the opener raises.
+    """
     if isinstance(choice.model, Host):
         return choice.model
     if host.open is None:

@@ -69,7 +69,7 @@ class SuffixIndex:
     >>> match.length  # 1 2 3 is in the first text, 8 1 2 3 is nowhere
     3
     >>> index.continuation(match, 16)
-    [4, 5]
+    ([4, 5], 3)
 
     seed: fixes the choices of tie="random".
     tie: which of equally long matches is copied: "random" as in the paper, or the "first" one in
@@ -137,18 +137,20 @@ class SuffixIndex:
         """A match of the empty stream; feed it with `Match.advance`."""
         return Match(self)
 
-    def continuation(self, match: Match, count: int, minimum: int = 1) -> list[int]:
-        """Up to `count` tokens which follow the chosen occurrence in its text; [] where `locate`
-        finds none. Raises as `locate` does."""
-        start = self.locate(match, minimum)
-        if start is None or count < 1:
-            return []
+    def continuation(self, match: Match, count: int, minimum: int = 1) -> tuple[list[int], int]:
+        """Up to `count` tokens which follow the chosen occurrence in its text, and how many tokens
+        match there, as `locate` has it; ([], 0) where that finds none. Raises as `locate` does."""
+        found = self.locate(match, minimum)
+        if found is None or count < 1:
+            return [], 0
+        start, matched = found
         end = self._ends[bisect_right(self._ends, start)]
-        return self._tokens[start : min(start + count, end)].tolist()
+        return self._tokens[start : min(start + count, end)].tolist(), matched
 
-    def locate(self, match: Match, minimum: int = 1) -> int | None:
-        """The position, counted through all texts, of the first token behind the chosen occurrence
-        of the longest suffix that something follows; None if that is shorter than `minimum`.
+    def locate(self, match: Match, minimum: int = 1) -> tuple[int, int] | None:
+        """Where the longest suffix that something follows was chosen to occur: the position,
+        counted through all texts, of the first token behind it, and its length, which is below
+        `match.length` where the longest match ends its text. None below `minimum`.
 
         Raises UsageError if `minimum` is below 1, RuntimeError if the index has grown meanwhile."""
         if minimum < 1:
@@ -158,7 +160,7 @@ class SuffixIndex:
         while length >= minimum:
             position = self._representatives[state]
             if position != _NONE:
-                return position + 1
+                return position + 1, length
             state = self._links[state]
             length = self._lengths[state]
         return None

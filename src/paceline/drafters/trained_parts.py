@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
@@ -86,6 +87,18 @@ class TrainedParts(Generic[ConfigT]):
                 f"not for the model at hand ({fingerprint or 'of unknown weights'}): train some "
                 f"with 'paceline train {self.method}'"
             )
+
+    def fingerprint(self) -> str:
+        """Identifies model, configuration and tensors: whatever is made with parts that differ in
+        any of them has another one."""
+        import torch
+
+        config = asdict(self.config)  # type: ignore[call-overload]
+        digest = sha256(json_bytes({"base_model": self.base.fingerprint, **config}))
+        for name, tensor in sorted(self.tensors.items()):
+            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+            digest.update(tensor.contiguous().cpu().flatten().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
 
     def save_pretrained(self, folder: Path) -> None:
         """Write the folder; raises ModelError where that is not possible."""
