@@ -13,8 +13,8 @@ from paceline.models.fingerprint import loaded_fingerprint
 from paceline.models.progress import ignore_progress
 from paceline.models.vocabulary import check_same_size, shared_tokens
 from paceline.planning.curve_store import curve_key, load_curve
-from paceline.targets.causal_lm import CausalLMTarget
-from paceline.targets.prepare import AUTO, NATIVE, check_weights, prepare
+from paceline.targets.engines import open_target
+from paceline.targets.prepare import AUTO, NATIVE, check_weights
 
 if TYPE_CHECKING:
     import torch
@@ -94,7 +94,7 @@ class DraftModels:
         return self._host(loaded.model, loaded.fingerprint, tokens, choice.weights or AUTO)
 
     def _host(self, model: PreTrainedModel, fingerprint: str, tokens: int, weights: str) -> Host:
-        target = CausalLMTarget(model, preparation=prepare(model, weights, exact=False))
+        target = open_target(model, weights=weights, exact=False)
         curve = load_curve(curve_key(target, fingerprint))
         return Host(target, fingerprint, curve, tokens, self)
 

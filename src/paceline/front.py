@@ -11,8 +11,8 @@ from paceline.models.progress import ignore_progress
 from paceline.options import Options
 from paceline.planning.sketch import known_curve
 from paceline.session import Session, Store
-from paceline.targets.causal_lm import CausalLMTarget
-from paceline.targets.prepare import AUTO, check_weights, prepare
+from paceline.targets.engines import DEFAULT_ENGINE, check_engine, open_target
+from paceline.targets.prepare import AUTO, check_weights
 
 if TYPE_CHECKING:
     import torch
@@ -30,6 +30,7 @@ def load(
     device_map: str | dict[str, Any] | None = None,
     attn_implementation: str | None = None,
     weights: str = AUTO,
+    engine: str = DEFAULT_ENGINE,
     store: Store | None = None,
     options: Options | None = None,
     sketch: bool | None = None,
@@ -47,16 +48,18 @@ def load(
     follows, where they say nothing else.
     weights: how linear layers hold their weights: "auto" (packed on the CPU), "native" (the model is
     left as it is), "packed", "packed+plain", "int8", "int4", "fused"; see docs/speed.md.
+    engine: what runs the model, one of `paceline.targets.engines.ENGINES`.
     store: keeps answers as references for similar queries, see `ReferenceStore`.
     options: defaults of every request. Without a budget among them, trees are planned, by what
     passes of this model cost here.
     sketch: whether to measure that now, roughly and once, where `paceline tune` or an earlier
     session has not; by default where trees are going to be planned.
 
-    Raises UsageError for an unknown method, setting or kind of weights, ModelError where the model
+    Raises UsageError for an unknown method, setting, engine or kind of weights, ModelError where the model
     cannot be found, read or driven, or the method has nothing that was trained for it.
     """
     check_weights(weights)
+    check_engine(engine)
     check_method(method, **settings)  # a wrong method must not wait for the model
     loaded = load_causal_lm(
         model,
@@ -68,7 +71,7 @@ def load(
     )
     if sketch is None:
         sketch = method != "plain" and (options is None or options.budget is None)
-    target = CausalLMTarget(loaded.model, preparation=prepare(loaded.model, weights))
+    target = open_target(loaded.model, engine, weights=weights)
     return Session(
         target,
         loaded.tokenizer,

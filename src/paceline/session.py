@@ -105,7 +105,8 @@ class Session:
         curve: CostCurve | None = None,
         drafts: Opener | None = None,
     ) -> None:
-        self.host = Host(target, fingerprint, curve, open=drafts)
+        planner = TreePlanner(curve)
+        self.host = Host(target, fingerprint, curve, open=drafts, costs=planner.costs)
         self.budget = budget
         self.target = target
         self.tokenizer = tokenizer
@@ -114,7 +115,7 @@ class Session:
         self.eos_ids = tuple(eos_ids)
         self.store = store
         self.options = options or Options()
-        self._texts = SharedBatch(Batch(target, self.new_planner()))
+        self._texts = SharedBatch(Batch(target, planner))
         first = self._new_drafter()
         check_capabilities(first, target)
         self._idle = [first]
@@ -197,9 +198,10 @@ class Session:
 
     def use_curve(self, curve: CostCurve | None) -> None:
         """Plan with what passes cost by this curve from now on; no text may be open."""
+        planner = TreePlanner(curve)
         # Trees and lengths of drafts that were learned with another curve go with it.
-        self.host = replace(self.host.fresh(), curve=curve)
-        self._texts = SharedBatch(Batch(self.target, self.new_planner()))
+        self.host = replace(self.host.fresh(), curve=curve, costs=planner.costs)
+        self._texts = SharedBatch(Batch(self.target, planner))
         self._idle = [self._new_drafter()]
 
     def new_planner(self) -> TreePlanner:
@@ -220,8 +222,9 @@ class Session:
             raise UsageError(
                 "this model has no chat template: give the prompt as plain text instead"
             )
+        messages = [message for message in prompt if isinstance(message, Mapping)]
         text = self.tokenizer.apply_chat_template(
-            list(prompt), tokenize=False, add_generation_prompt=True
+            messages, tokenize=False, add_generation_prompt=True
         )
         return self._tokenize(text)
 

@@ -113,12 +113,16 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("", {}, f"unknown method '': {KNOWN}"),
     ("adnp", {}, f"unknown method 'adnp' (did you mean anpd?): {KNOWN}"),
     ("zeus9", {}, f"unknown method 'zeus9': {KNOWN}"),
-    ("anpd:m=5", {}, "method anpd has no setting 'm'; it has: n, k, branches, persist, levels"),
+    (
+        "anpd:m=5",
+        {},
+        "method anpd has no setting 'm'; it has: n, k, branches, persist, levels, most",
+    ),
     (
         "anpd:branch=2",
         {},
         "method anpd has no setting 'branch' (did you mean branches?); "
-        "it has: n, k, branches, persist, levels",
+        "it has: n, k, branches, persist, levels, most",
     ),
     ("plain:n=3", {}, "method plain has no setting 'n'; it has: none"),
     ("pld", {"self": 1}, "method pld has no setting 'self'; it has: n, k"),

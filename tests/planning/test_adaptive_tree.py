@@ -7,12 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.planning.tables import VICUNA, tables
 
+from paceline.planning import adaptive_tree
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.planning.adaptive_tree import AdaptiveTree, unmeasured
 from paceline.planning.candidate_tree import CandidateTree
 from paceline.planning.cost_curve import CostCurve, CostPoint
 from paceline.planning.dynamic_tree import StateTree
-from paceline.planning.tree_search import build_tree
+from paceline.planning.tree_search import build_tree, survey_widths
 from paceline.planning.tree_shape import lay_out
 from paceline.tree import ROOT, Tree
 
@@ -52,8 +53,8 @@ def test_a_named_size_is_the_papers() -> None:
 def test_dear_rows_make_narrow_trees() -> None:
     widths = [width(AdaptiveTree(VICUNA, curve(cost)), 63) for cost in (0.001, 0.03, 0.5)]
     assert widths == sorted(widths, reverse=True) and widths[0] == 64 and widths[-1] == 4
-    # A width that was not measured, where none that was fits.
-    assert width(AdaptiveTree(VICUNA, CostCurve((CostPoint(1, 0, 1.0),))), 9) == 10
+    # A width that was not measured, where none that was fits: rows are taken to cost as the last.
+    assert width(AdaptiveTree(VICUNA, CostCurve((CostPoint(1, 0, 1.0),))), 9) == 4
     # Nobody has measured anything.
     assert 8 <= width(AdaptiveTree(VICUNA), 255) <= 32
 
@@ -115,3 +116,63 @@ def test_rows_for_several_embeddings_are_taken_from_guesses() -> None:
     assert gained == sorted(gained, reverse=True) and len(set(gained)) == 3
     with pytest.raises(ValueError, match="needs room"):
         build_tree(VICUNA, 5, epts=5)
+
+
+@pytest.mark.parametrize("budget", [5, 9, 20, 63])
+@pytest.mark.parametrize("bend", [6, 11, 13, 22])
+def test_the_best_width_is_found_though_nobody_measured_it(bend: int, budget: int) -> None:
+    """Rows are free up to a bend that lies between measured widths, as far as the curve tells."""
+    points = [(1, 1.0), (4, 1.02), (8, 1.3 if bend < 8 else 1.05), (16, 1.6), (64, 9.0)]
+    bent = CostCurve(tuple(CostPoint(n, 8, cost) for n, cost in points))
+    adaptive = AdaptiveTree(VICUNA, bent)
+    found = adaptive.fitting(budget)
+    every = survey_widths(VICUNA, bent, range(4, budget + 2))
+    assert found is not None
+    assert found.speedup(bent) >= 0.995 * max(fitted.speedup for fitted in every)
+
+
+def test_a_width_between_two_measured_ones_is_taken_where_it_is_best() -> None:
+    measured = CostCurve(tuple(CostPoint(n, 8, ms) for n, ms in ((1, 10), (4, 10.5), (8, 12))))
+    fitted = AdaptiveTree(VICUNA, measured).fitting(63)
+    assert fitted is not None
+    widest = [survey_widths(VICUNA, measured, (n,))[0].speedup for n in (4, 8)]
+    assert fitted.speedup(measured) > max(widest)
+
+
+def test_the_tree_follows_what_passes_turn_out_to_cost() -> None:
+    now = [curve(0.001)]
+    adaptive = AdaptiveTree(VICUNA, curve(0.001), costs=lambda context: now[0])
+    wide = width(adaptive, 63)
+    now[0] = curve(0.00101)  # not worth a thought
+    for _ in range(40):
+        adaptive.follow(9)
+    assert width(adaptive, 63) == wide == 64
+    now[0] = curve(0.5)
+    for _ in range(40):
+        adaptive.follow(9)
+    assert width(adaptive, 63) == 4
+
+
+def test_the_tree_follows_the_length_of_the_context() -> None:
+    """In long contexts rows cost more here."""
+    points = [CostPoint(n, 8, 1 + 0.001 * n) for n in (1, 4, 16, 64)]
+    points += [CostPoint(n, 4000, 1 + 0.5 * n) for n in (1, 4, 16, 64)]
+    adaptive = AdaptiveTree(VICUNA, CostCurve(tuple(points)))
+    assert width(adaptive, 63) == 64
+    for context in range(3000, 3040):
+        adaptive.follow(context)
+    assert width(adaptive, 63) == 4
+
+
+def test_trees_are_built_between_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    adaptive = AdaptiveTree(VICUNA, curve(0.02), costs=lambda context: curve(0.3))
+    adaptive.fitting(63)
+    for _ in range(300):
+        adaptive.observe(1, 0)
+        adaptive.follow(9)
+
+    def fail(*args: object, **settings: object) -> None:
+        raise AssertionError("a tree was built in a round")
+
+    monkeypatch.setattr(adaptive_tree, "survey_widths", fail)
+    assert adaptive.fitting(63) is not None

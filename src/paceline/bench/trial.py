@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
@@ -90,8 +90,8 @@ class Method:
     warm: bool = False
 
     def __post_init__(self) -> None:
-        self._drafter = self._new_drafter()
         self._planner = self.session.new_planner()
+        self._drafter = self._new_drafter()
         self._last: Sequence[int] = ()
 
     def generate(self, request: Request) -> Trial:
@@ -135,4 +135,5 @@ class Method:
                 target.close(slot)
 
     def _new_drafter(self) -> Drafter:
-        return make_drafter(self.name, self.session.host.fresh())
+        host = replace(self.session.host.fresh(), costs=self._planner.costs)
+        return make_drafter(self.name, host)

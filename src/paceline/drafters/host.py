@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
+from paceline.planning.adaptive_tree import Costs
 from paceline.planning.cost_curve import CostCurve
 from paceline.protocols import Target
 
@@ -32,7 +33,8 @@ class Host:
     """The model that a drafter works for.
 
     fingerprint: of the model's weights, see `paceline.models.fingerprint`; "" where unknown.
-    curve: what passes cost on this machine; None where nobody has measured it.
+    curve: what passes cost on this machine; None where nobody has measured it. costs: what they
+    turn out to cost in this session, by the tokens in the cache; None where nobody looks.
     tokens: ids below this stand for text, and for the same text as with the model it was opened
     for; the vocabulary may be padded beyond. None for all.
     open: hands out hosts on other models; None where no other can be had.
@@ -49,6 +51,7 @@ class Host:
     tokens: int | None = None
     open: Opener | None = None
     clock: Callable[[], float] = perf_counter
+    costs: Costs | None = None
     shared: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
     learned: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 

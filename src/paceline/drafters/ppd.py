@@ -80,11 +80,12 @@ class Ppd(Drafter):
         # What guesses turn out to be worth in one text is known in the next one.
         self._tree: AdaptiveTree = host.learn(
             (AdaptiveTree, parts, size, width),
-            lambda: AdaptiveTree(table, host.curve, size, self._epts, width),
+            lambda: AdaptiveTree(table, host.curve, size, self._epts, width, host.costs),
         )
         self._tree.fitting(MOST_WHOLE)  # takes long the first time: better here than in a round
         # Tokens by rank, likeliest first, for every distance that the last round can guess at.
         self._guesses: list[list[int]] = []
+        self._length = 1
         # Guesses whose token is yet to come: how many tokens come before it, distance, tokens.
         self._open: list[tuple[int, int, list[int]]] = []
 
@@ -110,6 +111,7 @@ class Ppd(Drafter):
         """Begin without guesses; what was learned about their worth is kept. References are not
         looked at."""
         self._guesses, self._open = [], []
+        self._length = len(text.context)
 
     def propose(self, budget: int) -> Tree:
         """The tree of the state that the last round has led to, the first prompt tokens where there
@@ -128,6 +130,8 @@ class Ppd(Drafter):
     def observe(self, round: Round) -> None:
         """Judge earlier guesses, and read the next ones behind the last accepted node."""
         self._judge(round.path.tokens)
+        self._length += len(round.path.tokens)
+        self._tree.follow(self._length - 1)
         self._guesses = self._read(round)
         self._open += [(place, place + 1, tokens) for place, tokens in enumerate(self._guesses)]
 

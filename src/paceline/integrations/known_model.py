@@ -15,7 +15,7 @@ from paceline.models.fingerprint import loaded_fingerprint
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.planner import TreePlanner
 from paceline.planning.sketch import known_curve
-from paceline.targets.causal_lm import CausalLMTarget
+from paceline.protocols import Target
 
 __all__ = ["KnownModel"]
 
@@ -37,21 +37,22 @@ class KnownModel:
     learned: dict[Any, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, target: CausalLMTarget, sketch: bool) -> KnownModel:
-        """sketch: whether to measure what passes cost, where nobody has."""
-        fingerprint = loaded_fingerprint(target.model)
+    def of(cls, model: PreTrainedModel, target: Target, sketch: bool) -> KnownModel:
+        """target: runs `model`. sketch: whether to measure what passes cost, where nobody has."""
+        fingerprint = loaded_fingerprint(model)
         curve = known_curve(target, fingerprint, sketch)
-        return cls(ref(target.model), target.device, fingerprint, curve, TreePlanner(curve))
+        return cls(ref(model), torch.device(model.device), fingerprint, curve, TreePlanner(curve))
 
-    def fits(self, target: CausalLMTarget) -> bool:
+    def fits(self, model: PreTrainedModel) -> bool:
         """Whether it is the same model in the same place."""
-        return self.model() is target.model and self.device == target.device
+        place: object = model.device
+        return self.model() is model and self.device == place
 
-    def host(self, target: CausalLMTarget) -> Host:
+    def host(self, model: PreTrainedModel, target: Target) -> Host:
         """For the drafters of one call."""
         if self.drafts is None:
             self.drafts = DraftModels(
-                target.model, self.fingerprint, device=self.device, dtype=target.model.dtype
+                model, self.fingerprint, device=self.device, dtype=model.dtype
             )
         return Host(
             target,
@@ -60,4 +61,5 @@ class KnownModel:
             open=self.drafts,
             shared=self.shared,
             learned=self.learned,
+            costs=self.planner.costs,
         )

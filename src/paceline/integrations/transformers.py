@@ -9,6 +9,7 @@ callable: `streamer`, `tokenizer` and `stop_strings`. `Pace` takes the streamer 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -29,13 +30,14 @@ from paceline.drafters import check_method, make_drafter, needs_host
 from paceline.errors import UsageError
 from paceline.integrations.known_model import KnownModel
 from paceline.integrations.rows import PromptRow, split_rows
+from paceline.kernels.attention import attending_by_text
 from paceline.loop import Generation, decode
 from paceline.planning.planner import TreePlanner
-from paceline.protocols import Drafter
+from paceline.protocols import Drafter, Target
 from paceline.records import Stats
 from paceline.sampling import Sampler
 from paceline.stopping import Stopping
-from paceline.targets.causal_lm import CausalLMTarget
+from paceline.targets.engines import open_target
 from paceline.targets.prepare import NATIVE, prepare
 from paceline.targets.support import check_supported
 
@@ -87,7 +89,7 @@ class Pace:
         # trained for a model begins anew with every call, whose target is a new one.
         self._drafter = None if needs_host(method) else self._make()
         self._plans = method != "plain" and budget is None
-        self._checked: type[PreTrainedModel] | None = None
+        self._checked: set[tuple[type[PreTrainedModel], str]] = set()
         self._known: KnownModel | None = None
 
     def __call__(
@@ -112,57 +114,72 @@ class Pace:
         rows = split_rows(input_ids, model_kwargs)
         if self.streamer is not None and len(rows) > 1:
             raise UsageError("a streamer shows one text at a time: generate without, or one by one")
-        target = CausalLMTarget(model, check=self._checked is not type(model))
-        self._checked = type(model)
-        known = self._meet(target)
+        # A batch of somebody else's model, too, attends text by text.
+        with attending_by_text(model) if len(rows) > 1 else nullcontext():
+            if self.streamer is not None:
+                self.streamer.put(input_ids.cpu())
+            generations = self._generate(
+                model, rows, config, logits_processor or [], stopping_criteria or [], references
+            )
+            if self.streamer is not None:
+                self.streamer.end()
+        return _pack(input_ids, generations, config)
+
+    def _generate(
+        self,
+        model: PreTrainedModel,
+        rows: Sequence[PromptRow],
+        config: GenerationConfig,
+        processors: Sequence[Callable[..., Any]],
+        criteria: Sequence[Callable[..., Any]],
+        references: Sequence[Sequence[int]],
+    ) -> list[Generation]:
+        kind = type(model), model.config._attn_implementation
+        target = open_target(model, weights=NATIVE, check=kind not in self._checked)
+        self._checked.add(kind)
+        known = self._meet(model, target)
         seed = self.seed
         if seed is None and config.do_sample:
             seed = int(torch.randint(2**62, (1,)))
-        drafters = self._drafters(known, target, len(rows))
+        drafters = self._drafters(known, model, target, len(rows))
         generations = [
             Generation(
                 row.tokens,
                 drafter,
-                _stopping(row, config, stopping_criteria or []),
-                _sampler(row, config, logits_processor or [], seed or 0),
+                _stopping(row, config, criteria),
+                _sampler(row, config, processors, seed or 0),
                 references,
             )
             for row, drafter in zip(rows, drafters)
         ]
         sizing = known.planner if self.budget is None else self.budget
-        self._play(target, generations, input_ids, sizing)
-        return _pack(input_ids, generations, config)
+        self._play(target, generations, sizing)
+        return generations
 
-    def _meet(self, target: CausalLMTarget) -> KnownModel:
+    def _meet(self, model: PreTrainedModel, target: Target) -> KnownModel:
         """What is known of the model, which begins anew where it is another one or has moved."""
-        if self._known is None or not self._known.fits(target):
-            self._known = KnownModel.of(target, sketch=self._plans)
+        if self._known is None or not self._known.fits(model):
+            self._known = KnownModel.of(model, target, sketch=self._plans)
         return self._known
 
-    def _drafters(self, known: KnownModel, target: CausalLMTarget, count: int) -> list[Drafter]:
+    def _drafters(
+        self, known: KnownModel, model: PreTrainedModel, target: Target, count: int
+    ) -> list[Drafter]:
         """One per text."""
         if self._drafter is None:
-            host = known.host(target)
+            host = known.host(model, target)
             return [self._make(host=host) for _ in range(count)]
         return [self._drafter] if count == 1 else [self._make() for _ in range(count)]
 
     def _play(
-        self,
-        target: CausalLMTarget,
-        generations: Sequence[Generation],
-        input_ids: torch.Tensor,
-        sizing: int | TreePlanner,
+        self, target: Target, generations: Sequence[Generation], sizing: int | TreePlanner
     ) -> None:
         self.stats = [Stats() for _ in generations]
-        if self.streamer is not None:
-            self.streamer.put(input_ids.cpu())
         for round in decode(target, generations, sizing):
             self.stats[round.key].add(round)
             if self.streamer is not None:
                 for token in round.path.tokens:
                     self.streamer.put(torch.tensor([token]))
-        if self.streamer is not None:
-            self.streamer.end()
 
 
 class Accelerated:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from paceline.planning.acceptance import AcceptanceTable
@@ -9,7 +10,7 @@ from paceline.planning.cost_curve import CostCurve, CostPoint
 from paceline.planning.dynamic_tree import DynamicTree
 from paceline.planning.tree_search import FittedTree, build_tree, survey_widths
 
-__all__ = ["AdaptiveTree", "unmeasured"]
+__all__ = ["AdaptiveTree", "Costs", "unmeasured"]
 
 MILD = CostCurve((CostPoint(1, 0, 1.0), CostPoint(101, 0, 2.0)))
 """Stands in for a curve that nobody has measured: a row more costs one per cent of a pass."""
@@ -17,13 +18,21 @@ MILD = CostCurve((CostPoint(1, 0, 1.0), CostPoint(101, 0, 2.0)))
 # Costs no more for more rows: the tree that gains most tokens is the fastest.
 _FREE = CostCurve((CostPoint(1, 0, 1.0), CostPoint(1 << 20, 0, 1.0)))
 
-# Widths tried where the curve is a straight line.
+# Widths tried beside the measured ones; then all those next to the best of them.
 _WIDTHS = (4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256)
 
 # The table counts as much as so many guesses seen.
 _PRIOR = 256
 
 _FIRST_REVISION = 128
+
+_LOOK = 16
+"""Rounds between two looks at what passes cost."""
+_CHANGED = 0.05
+"""Costs that have changed by less make no other tree."""
+
+Costs = Callable[[int], CostCurve | None]
+"""Tokens in the cache -> what passes cost there as far as is known by now; None for nothing."""
 
 
 def unmeasured(distances: int, ranks: int = 10) -> AcceptanceTable:
@@ -41,7 +50,8 @@ class AdaptiveTree:
     """The dynamic sparse tree of a drafter, which follows what its guesses turn out to be worth.
 
     table: measured beforehand; it counts as much as 256 observations at every distance.
-    curve: what passes cost here; None for `MILD`. The width is the one that promises most tokens
+    curve: what passes cost here; None for `MILD`. costs: what they turn out to cost, in the place
+    of the curve as soon as something is known; see `follow`. The width is the one that promises most tokens
     per millisecond (PPD, section 5.6.3). Whether guessing pays at all is not asked.
     size: guesses and prompt tokens, as `build_tree` counts them, at least 1 + epts; 0 leaves it to
     the curve.
@@ -49,7 +59,9 @@ class AdaptiveTree:
     width: rows of a pass at most, in the place of a size; 0 for none.
 
     Trees are built anew after 128 rounds whose guesses could be judged, and then whenever that
-    number has doubled: what is known changes ever more slowly.
+    number has doubled: what is known changes ever more slowly. They are also chosen anew when costs
+    have changed by more than a twentieth, in passes of plain decoding. Both happen in `observe` and
+    `follow`, between rounds.
     """
 
     def __init__(
@@ -59,9 +71,14 @@ class AdaptiveTree:
         size: int = 0,
         epts: int = 1,
         width: int = 0,
+        costs: Costs | None = None,
     ) -> None:
         self._prior = table
-        self._curve = curve
+        self._stored = self._curve = curve
+        self._costs = costs
+        self._context = 0
+        self._rounds = 0
+        self._budget = 0
         self._size = size
         self._epts = epts
         self._width = width
@@ -72,6 +89,22 @@ class AdaptiveTree:
 
     def fitting(self, budget: int) -> DynamicTree | None:
         """The tree whose states have at most `budget` nodes, or None where that is too few."""
+        self._budget = budget
+        return self._fitting(budget)
+
+    def follow(self, context: int) -> None:
+        """A round was played; the text has so many tokens in the cache now. Every sixteenth round
+        the tree follows what passes cost there."""
+        self._rounds += 1
+        if self._rounds % _LOOK != 1:
+            return
+        live = None if self._costs is None else self._costs(context)
+        curve = live or (None if self._stored is None else self._stored.at(context))
+        if curve is not None and _differs(curve, self._curve or MILD):
+            self._curve = curve
+            self._fitting(self._budget)
+
+    def _fitting(self, budget: int) -> DynamicTree | None:
         if self._size:
             whole = self._size + self._epts * self.table.distances
             if whole <= budget:
@@ -84,8 +117,8 @@ class AdaptiveTree:
 
     def survey(self) -> list[FittedTree]:
         """What the trees of all widths promise, see `survey_widths`."""
-        widths = _WIDTHS if self._curve is None else self._curve.widths
-        return survey_widths(self.table, self._curve or MILD, widths, epts=self._epts)
+        curve = self._curve or MILD
+        return survey_widths(self.table, curve, _coarse(curve), epts=self._epts)
 
     def observe(self, distance: int, rank: int | None) -> None:
         """One more guess can be judged.
@@ -98,6 +131,7 @@ class AdaptiveTree:
         if distance == 1 and self._seen[0] >= self._revision:
             self._revision *= 2
             self.table = self._posterior()
+            self._fitting(self._budget)
 
     def _posterior(self) -> AcceptanceTable:
         return AcceptanceTable(
@@ -127,10 +161,34 @@ def _fastest(
     table: AcceptanceTable, curve: CostCurve | None, budget: int, epts: int
 ) -> DynamicTree | None:
     """The tree that promises most tokens per millisecond."""
-    known = _WIDTHS if curve is None else curve.widths
-    widths = tuple(width for width in known if width <= budget + 1)
-    curve = curve or MILD
-    # Where no tree fits a measured width, one may still fit between two of them.
+    curve, most = curve or MILD, max(budget, 0) + 1
+    widths = tuple(width for width in _coarse(curve) if width <= most)
     found = survey_widths(table, curve, widths, epts=epts) if widths else []
-    found = found or survey_widths(table, curve, (max(budget, 0) + 1,), epts=epts)
-    return max(found, key=lambda fitted: fitted.speedup).tree if found else None
+    # Where no tree fits a width that is tried first, one may still fit all there is room for.
+    found = found or survey_widths(table, curve, (most,), epts=epts)
+    if not found:
+        return None
+    best = max(found, key=lambda fitted: fitted.speedup)
+    near = _next_to(best.width, (*widths, most))
+    found = [best, *(survey_widths(table, curve, near, epts=epts) if near else [])]
+    return max(found, key=lambda fitted: fitted.speedup).tree
+
+
+def _coarse(curve: CostCurve) -> tuple[int, ...]:
+    """The measured widths and those between them, ascending. Beyond the widest one costs are taken
+    to grow with the rows, which never pays."""
+    widest = max(_WIDTHS) if curve is MILD else curve.widths[-1]
+    return tuple(sorted({*curve.widths, *_WIDTHS} & {*range(1, widest + 1)}))
+
+
+def _next_to(best: int, tried: Sequence[int]) -> tuple[int, ...]:
+    """All widths between `best` and those that were tried beside it."""
+    below = max((width for width in tried if width < best), default=best - 1)
+    above = min((width for width in tried if width > best), default=best + 1)
+    return tuple(width for width in range(below + 1, above) if width != best)
+
+
+def _differs(one: CostCurve, other: CostCurve) -> bool:
+    """Whether passes have come to cost something else, in passes of plain decoding."""
+    widths = {*one.widths, *other.widths}
+    return any(abs(one.relative(n) / other.relative(n) - 1) > _CHANGED for n in widths)

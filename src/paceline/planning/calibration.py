@@ -62,7 +62,8 @@ class Watch:
                 children = tree.children.get(node, {})
                 for guess, child in children.items():
                     kind = _kind(claims[child], tree.depths[child])
-                    yield Evidence(kind, claims[child], guess == token)
+                    if tree.weights is None or tree.weights[child] > 0:
+                        yield Evidence(kind, claims[child], guess == token)
                 if token in children:
                     still_open.append((tree, children[token], claims))
             self._open = still_open

@@ -97,6 +97,11 @@ class CostCurve:
         """Cost of a pass over `width` rows in passes over one; see `cost`."""
         return self.cost(width, context) / self.cost(1, context)
 
+    def at(self, context: int) -> CostCurve:
+        """The points of the nearest measured context alone."""
+        nearest = min(self.contexts, key=lambda known: abs(known - context))
+        return CostCurve(tuple(point for point in self.points if point.context == nearest))
+
     def widest(self, extra: float, context: int | None = None) -> int:
         """The widest measured width that costs at most (1 + extra) times what one row costs.
 

@@ -87,7 +87,7 @@ class Gate:
         self._purse = purse
         self._all = all_texts
         self._here = _Gain(_MEMORY)
-        self._everywhere = _Gain(_LONG_MEMORY) if all_texts is None else all_texts._everywhere
+        self._everywhere: _Gain = all_texts._everywhere if all_texts else _Gain(_LONG_MEMORY)
         self._is_first = True
 
     @property

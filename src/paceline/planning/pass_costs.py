@@ -12,17 +12,19 @@ before it did not, it is no outlier: what was known of the width is given up.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log
+from math import exp, log
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.planning.cost_curve import CostCurve
+from paceline.planning.cost_curve import CostCurve, CostPoint
 
 __all__ = ["PassCosts"]
 
 _ROW = 0.02
 """Without a curve a row more is taken to cost a fiftieth of a pass."""
+_GRID = (1, 4, 8, 16, 32, 64)
+"""Widths whose costs are told where no curve names any."""
 _NOISE = 0.05**2
 _DRIFT = 0.02**2
 _FIRST = 0.3**2
@@ -95,6 +97,23 @@ class PassCosts:
     def of(self, width: int) -> float:
         """Milliseconds of a pass of this width, at least 1."""
         return float(self.upto(width)[-1])
+
+    def curve(self, context: int) -> CostCurve | None:
+        """Costs as they are by now, by width, where a text has so many tokens in the cache; None
+        before the first pass."""
+        if not self._measured:
+            return None
+        shape = None if self._curve is None else self._curve.at(context)
+        widths = sorted({*self._widths, *(_GRID if shape is None else shape.widths)})
+        level = self._level.value
+        points = []
+        for width in widths:
+            rows = width - 1 + self._texts
+            expected = self._expected(width) if shape is None else shape.cost(rows)
+            points.append(
+                CostPoint(width, context, expected * exp(level + self._correction(width)))
+            )
+        return CostCurve(tuple(points))
 
     def observe(self, width: int, milliseconds: float) -> None:
         """A pass took so long."""

@@ -55,7 +55,7 @@ class _Text:
     """Nodes of trees that were scored, the largest of late."""
     promised: float | None = None
     """Tokens of the round that is played, by what came true of such guesses; None for trees that
-    stay whole, whose rows are no guesses only."""
+    stay whole and say nothing about their nodes, of which some may be no guesses."""
 
     @property
     def nodes(self) -> int:
@@ -71,6 +71,14 @@ class _Text:
         now: it counts half.
         """
         return tokens if self.promised is None else (tokens + self.promised) / 2
+
+    def promise(self, tree: Tree) -> float | None:
+        """See `promised`. Nodes of weight 0 are no guesses."""
+        if tree.weights is None and self.sized_by == "whole":
+            return None
+        reach = self.calibration.reach(tree)
+        guesses = [True] * len(tree) if tree.weights is None else tree.weights
+        return 1 + sum(share for share, guess in zip(reach, guesses) if guess)
 
     def most(self, limit: int) -> int:
         """How many nodes to ask for: guesses that are cut off take time to make as well, so there
@@ -143,6 +151,15 @@ class TreePlanner:
             trees |= self._planned(planned, proposals, sum(map(len, trees.values())))
         return {key: trees[key] for key in proposals}
 
+    def costs(self, context: int) -> CostCurve | None:
+        """What passes cost by now over as many texts as in the last one, for drafters that shape
+        their trees by it; None before the first.
+
+        context: tokens in the cache of the text that asks.
+        """
+        passes = self._passes.get(self._together)
+        return None if passes is None else passes.costs.curve(context)
+
     def prefill(self, rows: int) -> int:
         """As many as cost the texts that go on one pass more; see `Planner.prefill`."""
         costs, width = self._of(self._together).costs, 1 + max(0, rows - self._together)
@@ -195,8 +212,7 @@ class TreePlanner:
         sized = self._sized(passes.costs, texts, trees, fixed)
         for key, text in texts.items():
             text.used = max(len(sized[key]), text.used * _FORGOTTEN)
-            if text.sized_by == "nodes":
-                text.promised = 1 + sum(text.calibration.reach(sized[key]))
+            text.promised = text.promise(sized[key])
         return sized
 
     def _follow_size(self, text: _Text, nodes: int) -> None:

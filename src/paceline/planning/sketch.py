@@ -15,13 +15,13 @@ from paceline.protocols import Target
 
 __all__ = ["known_curve"]
 
-_WIDTHS = (1, 2, 4, 8, 16, 32, 64)
+_WIDTHS = (1, 2, 4, 6, 8, 12, 16, 32, 64)
 _CONTEXT = 128
 _REPEATS = 5
 _STEADY = 1.5
 _SECONDS = 5.0
 """Slow passes are timed less often than that takes: they are disturbed less, and somebody waits."""
-_SWEEP = 12
+_SWEEP = 15
 """All widths once take about as long as so many passes of one row."""
 
 
@@ -36,7 +36,7 @@ def known_curve(
     fingerprint: as in `Session.fingerprint`. sketch: whether to make one; None is returned where
     not. on_sketch: called before passes are timed.
 
-    A sketch takes as long as some seventy tokens of plain decoding, some thirty where they are
+    A sketch takes as long as some ninety tokens of plain decoding, some forty where they are
     slow; once, for it is kept, unless other work on the machine disturbs it or the cache folder
     cannot be written. The target keeps nothing of closed texts afterwards. None for a model
     without room for two tokens.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -93,7 +94,7 @@ def survey_widths(
     found = []
     for width in widths or curve.widths:
         trees = [
-            build_tree(table.up_to(used), width - 1 - used * epts, floor, epts)
+            _built(table.up_to(used), width - 1 - used * epts, floor, epts)
             for used in range(max(1, floor), table.distances + 1)
             if width - 1 - used * epts >= 1 + floor * epts
         ]
@@ -110,6 +111,10 @@ def fastest(survey: Sequence[FittedTree]) -> FittedTree | None:
     """The width with the largest speed-up, or None where plain decoding is as fast as any."""
     best = max(survey, key=_speedup, default=None)
     return best if best is not None and best.speedup > 1 else None
+
+
+# Trees do not depend on costs, which change more often than tables do.
+_built = lru_cache(maxsize=1024)(build_tree)
 
 
 def _speedup(fitted: FittedTree) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -201,7 +202,7 @@ class PassLayout:
     @cached_property
     def firsts(self) -> list[int]:
         """The first row of each text."""
-        return np.cumsum([0, *map(len, self.texts)])[:-1].tolist()
+        return [0, *accumulate(map(len, self.texts))][:-1]
 
     @property
     def largest_token(self) -> int:

@@ -32,22 +32,32 @@ _BYTES = 8  # of an int64
 
 
 class PassInputs(Protocol):
-    """Inputs of a pass.
-
-    tokens, positions: [1, rows] int64. where: the slots that rows are written to, see
-    `TreeCache.direct`. view: what of the pool is attended to. groups: for attention by text.
-    """
+    """Inputs of a pass."""
 
     @property
-    def tokens(self) -> torch.Tensor: ...
+    def tokens(self) -> torch.Tensor:
+        """[1, rows] int64."""
+        ...
+
     @property
-    def positions(self) -> torch.Tensor: ...
+    def positions(self) -> torch.Tensor:
+        """[1, rows] int64."""
+        ...
+
     @property
-    def where(self) -> int | torch.Tensor: ...
+    def where(self) -> int | torch.Tensor:
+        """The slots that rows are written to, see `TreeCache.direct`."""
+        ...
+
     @property
-    def view(self) -> View: ...
+    def view(self) -> View:
+        """What of the pool is attended to."""
+        ...
+
     @property
-    def groups(self) -> TextGroups | None: ...
+    def groups(self) -> TextGroups | None:
+        """For attention by text."""
+        ...
 
     def masks(self, windows: Windows, dtype: torch.dtype) -> Masks:
         """What each row may attend to. Float, because eager attention adds the mask, and a boolean
@@ -236,4 +246,4 @@ def _parts(block: torch.Tensor, rows: int, slots: int) -> Sequence[torch.Tensor]
     numbers = block[: (3 * rows + 2 * slots) * _BYTES].view(torch.int64)
     seen = block[(3 * rows + 2 * slots) * _BYTES :].view(torch.bool).view(rows, slots)
     lengths = [rows, rows, rows, slots, slots]
-    return [*numbers.split(lengths), seen]
+    return [*torch.split(numbers, lengths), seen]

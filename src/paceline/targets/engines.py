@@ -1,0 +1,67 @@
+"""Engines: ways to run a loaded model behind the `Target` contract, as one table.
+
+An engine is added by one line in `ENGINES`; `paceline.testing.check_target` says whether it keeps
+the contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from transformers import PreTrainedModel
+
+from paceline.errors import UsageError
+from paceline.protocols import Target
+from paceline.targets.causal_lm import CausalLMTarget
+from paceline.targets.prepare import AUTO, Preparation, check_weights, prepare
+
+__all__ = ["DEFAULT_ENGINE", "ENGINES", "Engine", "check_engine", "open_target"]
+
+DEFAULT_ENGINE = "transformers"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A way to run models.
+
+    about: in a few words. open: a model, what was done to it, and whether to check first that it
+    can be run this way -> the target. It raises ModelError, naming the reason, where it cannot.
+    """
+
+    about: str
+    open: Callable[[PreTrainedModel, Preparation, bool], Target]
+
+
+ENGINES = {
+    DEFAULT_ENGINE: Engine(
+        "the model's own forward of transformers, on any device",
+        lambda model, done, check: CausalLMTarget(model, preparation=done, check=check),
+    ),
+}
+
+
+def check_engine(name: str) -> None:
+    """Raises UsageError for a name that is not in `ENGINES`."""
+    if name not in ENGINES:
+        raise UsageError(f"unknown engine {name!r}; there are: {', '.join(ENGINES)}")
+
+
+def open_target(
+    model: PreTrainedModel,
+    engine: str = DEFAULT_ENGINE,
+    *,
+    weights: str = AUTO,
+    exact: bool = True,
+    check: bool = True,
+) -> Target:
+    """`model` behind the `Target` contract; it is changed in place unless `weights` is "native".
+
+    weights, exact: see `prepare`. check: try a small tree first, see `Engine`.
+
+    Raises UsageError for an unknown engine or kind of weights, ModelError for a model that cannot
+    be run this way.
+    """
+    check_engine(engine)
+    check_weights(weights)
+    return ENGINES[engine].open(model, prepare(model, weights, exact=exact), check)
