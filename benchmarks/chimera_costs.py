@@ -23,7 +23,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, median
 from time import perf_counter
@@ -121,18 +121,20 @@ def play(
     session: Session, drafter: Drafter, ids: Sequence[int], options: argparse.Namespace
 ) -> list[Round]:
     """The rounds behind the prompt."""
-    session.target.sync([ids[:1]])
+    session.target.forget()
     generation = Generation(ids, drafter, Stopping(options.max_new_tokens))
     played = decode(session.target, [generation], options.budget)
-    return [done for done in played if not done.prefill]
+    return [done for done in played if not done.first]
 
 
 def measure(
     session: Session, method: str, settings: str, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Cold and warm: milliseconds per round, and where n-grams were found."""
-    host = replace(session.host, shared={})  # nobody has warmed its store
-    drafter = make_drafter(f"{method}:{settings}" if settings else method, host)
+    drafter = make_drafter(
+        f"{method}:{settings}" if settings else method,
+        session.host.fresh(),  # nobody has warmed its store
+    )
     found: dict[str, Any] = {}
     texts = [session.encode([{"role": "user", "content": prompt}]) for prompt in PROMPTS]
     for name in ("cold", "warm"):
@@ -188,7 +190,7 @@ def report(options: argparse.Namespace) -> None:
         found.append({**asdict(row), **measure(session, row.method, settings, options)})
         print(json.dumps(found[-1]), file=sys.stderr, flush=True)
         content = {
-            **describe_run(session.target),
+            **describe_run(session.target.describe()),
             "command": f"python benchmarks/chimera_costs.py {shlex.join(sys.argv[1:])}",
             "model": options.model,
             "untrained": options.untrained,

@@ -36,7 +36,7 @@ from paceline.drafters.pld import PromptLookup
 from paceline.drafters.suffix_index import SuffixIndex
 from paceline.protocols import Drafter
 from paceline.records import Path as Accepted
-from paceline.records import Round
+from paceline.records import Round, TextStart
 
 CONTEXTS = (1_000, 8_000, 32_000)
 REFERENCES = (0, 10_000, 100_000, 1_000_000)
@@ -97,7 +97,7 @@ def measure_rounds(
     """Times the rounds in which `output` is committed behind `context`."""
     drafter = make()
     begin = perf_counter()
-    drafter.start(context, references)
+    drafter.start(TextStart(context, references))
     start_seconds = perf_counter() - begin
     tree = drafter.propose(BUDGET)
     times, nodes = [], 0

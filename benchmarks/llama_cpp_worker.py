@@ -73,11 +73,12 @@ class PacelineEngine:
         """What was loaded, where."""
         from paceline.machine import describe_machine, describe_versions
 
+        info = self._session.target.describe()
         return {
-            "machine": describe_machine(self._session.target),
+            "machine": describe_machine(info),
             "versions": describe_versions(),
             "fingerprint": self._session.fingerprint,
-            "preparation": self._session.target.preparation.as_json(),
+            "preparation": info.report.get("preparation"),
             "budget": self._session.budget,
         }
 
@@ -102,12 +103,12 @@ class PacelineEngine:
         from paceline.stopping import Stopping
 
         stats, first = Stats(), None
-        self._session.target.sync([ids[:1]])  # the whole prompt is to be read
-        began = perf_counter()
-        generation = Generation(ids, make_drafter(method), Stopping(new_tokens))
         planner = self._planners.setdefault(method, self._session.new_planner())
-        sizing = self._session.sizing(self._session.options, planner)
-        for round in decode(self._session.target, [generation], sizing):
+        budget = self._session.budget_of(self._session.options)
+        self._session.target.forget()  # the whole prompt is to be read
+        began = perf_counter()
+        generation = Generation(ids, make_drafter(method), Stopping(new_tokens), budget=budget)
+        for round in decode(self._session.target, [generation], planner):
             first = first or (perf_counter() - began, len(round.path.tokens))
             stats.add(round)
         seconds = perf_counter() - began

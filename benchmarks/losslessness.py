@@ -26,6 +26,7 @@ import torch
 from rich.progress import track
 
 import paceline
+from paceline.bench.contest import next_scores
 from paceline.cli.bench.shared import split_methods
 from paceline.drafters import check_method, make_drafter
 from paceline.errors import PacelineError, UsageError
@@ -35,7 +36,6 @@ from paceline.models import load_causal_lm
 from paceline.prompts import read_prompts
 from paceline.sampling import Sampler
 from paceline.stopping import Stopping
-from paceline.tree import EMPTY
 
 TASKS = [
     "mt_bench", "vicuna_bench", "humaneval", "humanevalfix", "mbpp", "gsm8k", "xsum", "cnndm",
@@ -201,8 +201,7 @@ def _difference(
     found: dict[str, Any] = {"method": method, "mode": mode, "position": place}
     if place is not None:
         text, pair = [*ids, *expected[:place]], (expected[place], output[place])
-        session.target.sync([text])
-        row = session.target.score([EMPTY])[0][0]
+        row = next_scores(session.target, text)
         scores = sampler.decide(row, text)
         found["tokens"] = pair
         found["logit_gap"] = float(row[pair[0]] - row[pair[1]])
@@ -212,10 +211,11 @@ def _difference(
 
 def _summarise(session: Any, options: argparse.Namespace) -> None:
     records = _records(options.out)
+    info = session.target.describe()
     summary = {
-        **describe_run(session.target),
+        **describe_run(info),
         "command": f"python benchmarks/losslessness.py {shlex.join(sys.argv[1:])}",
-        "preparation": session.target.preparation.as_json(),
+        "preparation": info.report.get("preparation"),
         **{name: getattr(options, name) for name in SAME},
         "model": {"name": options.model, "fingerprint": session.fingerprint},
         "prompts": len(records),

@@ -41,7 +41,7 @@ def watch(
     session: Session, method: str, prompts: list[PromptRecord], options: argparse.Namespace
 ) -> dict[str, Any]:
     """One method on all prompts."""
-    drafter, found, began = make_drafter(method, session.host), [], perf_counter()
+    drafter, found, began = make_drafter(method, session.host.fresh()), [], perf_counter()
     for place, record in enumerate(prompts, start=1):
         ids = session.encode(record.turns[0])[-options.longest_prompt :]
         generation = Generation(ids, drafter, Stopping(options.max_new_tokens))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from paceline.bench.contest import in_turns
+from paceline.bench.contest import in_turns, next_scores
 from paceline.drafters import make_drafter
 from paceline.loop import FixedBudget, Generation, decode
 from paceline.prompts import PromptRecord
@@ -23,7 +23,6 @@ from paceline.records import Round
 from paceline.sampling import Sampler
 from paceline.session import Session
 from paceline.stopping import Stopping
-from paceline.tree import EMPTY
 
 TARGET_BUDGET = 64
 """Nodes of a fixed tree at most: windows of 7 columns with 5 levels and 7 phrases have 55."""
@@ -120,7 +119,7 @@ class Contender:
     drafter: Drafter = field(init=False)
 
     def __post_init__(self) -> None:
-        self.drafter = make_drafter(self.method, self.session.host)
+        self.drafter = make_drafter(self.method, self.session.host.fresh())
         self.planner = FixedBudget(TARGET_BUDGET) if self.fixed else self.session.new_planner()
 
     @property
@@ -137,7 +136,7 @@ class Contender:
         last, known = perf_counter(), self._draft_widths()
         for done in decode(self.session.target, [generation], self.planner):
             now, widths = perf_counter(), self._draft_widths()
-            if done.prefill:
+            if done.first:
                 self.first_seconds += now - last
             else:
                 figures.add(done, now - last, widths - known)
@@ -225,7 +224,5 @@ def _parting(
     if place is None:
         return {"place": min(len(plain), len(other)), "gap": None}
     context = [*ids, *plain[:place]]
-    target = one.session.target
-    target.sync([context])
-    scores = one.sampler.decide(target.score([EMPTY])[0][0], context)
+    scores = one.sampler.decide(next_scores(one.session.target, context), context)
     return {"place": place, "gap": float(scores[plain[place]] - scores[other[place]])}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 
 import paceline
+from paceline.bench.contest import next_scores
 from paceline.drafters import make_drafter
 from paceline.loop import Generation, decode
 from paceline.models import load_causal_lm
@@ -118,19 +120,16 @@ class Pair:
         tokens = output[0, len(ids) :].tolist()
         return Trial(tokens, ended - began, self._clock[0] - began, 1, len(self._clock))
 
-    def _sizing(self, method: str) -> int | Planner:
-        session = self.session
-        planner = self._planners.setdefault(method, session.new_planner())
-        return session.sizing(session.options, planner)
-
     def _decode(self, method: str, ids: Sequence[int], new_tokens: int, ignore_eos: bool) -> Trial:
         session, stats = self.session, Stats()
         stopping = Stopping(new_tokens, () if ignore_eos else self.stop_ids)
-        session.target.sync([ids[:1]])  # the whole prompt is to be read
+        planner = self._planners.setdefault(method, session.new_planner())
+        budget = session.budget_of(session.options)
+        session.target.forget()  # the whole prompt is to be read
         began = perf_counter()
-        generation = Generation(ids, make_drafter(method), stopping)
+        generation = Generation(ids, make_drafter(method), stopping, budget=budget)
         first = None
-        for round in decode(session.target, [generation], self._sizing(method)):
+        for round in decode(session.target, [generation], planner):
             first = first or (perf_counter() - began, len(round.path.tokens))
             stats.add(round)
         seconds = perf_counter() - began
@@ -153,8 +152,7 @@ class Pair:
             return {"position": len(pairs), "lengths": [len(expected), len(other)]}
         text, (one, two) = [*ids, *expected[:place]], pairs[place]
         native = self.native(torch.tensor([text]), use_cache=False).logits[0, -1]
-        self.session.target.sync([text])
-        own = self.session.target.score([EMPTY])[0][0]
+        own = next_scores(self.session.target, text)
         return {
             "position": place,
             "tokens": [one, two],
@@ -162,8 +160,11 @@ class Pair:
             "logit_gap_paceline": float(own[one] - own[two]),
         }
 
-    def passes(self, text: Sequence[int]) -> tuple[Callable[..., float], Callable[..., float]]:
-        """What times a pass, by transformers and by paceline.
+    @contextmanager
+    def passes(
+        self, text: Sequence[int]
+    ) -> Iterator[tuple[Callable[..., float], Callable[..., float]]]:
+        """What times a pass, by transformers and by paceline, as long as this lasts.
 
         Each takes the tokens of the pass behind the first one, which is the last of `text`; the
         rest of `text` is in the cache, every time.
@@ -172,10 +173,10 @@ class Pair:
         cache, target = DynamicCache(config=self.native.config), self.session.target
         with torch.inference_mode():
             self.native(torch.tensor([past]), past_key_values=cache, use_cache=True)
-        # A pass reads what `sync` has left to it, so that is done before the clock runs.
-        target.sync([past])
-        target.score([EMPTY])
-        target.commit([Accepted((), (root,))])
+        # A pass reads what is pending, so that is done before the clock runs.
+        slot = target.open(past)
+        target.score({slot: EMPTY})
+        target.commit({slot: Accepted((), (root,))})
 
         @torch.inference_mode()
         def by_transformers(tokens: Sequence[int]) -> float:
@@ -189,10 +190,13 @@ class Pair:
         def by_paceline(tokens: Sequence[int]) -> float:
             tree = Tree.chain(list(tokens))
             began = perf_counter()
-            target.score([tree])
+            target.score({slot: tree})
             return perf_counter() - began
 
-        return by_transformers, by_paceline
+        try:
+            yield by_transformers, by_paceline
+        finally:
+            target.close(slot)
 
     @torch.inference_mode()
     def prefill_transformers(self, text: Sequence[int]) -> float:
@@ -208,11 +212,13 @@ class Pair:
     def prefill_paceline(self, text: Sequence[int]) -> float:
         """Seconds to read a text and score what follows it."""
         target = self.session.target
-        target.sync([text[:1]])
+        target.forget()
         began = perf_counter()
-        target.sync([text])
-        target.score([EMPTY])
-        return perf_counter() - began
+        slot = target.open(text)
+        target.score({slot: EMPTY})
+        seconds = perf_counter() - began
+        target.close(slot)
+        return seconds
 
 
 def rotations(names: Sequence[str]) -> Iterator[list[str]]:

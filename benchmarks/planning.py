@@ -17,7 +17,7 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,9 +33,9 @@ from paceline.loop import Generation, decode
 from paceline.options import Options
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.planner import MOST_NODES, TreePlanner
-from paceline.protocols import Planner
+from paceline.protocols import TREES, Planner, Target
 from paceline.records import Path as Accepted
-from paceline.records import Stats
+from paceline.records import Stats, TargetInfo
 from paceline.session import Session
 from paceline.stopping import Stopping
 from paceline.tree import Tree
@@ -44,7 +44,7 @@ BUDGETS = (1, 3, 5, 7)
 PAPERS = {"anpd": "anpd:n=5,k=7,branches=1", "llma": "llma:k=15", "pld": "pld"}
 
 
-class ReplayTarget:
+class ReplayTarget(Target):
     """A target without a model: scores mean nothing, and a clock goes on as the curve says.
 
     curve: milliseconds of a pass by width and by the tokens before it.
@@ -53,30 +53,51 @@ class ReplayTarget:
 
     vocab_size = sys.maxsize
     max_context = None
-    capabilities: frozenset[str] = frozenset()
+    capabilities = frozenset({TREES})
 
     def __init__(self, curve: CostCurve) -> None:
         self.now = 0.0
         self._curve = curve
-        self._held: list[int] = []
+        self._held: dict[int, int] = {}
+        self._opened = 0
 
     def clock(self) -> float:
         """Seconds of all passes so far."""
         return self.now
 
-    def sync(self, contexts: Sequence[Sequence[int]]) -> None:
-        """See `Target.sync`; only lengths are kept."""
-        self._held = [len(context) for context in contexts]
+    def open(self, context: Sequence[int]) -> int:
+        """See `Target.open`; only lengths are kept."""
+        self._opened += 1
+        self._held[self._opened] = len(context)
+        return self._opened
 
-    def score(self, trees: Sequence[Tree]) -> list[torch.Tensor]:
+    def close(self, slot: int) -> None:
+        """See `Target.close`."""
+        del self._held[slot]
+
+    def forget(self) -> None:
+        """Nothing is kept of closed texts."""
+
+    def pending(self, slot: int) -> int:
+        """Prompts cost nothing here."""
+        return 0
+
+    def score(
+        self, trees: Mapping[int, Tree], prefill: Mapping[int, int] | None = None
+    ) -> dict[int, torch.Tensor]:
         """Zeros [len(tree) + 1, 1]: what is drawn from them does not count."""
-        rows = len(trees) * (1 + max(map(len, trees)))
-        self.now += self._curve.cost(rows, max(self._held)) / 1e3
-        return [torch.zeros(len(tree) + 1, 1) for tree in trees]
+        rows = sum(1 + len(tree) for tree in trees.values())
+        self.now += self._curve.cost(rows, max(self._held[slot] for slot in trees)) / 1e3
+        return {slot: torch.zeros(len(tree) + 1, 1) for slot, tree in trees.items()}
 
-    def commit(self, paths: Sequence[Accepted]) -> None:
+    def commit(self, paths: Mapping[int, Accepted]) -> None:
         """See `Target.commit`."""
-        self._held = [held + len(path.tokens) for held, path in zip(self._held, paths)]
+        for slot, path in paths.items():
+            self._held[slot] += len(path.tokens)
+
+    def describe(self) -> TargetInfo:
+        """See `Target.describe`."""
+        return TargetInfo(type(self).__name__)
 
 
 @dataclass(frozen=True)

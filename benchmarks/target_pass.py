@@ -125,7 +125,7 @@ def _circumstances(pair: Pair, options: argparse.Namespace) -> dict[str, Any]:
     session, target = pair.session, pair.session.target
     return {
         "command": shown_command(),
-        "machine": describe_machine(target),
+        "machine": describe_machine(target.describe()),
         "versions": describe_versions(),
         "python": platform.python_version(),
         "model": {"name": Path(options.model).name, "fingerprint": session.fingerprint},
@@ -214,16 +214,17 @@ def _curves(pair: Pair, repeats: int) -> dict[str, CostCurve]:
     """The cost of a pass by its width; widths come in a new order each time, sides in turns."""
     random, size = Random(0), pair.session.target.vocab_size
     text = [random.randrange(size) for _ in range(CONTEXT + 1)]
-    sides = dict(zip(("transformers", "paceline"), pair.passes(text)))
     seconds: dict[tuple[str, int], list[float]] = {}
-    order = rotations(list(sides))
-    for repeat in range(repeats + 1):
-        for width in random.sample(WIDTHS, len(WIDTHS)):
-            tokens = [random.randrange(size) for _ in range(width - 1)]
-            for side in next(order):
-                taken = sides[side](tokens)
-                if repeat:  # the first round warms up
-                    seconds.setdefault((side, width), []).append(taken)
+    with pair.passes(text) as timed:
+        sides = dict(zip(("transformers", "paceline"), timed))
+        order = rotations(list(sides))
+        for repeat in range(repeats + 1):
+            for width in random.sample(WIDTHS, len(WIDTHS)):
+                tokens = [random.randrange(size) for _ in range(width - 1)]
+                for side in next(order):
+                    taken = sides[side](tokens)
+                    if repeat:  # the first round warms up
+                        seconds.setdefault((side, width), []).append(taken)
     return {
         side: CostCurve(
             tuple(CostPoint(w, CONTEXT, 1000 * median(seconds[side, w])) for w in WIDTHS)

@@ -41,7 +41,7 @@ def main() -> None:
         reference = reference or [best for best, _ in rows]
         results[weights] = summary(rows, reference)
         print(weights, results[weights], flush=True)
-        machine = describe_machine(session.target)
+        machine = describe_machine(session.target.describe())
     if options.json is not None:
         report = {
             "command": shown_command(),

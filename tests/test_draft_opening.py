@@ -1,8 +1,7 @@
-"""Draft models by name: opened once, checked against the model's tokenizer, lent to drafters."""
+"""Draft models by name: opened once, checked against the model's tokenizer, shared by drafters."""
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,14 @@ from transformers import (
 
 import paceline
 from paceline.draft_models import DraftModels
-from paceline.drafters import ModelChoice
+from paceline.drafters import ModelChoice, make_drafter
 from paceline.errors import ModelError, UsageError
 from paceline.models import load_causal_lm
 from paceline.models.draft_folder import DraftRecord, save_draft
 from paceline.models.draft_model import own_tensors
 from paceline.models.vocabulary import shared_tokens
+from paceline.protocols import Drafter
+from paceline.records import TextStart
 from paceline.training.draft.cutting import cut
 from tests.tiny import EOS, byte_tokenizer, save_tiny_llama
 
@@ -109,8 +110,8 @@ def test_a_draft_model_cut_out_of_its_target_is_opened_with_it(tiny: Path, tmp_p
     expected = plain.generate("hello there", max_new_tokens=16)
     session = paceline.load(str(tiny), "speculative", draft=str(folder), device="cpu")
     assert session.generate("hello there", max_new_tokens=16, budget=6).tokens == expected.tokens
-    drafter = paceline.drafters.make_drafter(f"speculative:draft={folder}", session.host)
-    small = drafter._draft._host.target.model  # type: ignore[attr-defined]
+    drafter = make_drafter(f"speculative:draft={folder}", session.host)
+    small = drafter._draft._target.model  # type: ignore[attr-defined]
     assert small.get_input_embeddings() is session.target.model.get_input_embeddings()
     assert small.config.num_hidden_layers == 1
     assert session.host.open is not None
@@ -118,37 +119,45 @@ def test_a_draft_model_cut_out_of_its_target_is_opened_with_it(tiny: Path, tmp_p
         session.host.open(ModelChoice(str(folder), dtype="float32"))
 
 
-def test_a_model_is_loaded_once_and_every_host_has_a_target_of_its_own(tiny: Path) -> None:
+def test_a_model_is_loaded_once_and_its_hosts_share_a_target(tiny: Path) -> None:
     drafts = DraftModels(base_of(tiny), "", byte_tokenizer(), device="cpu")
     choice = ModelChoice(str(tiny))
     one, other = drafts(choice), drafts(choice)
-    assert one.target is not other.target
-    assert one.target.model is other.target.model  # type: ignore[attr-defined]
+    assert one.target is other.target and one.shared is other.shared
+    assert one.learned is not other.learned
     assert (one.fingerprint, one.tokens) == (other.fingerprint, 257)
     again = drafts(ModelChoice(str(tiny), weights="native"))
     assert again.target.model is not one.target.model  # type: ignore[attr-defined]
     assert again.open is drafts
 
 
-def test_a_target_that_nobody_uses_is_used_again_and_holds_nothing(tiny: Path) -> None:
-    """A hundred drafters one after the other need one cache."""
+def test_two_drafters_of_one_draft_model_keep_a_text_each(tiny: Path) -> None:
     session = paceline.load(str(tiny), "plain", device="cpu")
-    gc.disable()
-    try:
-        targets = set()
-        for _ in range(5):
-            drafter = paceline.drafters.make_drafter(f"speculative:draft={tiny}", session.host)
-            drafter.start([1, 2, 3])
-            drafter.propose(4)
-            target = drafter._draft._host.target  # type: ignore[attr-defined]
-            targets.add(id(target))
-            del drafter
-    finally:
-        gc.enable()
-    assert len(targets) == 1
-    assert session.host.open is not None
-    host = session.host.open(ModelChoice(str(tiny)))
-    assert host.target is target and target._cache.lengths == [0]
+    method = f"speculative:draft={tiny},length=3,branches=0"
+    texts = [[1, 2, 3, 4], [1, 2, 7, 8, 9]]
+
+    def guesses(drafters: list[Drafter]) -> list[tuple[int, ...]]:
+        for drafter, text in zip(drafters, texts):
+            drafter.start(TextStart(text))
+        return [drafter.propose(4).tokens for drafter in drafters]
+
+    together = guesses([make_drafter(method, session.host) for _ in texts])
+    for place, text in enumerate(texts):
+        alone = make_drafter(method, session.host.fresh())
+        alone.start(TextStart(text))
+        assert alone.propose(4).tokens == together[place]
+
+
+def test_a_new_host_finds_nothing_of_earlier_texts_in_the_cache(tiny: Path) -> None:
+    drafts = DraftModels(base_of(tiny), "", byte_tokenizer(), device="cpu")
+    choice = ModelChoice(str(tiny))
+    target = drafts(choice).target
+    slot = target.open([1, 2, 3])
+    target.prefill(slot, 2)
+    target.close(slot)
+    slot = drafts(choice).target.open([1, 2, 3])
+    assert target.pending(slot) == 2
+    target.close(slot)
 
 
 def test_settings_place_the_draft_model(tiny: Path) -> None:

@@ -19,10 +19,9 @@ from paceline.bench.results import Memory
 from paceline.bench.trial import Contender, Method, Request, Trial
 from paceline.options import Options
 from paceline.prompts import PromptRecord
-from paceline.records import Stats
-from paceline.sampling import Sampler
+from paceline.records import Stats, TextStart
 from paceline.session import Session
-from paceline.targets.toy import ToyTarget
+from paceline.targets.toy import ToyTarget, _Slot
 from paceline.tree import Tree
 from tests.helpers import Hostile
 
@@ -56,25 +55,29 @@ class ClockedTarget(ToyTarget):
         self.pause = 0.0
         self.wrong_at: int | None = None
         self.always = False
-        self.synced: list[list[int]] = []
-        self._unread = 0
+        self.opened: list[tuple[list[int], int]] = []
 
     def clock(self) -> float:
         return self.now
 
-    def sync(self, contexts: Sequence[Sequence[int]]) -> None:
-        super().sync(contexts)
-        self.synced.append(list(contexts[0]))
-        self._unread = len(contexts[0]) - 1
+    def open(self, context: Sequence[int]) -> int:
+        slot = super().open(context)
+        self.opened.append((list(context), len(context) - 1 - self.pending(slot)))
+        return slot
 
-    def score(self, trees: Sequence[Tree]) -> list[torch.Tensor]:
-        self.now += cost(1 + len(trees[0])) + self._unread * READ + self.pause
-        self._unread = 0
-        return super().score(trees)
+    def score(
+        self, trees: Mapping[int, Tree], prefill: Mapping[int, int] | None = None
+    ) -> dict[int, torch.Tensor]:
+        before = self.read
+        rows = super().score(trees, prefill)
+        self.now += sum(cost(1 + len(tree)) for tree in trees.values()) + self.pause
+        self.now += (self.read - before) * READ
+        return rows
 
-    def _score_one(self, context: Sequence[int], tree: Tree) -> torch.Tensor:
-        rows = super()._score_one(context, tree)
-        if len(context) == self.wrong_at and (self.always or len(tree)):
+    def _score_one(self, slot: _Slot, tree: Tree) -> torch.Tensor:
+        rows = super()._score_one(slot, tree)
+        length = len(slot.cached) + len(slot.pending)
+        if length == self.wrong_at and (self.always or len(tree)):
             rows = rows.clone()
             rows[0, runner_up(rows[0])] = 100.0
         return rows
@@ -120,15 +123,10 @@ class Scripted(Hostile):
         self._stories = stories
         self._rounds = 0
 
-    def start(
-        self,
-        context: Sequence[int],
-        references: Sequence[Sequence[int]] = (),
-        sampler: Sampler | None = None,
-    ) -> None:
-        super().start(context)
-        tokens, self._script = self._stories[tuple(context)]
-        self._story = [*context, *tokens]
+    def start(self, text: TextStart) -> None:
+        super().start(text)
+        tokens, self._script = self._stories[tuple(text.context)]
+        self._story = [*text.context, *tokens]
         self._rounds = 0
 
     def propose(self, budget: int) -> Tree:

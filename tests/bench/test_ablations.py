@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 from paceline.bench.ablation_plots import check_matplotlib, draw, save
 from paceline.bench.ablations import (
     ABLATIONS,
-    BUDGET,
     QUANTITIES,
     Ablation,
     find_ablation,

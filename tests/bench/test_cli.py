@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from paceline.bench.entries import Entry, LeftOut
+from paceline.bench.report.folder import read_folder
 from paceline.bench.results import read_results
-from paceline.bench.trial import Contender
+from paceline.bench.trial import Contender, Method, Request, Trial
 from paceline.cli import common, main
 from paceline.cli.bench import shared
 from paceline.session import Session
@@ -276,6 +277,34 @@ def test_bench_run_writes_a_line_for_each_trial(command: Command, data: Path) ->
         ("humaneval", "1"),
     }
     assert not any(isinstance(entry, LeftOut) or entry.error for entry in entries)
+
+
+@pytest.mark.parametrize("words", [(), ("--warm",)])
+def test_bench_run_says_how_its_texts_begin(
+    command: Command, data: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    seen: list[bool] = []
+    generate = Method.generate
+
+    def watched(method: Method, request: Request) -> Trial:
+        seen.append(method.warm)
+        return generate(method, request)
+
+    monkeypatch.setattr(Method, "generate", watched)
+    assert bench(command, data, "small", *words).code == 0
+    assert set(seen) == {bool(words)}
+    state = "warm" if words else "cold"
+    (path,) = (data.parent / "out").glob("*.jsonl")
+    assert read_results(path)[0]["run"]["state"] == state
+    (run,) = read_folder(path.parent).runs
+    assert run.asked["state"] == state
+    # A run is gone on with in the same state alone; files from before there was a choice are cold.
+    assert bench(command, data, "small", "--resume", *words).code == 0
+    path.write_text(path.read_text("utf-8").replace(f'"state":"{state}",', ""), "utf-8")
+    assert read_folder(path.parent).runs[0].asked["state"] == "cold"
+    again = bench(command, data, "small", "--resume", *words)
+    assert (again.code == 0) == (state == "cold")
+    assert words == () or "another state ('cold', not 'warm')" in again.err
 
 
 def test_bench_run_by_category_and_with_typical_acceptance(command: Command, data: Path) -> None:

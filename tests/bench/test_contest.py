@@ -17,7 +17,7 @@ from paceline.drafters import Plain
 from paceline.errors import UsageError
 from paceline.options import Options
 from paceline.prompts import PromptRecord
-from paceline.sampling import Sampler
+from paceline.records import TextStart
 from paceline.session import Session
 from paceline.tree import EMPTY
 from tests.bench import rig
@@ -67,13 +67,9 @@ class Notes(Plain):
     def __init__(self, name: str, starts: list[Start]) -> None:
         self.name, self.starts = name, starts
 
-    def start(
-        self,
-        context: Sequence[int],
-        references: Sequence[Sequence[int]] = (),
-        sampler: Sampler | None = None,
-    ) -> None:
-        self.starts.append(Start(self.name, list(context), list(map(list, references))))
+    def start(self, text: TextStart) -> None:
+        references = list(map(list, text.references))
+        self.starts.append(Start(self.name, list(text.context), references))
 
 
 @pytest.fixture
@@ -195,8 +191,8 @@ def test_a_wrong_token_is_found_with_its_logit_gap(name_methods: NameMethods, re
     target.wrong_at = len(ids) + 10
     options = Options(max_new_tokens=24, ignore_eos=True, budget=1)
     group = found_by(contest(session, ["oracle", "pld"], options=options, repeats=repeats))
-    target.sync([[*ids, *tokens[:10]]])
-    row = target.score([EMPTY])[0][0]
+    slot = target.open([*ids, *tokens[:10]])
+    row = target.score({slot: EMPTY})[slot][0]
     wrong = runner_up(row)
     gap = float(row[tokens[10]] - row[wrong])
     assert gap > 0
@@ -295,10 +291,10 @@ def test_references_reach_every_method(starts: list[Start]) -> None:
 def test_every_trial_reads_its_whole_prompt() -> None:
     session, target = clocked_session()
     ids, _ = answer(session)
-    target.synced.clear()
+    target.opened.clear()
     contest(session, ["anpd"], repeats=2).run()
     # Before each text the cache is emptied of all that another trial has read.
-    assert target.synced[-8:] == [ids[:1], ids] * 4
+    assert target.opened[-4:] == [(ids, 0)] * 4
 
 
 def test_trials_are_counted_before_they_are_run() -> None:

@@ -83,7 +83,7 @@ def test_a_run_is_a_header_and_a_line_for_each_trial(undisturbed: bytes, tmp_pat
             7,
             tokens=5,
             seconds=0.1,
-            stats=Stats(2, 5, 6, 3, Counter({2: 1, 3: 1}), Counter({3: 2}), 0.1, 0.2, 0.3, 0.4),
+            stats=Stats(2, 5, 6, 3, Counter({2: 1, 3: 1}), Counter({3: 2}), 0, 0.1, 0.2, 0.3, 0.4),
             peak_bytes=10,
             loop_share=0.25,
             output=(1, 2),

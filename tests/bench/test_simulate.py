@@ -23,7 +23,7 @@ from paceline.cli import app, common
 from paceline.drafters import make_drafter
 from paceline.loop import DEFAULT_BUDGET
 from paceline.options import Options
-from paceline.records import Path, Round
+from paceline.records import Path, Round, TextStart
 from paceline.session import Session
 from paceline.tree import ROOT
 from tests.helpers import RandomTrees
@@ -77,7 +77,7 @@ def follow(name: str, request: ForcedRequest) -> list[int]:
     """Tokens gained by each round of a drafter that is told the recorded text, without a model."""
     drafter, text = make_drafter(name), list(request.ids)
     end = [*text, *request.recorded]
-    drafter.start(text, request.references)
+    drafter.start(TextStart(text, request.references))
     gains = []
     while len(text) < len(end):
         tree = drafter.propose(DEFAULT_BUDGET)

@@ -16,13 +16,15 @@ from tests.helpers import RandomTrees
 from tests.tiny import toy_session
 
 import paceline
+from paceline.cli import common, tune
 from paceline.cli.tune import _bar
 from paceline.options import Options
 from paceline.planning import measure
-from paceline.planning.cost_curve import CostCurve
+from paceline.planning.cost_curve import CostCurve, CostPoint
 from paceline.planning.curve_store import curve_key, curve_path, load_curve
-from paceline.planning.planner import MOST_NODES
+from paceline.planning.planner import MOST_NODES, TreePlanner
 from paceline.planning.sizing import best_chain
+from paceline.session import Session
 
 
 @pytest.fixture(autouse=True)
@@ -204,3 +206,28 @@ def test_ctrl_c_ends_it_without_a_word(tiny: Path, cache: Path) -> None:
 )
 def test_a_bar_is_as_long_as_its_share(share: float, expected: str) -> None:
     assert _bar(share) == expected
+
+
+def test_what_is_tried_is_planned_by_the_curve_just_measured(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session's own texts, and not only the drafters that are made of its host."""
+    old = CostCurve((CostPoint(1, 8, 1.0),))
+    session = toy_session("plain", curve=old)
+    monkeypatch.setattr(common, "open_session", lambda *words, **options: session)
+    used: list[CostCurve | None] = []
+
+    class Study:
+        decodes = False
+
+        def run(self, session: Session, *rest: object) -> None:
+            planner = session._texts._batch._planner
+            assert isinstance(planner, TreePlanner)
+            used.extend([session.host.curve, planner.curve, session.new_planner().curve])
+
+    monkeypatch.setattr(tune, "_study", lambda *options: Study())
+    monkeypatch.setattr(tune, "_shown", lambda *found: {})
+    path = tmp_path / "tune.json"
+    assert command("tune", "--method", "ppd", "--repeats", 1, "--json", path)[0] == 0
+    measured = CostCurve.from_records(json.loads(path.read_text(encoding="utf-8"))["curve"])
+    assert used == [measured] * 3 and measured != old

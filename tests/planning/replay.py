@@ -9,7 +9,7 @@ import torch
 
 from paceline.bench.simulate import Forced
 from paceline.loop import Generation, decode
-from paceline.protocols import Drafter, Planner, SizedBy, Target
+from paceline.protocols import TREES, Drafter, Planner, SizedBy, Target
 from paceline.records import Path, Round, TargetInfo, TextStart
 from paceline.stopping import Stopping
 from paceline.tree import EMPTY, Tree
@@ -36,7 +36,7 @@ class Device(Target):
 
     vocab_size = sys.maxsize
     max_context = None
-    capabilities: frozenset[str] = frozenset()
+    capabilities = frozenset({TREES})
 
     def __init__(self, cost: Cost, noise: Callable[[], float] = lambda: 1.0) -> None:
         self.cost, self.noise = cost, noise

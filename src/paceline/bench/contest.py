@@ -24,7 +24,7 @@ from paceline.protocols import Target
 from paceline.session import Session
 from paceline.tree import EMPTY
 
-__all__ = ["Contest", "Text", "in_turns"]
+__all__ = ["Contest", "Text", "in_turns", "next_scores"]
 
 _WARM_UP_TOKENS = 8
 
@@ -164,12 +164,12 @@ class Contest:
         if place == shared or other[place] >= self.session.target.vocab_size:
             # One has ended there, or a rival's vocabulary is padded and the target has no score.
             return Difference(place, [*plain, None][place], [*other, None][place], None)
-        row = _next_scores(self.session.target, [*ids, *plain[:place]])
+        row = next_scores(self.session.target, [*ids, *plain[:place]])
         gap = float(row[plain[place]] - row[other[place]])
         return Difference(place, plain[place], other[place], gap)
 
 
-def _next_scores(target: Target, text: Sequence[int]) -> torch.Tensor:
+def next_scores(target: Target, text: Sequence[int]) -> torch.Tensor:
     """Raw logits [vocab_size] of the token that comes after `text`."""
     slot = target.open(text)
     try:

@@ -112,13 +112,7 @@ def read_results(path: Path) -> tuple[dict[str, Any], list[Entry | LeftOut]]:
                 f"{path}, line {number} is no result of a trial ({error}): delete the line and "
                 "go on with --resume"
             ) from error
-    return _with_state(records[0]), entries
-
-
-def _with_state(header: dict[str, Any]) -> dict[str, Any]:
-    """Files from before there was a choice say nothing, and are of cold texts."""
-    run = header.get("run")
-    return header | {"run": {"state": COLD, **run}} if isinstance(run, dict) else header
+    return records[0], entries
 
 
 def _full(lines: list[str]) -> Iterator[tuple[int, str]]:
@@ -144,7 +138,8 @@ def _writing(path: Path, hint: str = "") -> Iterator[None]:
 
 
 def _check_same_run(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
-    wanted = json.loads(json.dumps(wanted))
+    # Files from before there was a choice say nothing of the state, and are of cold texts.
+    found, wanted = ({"state": COLD, **run} for run in (found, json.loads(json.dumps(wanted))))
     for name in {**found, **wanted}:
         if found.get(name) != wanted.get(name):
             raise UsageError(

@@ -11,7 +11,7 @@ from typing import Any
 
 from paceline.bench.entries import Entry, LeftOut
 from paceline.bench.metrics import Summary, summarise
-from paceline.bench.results import read_results
+from paceline.bench.results import COLD, read_results
 from paceline.errors import UsageError
 from paceline.planning.cost_curve import CostCurve
 
@@ -33,8 +33,8 @@ class Run:
 
     @property
     def asked(self) -> Mapping[str, Any]:
-        """What was to be run on what."""
-        return _mapping(self.header, "run")
+        """What was to be run on what, and how texts begin: cold in files that do not say."""
+        return {"state": COLD, **_mapping(self.header, "run")}
 
     @property
     def simulated(self) -> bool:
