@@ -202,7 +202,7 @@ class TreePlanner:
         nodes = fixed + sum(text.nodes for text in texts.values() if text.gate.is_open)
         for key, text in texts.items():
             rested = not text.gate.is_open
-            text.asked = text.gate.asks(self._price(text, passes.costs, 1 + nodes))
+            text.asked = text.gate.asks(self._price(text, passes.costs, nodes))
             if rested and text.asked:
                 text.fresh = True
                 self._drafting.learn_anew()
@@ -249,15 +249,17 @@ class TreePlanner:
         for text in texts:
             text.fresh = text.fresh and not text.asked
 
-    def _price(self, text: _Text, costs: PassCosts, width: int) -> float:
+    def _price(self, text: _Text, costs: PassCosts, nodes: int) -> float:
         """What asking costs where nothing comes of it, in passes of plain decoding.
 
-        width: of the pass as it is, with the text's own tree if its gate is open.
+        nodes: of the pass as it is, with the text's own if its gate is open. Of what they cost the
+        text pays for its own: were it only what the pass costs more with them, texts would take
+        turns in trying what pays for none of them.
         """
         own = text.nodes
-        without = width - own if text.gate.is_open else width
-        extra = costs.of(without + own) - costs.of(without)
-        return (self._draft_price + max(0.0, extra)) * self._together / costs.of(1)
+        total = nodes if text.gate.is_open else nodes + own
+        extra = (costs.of(1 + total) - costs.of(1)) * own / max(1, total)
+        return (self._draft_price + max(0.0, extra)) / costs.of(1)
 
     def _looks_at_plain(self, passes: _Passes) -> bool:
         """Whether this pass is one of plain decoding only to learn what that costs."""
