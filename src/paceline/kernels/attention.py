@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -55,6 +55,25 @@ class TextGroups:
 
     groups: Sequence[TextGroup]
     places: torch.Tensor | None
+    _folded: dict[tuple[int, int, int], torch.Tensor] = field(default_factory=dict)
+
+    def masks(self, flat: torch.Tensor, heads: int) -> Iterator[torch.Tensor]:
+        """Of each group [texts, 1, at least heads x width, slots].
+
+        flat: those of all groups for one head, one after the other. heads: query heads that share
+        a key head; they ask as so many rows.
+        """
+        begin = 0
+        for index, group in enumerate(self.groups):
+            width = len(group.rows) // group.texts
+            end = begin + group.texts * width * group.slots
+            # The same for all layers of a kind.
+            known = (flat.data_ptr(), index, heads)
+            if known not in self._folded:
+                mask = flat[begin:end].view(group.texts, 1, width, group.slots).repeat(1, 1, heads, 1)
+                self._folded[known] = F.pad(mask, (0, 0, 0, max(0, _LEAST_ROWS - heads * width)))
+            yield self._folded[known]
+            begin = end
 
 
 def grouped_attention(
@@ -102,32 +121,30 @@ def _by_text(
 ) -> torch.Tensor:
     """Query [1, heads, rows, size] -> [1, rows, heads, size].
 
-    masks: those of all groups, one after the other.
+    Query heads that share a key head ask as rows of one head: its keys are read once for them all.
+
+    masks: see `TextGroups.masks`.
     """
-    found, begin = [], 0
-    for group in texts.groups:
+    key_heads, shared = key.shape[1], query.shape[1] // key.shape[1]
+    found = []
+    for group, mask in zip(texts.groups, texts.masks(masks, shared), strict=True):
+        rows = query[0] if texts.places is None else query[0].index_select(1, group.rows)
         width = len(group.rows) // group.texts
-        end = begin + group.texts * width * group.slots
-        mask = masks[begin:end].view(group.texts, 1, width, group.slots)
-        begin = end
-        if texts.places is None and group.texts == 1:
-            rows = query
-        else:
-            picked = query[0].index_select(1, group.rows)
-            rows = picked.view(len(picked), group.texts, width, -1).transpose(0, 1)
+        asked = rows.reshape(key_heads, shared, group.texts, width, -1)
+        asked = asked.permute(2, 0, 1, 3, 4).reshape(group.texts, key_heads, shared * width, -1)
         out = F.scaled_dot_product_attention(
-            rows,
+            F.pad(asked, (0, 0, 0, mask.shape[2] - shared * width)),
             _stretches(key, group),
             _stretches(value, group),
             attn_mask=mask,
             scale=scaling,
-            enable_gqa=True,
         )
-        found.append(out.transpose(1, 2).flatten(0, 1))
+        out = out[:, :, : shared * width].unflatten(2, (shared, width))
+        found.append(out.permute(0, 3, 1, 2, 4).reshape(group.texts * width, query.shape[1], -1))
     together = found[0] if len(found) == 1 else torch.cat(found)
     if texts.places is not None:
         together = together.index_select(0, texts.places)
-    return together[None].contiguous()
+    return together[None]
 
 
 def _stretches(pool: torch.Tensor, group: TextGroup) -> torch.Tensor:

@@ -32,7 +32,7 @@ STATIC_WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 FEWEST_SLOTS = 256
 _EVEN_SLOTS = 4096
-_LEAST_WIDTH = 4
+_ALIKE = 4  # rows up to which texts attend together whatever their number
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -83,7 +83,12 @@ class TextRows:
 
     def __len__(self) -> int:
         """Rows."""
-        return len(self.pending) + len(self.tree) + self.padding
+        return self.wanted + self.padding
+
+    @property
+    def wanted(self) -> int:
+        """Rows without padding."""
+        return len(self.pending) + len(self.tree)
 
     @property
     def used(self) -> int:
@@ -131,6 +136,8 @@ class Group:
 
     texts: which. start: of the first one's stretch; step: from one to the next.
     width: rows of each, the narrower ones padded. slots: that each attends to.
+
+    The padding of the pass takes no part.
     """
 
     texts: tuple[int, ...]
@@ -149,7 +156,7 @@ def groups_of(texts: Sequence[TextRows], grain: int) -> list[Group]:
     for index, text in enumerate(texts):
         slots = -(-text.used // grain) * grain
         # Of a power of two, so that nobody is padded to many times its rows.
-        width = max(_LEAST_WIDTH, 1 << (len(text) - 1).bit_length())
+        width = max(_ALIKE, 1 << (text.wanted - 1).bit_length())
         alike.setdefault((slots, width), []).append(index)
     groups = []
     for (slots, _), members in alike.items():
@@ -158,7 +165,7 @@ def groups_of(texts: Sequence[TextRows], grain: int) -> list[Group]:
             some = tuple(members[place] for place in run)
             first = texts[some[0]].start
             step = texts[some[1]].start - first if len(some) > 1 else 0
-            width = max(_LEAST_WIDTH, *(len(texts[index]) for index in some))
+            width = max(texts[index].wanted for index in some)
             groups.append(Group(some, first, step, width, slots))
     return groups
 

@@ -108,7 +108,7 @@ class InputsByText:
         for group in self._groups:
             rows = np.zeros((len(group.texts), group.width), dtype=np.int64)
             for line, index in zip(rows, group.texts, strict=True):
-                first, count = self.layout.firsts[index], len(self.layout.texts[index])
+                first, count = self.layout.firsts[index], self.layout.texts[index].wanted
                 line[:] = first  # whoever is padded asks once more what its first row asks
                 line[:count] = np.arange(first, first + count)
                 places[first : first + count] = padded + np.arange(count)
@@ -140,9 +140,9 @@ class InputsByText:
         hidden = np.zeros((len(group.texts), group.width, group.slots), dtype=np.bool_)
         for view, index in zip(hidden, group.texts, strict=True):
             text = self.layout.texts[index]
-            own = ~text.visible(group.slots)
+            own = ~text.visible(group.slots)[: text.wanted]
             if window is not None:
-                reach = text.positions[:, None] - window
+                reach = text.positions[: text.wanted, None] - window
                 own |= text.slot_positions(group.slots) <= reach
             view[:] = own[0]
             view[: len(own)] = own
