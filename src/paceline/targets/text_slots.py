@@ -110,7 +110,8 @@ class TextSlots:
                 self._kept.remove(other)
                 self._give_back(other)
         self._kept.append(text)
-        while self._is_full:
+        # The last one stays whatever its size: its next turn, or its correction, comes first.
+        while len(self._kept) > 1 and self._is_full:
             self._evict()
 
     def forget(self) -> None:

@@ -1,0 +1,137 @@
+"""Where texts lie in the cache: against a model of it that knows every slot."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.records import Path
+from paceline.targets.ranges import Ranges
+from paceline.targets.text_slots import TextSlots
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 70)), max_size=40), st.integers(1, 16))
+def test_stretches_never_overlap_and_come_back(steps: list[tuple[int, int]], grain: int) -> None:
+    ranges, taken = Ranges(grain), list[tuple[int, int]]()
+    for kind, slots in steps:
+        if kind == 0 and taken:
+            ranges.give(*taken.pop(slots % len(taken)))
+        elif kind == 1 and taken:
+            start, length = taken.pop()
+            more = slots if ranges.extend(start + ranges.rounded(length), slots) else 0
+            taken.append((start, ranges.rounded(length) + ranges.rounded(more) if more else length))
+        else:
+            start_found = ranges.take(slots)
+            if start_found is None:
+                ranges.grow(slots)
+                start_found = ranges.take(slots)
+            assert start_found is not None and start_found % grain == 0
+            taken.append((start_found, slots))
+        spans = sorted((start, start + ranges.rounded(length)) for start, length in taken)
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
+        assert not spans or spans[-1][1] <= ranges.size
+    for stretch in taken:
+        ranges.give(*stretch)
+    if ranges.size:
+        assert ranges.take(ranges.size) == 0
+
+
+class Written:
+    """A cache whose every slot holds the position and the token that were written there, as a pass
+    over one layer would."""
+
+    def __init__(self, kept_slots: int, grain: int = 16) -> None:
+        self.texts = TextSlots(1, 0, grain, kept_bytes=kept_slots * 8)
+        self.layer = self.texts.cache.layers[0]
+
+    def read(self, slot: int, count: int) -> None:
+        """The next pending tokens go into the cache."""
+        self.texts.make_room(slot, count)
+        text = self.texts[slot]
+        tokens = torch.tensor(text.pending[:count], dtype=torch.float32)
+        self.texts.cache.direct(text.start + len(text.cached), (0, self.texts.slots))
+        self.layer.update(tokens[None, None, :, None], tokens[None, None, :, None])
+        text.have_read(count)
+
+    def check(self) -> None:
+        for text in [*self.texts._open.values(), *self.texts._kept]:
+            if text.cached:
+                assert self.layer.keys is not None
+                held = self.layer.keys[0, 0, text.start : text.start + len(text.cached), 0]
+                assert held.tolist() == text.cached
+                assert len(text.cached) <= text.capacity
+
+
+@pytest.mark.parametrize("kept_slots", [0, 200, 100_000])
+@pytest.mark.parametrize("seed", range(12))
+def test_texts_that_come_and_go_keep_what_was_read_for_them(seed: int, kept_slots: int) -> None:
+    rng, cache = random.Random(seed), Written(kept_slots)
+    going: list[int] = []
+    for _ in range(120):
+        what = rng.random()
+        if what < 0.3 or not going:
+            # Few beginnings, so that many texts share one.
+            context = [rng.randrange(3)] * rng.randint(0, 60) + rng.choices(range(4), k=20)
+            slot = cache.texts.open(context)
+            assert [*cache.texts[slot].cached, *cache.texts[slot].pending] == context
+            going.append(slot)
+        elif what < 0.5:
+            cache.texts.close(going.pop(rng.randrange(len(going))))
+        elif what < 0.55:
+            cache.texts.forget()
+        else:
+            slot = rng.choice(going)
+            text = cache.texts[slot]
+            if len(text.pending) > 1:
+                cache.read(slot, rng.randint(1, len(text.pending) - 1))
+            else:
+                text.pending += rng.choices(range(4), k=rng.randint(1, 30))
+        cache.check()
+        held = sum(text.capacity for text in cache.texts._kept[:-1])
+        assert held <= kept_slots
+
+
+def test_a_chat_goes_on_in_its_own_stretch_and_others_copy_what_they_share() -> None:
+    cache = Written(100_000)
+    system = list(range(100))
+    first = cache.texts.open([*system, *[7] * 100])
+    cache.read(first, 199)
+    place = cache.texts[first].start
+    cache.texts.close(first)
+    other = cache.texts.open([*system, 9, 9])  # would lose a hundred tokens of the first
+    assert cache.texts[other].start != place and len(cache.texts[other].cached) == 100
+    again = cache.texts.open([*system, *[7] * 99, 5, 6])
+    assert cache.texts[again].start == place and len(cache.texts[again].cached) == 199
+    cache.check()
+
+
+def test_a_text_larger_than_what_may_be_kept_is_kept_until_the_next_one() -> None:
+    cache = Written(kept_slots=32)
+    slot = cache.texts.open(list(range(200)))
+    cache.read(slot, 199)
+    cache.texts.close(slot)
+    again = cache.texts.open([*range(200), 1])
+    assert len(cache.texts[again].cached) == 199
+
+
+def test_accepted_nodes_of_several_texts_are_gathered_together() -> None:
+    cache = Written(0)
+    slots = [cache.texts.open([token, token, token]) for token in (1, 2)]
+    for slot in slots:
+        cache.read(slot, 2)
+        cache.texts.make_room(slot, 5)
+        text = cache.texts[slot]
+        cache.texts.cache.direct(text.start + 2, (0, cache.texts.slots))
+        nodes = torch.tensor([float(text.pending[0]), 10.0, 11.0, 12.0, 13.0])
+        cache.layer.update(nodes[None, None, :, None], nodes[None, None, :, None])
+        text.tree_at = text.start + 3
+    cache.texts.commit({slots[0]: Path((1, 3), (11, 13, 5)), slots[1]: Path((0,), (10, 6))})
+    cache.check()
+    assert cache.texts[slots[0]].cached == [1, 1, 1, 11, 13]
+    assert cache.texts[slots[1]].cached == [2, 2, 2, 10]
