@@ -41,7 +41,9 @@ def drafter_on(
     target: Any, prompt_tokens: int = 3, epts: int = 1, size: int = 0, **more: Any
 ) -> Ppd:
     vocab = target.vocab_size
-    return Ppd(host_on(target), str(saved_parts(prompt_tokens, epts, vocab=vocab, **more)), size)
+    return Ppd(
+        host_on(target), parts=str(saved_parts(prompt_tokens, epts, vocab=vocab, **more)), size=size
+    )
 
 
 @pytest.mark.parametrize("sampler", [GREEDY, WARM], ids=["greedy", "warm"])
@@ -208,5 +210,5 @@ def test_half_precision_logits_are_read_too() -> None:
 def test_the_toy_is_a_host_for_parts_of_any_size() -> None:
     assert random_parts(hidden=7).base.fingerprint == TOY
     toy = ToyTarget()
-    drafter = Ppd(host_on(toy), str(saved_parts(2, 1, hidden=7)))
+    drafter = Ppd(host_on(toy), parts=str(saved_parts(2, 1, hidden=7)))
     assert generate(toy, drafter, [3, 1, 4], 30)[0] == naive_stream(toy, [3, 1, 4], 30)

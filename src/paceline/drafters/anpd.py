@@ -11,8 +11,9 @@ token, each time asking with the last n-1 tokens of committed plus drafted text,
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 from paceline.drafters.confidence import follower_confidence
 from paceline.drafters.settings import at_least
@@ -22,14 +23,15 @@ from paceline.protocols import Drafter
 from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, ROOT, Tree
 
-__all__ = ["Anpd", "NGramTable"]
+__all__ = ["Anpd", "AnpdSettings", "NGramTable"]
 
 LONGEST_ORDER = 64
 SHARDS = 32
 
 
-class Anpd(Drafter):
-    """Drafts by asking n-gram tables of the text itself, longest first.
+@dataclass(frozen=True)
+class AnpdSettings:
+    """Settings of `Anpd`.
 
     n: longest n-gram, 2 to 64 (the paper's N, 5 there).
     k: longest draft, >= 1 (the paper's K, 6 to 8 there). A miss at every level ends the draft
@@ -43,23 +45,39 @@ class Anpd(Drafter):
     conversation does, is read only from where it is new, so nothing is counted twice.
     levels: "one" asks n-grams of length n alone, the paper's module without the levels below it
     (its figure 10): a miss there ends the draft.
+
+    Raises UsageError for a value out of range.
     """
 
-    def __init__(
-        self,
-        n: int = 6,
-        k: int = 32,
-        branches: int = 2,
-        persist: bool = False,
-        levels: Literal["all", "one"] = "all",
-    ) -> None:
-        self.max_order = at_least(2, n=n)
-        if n > LONGEST_ORDER:
-            raise UsageError(f"n must be at most {LONGEST_ORDER}, got {n}: each order is a table")
-        self.draft_length = at_least(1, k=k)
-        self.branches = at_least(1, branches=branches)
-        self.persist = persist
-        self._lowest_order = 2 if levels == "all" else n
+    n: int = 6
+    k: int = 32
+    branches: int = 2
+    persist: bool = False
+    levels: Literal["all", "one"] = "all"
+
+    def __post_init__(self) -> None:
+        at_least(2, n=self.n)
+        if self.n > LONGEST_ORDER:
+            raise UsageError(
+                f"n must be at most {LONGEST_ORDER}, got {self.n}: each order is a table"
+            )
+        at_least(1, k=self.k)
+        at_least(1, branches=self.branches)
+
+
+class Anpd(Drafter):
+    """Drafts by asking n-gram tables of the text itself, longest first.
+
+    settings, changes: see `AnpdSettings`; the latter are fields of it by name.
+    """
+
+    def __init__(self, settings: AnpdSettings | None = None, **changes: Any) -> None:
+        own = replace(settings or AnpdSettings(), **changes)
+        self.max_order = own.n
+        self.draft_length = own.k
+        self.branches = own.branches
+        self.persist = own.persist
+        self._lowest_order = 2 if own.levels == "all" else own.n
         self._text: list[int] = []
         self._tables = self._new_tables()
 

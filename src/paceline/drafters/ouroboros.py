@@ -20,34 +20,33 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, Literal
 
 from paceline.drafters.host import Host
-from paceline.drafters.lookahead import Lookahead
+from paceline.drafters.lookahead import Lookahead, LookaheadSettings
 from paceline.drafters.phrases import MOST_PHRASES, PhrasePool
-from paceline.drafters.settings import Tried, at_least
-from paceline.drafters.speculative import Speculative
+from paceline.drafters.settings import at_least
+from paceline.drafters.speculative import DraftSettings, Speculative
 from paceline.drafters.verified_phrases import Verified, corrected, matching, refined
 from paceline.protocols import Drafter
 from paceline.records import Round, TextStart
 from paceline.tree import ROOT, Tree
 
-__all__ = ["Ouroboros", "Verification"]
+__all__ = ["Ouroboros", "OuroborosSettings", "Verification"]
 
 Verification = Literal["paper", "package", "none"]
 
 # How likely a phrase's first token and each further one are by our own word; plans correct it. The
 # newest phrase is the likeliest.
 _FIRST, _NEXT = 0.4, 0.7
-# Settings of the draft model's Lookahead decoding.
-_WINDOW = {"window", "level", "guesses"}
 
 
-class Ouroboros(Drafter):
-    """Drafts with a smaller model and phrases.
+@dataclass(frozen=True)
+class OuroborosSettings(DraftSettings):
+    """Settings of `Ouroboros`, besides those of the draft model.
 
-    draft, length, confidence, branches, budget, device, dtype, weights: see `Speculative`.
     drafting: phrases accelerate the draft model; else it says token by token.
     window, level, guesses: of its Lookahead decoding; `level` - 1 is the length of all phrases, and
     `guesses` how many are kept behind a token.
@@ -58,68 +57,66 @@ class Ouroboros(Drafter):
     history: keep the pool when another text begins.
     most: phrases in the pool.
     phrases: a file that they are read from at first, if it is there, and written to in the end.
+
+    Raises UsageError for a value out of range.
+    """
+
+    drafting: bool = True
+    window: int = LookaheadSettings.window
+    level: int = LookaheadSettings.level
+    guesses: int = LookaheadSettings.guesses
+    lengthen: int = 3
+    verification: Verification = "paper"
+    history: bool = True
+    most: int = MOST_PHRASES
+    phrases: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.inner()
+        at_least(0, lengthen=self.lengthen)
+        at_least(1, most=self.most)
+
+    def inner(self) -> LookaheadSettings:
+        """How phrases accelerate the draft model."""
+        return LookaheadSettings(window=self.window, level=self.level, guesses=self.guesses)
+
+    def of_draft(self) -> dict[str, Any]:
+        """Those of the draft model, by name."""
+        return {each.name: getattr(self, each.name) for each in fields(DraftSettings)}
+
+
+class Ouroboros(Drafter):
+    """Drafts with a smaller model and phrases.
+
+    host: the model to draft for.
+    settings, changes: see `OuroborosSettings`; the latter are fields of it by name.
     pool: to share it, in Python.
 
     Raises what `Speculative` does, and ModelError for a file that holds no phrases of this model.
     """
 
-    # The paper has one number for window and guesses, and looks at gamma, W, the length of phrases
-    # and K in this order (table 11); its windows have 13 to 20 columns, for GPUs.
-    tried: ClassVar[Tried] = {
-        ("length",): (0, 2, 4, 6, 9, 12),
-        ("window", "guesses"): (3, 7, 12, 16),
-        ("level",): (3, 4, 5, 7),
-        ("lengthen",): (0, 1, 3, 5),
-        ("drafting",): (True, False),
-    }
-
     def __init__(
         self,
         host: Host,
-        draft: Any = "",
-        drafting: bool = True,
-        window: int = 7,
-        level: int = 5,
-        guesses: int = 7,
-        lengthen: int = 3,
-        verification: Verification = "paper",
-        history: bool = True,
-        length: int = 0,
-        confidence: float = 0.0,
-        branches: int = 1,
-        budget: int = 0,
-        most: int = MOST_PHRASES,
-        phrases: str = "",
-        device: str = "",
-        dtype: str = "",
-        weights: str = "",
+        settings: OuroborosSettings | None = None,
         *,
         pool: PhrasePool | None = None,
+        **changes: Any,
     ) -> None:
-        self.check(window=window, level=level, guesses=guesses, lengthen=lengthen)
-        self.pool = PhrasePool(guesses, most) if pool is None else pool
-        inner = Lookahead(window, level, guesses, pool=self.pool) if drafting else "plain"
-        self._draft = Speculative(
-            host, draft, inner, length, confidence, branches, budget, device, dtype, weights
-        )
-        self._size = level - 1
-        self._lengthen = lengthen
-        self._verification = verification
-        self._history = history
+        own = replace(settings or OuroborosSettings(), **changes)
+        self.pool = PhrasePool(own.guesses, own.most) if pool is None else pool
+        inner = Lookahead(own.inner(), pool=self.pool) if own.drafting else "plain"
+        self._draft = Speculative(host, inner=inner, **own.of_draft())
+        self._size = own.level - 1
+        self._lengthen = own.lengthen
+        self._verification = own.verification
+        self._history = own.history
         self._root = 0
         self._chain: tuple[int, ...] = ()
         self._used: tuple[tuple[int, ...], ...] = ()
-        if phrases:
-            self._keep_in(Path(phrases), host)
-
-    @staticmethod
-    def check(**settings: Any) -> None:
-        """Check the settings that are given, as far as that is possible without a model; raises as
-        the constructor does."""
-        Lookahead(**{name: settings[name] for name in _WINDOW & settings.keys()})
-        at_least(0, lengthen=settings.get("lengthen", 0))
-        at_least(1, most=settings.get("most", 1))
-        Speculative.check(**settings)
+        if own.phrases:
+            self._keep_in(Path(own.phrases), host)
 
     @property
     def widths(self) -> Counter[int]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 from paceline.protocols import Drafter
 from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, Tree
