@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -30,10 +30,14 @@ class Ticking:
 class Mumbling(ToyTarget):
     """A toy that cannot say every third token: its logits are -inf."""
 
-    def score(self, trees: list[Tree]) -> list[torch.Tensor]:  # type: ignore[override]
-        rows = super().score(trees)
+    def score(
+        self, trees: Mapping[int, Tree], prefill: Mapping[int, int] | None = None
+    ) -> dict[int, torch.Tensor]:
         silent = torch.arange(self.vocab_size) % 3 == 0
-        return [row.masked_fill(silent, -torch.inf) for row in rows]
+        return {
+            slot: rows.masked_fill(silent, -torch.inf)
+            for slot, rows in super().score(trees, prefill).items()
+        }
 
 
 TOYS: dict[str, Callable[[], Target]] = {

@@ -9,8 +9,8 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from paceline.loop import DEFAULT_BUDGET, Generation, decode
-from paceline.protocols import Drafter, Planner, SizedBy, Target
-from paceline.records import Round, Stats
+from paceline.protocols import Drafter, Planner, Target
+from paceline.records import Round, Stats, TextStart
 from paceline.sampling import GREEDY, Sampler
 from paceline.stopping import Stopping
 from paceline.tree import EMPTY, ROOT, Tree
@@ -24,8 +24,10 @@ def naive_stream(
     """Plain decoding without the loop, the walk or the cache: one token, one fresh pass."""
     text = list(prompt)
     for _ in range(count):
-        target.sync([text])
-        (rows,) = target.score([EMPTY])
+        target.forget()
+        slot = target.open(text)
+        rows = target.score({slot: EMPTY})[slot]
+        target.close(slot)
         text.append(sampler.draw(rows[0], text))
     return text[len(prompt) :]
 
@@ -55,8 +57,8 @@ def play(
         if round.path.nodes:
             assert round.path.nodes == round.tree.path_to(round.path.nodes[-1])
         assert round.path.tokens[:-1] == tuple(round.tree.tokens[n] for n in round.path.nodes)
-        assert round.prefill == (not rounds[round.index])
-        rounds[round.index].append(round)
+        assert round.first == (not rounds[round.key])
+        rounds[round.key].append(round)
     for generation, own in zip(generations, rounds, strict=True):
         assert generation.output == [token for round in own for token in round.path.tokens]
         assert generation.context == [*generation.prompt, *generation.output]
@@ -115,24 +117,16 @@ class Counting:
         return len(self.heard) == self.count
 
 
-class Hostile:
+class Hostile(Drafter):
     """Base of the drafters below: knows its text, and draws from a generator of its own."""
-
-    requires: frozenset[str] = frozenset()
-    sized_by: SizedBy = "nodes"
 
     def __init__(self, vocab_size: int = 16, seed: int = 0) -> None:
         self.vocab_size = vocab_size
         self.random = random.Random(seed)
         self.text: list[int] = []
 
-    def start(
-        self,
-        context: Sequence[int],
-        references: Sequence[Sequence[int]] = (),
-        sampler: Sampler | None = None,
-    ) -> None:
-        self.text = list(context)
+    def start(self, text: TextStart) -> None:
+        self.text = list(text.context)
 
     def observe(self, round: Round) -> None:
         self.text.extend(round.path.tokens)
