@@ -19,7 +19,7 @@ from paceline.drafters import Host, Speculative
 from paceline.loop import Generation
 from paceline.planning.planner import TreePlanner
 from paceline.protocols import Drafter
-from paceline.records import Round, Stats
+from paceline.records import Round, Stats, TextStart
 from paceline.sampling import GREEDY, Sampler
 from paceline.stopping import Stopping
 from paceline.targets.causal_lm import CausalLMTarget
@@ -84,11 +84,9 @@ def test_a_perfect_draft_model_may_be_a_model_of_transformers() -> None:
 class Uncoupled(Speculative):
     """Draws with noise of its own."""
 
-    def start(
-        self, context: object, references: object = (), sampler: Sampler | None = None
-    ) -> None:
-        other = replace(sampler or GREEDY, seed=99)
-        super().start(context, references, other)  # type: ignore[arg-type]
+    def start(self, text: TextStart) -> None:
+        other = replace(text.sampler or GREEDY, seed=99)
+        super().start(replace(text, sampler=other))
 
 
 def test_the_targets_noise_makes_guesses_right_more_often() -> None:

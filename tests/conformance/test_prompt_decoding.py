@@ -15,7 +15,8 @@ from tests.tiny_models import VOCAB, new_model, some_prompt, tiny_model
 
 from paceline.drafters import Ppd
 from paceline.loop import Generation, decode
-from paceline.records import Round
+from paceline.protocols import Drafter
+from paceline.records import Round, TextStart
 from paceline.sampling import GREEDY, Sampler
 from paceline.stopping import Stopping
 from paceline.targets.causal_lm import CausalLMTarget
@@ -146,7 +147,7 @@ def test_turns_of_a_conversation_go_on_with_the_same_drafter(sampler: Sampler) -
         text = [*text, *output, 5, 9 + turn]
 
 
-class Meddled:
+class Meddled(Drafter):
     """A drafter some of whose trees another component drops or cuts."""
 
     def __init__(self, inner: Ppd, seed: int) -> None:
@@ -154,8 +155,8 @@ class Meddled:
         self.requires = inner.requires
         self.random = random.Random(seed)
 
-    def start(self, context: Any, references: Any = (), sampler: Sampler | None = None) -> None:
-        self.inner.start(context, references, sampler)
+    def start(self, text: TextStart) -> None:
+        self.inner.start(text)
 
     def propose(self, budget: int) -> Tree:
         for smaller in (0, 5, 17):
