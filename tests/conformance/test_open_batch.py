@@ -54,7 +54,7 @@ class CountedToy(ToyTarget):
         self.in_use.remove(slot)
 
 
-class Boom(Exception):
+class BoomError(Exception):
     """What the failing parts below raise."""
 
 
@@ -68,7 +68,7 @@ class Fuse:
         if self.count is not None:
             self.count -= 1
             if self.count < 0:
-                raise Boom
+                raise BoomError
 
 
 class Failing(Drafter):
@@ -155,7 +155,7 @@ class Text:
         said = self.generation.context[len(self.before) :]
         assert self.generation.context[: len(self.before)] == self.before
         error = self.generation.error
-        assert error is None or (self.fails and isinstance(error, Boom))
+        assert error is None or (self.fails and isinstance(error, BoomError))
         if ended and error is None and not self.dropped:
             assert said == self.expected
             ends = bool(said) and said[-1] in self.eos_ids
@@ -202,14 +202,14 @@ class Schedule:
     def add(self, text: Text) -> None:
         try:
             self.texts[self.batch.add(text.generation)] = text
-        except Boom:
+        except BoomError:
             assert text.fails
             text.dropped = True
 
     def rewrite(self, key: int) -> None:
         try:
             self.batch.rewrite(key)
-        except Boom:
+        except BoomError:
             assert self.texts[key].fails
 
     def step(self, keys: set[int] | None) -> None:
@@ -291,7 +291,7 @@ def test_a_drafter_that_cannot_stop_fails_alone() -> None:
     second = Generation([4, 1], toy_drafter("plain"), Stopping(2))
     keys = [batch.add(first), batch.add(second)]
     assert [round.key for round in batch.step()] == keys
-    assert isinstance(first.error, Boom)
+    assert isinstance(first.error, BoomError)
     batch.step()
     assert second.error is None
     assert second.output == REFERENCE.continued([4, 1], 2, Sampler())
