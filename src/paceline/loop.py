@@ -87,7 +87,10 @@ class Batch:
         if text is not None:
             self._planner.drop(key)
             self.target.close(text.slot)
-            text.generation.drafter.stop()
+            try:
+                text.generation.drafter.stop()
+            except Exception as error:
+                text.generation.fail(error)
 
     def close(self) -> None:
         """All texts leave."""
