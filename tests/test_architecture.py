@@ -26,6 +26,8 @@ CORE = {
     "typical",
     "verify",
     "generation",
+    "fixed_budget",
+    "prompt_reading",
     "loop",
 }
 # What a room may import of paceline, besides itself.
