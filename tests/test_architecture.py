@@ -25,6 +25,9 @@ CORE = {
     "stopping",
     "typical",
     "verify",
+    "generation",
+    "fixed_budget",
+    "prompt_reading",
     "loop",
 }
 # What a room may import of paceline, besides itself.
@@ -37,6 +40,8 @@ ALLOWED = {
     "references": {"errors"},
     # Its curves are kept in the cache folder, under what the machine calls itself.
     "planning": CORE | {"machine", "models"},
+    # The suites of drafters play on toys.
+    "testing": CORE | {"targets"},
     "training": CORE
     | {"drafters", "models", "options", "planning", "prompts", "session", "targets"},
 }

@@ -8,33 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count, pairwise
 from time import perf_counter
 
 import torch
 
+from paceline.fixed_budget import DEFAULT_BUDGET, FixedBudget
 from paceline.generation import Generation
-from paceline.prefix import common_prefix
-from paceline.protocols import Drafter, Planner, Propose, Target
+from paceline.prompt_reading import PREFILL_ALONE, BatchText, pieces_within, sorted_texts
+from paceline.protocols import Planner, Target
 from paceline.records import Path, Round, Seconds
-from paceline.tree import EMPTY, Tree
+from paceline.tree import Tree
 
 __all__ = ["DEFAULT_BUDGET", "Batch", "Clock", "FixedBudget", "Generation", "decode"]
-
-DEFAULT_BUDGET = 64
 
 Clock = Callable[[], float]
 
 _keys = count()  # no two texts of a process have one key, so batches may share a planner
-
-# Tokens of prompts read in one pass while nobody waits for another text's next token, and beside
-# texts of which nobody knows what a row more costs.
-_PREFILL_ALONE, _PREFILL_BESIDE = 1024, 32
-# So few tokens in front of the root are read with the first tree, whoever else is there.
-_FEW_PENDING = 8
-# So many tokens that another text is about to read are worth waiting for.
-_WORTH_WAITING = 16
 
 
 class Batch:
@@ -50,7 +41,7 @@ class Batch:
         self.target = target
         self._planner = planner
         self._clock = clock
-        self._texts: dict[int, _Text] = {}
+        self._texts: dict[int, BatchText] = {}
 
     def __len__(self) -> int:
         """How many texts go on."""
@@ -71,7 +62,7 @@ class Batch:
         except BaseException:
             self.target.close(slot)
             raise
-        self._texts[key] = _Text(generation, slot)
+        self._texts[key] = BatchText(generation, slot)
         return key
 
     def rewrite(self, key: int) -> None:
@@ -87,7 +78,10 @@ class Batch:
         if text is not None:
             self._planner.drop(key)
             self.target.close(text.slot)
-            text.generation.drafter.stop()
+            try:
+                text.generation.drafter.stop()
+            except Exception as error:
+                text.generation.fail(error)
 
     def close(self) -> None:
         """All texts leave."""
@@ -102,9 +96,11 @@ class Batch:
         """
         times = [self._clock()]
         taking_part = {k: t for k, t in self._texts.items() if keys is None or k in keys}
-        writing, waiting = self._sorted(taking_part)
-        trees = self._planner.plan({key: text.propose(self.target) for key, text in writing})
-        pieces = self._pieces(waiting, sum(1 + len(tree) for tree in trees.values()))
+        writing, waiting = sorted_texts(taking_part, self.target)
+        trees = self._planner.plan({k: text.propose(self.target) for k, text in writing.items()})
+        rows = sum(1 + len(tree) for tree in trees.values())
+        room = self._planner.prefill(rows) if waiting and rows else PREFILL_ALONE
+        pieces = pieces_within(room, waiting)
         times.append(self._clock())
         scores = self._score(trees, pieces)
         with self._all_or_none(scores):
@@ -120,61 +116,6 @@ class Batch:
             if text.generation.finished:
                 self.drop(key)
         return rounds
-
-    def _sorted(
-        self, texts: Mapping[int, _Text]
-    ) -> tuple[list[tuple[int, _Text]], list[tuple[int, _Text]]]:
-        """Those that are written in the next pass, and those whose prompts have to be read first.
-
-        As long as no text has begun nobody waits for its next token: prompts that fit into one
-        pass are read in it, and else all of them before anything is written.
-        """
-        texts = self._without_followers(texts)
-        for text in texts.values():
-            text.ahead = self.target.pending(text.slot)
-            text.has_read = text.ahead > 0
-        ahead = sum(text.ahead for text in texts.values())
-        has_begun = any(text.has_begun for text in texts.values())
-        if not has_begun and ahead <= _PREFILL_ALONE:
-            return list(texts.items()), []
-        few = _FEW_PENDING if has_begun else -1
-        writing = [(key, text) for key, text in texts.items() if text.ahead <= few]
-        return writing, [(key, text) for key, text in texts.items() if text.ahead > few]
-
-    def _without_followers(self, texts: Mapping[int, _Text]) -> dict[int, _Text]:
-        """The texts but for those that begin like one whose prompt is just being read: they wait,
-        and then take that beginning over."""
-        leaders: list[_Text] = []
-        kept = {}
-        for key, text in texts.items():
-            pending = self.target.pending(text.slot)
-            if pending >= _WORTH_WAITING:
-                context = text.generation.context
-                known = len(context) - 1 - pending
-                if any(text.shares_with(leader) - known >= _WORTH_WAITING for leader in leaders):
-                    text.follows = True
-                    continue
-                if text.follows:
-                    self._open_again(text)
-                leaders.append(text)
-            kept[key] = text
-        return kept
-
-    def _open_again(self, text: _Text) -> None:
-        """Take over what others have read since the text was opened."""
-        self.target.close(text.slot)
-        text.follows, text.slot = False, self.target.open(text.generation.context)
-        text.generation.reused = len(text.generation.context) - 1 - self.target.pending(text.slot)
-
-    def _pieces(self, waiting: Sequence[tuple[int, _Text]], rows: int) -> dict[int, int]:
-        """How much to read of which prompts, beside so many rows; who came first goes first."""
-        room = self._planner.prefill(rows) if waiting and rows else _PREFILL_ALONE
-        pieces = {}
-        for key, text in waiting:
-            if piece := min(room, text.ahead):
-                pieces[key] = piece
-                room -= piece
-        return pieces
 
     def _score(
         self, trees: Mapping[int, Tree], pieces: Mapping[int, int]
@@ -251,41 +192,6 @@ class Batch:
         return timed
 
 
-@dataclass
-class _Text:
-    """A text of a batch.
-
-    ahead: tokens of it that the next pass has to read before its root. reading: seconds spent on
-    its prompt so far, until its first round. follows: it waits for another text's beginning.
-    """
-
-    generation: Generation
-    slot: int
-    ahead: int = 0
-    has_read: bool = False
-    has_begun: bool = False
-    reading: float = 0.0
-    follows: bool = False
-
-    def shares_with(self, other: _Text) -> int:
-        """How many tokens both texts begin with, without the roots."""
-        one, two = self.generation.context, other.generation.context
-        return common_prefix(one[:-1], two[:-1])
-
-    def propose(self, target: Target) -> Propose:
-        """What a planner asks; a text whose drafter fails proposes nothing and ends."""
-
-        def ask(budget: int) -> Tree:
-            try:
-                self.generation.look(target, self.slot)
-                return self.generation.propose(budget)
-            except Exception as error:
-                self.generation.fail(error)
-                return EMPTY
-
-        return ask
-
-
 def decode(
     target: Target,
     generations: Sequence[Generation],
@@ -312,27 +218,3 @@ def decode(
     for generation in generations:
         if generation.error is not None:
             raise generation.error
-
-
-@dataclass(frozen=True)
-class FixedBudget:
-    """The planner that plans nothing: so many nodes at most, in every round."""
-
-    budget: int
-
-    def add(self, key: int, drafter: Drafter, budget: int | None = None) -> None:
-        """Nothing to prepare."""
-
-    def drop(self, key: int) -> None:
-        """Nothing to forget."""
-
-    def plan(self, proposals: Mapping[int, Propose]) -> dict[int, Tree]:
-        """What the drafters propose."""
-        return {key: propose(self.budget) for key, propose in proposals.items()}
-
-    def prefill(self, rows: int) -> int:
-        """A few tens of tokens."""
-        return _PREFILL_BESIDE
-
-    def observe(self, rounds: Sequence[Round]) -> None:
-        """Nothing to learn."""

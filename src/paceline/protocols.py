@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from paceline.errors import UsageError
 from paceline.records import Path, Round, TargetInfo, TextStart
@@ -56,10 +56,13 @@ class Drafter(ABC):
     """Proposes continuations of one text at a time. Whatever it proposes, the text stays the same.
 
     requires: capabilities that it needs of the target. sized_by: how a planner may size its trees.
+    Settings: of a class that is named as a method from outside: a frozen dataclass with a default
+    for every field, whose fields are the constructor's keyword arguments; None where it takes none.
     """
 
     requires: frozenset[str] = frozenset()
     sized_by: SizedBy = "nodes"
+    Settings: ClassVar[type[Any] | None] = None
 
     @abstractmethod
     def start(self, text: TextStart) -> None:

@@ -2,70 +2,21 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
-from weakref import finalize
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
 
 from paceline.drafters import Host, Opener, make_drafter
-from paceline.errors import PacelineError, UsageError
-from paceline.loop import Batch, Generation
-from paceline.messages import Message, Prompt, as_messages, query_of
+from paceline.errors import UsageError
+from paceline.messages import Message, Prompt, as_messages
 from paceline.options import Options
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.planner import TreePlanner
-from paceline.protocols import Drafter, Target, Tokenizer, check_capabilities
-from paceline.records import FinishReason, Round, Stats
-from paceline.shared_batch import SharedBatch
-from paceline.stopping import Stopping
-from paceline.text import OutputText
+from paceline.protocols import Drafter, Target, Tokenizer
+from paceline.stream import Chunk, Completion, Store, Stream, Texts
 
 __all__ = ["Chunk", "Completion", "Message", "Prompt", "Session", "Store", "Stream"]
-
-_IDLE_DRAFTERS = 8
-
-
-class Store(Protocol):
-    """Outputs of earlier queries, e.g. `paceline.references.ReferenceStore`."""
-
-    def add(self, query: str, output: str) -> None:
-        """Remember an answer."""
-        ...
-
-    def search(self, query: str, limit: int = 4) -> Sequence[Any]:
-        """Entries of similar queries, best first, each with an `output`."""
-        ...
-
-
-@dataclass(frozen=True)
-class Completion:
-    """What was generated.
-
-    text: without special tokens, and without the stop string that ended it.
-    tokens: all of them, the one that ended the text included.
-    prompt_tokens: how many the prompt has; of these `cached_tokens` were in the cache already.
-    lossless: whether they are plain decoding's, as they are without typical acceptance.
-    error: why the text was broken off, where its finish reason is "error".
-    """
-
-    text: str
-    tokens: list[int]
-    finish_reason: FinishReason
-    stats: Stats
-    prompt_tokens: int
-    cached_tokens: int = 0
-    lossless: bool = True
-    error: BaseException | None = None
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Newly certain text, and whether it came from an accepted guess of the drafter."""
-
-    text: str
-    drafted: bool
 
 
 class Session:
@@ -115,10 +66,7 @@ class Session:
         self.eos_ids = tuple(eos_ids)
         self.store = store
         self.options = options or Options()
-        self._texts = SharedBatch(Batch(target, planner))
-        first = self._new_drafter()
-        check_capabilities(first, target)
-        self._idle = [first]
+        self.texts = Texts(target, planner, self._new_drafter)
 
     @property
     def fingerprint(self) -> str:
@@ -201,8 +149,7 @@ class Session:
         planner = TreePlanner(curve)
         # Trees and lengths of drafts that were learned with another curve go with it.
         self.host = replace(self.host.fresh(), curve=curve, costs=planner.costs)
-        self._texts = SharedBatch(Batch(self.target, planner))
-        self._idle = [self._new_drafter()]
+        self.texts = Texts(self.target, planner, self._new_drafter)
 
     def new_planner(self) -> TreePlanner:
         """A planner that has seen nothing yet, for one method on this target."""
@@ -240,172 +187,7 @@ class Session:
                 "the text holds what is no character (a lone surrogate): read it as UTF-8"
             ) from error
 
-    def _begin(self, generation: Callable[[Drafter], Generation]) -> tuple[Generation, int]:
-        """A text joins the session's batch; it and its key there."""
-        with self._texts.turn:
-            drafter = self._idle.pop() if self._idle else self._new_drafter()
-            begun = generation(drafter)
-            return begun, self._texts.add(begun)
-
-    def _end(self, generation: Generation, key: int) -> None:
-        """A text leaves, and its drafter is free for the next one."""
-        self._texts.drop(key)
-        if len(self._idle) < _IDLE_DRAFTERS:
-            self._idle.append(generation.drafter)
-
     def _new_drafter(self) -> Drafter:
         if isinstance(self.method, str):
             return make_drafter(self.method, self.host, **self._settings)
         return self.method()
-
-
-class Stream(Iterator[Chunk]):
-    """A generation in progress. Iterating gives its text; `completion` what there is so far.
-
-    Raises what went wrong in its text, and nothing of what went wrong in others.
-    """
-
-    def __init__(
-        self, session: Session, prompt: Prompt, references: Sequence[str], options: Options
-    ) -> None:
-        self.stats = Stats()
-        self.output = OutputText(session.tokenizer, options.stop)
-        self._session = session
-        self._query = query_of(prompt)
-        # An empty store is falsy, so the question is whether there is one.
-        self._store = session.store if self._query else None
-        self._prompt, self._references, self._options = prompt, references, options
-        self._text: tuple[Generation, int] | None = None
-        self._error: BaseException | None = None
-        self._drafted: list[bool] = []
-        self._chunks: deque[Chunk] = deque()
-        self._ended = False
-
-    def __next__(self) -> Chunk:
-        # No generator: it would hold the stream, and one that nobody holds should end at once.
-        while not self._chunks:
-            if self._ended:
-                raise StopIteration
-            self._chunks.extend(self._go_on())
-        return self._chunks.popleft()
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Break the text off, if it has not ended; what there is of it stays."""
-        self._ended = True
-        self._leave()
-
-    def run(self, raise_errors: bool = True) -> Completion:
-        """Generate to the end without looking at the text on the way."""
-        with self.awaited():
-            while self._error is None and self._next_round() is not None:
-                pass
-        self._ended = True
-        return self.finish(raise_errors)
-
-    @contextmanager
-    def awaited(self) -> Iterator[None]:
-        """As long as this lasts the text goes on with every round that anybody plays."""
-        try:
-            _, key = self._begun()
-        except PacelineError as error:
-            self._error = error
-            yield
-            return
-        with self._session._texts.awaiting(key):
-            yield
-
-    @property
-    def completion(self) -> Completion:
-        """The result, or what there is of it where the generation was broken off."""
-        if self._text is None:
-            return Completion("", [], "error", self.stats, 0, error=self._error)
-        generation, _ = self._text
-        tokens = generation.output[: self.stats.tokens]
-        heard_all = len(tokens) == len(generation.output)
-        return Completion(
-            text=self.output.of(len(tokens)),
-            tokens=tokens,
-            finish_reason=(generation.stopping.reason if heard_all else None) or "interrupted",
-            stats=self.stats,
-            prompt_tokens=len(generation.prompt),
-            cached_tokens=generation.reused,
-            lossless=generation.typical is None,
-            error=generation.error,
-        )
-
-    def finish(self, raise_errors: bool = True) -> Completion:
-        """Close the text and remember the answer."""
-        self._leave()
-        completion = self.completion
-        if completion.error is not None:
-            if raise_errors:
-                raise completion.error
-            return completion
-        self.output.finish()
-        if self._store is not None:
-            self._store.add(self._query, self.output.text)
-        return self.completion
-
-    def _begun(self) -> tuple[Generation, int]:
-        """The text and its key; it joins the others when it is first needed."""
-        if self._text is None:
-            session, options = self._session, self._options
-            similar = [] if self._store is None else self._store.search(self._query)
-            texts = [*self._references, *(entry.output for entry in similar)]
-            prompt, references = session.encode(self._prompt), session.encode_references(texts)
-            # Others may play rounds of this text before its stream looks at them, so what stops the
-            # text is not what the stream reads.
-            stop = [OutputText(session.tokenizer, options.stop).push] if options.stop else []
-            eos_ids = () if options.ignore_eos else session.eos_ids
-            stopping = Stopping(options.max_new_tokens, eos_ids, stop)
-            self._text = session._begin(
-                lambda drafter: Generation(
-                    prompt,
-                    drafter,
-                    stopping,
-                    options.sampler(),
-                    references,
-                    options.acceptance,
-                    session.budget_of(options),
-                )
-            )
-            # A stream that nobody holds any more will not be asked again.
-            self._given_up = finalize(self, session._texts.abandon, self._text[1])
-            self.stats.reused = self._text[0].reused
-        return self._text
-
-    def _leave(self) -> None:
-        if self._text is not None and self._given_up.detach():
-            self._session._end(*self._text)
-
-    def _next_round(self) -> Round | None:
-        _, key = self._begun()
-        round = self._session._texts.next_round(key)
-        if round is not None:
-            self.stats.add(round)
-            for token in round.path.tokens:
-                self.output.push(token)
-        return round
-
-    def _go_on(self) -> Iterator[Chunk]:
-        """What one more round makes certain; the rest where there is none."""
-        _, key = self._begun()
-        with self._session._texts.awaiting(key):
-            round = self._next_round()
-        self._ended = round is None
-        if round is None:
-            self.finish()
-        else:
-            accepted = len(round.path.nodes)
-            self._drafted += [place < accepted for place in range(len(round.path.tokens))]
-        return self._release(final=self._ended)
-
-    def _release(self, final: bool = False) -> Iterator[Chunk]:
-        for piece in self.output.release(final):
-            yield Chunk(piece.text, self._drafted[piece.token])

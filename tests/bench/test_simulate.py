@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path as File
 from typing import Any
 
@@ -20,7 +20,7 @@ from paceline.bench.results import Memory, ResultFile
 from paceline.bench.simulate import ForcedRequest, Recording, TraceRecord
 from paceline.bench.trial import PLAIN, Method, Request
 from paceline.cli import app, common
-from paceline.drafters import make_drafter
+from paceline.drafters import MethodSpec, make_drafter
 from paceline.loop import DEFAULT_BUDGET
 from paceline.options import Options
 from paceline.records import Path, Round, TextStart
@@ -46,10 +46,19 @@ METHODS = ["plain", "anpd", "anpd:branches=3", "llma", "pld"]
 HOSTILE = "random:vocab_size=260,beyond=5"
 
 
+@dataclass(frozen=True)
+class RandomSettings:
+    vocab_size: int = 16
+    beyond: int = 0
+
+
+RANDOM = MethodSpec("random", RandomSettings, lambda settings: RandomTrees(**vars(settings)))
+
+
 @pytest.fixture(autouse=True)
 def _random_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     """A drafter with trees of any shape, by the name "random"."""
-    monkeypatch.setitem(drafters.METHODS, "random", RandomTrees)
+    monkeypatch.setitem(drafters.METHODS, "random", RANDOM)
 
 
 def recording(name: str, messages: Any = TALK, *references: str) -> Recording:

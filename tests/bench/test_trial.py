@@ -108,7 +108,7 @@ def test_drafters_on_one_target_keep_a_text_each() -> None:
 
     def guesses(first: Host, second: Host) -> list[list[int]]:
         drafters = [
-            Speculative(toy_host(), draft, length=4, branches=0) for draft in (first, second)
+            Speculative(toy_host(), draft=draft, length=4, branches=0) for draft in (first, second)
         ]
         for drafter, text in zip(drafters, ([1, 2, 3, 4], [1, 2, 7, 8, 9])):
             drafter.start(TextStart(text))

@@ -221,7 +221,7 @@ def test_what_is_tried_is_planned_by_the_curve_just_measured(
         decodes = False
 
         def run(self, session: Session, *rest: object) -> None:
-            planner = session._texts._batch._planner
+            planner = session.texts.batch._batch._planner
             assert isinstance(planner, TreePlanner)
             used.extend([session.host.curve, planner.curve, session.new_planner().curve])
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.cli.running import Command
 
-from paceline.drafters import Ouroboros, Speculative, open_settings, with_settings
+from paceline.drafters import METHODS, open_settings, with_settings
+from paceline.drafters.method import Tried
 from paceline.planning import curve_store, measure
 
 
@@ -17,10 +19,12 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Few passes, few settings, and a cache folder of our own."""
     monkeypatch.setattr(measure, "WIDTHS", (1, 4, 8))
     monkeypatch.setattr(curve_store, "cache_root", lambda: tmp_path / "cache")
-    monkeypatch.setattr(Speculative, "tried", {("length",): (1, 3), ("branches",): (0, 1)})
-    monkeypatch.setattr(
-        Ouroboros, "tried", {("window", "guesses"): (2, 3), ("drafting",): (True, False)}
-    )
+    few: dict[str, Tried] = {
+        "speculative": {("length",): (1, 3), ("branches",): (0, 1)},
+        "ouroboros": {("window", "guesses"): (2, 3), ("drafting",): (True, False)},
+    }
+    for name, tried in few.items():
+        monkeypatch.setitem(METHODS, name, replace(METHODS[name], tried=tried))
 
 
 @pytest.mark.parametrize(

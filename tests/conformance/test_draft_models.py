@@ -19,7 +19,7 @@ from paceline.drafters import Host, Speculative
 from paceline.loop import Generation
 from paceline.planning.planner import TreePlanner
 from paceline.protocols import Drafter
-from paceline.records import Round, Stats
+from paceline.records import Round, Stats, TextStart
 from paceline.sampling import GREEDY, Sampler
 from paceline.stopping import Stopping
 from paceline.targets.causal_lm import CausalLMTarget
@@ -39,7 +39,7 @@ SAMPLERS = [
 
 
 def toy_drafter(draft: str, inner: object = "plain", **settings: object) -> Speculative:
-    return Speculative(toy_host(), draft, inner, **settings)  # type: ignore[arg-type]
+    return Speculative(toy_host(), draft=draft, inner=inner, **settings)  # type: ignore[arg-type]
 
 
 @cache
@@ -75,7 +75,7 @@ def test_a_perfect_draft_model_may_be_a_model_of_transformers() -> None:
     for sampler in SAMPLERS:
         target, small = (CausalLMTarget(model, check=False) for _ in range(2))
         expected = naive_stream(target, some_prompt(17), 20, sampler)
-        drafter = Speculative(Host(target), Host(small), length=4, branches=0)
+        drafter = Speculative(Host(target), draft=Host(small), length=4, branches=0)
         output, rounds, _ = generate(target, drafter, some_prompt(17), 20, sampler=sampler)
         assert output == expected
         assert all(len(round.path.nodes) == len(round.tree) == 4 for round in rounds)
@@ -84,11 +84,9 @@ def test_a_perfect_draft_model_may_be_a_model_of_transformers() -> None:
 class Uncoupled(Speculative):
     """Draws with noise of its own."""
 
-    def start(
-        self, context: object, references: object = (), sampler: Sampler | None = None
-    ) -> None:
-        other = replace(sampler or GREEDY, seed=99)
-        super().start(context, references, other)  # type: ignore[arg-type]
+    def start(self, text: TextStart) -> None:
+        other = replace(text.sampler or GREEDY, seed=99)
+        super().start(replace(text, sampler=other))
 
 
 def test_the_targets_noise_makes_guesses_right_more_often() -> None:
@@ -96,7 +94,7 @@ def test_the_targets_noise_makes_guesses_right_more_often() -> None:
     for kind in (Speculative, Uncoupled):
         stats = Stats()
         for seed in range(8):
-            drafter = kind(toy_host(), "near", length=4, branches=0)
+            drafter = kind(toy_host(), draft="near", length=4, branches=0)
             sampler = Sampler(seed=seed, temperature=1.0)
             output, rounds, _ = generate(ToyTarget(), drafter, PROMPT, 50, sampler=sampler)
             assert output == plain(sampler)
@@ -174,7 +172,7 @@ def test_positions_beyond_a_draft_models_embeddings_are_never_read() -> None:
     for inner in ("plain", "anpd", "pld"):
         target = CausalLMTarget(model, check=False)
         expected = naive_stream(target, some_prompt(25), 20)
-        drafter = Speculative(Host(target), Host(small), inner)
+        drafter = Speculative(Host(target), draft=Host(small), inner=inner)
         assert generate(target, drafter, some_prompt(25), 20)[0] == expected
 
 
@@ -203,7 +201,7 @@ def test_tokens_that_the_draft_model_does_not_have_never_reach_it() -> None:
         expected = naive_stream(target, prompt, 20, sampler)
         references = [[*expected, 50, 60], [token % 40 for token in expected]]
         for inner in ("anpd", "llma"):
-            drafter = Speculative(Host(target), Host(small), inner)
+            drafter = Speculative(Host(target), draft=Host(small), inner=inner)
             output, _, _ = generate(
                 target, drafter, prompt, 20, sampler=sampler, references=references
             )
@@ -234,7 +232,7 @@ def test_a_model_of_transformers_need_not_be_able_to_say_all_tokens(weights: str
     target = CausalLMTarget(tiny_model("llama", "sdpa", torch.float32), check=False)
     for sampler in SAMPLERS:
         expected = naive_stream(target, some_prompt(17), 20, sampler)
-        drafter = Speculative(Host(target), Host(small), length=4, branches=2)
+        drafter = Speculative(Host(target), draft=Host(small), length=4, branches=2)
         output, rounds, _ = generate(target, drafter, some_prompt(17), 20, sampler=sampler)
         assert output == expected
         assert all(token % 3 for round in rounds for token in round.tree.tokens)
@@ -292,7 +290,7 @@ def test_prompt_tokens_draft_for_a_draft_model(name: str, sampler: Sampler) -> N
     for prompt_tokens, epts in ((1, 1), (3, 2)):
         parts = saved_parts(prompt_tokens, epts, vocab=VOCAB)
         inner = f"ppd:parts={parts},size=12"
-        drafter = Speculative(Host(target), Host(small, "toy"), inner, length=4)
+        drafter = Speculative(Host(target), draft=Host(small, "toy"), inner=inner, length=4)
         output, rounds, _ = generate(target, drafter, some_prompt(17), 16, sampler=sampler)
         assert output == expected
         assert all(token < VOCAB for round in rounds for token in round.tree.tokens)
@@ -308,7 +306,7 @@ def test_texts_of_a_batch_have_draft_models_of_their_own(seed: int) -> None:
         sampler = Sampler(rng.randrange(99), rng.choice([0.0, 0.8]))
         limit, eos_ids = rng.randint(1, 25), rng.sample(range(16), rng.choice([0, 1, 3]))
         inner = rng.choice(NESTED)
-        drafter: Drafter = Speculative(toy_host(target), rng.choice(list(TOYS)), inner)
+        drafter: Drafter = Speculative(toy_host(target), draft=rng.choice(list(TOYS)), inner=inner)
         expected.append(cut(naive_stream(target, prompt, limit, sampler), eos_ids))
         generations.append(Generation(prompt, drafter, Stopping(limit, eos_ids), sampler))
     play(target, generations, rng.choice([1, 7, 64, TreePlanner()]))
@@ -330,7 +328,7 @@ def test_half_precision_drafts_for_full_precision() -> None:
     small = CausalLMTarget(tiny_model("llama", "sdpa", torch.bfloat16), check=False)
     for sampler in (GREEDY, Sampler(seed=2, temperature=0.8)):
         expected = naive_stream(target, some_prompt(17), 20, sampler)
-        drafter = Speculative(Host(target), Host(small), length=4)
+        drafter = Speculative(Host(target), draft=Host(small), length=4)
         output, rounds, _ = generate(target, drafter, some_prompt(17), 20, sampler=sampler)
         assert output == expected
         assert stats_of(rounds).accepted

@@ -15,7 +15,8 @@ from tests.tiny_models import VOCAB, new_model, some_prompt, tiny_model
 
 from paceline.drafters import Ppd
 from paceline.loop import Generation, decode
-from paceline.records import Round
+from paceline.protocols import Drafter
+from paceline.records import Round, TextStart
 from paceline.sampling import GREEDY, Sampler
 from paceline.stopping import Stopping
 from paceline.targets.causal_lm import CausalLMTarget
@@ -41,7 +42,9 @@ def drafter_on(
     target: Any, prompt_tokens: int = 3, epts: int = 1, size: int = 0, **more: Any
 ) -> Ppd:
     vocab = target.vocab_size
-    return Ppd(host_on(target), str(saved_parts(prompt_tokens, epts, vocab=vocab, **more)), size)
+    return Ppd(
+        host_on(target), parts=str(saved_parts(prompt_tokens, epts, vocab=vocab, **more)), size=size
+    )
 
 
 @pytest.mark.parametrize("sampler", [GREEDY, WARM], ids=["greedy", "warm"])
@@ -144,7 +147,7 @@ def test_turns_of_a_conversation_go_on_with_the_same_drafter(sampler: Sampler) -
         text = [*text, *output, 5, 9 + turn]
 
 
-class Meddled:
+class Meddled(Drafter):
     """A drafter some of whose trees another component drops or cuts."""
 
     def __init__(self, inner: Ppd, seed: int) -> None:
@@ -152,8 +155,8 @@ class Meddled:
         self.requires = inner.requires
         self.random = random.Random(seed)
 
-    def start(self, context: Any, references: Any = (), sampler: Sampler | None = None) -> None:
-        self.inner.start(context, references, sampler)
+    def start(self, text: TextStart) -> None:
+        self.inner.start(text)
 
     def propose(self, budget: int) -> Tree:
         for smaller in (0, 5, 17):
@@ -208,5 +211,5 @@ def test_half_precision_logits_are_read_too() -> None:
 def test_the_toy_is_a_host_for_parts_of_any_size() -> None:
     assert random_parts(hidden=7).base.fingerprint == TOY
     toy = ToyTarget()
-    drafter = Ppd(host_on(toy), str(saved_parts(2, 1, hidden=7)))
+    drafter = Ppd(host_on(toy), parts=str(saved_parts(2, 1, hidden=7)))
     assert generate(toy, drafter, [3, 1, 4], 30)[0] == naive_stream(toy, [3, 1, 4], 30)

@@ -11,7 +11,14 @@ from tests.helpers import naive_stream, play
 from tests.tiny_models import VOCAB, some_prompt, tiny_model
 from transformers import PreTrainedModel
 
-from paceline.drafters import Chimera, Host, Medusa, make_drafter
+from paceline.drafters import (
+    Chimera,
+    ChimeraSettings,
+    Host,
+    Medusa,
+    MedusaSettings,
+    make_drafter,
+)
 from paceline.errors import UsageError
 from paceline.loop import Generation
 from paceline.protocols import Drafter
@@ -76,7 +83,7 @@ def first_children(tree: Tree) -> list[int]:
 def test_medusa_proposes_the_likeliest_paths_of_its_heads(name: str) -> None:
     model = tiny_model(name)
     target = CausalLMTarget(model, check=False)
-    noted = Noted(Medusa(host(target), str(saved_medusa(**MEDUSA)), ranks=3))
+    noted = Noted(Medusa(host(target), parts=str(saved_medusa(**MEDUSA)), ranks=3))
     play(target, [Generation(some_prompt(9), noted, Stopping(16))], budget=12)
     heads = noted._drafter._heads  # type: ignore[union-attr]
     assert not len(noted.seen[0][1])  # nothing was read yet
@@ -101,7 +108,7 @@ def test_chimera_proposes_what_its_model_says_of_the_whole_text(
     model = tiny_model(name)
     target = CausalLMTarget(model, check=False)
     folder = str(saved_chimera(**MEDUSA))
-    drafter = Chimera(host(target), folder, ranks=4, beam=beam, least=0.0, cache=cache)
+    drafter = Chimera(host(target), parts=folder, ranks=4, beam=beam, least=0.0, cache=cache)
     noted = Noted(drafter)
     play(target, [Generation(some_prompt(9), noted, Stopping(16))], budget=20)
     chimera, compared = drafter._model, 0
@@ -123,13 +130,13 @@ def test_what_one_text_had_encoded_is_there_for_the_next() -> None:
     target, folder = CausalLMTarget(tiny_model("llama"), check=False), str(saved_chimera(**MEDUSA))
     place, encoded = host(target), []
     for settings in ({}, {}, {"cache": 50}, {}):
-        drafter = Chimera(place, folder, least=0.0, **settings)
+        drafter = Chimera(place, parts=folder, least=0.0, **settings)
         target.forget()
         play(target, [Generation(some_prompt(9), drafter, Stopping(16))], budget=20)
         encoded.append(drafter.lookups.encoded)
     assert encoded[0] == encoded[1] == encoded[2] == encoded[3] > 0
     assert drafter.lookups.memory > encoded[0]
-    assert Chimera(host(target), folder).lookups.encoded == 0
+    assert Chimera(host(target), parts=folder).lookups.encoded == 0
 
 
 def test_typical_acceptance_and_batches_are_for_the_loop() -> None:
@@ -156,8 +163,8 @@ def test_typical_acceptance_and_batches_are_for_the_loop() -> None:
 
 def test_bad_settings_are_named() -> None:
     with pytest.raises(UsageError, match="beam must be a whole number >= 1"):
-        Chimera.check(beam=0)
+        ChimeraSettings(beam=0)
     with pytest.raises(UsageError, match="least must be a number from 0 to 1, got 2"):
-        Chimera.check(least=2)
+        ChimeraSettings(least=2)
     with pytest.raises(UsageError, match="ranks must be a whole number >= 1"):
-        Medusa.check(ranks=0)
+        MedusaSettings(ranks=0)

@@ -44,7 +44,7 @@ def test_every_guess_is_what_the_target_says_behind_the_guesses_of_the_pass_befo
     length: int, cut: int
 ) -> None:
     target, other = ToyTarget(6, order=4), ToyTarget(6, order=4)
-    drafter = Jacobi(length)
+    drafter = Jacobi(length=length)
     drafter.start(TextStart(PROMPT))
     text = list(PROMPT)
     before = list(drafter.propose(64).tokens)
@@ -74,7 +74,7 @@ class Clock(ToyTarget):
 @pytest.mark.parametrize("length", [1, 4, 10])
 def test_equations_that_do_not_depend_on_one_another_are_solved_in_one_pass(length: int) -> None:
     """And accepted in the next one, of which nothing is known but what its last row says."""
-    _, rounds, _ = generate(Clock(7), Jacobi(length), [0, 0, 0], 60)
+    _, rounds, _ = generate(Clock(7), Jacobi(length=length), [0, 0, 0], 60)
     gained = [len(round.path.tokens) for round in rounds[:-1]]
     assert all(one + other >= length + 2 for one, other in pairwise(gained))
 
@@ -87,13 +87,13 @@ def test_a_text_that_stands_still_is_guessed_whole() -> None:
         if len({tuple(naive_stream(toy, [token], 9)[5:]) for token in range(4)}) == 1
         and len(set(naive_stream(toy, [0], 9)[5:])) == 1
     )
-    _, rounds, _ = generate(target, Jacobi(6), [0, 1, 2, 3], 60)
+    _, rounds, _ = generate(target, Jacobi(length=6), [0, 1, 2, 3], 60)
     assert len(rounds) <= 24
 
 
 @pytest.mark.parametrize("sampler", [GREEDY, WARM], ids=["greedy", "warm"])
 def test_the_text_goes_on_otherwise_and_guesses_keep_their_places(sampler: Sampler) -> None:
-    drafter, target, text = Jacobi(5), ToyTarget(), list(PROMPT)
+    drafter, target, text = Jacobi(length=5), ToyTarget(), list(PROMPT)
     drafter.start(TextStart(text))
     for _ in range(6):
         guesses = scored(drafter, target, text)

@@ -72,7 +72,7 @@ def test_a_copy_goes_on_where_the_longest_suffix_of_the_output_first_stands(
     budget: int,
     at_once: int,
 ) -> None:
-    drafter = Llma(n, k, tie="first")
+    drafter = Llma(n=n, k=k, tie="first")
     drafter.start(TextStart(prompt, references))
     say(drafter, output, at_once)
     expected = first_of([*references, prompt], output, n, min(k, budget))
@@ -105,7 +105,7 @@ def test_a_random_copy_is_any_of_the_matches_equally_often() -> None:
 @pytest.mark.parametrize("n", [1, 2])
 def test_nothing_is_copied_before_any_output(n: int) -> None:
     """The output is matched, as in the paper, and not the end of the prompt."""
-    drafter = Llma(n)
+    drafter = Llma(n=n)
     drafter.start(TextStart([1, 2, 3, 1, 2], [[1, 2, 3, 4]]))
     assert drafter.propose(64) == EMPTY
 
@@ -129,7 +129,7 @@ def test_weights_are_those_of_the_match_that_is_copied() -> None:
 
 
 def test_a_match_does_not_cross_the_border_between_texts() -> None:
-    drafter = Llma(2, tie="first")
+    drafter = Llma(n=2, tie="first")
     drafter.start(TextStart([8], [[1, 2], [3, 4, 5], [2, 3, 6]]))
     say(drafter, [2, 3])
     assert drafter.propose(64).tokens == (6,)
@@ -137,7 +137,7 @@ def test_a_match_does_not_cross_the_border_between_texts() -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_a_match_shorter_than_the_threshold_copies_nothing(n: int) -> None:
-    drafter = Llma(n, tie="first")
+    drafter = Llma(n=n, tie="first")
     drafter.start(TextStart([9], [[1, 2, 3, 4, 5]]))
     say(drafter, [8, 2, 3])  # two tokens match
     assert unweighted(drafter.propose(64)) == (Tree.chain([4, 5]) if n <= 2 else EMPTY)
@@ -163,7 +163,7 @@ def test_the_next_turn_adds_what_is_new_as_a_text_of_its_own(
     output: list[int],
     n: int,
 ) -> None:
-    drafter = Llma(n, tie="first")
+    drafter = Llma(n=n, tie="first")
     drafter.start(TextStart(prompt, references))
     say(drafter, answer)
     drafter.start(TextStart([*prompt, *answer, *question], references))
@@ -235,4 +235,4 @@ def test_the_same_seed_copies_the_same() -> None:
 
 def test_an_unknown_tie_rule_is_refused() -> None:
     with pytest.raises(UsageError, match="tie is 'last': choose 'random' or 'first'"):
-        Llma(tie="last")  # type: ignore[arg-type]
+        Llma(tie="last")

@@ -117,7 +117,7 @@ SHAPES = [(7, 5, 7), (3, 3, 2), (1, 4, 1), (4, 2, 3), (1, 2, 1), (2, 7, 3), (5, 
 def test_window_and_pool_are_those_of_a_simulation(
     window: int, level: int, guesses: int, sampler: Sampler
 ) -> None:
-    target, drafter = forgetless(), Lookahead(window, level, guesses)
+    target, drafter = forgetless(), Lookahead(window=window, level=level, guesses=guesses)
     text, simulation = list(PROMPT), None
     generation = Generation(PROMPT, drafter, Stopping(500), sampler)
     for round in islice(decode(target, [generation], 200), 45):
@@ -138,7 +138,7 @@ def test_window_and_pool_are_those_of_a_simulation(
 def test_window_and_pool_outlive_a_text_that_goes_on_otherwise(seed: int) -> None:
     """As that of a draft model does, whose last tokens its target has put others in place of."""
     rng = random.Random(seed)
-    target, drafter = forgetless(seed), Lookahead(4, 4, 3)
+    target, drafter = forgetless(seed), Lookahead(window=4, level=4, guesses=3)
     drafter.start(TextStart(PROMPT))
     text, simulation = list(PROMPT), None
     for _ in range(40):
@@ -174,7 +174,7 @@ def test_every_row_of_the_window_is_the_models_own_behind_the_tokens_above_it(
     model = tiny_model(name, "sdpa", torch.float64)
     target = CausalLMTarget(model, check=False)
     text = some_prompt(17)
-    drafter = Lookahead(4, 4, 4, accept_window=accept)
+    drafter = Lookahead(window=4, level=4, guesses=4, accept_window=accept)
     generation = Generation(text, drafter, Stopping(60))
     for round in islice(decode(target, [generation], 64), 8):
         for node in range(len(round.tree)):
@@ -218,7 +218,7 @@ def learned(drafter: Lookahead, rounds: int = 30, budget: int = 200) -> list[Rou
 def test_with_less_room_guesses_shrink_first_and_then_the_window(
     window: int, level: int, guesses: int
 ) -> None:
-    drafter = Lookahead(window, level, guesses)
+    drafter = Lookahead(window=window, level=level, guesses=guesses)
     learned(drafter)
     whole = drafter.propose(500)
     columns, phrases = shadows(whole), guessed(whole)
@@ -241,7 +241,7 @@ def test_with_less_room_guesses_shrink_first_and_then_the_window(
 def test_a_small_budget_still_fills_the_pool(
     window: int, level: int, guesses: int, budget: int
 ) -> None:
-    drafter = Lookahead(window, level, guesses)
+    drafter = Lookahead(window=window, level=level, guesses=guesses)
     rounds = learned(drafter, 40, budget)
     assert all(len(round.tree) <= budget for round in rounds)
     # The narrowest window, while it is being filled, and one phrase.
@@ -252,7 +252,7 @@ def test_a_small_budget_still_fills_the_pool(
 
 
 def test_columns_that_were_not_scored_wait() -> None:
-    drafter = Lookahead(4, 3, 3)
+    drafter = Lookahead(window=4, level=3, guesses=3)
     target = ToyTarget()
     drafter.start(TextStart(PROMPT))
     text = list(PROMPT)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.draft_hosts import toy_host
 from tests.helpers import generate
 
-from paceline.drafters import Ouroboros, PhrasePool
+from paceline.drafters import Ouroboros, OuroborosSettings, PhrasePool
 from paceline.drafters.ouroboros import Verification
 from paceline.drafters.verified_phrases import Verified, corrected, matching, refined
 from paceline.errors import ModelError, UsageError
@@ -180,6 +180,6 @@ def test_many_texts_do_not_grow_the_pool() -> None:
 
 def test_bad_settings_are_named() -> None:
     with pytest.raises(UsageError, match="lengthen must be a whole number >= 0"):
-        Ouroboros.check(draft="twin", lengthen=-1)
+        OuroborosSettings(draft="twin", lengthen=-1)
     with pytest.raises(UsageError, match="level must be a whole number >= 2"):
-        Ouroboros.check(level=1)
+        OuroborosSettings(level=1)

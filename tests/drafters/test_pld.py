@@ -30,7 +30,7 @@ def rescan(text: Sequence[int], n: int, k: int) -> list[int]:
 
 
 def started(context: Sequence[int], n: int = 3, k: int = 10) -> PromptLookup:
-    drafter = PromptLookup(n, k)
+    drafter = PromptLookup(n=n, k=k)
     drafter.start(TextStart(context))
     return drafter
 

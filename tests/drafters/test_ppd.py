@@ -83,7 +83,7 @@ def played(
     text = story(count + prompt_tokens + 1)
     target = Clairvoyant(text, prompt_tokens, epts, rank)
     folder = saved_parts(prompt_tokens, epts, vocab=32, table=table)
-    drafter = Ppd(host_on(target), str(folder), size)
+    drafter = Ppd(host_on(target), parts=str(folder), size=size)
     output, rounds, _ = generate(target, drafter, PROMPT, count, budget=256)
     assert output == text[len(PROMPT) :][:count]
     return rounds, target
@@ -161,7 +161,7 @@ def test_far_guesses_are_judged_however_the_near_ones_turn_out() -> None:
     """Else distance 2 would be judged only where distance 1 was right."""
     seen: list[tuple[int, int | None]] = []
     target = Clairvoyant(story(80), 2, 1, lambda place, distance: 99 if distance == 1 else 0)
-    drafter = Ppd(host_on(target), str(saved_parts(2, 1, vocab=32)), 12)
+    drafter = Ppd(host_on(target), parts=str(saved_parts(2, 1, vocab=32)), size=12)
     drafter._tree.observe = lambda distance, rank: seen.append((distance, rank))  # type: ignore[method-assign]
     _, rounds, _ = generate(target, drafter, PROMPT, 40)
     assert len(rounds) == 40  # nothing is ever accepted
@@ -180,14 +180,14 @@ def test_learned_weights_count() -> None:
         folder = Path(str(saved_parts(1, 2))).with_name(f"weights-{weights[0]}-{best}")
         tensors = {**made.tensors, "ept_weights": torch.tensor([weights])}
         replace(made, tensors=tensors).save_pretrained(folder)
-        drafter = Ppd(host_on(ToyTarget()), str(folder))
+        drafter = Ppd(host_on(ToyTarget()), parts=str(folder))
         drafter.observe(round)
         assert drafter._guesses[0][0] == best
     replace(made, tensors=made.tensors).save_pretrained(folder)
     with pytest.raises(
         ModelError, match="weights of their embeddings are missing or not 1 times 2"
     ):
-        Ppd(host_on(ToyTarget()), str(folder))
+        Ppd(host_on(ToyTarget()), parts=str(folder))
 
 
 def test_what_was_scored_counts_and_not_what_was_proposed() -> None:
@@ -220,7 +220,7 @@ def test_weights_are_the_chances_of_guesses() -> None:
 
 
 def test_its_tree_is_there_before_the_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    drafter = Ppd(host_on(ToyTarget()), str(saved_parts(2, 1, vocab=32)), 105)
+    drafter = Ppd(host_on(ToyTarget()), parts=str(saved_parts(2, 1, vocab=32)), size=105)
     drafter.start(TextStart([1]))
 
     def searched(*args: object, **settings: object) -> None:

@@ -154,7 +154,7 @@ def test_a_row_without_any_token_that_can_be_said_is_no_error() -> None:
             return {slot: torch.full_like(rows, -torch.inf) for slot, rows in scores.items()}
 
     for sampler in (GREEDY, Sampler(temperature=1.0, top_p=0.9)):
-        drafter = Speculative(toy_host(), Host(Mute()), length=3)
+        drafter = Speculative(toy_host(), draft=Host(Mute()), length=3)
         output, _, _ = generate(ToyTarget(), drafter, PROMPT, 12, sampler=sampler)
         assert output == naive_stream(ToyTarget(), PROMPT, 12, sampler)
 
@@ -204,7 +204,7 @@ def test_the_chain_comes_first_and_runners_up_hang_beside_it() -> None:
 
 @pytest.mark.parametrize("budget", range(1, 9))
 def test_a_small_budget_keeps_the_likeliest_nodes(budget: int) -> None:
-    drafter = Speculative(toy_host(), "near", length=4, branches=2)
+    drafter = Speculative(toy_host(), draft="near", length=4, branches=2)
     drafter.start(TextStart(PROMPT))
     tree = drafter.propose(budget)
     assert len(tree) == min(budget, 3 * min(budget, 4))
@@ -216,7 +216,7 @@ def test_a_small_budget_keeps_the_likeliest_nodes(budget: int) -> None:
 
 def test_asking_again_changes_nothing() -> None:
     """A planner may ask for several sizes in one round."""
-    drafter = Speculative(toy_host(), "near", length=4)
+    drafter = Speculative(toy_host(), draft="near", length=4)
     drafter.start(TextStart(PROMPT))
     first = drafter.propose(8)
     assert [drafter.propose(budget) for budget in (0, -1)] == [EMPTY, EMPTY]
@@ -225,14 +225,16 @@ def test_asking_again_changes_nothing() -> None:
 
 
 def test_confidence_ends_a_draft_behind_a_doubtful_guess() -> None:
-    drafter = Speculative(toy_host(), "near", length=20, branches=0)
+    drafter = Speculative(toy_host(), draft="near", length=20, branches=0)
     drafter.start(TextStart(PROMPT))
     weights = drafter.propose(64).weights or ()
     chances = [one / before for before, one in zip((1.0, *weights), weights)]
     assert len(chances) == 20
     for confidence in (0.3, 0.6, 0.9):
         first = next((at for at, chance in enumerate(chances) if chance < confidence), 19)
-        doubtful = Speculative(toy_host(), "near", length=20, confidence=confidence, branches=0)
+        doubtful = Speculative(
+            toy_host(), draft="near", length=20, confidence=confidence, branches=0
+        )
         doubtful.start(TextStart(PROMPT))
         assert len(doubtful.propose(64)) == first + 1
 
@@ -243,7 +245,7 @@ def test_length_follows_the_clock() -> None:
     for tick in (1e-6, 1e-2):
         host = replace(toy_host(), clock=Ticking(1e-3))
         small = Host(ToyTarget(sharpness=3.0), clock=Ticking(tick))
-        drafter = Speculative(host, small, branches=0)
+        drafter = Speculative(host, draft=small, branches=0)
         _, rounds, _ = generate(ToyTarget(), drafter, PROMPT, 120)
         lengths[tick] = [len(round.tree) for round in rounds[1:-1]]
     assert max(lengths[1e-2][8:]) == 1
@@ -252,7 +254,7 @@ def test_length_follows_the_clock() -> None:
 
 def test_a_fixed_length_needs_no_clock() -> None:
     host = replace(toy_host(), clock=Ticking(0.0))
-    drafter = Speculative(host, Host(ToyTarget(), clock=Ticking(0.0)), length=3, branches=0)
+    drafter = Speculative(host, draft=Host(ToyTarget(), clock=Ticking(0.0)), length=3, branches=0)
     _, rounds, _ = generate(ToyTarget(), drafter, PROMPT, 24)
     assert {len(round.tree) for round in rounds} == {3}
 
@@ -292,7 +294,7 @@ def test_a_method_within_a_method_gets_its_settings() -> None:
 
 def test_without_anybody_who_opens_models_the_reason_is_named() -> None:
     with pytest.raises(UsageError, match="nobody here to open the draft model 'near'"):
-        Speculative(Host(ToyTarget()), "near")
+        Speculative(Host(ToyTarget()), draft="near")
 
 
 def test_an_inner_drafter_that_the_draft_model_cannot_serve_is_refused() -> None:
@@ -300,17 +302,17 @@ def test_an_inner_drafter_that_the_draft_model_cannot_serve_is_refused() -> None
         requires = frozenset({"telepathy"})
 
     with pytest.raises(UsageError, match="Needy needs telepathy"):
-        Speculative(toy_host(), "near", Needy())
+        Speculative(toy_host(), draft="near", inner=Needy())
 
 
 def test_an_inner_drafter_may_be_an_object() -> None:
-    drafter = Speculative(toy_host(), "near", RandomTrees(seed=3))
+    drafter = Speculative(toy_host(), draft="near", inner=RandomTrees(seed=3))
     output, _, _ = generate(ToyTarget(), drafter, PROMPT, 30)
     assert output == naive_stream(ToyTarget(), PROMPT, 30)
 
 
 def test_a_host_may_be_kept_by_hand() -> None:
-    drafter = Speculative(toy_host(), Host(ToyTarget()))
+    drafter = Speculative(toy_host(), draft=Host(ToyTarget()))
     drafter.start(TextStart(PROMPT))
     drafter.observe(committed(5, 6))
     drafter.resume(TextStart([*PROMPT, 5]))
@@ -322,7 +324,9 @@ def test_an_inner_drafter_with_a_budget_never_rests() -> None:
 
     def widest(budget: int) -> list[int]:
         inner = "lookahead:window=3,level=3,guesses=2"
-        drafter = Speculative(toy_host(), "stranger", inner, length=4, branches=0, budget=budget)
+        drafter = Speculative(
+            toy_host(), draft="stranger", inner=inner, length=4, branches=0, budget=budget
+        )
         generate(ToyTarget(), drafter, PROMPT, 40, sampler=Sampler(temperature=1.0))
         return sorted(drafter.widths)
 

@@ -132,7 +132,7 @@ def test_prompt_tokens_follow_live_costs() -> None:
         asked.append(context)
         return cheap if context < 40 else dear
 
-    drafter = Ppd(Host(ToyTarget(), TOY, cheap, costs=costs), str(saved_parts(3, 1)))
+    drafter = Ppd(Host(ToyTarget(), TOY, cheap, costs=costs), parts=str(saved_parts(3, 1)))
     _, rounds, _ = generate(ToyTarget(), drafter, [3, 1, 4, 1, 5], 120)
     assert asked == sorted(asked) and asked[0] >= 5 and asked[-1] > 40
     assert max(len(round.tree) for round in rounds[:20]) > 30

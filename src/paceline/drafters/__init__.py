@@ -1,82 +1,117 @@
 """One small file per method, each named as its paper names it.
 
-A drafter is added by writing its file and one line in `METHODS`. One that was trained for a model,
-or needs another one, takes its own as the first argument, named `host`; its `check` says what is
-wrong with its settings before there is a model.
+A drafter is added by writing its file, with a dataclass of its settings, and one row in `METHODS`.
+Methods of other packages are found by the place of their class or by entry points, see
+`paceline.drafters.outside`.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any, Protocol, cast
+from typing import Any
 
-from paceline.drafters.anpd import Anpd
-from paceline.drafters.chimera import Chimera
+from paceline.drafters.anpd import Anpd, AnpdSettings
+from paceline.drafters.chimera import Chimera, ChimeraSettings
 from paceline.drafters.host import Host, ModelChoice, Opener
-from paceline.drafters.jacobi import Jacobi
-from paceline.drafters.llma import Llma
-from paceline.drafters.lookahead import Lookahead
-from paceline.drafters.medusa import Medusa
-from paceline.drafters.ouroboros import Ouroboros
+from paceline.drafters.jacobi import Jacobi, JacobiSettings
+from paceline.drafters.llma import Llma, LlmaSettings
+from paceline.drafters.lookahead import Lookahead, LookaheadSettings
+from paceline.drafters.medusa import Medusa, MedusaSettings
+from paceline.drafters.method import MethodSpec, NoSettings
+from paceline.drafters.ouroboros import Ouroboros, OuroborosSettings
+from paceline.drafters.outside import found_outside, outside_names
 from paceline.drafters.phrases import PhrasePool
 from paceline.drafters.plain import Plain
-from paceline.drafters.pld import PromptLookup
-from paceline.drafters.ppd import Ppd
-from paceline.drafters.settings import HOST, bracketed, parse_method, read_settings
-from paceline.drafters.speculative import Speculative
+from paceline.drafters.pld import PromptLookup, PromptLookupSettings
+from paceline.drafters.ppd import Ppd, PpdSettings
+from paceline.drafters.settings import bracketed, parse_method
+from paceline.drafters.speculative import Speculative, SpeculativeSettings
 from paceline.errors import UsageError
 from paceline.protocols import Drafter
 
 __all__ = [
     "METHODS",
     "Anpd",
+    "AnpdSettings",
     "Chimera",
+    "ChimeraSettings",
     "Host",
     "Jacobi",
+    "JacobiSettings",
     "Llma",
+    "LlmaSettings",
     "Lookahead",
+    "LookaheadSettings",
     "Medusa",
+    "MedusaSettings",
+    "MethodSpec",
     "ModelChoice",
+    "NoSettings",
     "Opener",
     "Ouroboros",
+    "OuroborosSettings",
     "PhrasePool",
     "Plain",
     "Ppd",
+    "PpdSettings",
     "PromptLookup",
+    "PromptLookupSettings",
     "Speculative",
+    "SpeculativeSettings",
     "add_draft",
     "check_method",
     "make_drafter",
+    "method_named",
     "needs_host",
     "open_settings",
     "shapes_trees",
     "with_settings",
 ]
 
+_ROWS: tuple[MethodSpec[Any], ...] = (
+    MethodSpec("plain", NoSettings, lambda settings: Plain()),
+    MethodSpec("anpd", AnpdSettings, Anpd),
+    MethodSpec("llma", LlmaSettings, Llma),
+    MethodSpec("pld", PromptLookupSettings, PromptLookup),
+    MethodSpec("ppd", PpdSettings, build_for=Ppd, survey=True),
+    MethodSpec("medusa", MedusaSettings, build_for=Medusa),
+    MethodSpec("chimera", ChimeraSettings, build_for=Chimera),
+    MethodSpec(
+        "lookahead",
+        LookaheadSettings,
+        Lookahead,
+        tried={("window", "guesses"): (3, 7, 10, 15), ("level",): (3, 4, 5, 7)},
+    ),
+    MethodSpec("jacobi", JacobiSettings, Jacobi),
+    MethodSpec(
+        "speculative",
+        SpeculativeSettings,
+        build_for=Speculative,
+        tried={
+            ("length",): (0, 1, 2, 4, 6, 9),
+            ("branches",): (0, 1, 2),
+            ("confidence",): (0.0, 0.2, 0.4),
+        },
+    ),
+    MethodSpec(
+        "ouroboros",
+        OuroborosSettings,
+        build_for=Ouroboros,
+        # The paper has one number for window and guesses, and looks at gamma, W, the length of
+        # phrases and K in this order (table 11); its windows have 13 to 20 columns, for GPUs.
+        tried={
+            ("length",): (0, 2, 4, 6, 9, 12),
+            ("window", "guesses"): (3, 7, 12, 16),
+            ("level",): (3, 4, 5, 7),
+            ("lengthen",): (0, 1, 3, 5),
+            ("drafting",): (True, False),
+        },
+    ),
+)
 
-class _Hosted(Protocol):
-    """The class of a drafter that works for one model only."""
-
-    def __call__(self, host: Host, **settings: Any) -> Drafter: ...
-
-    def check(self, **settings: Any) -> None: ...
-
-
-METHODS: dict[str, type[Drafter]] = {
-    "plain": Plain,
-    "anpd": Anpd,
-    "llma": Llma,
-    "pld": PromptLookup,
-    "ppd": Ppd,
-    "medusa": Medusa,
-    "chimera": Chimera,
-    "lookahead": Lookahead,
-    "jacobi": Jacobi,
-    "speculative": Speculative,
-    "ouroboros": Ouroboros,
-}
+METHODS: dict[str, MethodSpec[Any]] = {row.name: row for row in _ROWS}
+"""All methods of this package, by name."""
 
 _DRAFT = "draft"
 
@@ -87,30 +122,39 @@ def make_drafter(method: str, host: Host | None = None, **settings: Any) -> Draf
         make_drafter("anpd:n=5,k=7")
         make_drafter("anpd", n=5, k=7)
         make_drafter("ppd:size=20", host=Host(target, fingerprint))
+        make_drafter("package.module:Class:n=5")
 
     Raises UsageError for an unknown method or setting, a value out of range, or a method that needs
     a host and got none; ModelError for one that does not fit its host.
     """
-    kind, values = _read(method, settings)
-    if not _takes_host(kind):
-        return kind(**values)
-    if host is None:
-        raise UsageError(f"method {method!r} works for one model only: name its host")
-    return cast(_Hosted, kind)(host, **values)
+    name, written = parse_method(method)
+    found = method_named(name)
+    return found.make(found.read({**written, **settings}), host)
 
 
 def check_method(method: str, **settings: Any) -> None:
     """Raises what `make_drafter` would raise, as far as that can be told without a model."""
-    kind, values = _read(method, settings)
-    if _takes_host(kind):
-        cast(_Hosted, kind).check(**values)
-    else:
-        kind(**values)
+    name, written = parse_method(method)
+    method_named(name).read({**written, **settings})
+
+
+def method_named(name: str) -> MethodSpec[Any]:
+    """The method of that name, without settings: of this package, or from outside.
+
+    Raises UsageError where there is none.
+    """
+    found = METHODS.get(name) or found_outside(name)
+    if found is None:
+        known = [*METHODS, *outside_names()]
+        close = get_close_matches(name, known, n=1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        raise UsageError(f"unknown method {name!r}{hint}: use one of {', '.join(known)}")
+    return found
 
 
 def needs_host(method: str) -> bool:
     """Whether the drafter works for one model only. Raises UsageError for an unknown method."""
-    return _takes_host(_read(method, {})[0])
+    return method_named(parse_method(method)[0]).needs_host
 
 
 def add_draft(method: str, draft: str) -> str | None:
@@ -119,7 +163,7 @@ def add_draft(method: str, draft: str) -> str | None:
     Raises UsageError for an unknown method, or one that names its draft model already.
     """
     name, written = parse_method(method)
-    if _DRAFT not in inspect.signature(_kind(name)).parameters:
+    if _DRAFT not in method_named(name).defaults:
         return None
     if _DRAFT in written:
         raise UsageError(f"{method!r} names its draft model already: leave --draft-model out")
@@ -132,7 +176,7 @@ def shapes_trees(method: str) -> bool:
     Raises what `check_method` raises.
     """
     check_method(method)
-    return hasattr(_kind(parse_method(method)[0]), "survey")
+    return method_named(parse_method(method)[0]).survey
 
 
 def open_settings(method: str) -> tuple[dict[str, Any], dict[tuple[str, ...], tuple[Any, ...]]]:
@@ -144,14 +188,14 @@ def open_settings(method: str) -> tuple[dict[str, Any], dict[tuple[str, ...], tu
     """
     check_method(method)
     name, written = parse_method(method)
-    kind = _kind(name)
+    found = method_named(name)
     tried = {
         tuple(one for one in names if one not in written): values
-        for names, values in getattr(kind, "tried", {}).items()
+        for names, values in found.tried.items()
     }
     tried.pop((), None)
-    defaults = inspect.signature(kind).parameters
-    return {one: defaults[one].default for names in tried for one in names}, tried
+    defaults = found.defaults
+    return {one: defaults[one] for names in tried for one in names}, tried
 
 
 def with_settings(method: str, settings: Mapping[str, Any]) -> str:
@@ -167,21 +211,3 @@ def _written(name: str, settings: Mapping[str, Any]) -> str:
         for key, value in settings.items()
     }
     return f"{name}:{','.join(f'{key}={bracketed(text)}' for key, text in texts.items())}"
-
-
-def _read(method: str, settings: dict[str, Any]) -> tuple[type[Drafter], dict[str, Any]]:
-    name, written = parse_method(method)
-    kind = _kind(name)
-    return kind, read_settings(kind, name, {**written, **settings})
-
-
-def _kind(name: str) -> type[Drafter]:
-    if name not in METHODS:
-        close = get_close_matches(name, METHODS, n=1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
-        raise UsageError(f"unknown method {name!r}{hint}: use one of {', '.join(METHODS)}")
-    return METHODS[name]
-
-
-def _takes_host(kind: type[Drafter]) -> bool:
-    return HOST in inspect.signature(kind).parameters

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
-from typing import Literal
+from typing import Any, Literal
 
 from paceline.drafters.confidence import follower_confidence
 from paceline.drafters.settings import at_least
@@ -24,7 +25,7 @@ from paceline.protocols import Drafter
 from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, Tree
 
-__all__ = ["Anpd", "NGramTable"]
+__all__ = ["Anpd", "AnpdSettings", "NGramTable"]
 
 LONGEST_ORDER = 64
 SHARDS = 32
@@ -32,10 +33,9 @@ MOST_NGRAMS = 1 << 16
 """Of each length."""
 
 
-class Anpd(Drafter):
-    """Drafts by asking n-gram tables of the text itself, then those of its references, in both
-    longest n-grams first. What followed in a reference is never guessed in place of what followed
-    in the text.
+@dataclass(frozen=True)
+class AnpdSettings:
+    """Settings of `Anpd`.
 
     n: longest n-gram, 2 to 64 (the paper's N, 5 there).
     k: longest draft, >= 1 (the paper's K, 6 to 8 there). A miss at every level ends the draft
@@ -51,25 +51,44 @@ class Anpd(Drafter):
     (its figure 10): a miss there ends the draft.
     most: n-grams of each length that are kept, at least 1024; where there are more, those that
     were counted longest ago are forgotten. References have tables of the same size.
+
+    Raises UsageError for a value out of range.
     """
 
-    def __init__(
-        self,
-        n: int = 6,
-        k: int = 32,
-        branches: int = 4,
-        persist: bool = False,
-        levels: Literal["all", "one"] = "all",
-        most: int = MOST_NGRAMS,
-    ) -> None:
-        self.max_order = at_least(2, n=n)
-        if n > LONGEST_ORDER:
-            raise UsageError(f"n must be at most {LONGEST_ORDER}, got {n}: each order is a table")
-        self.draft_length = at_least(1, k=k)
-        self.branches = at_least(1, branches=branches)
-        self.persist = persist
-        self._most = at_least(SHARDS**2, most=most)
-        self._lowest_order = 2 if levels == "all" else n
+    n: int = 6
+    k: int = 32
+    branches: int = 4
+    persist: bool = False
+    levels: Literal["all", "one"] = "all"
+    most: int = MOST_NGRAMS
+
+    def __post_init__(self) -> None:
+        at_least(2, n=self.n)
+        if self.n > LONGEST_ORDER:
+            raise UsageError(
+                f"n must be at most {LONGEST_ORDER}, got {self.n}: each order is a table"
+            )
+        at_least(1, k=self.k)
+        at_least(1, branches=self.branches)
+        at_least(SHARDS**2, most=self.most)
+
+
+class Anpd(Drafter):
+    """Drafts by asking n-gram tables of the text itself, then those of its references, in both
+    longest n-grams first. What followed in a reference is never guessed in place of what followed
+    in the text.
+
+    settings, changes: see `AnpdSettings`; the latter are fields of it by name.
+    """
+
+    def __init__(self, settings: AnpdSettings | None = None, **changes: Any) -> None:
+        own = replace(settings or AnpdSettings(), **changes)
+        self.max_order = own.n
+        self.draft_length = own.k
+        self.branches = own.branches
+        self.persist = own.persist
+        self._most = own.most
+        self._lowest_order = 2 if own.levels == "all" else own.n
         self._text: list[int] = []
         self._tables = self._new_tables()
         self._references: list[tuple[int, ...]] = []

@@ -14,9 +14,9 @@ tree grows level by level: of each level the `beam` likeliest nodes are gone on 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paceline.drafters.host import Host
 from paceline.drafters.parts import check_parts, find_parts
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from paceline.drafters.context_encoder import Draft
     from paceline.drafters.ngram_cache import CacheCounts, Ngram, NgramCache
 
-__all__ = ["Chimera"]
+__all__ = ["Chimera", "ChimeraSettings"]
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class _Node:
     parent: int
 
 
-class Chimera(Drafter):
-    """Drafter with a trained draft model on the target's states.
+@dataclass(frozen=True)
+class ChimeraSettings:
+    """Settings of `Chimera`.
 
-    host: the model that it was trained for; it must show its hidden states.
     parts: a folder made by `paceline train chimera`, a hub id, or "" for those that come with this
     package.
     ranks: how many guesses behind a node are looked at.
@@ -63,70 +63,68 @@ class Chimera(Drafter):
     share the store.
     weights: of the linear layers, see `HeadWeights`.
 
-    Raises UsageError for a setting out of range or a file that cannot be used; ModelError where there are no such parts, or they
-    are damaged or belong to another model.
+    Raises UsageError for a setting out of range; ModelError for a folder without such parts.
+    """
+
+    parts: str = ""
+    ranks: int = 10
+    beam: int = 4
+    least: float = 0.15
+    cache: int = 8192
+    dictionary: int = 0
+    spill: str = ""
+    weights: HeadWeights = "fastest"
+
+    def __post_init__(self) -> None:
+        at_least(1, ranks=self.ranks)
+        at_least(1, beam=self.beam)
+        if not 0 <= self.least <= 1:
+            raise UsageError(f"least must be a number from 0 to 1, got {self.least!r}")
+        at_least(0, cache=self.cache)
+        at_least(0, dictionary=self.dictionary)
+        check_parts(ChimeraParts, self.parts)
+
+
+class Chimera(Drafter):
+    """Drafter with a trained draft model on the target's states.
+
+    host: the model that it was trained for; it must show its hidden states.
+    settings, changes: see `ChimeraSettings`; the latter are fields of it by name.
+
+    Raises UsageError for a setting out of range or a file that cannot be used; ModelError where
+    there are no such parts, or they are damaged or belong to another model.
     """
 
     requires = frozenset({HIDDEN_STATES})
 
-    def __init__(
-        self,
-        host: Host,
-        parts: str = "",
-        ranks: int = 10,
-        beam: int = 4,
-        least: float = 0.15,
-        cache: int = 8192,
-        dictionary: int = 0,
-        spill: str = "",
-        weights: HeadWeights = "fastest",
-    ) -> None:
+    def __init__(self, host: Host, settings: ChimeraSettings | None = None, **changes: Any) -> None:
         from paceline.drafters.ngram_cache import NgramCache  # torch takes a while to import
 
-        self.check(parts, ranks, beam, least, cache, dictionary)
-        found = find_parts(ChimeraParts, parts, host.fingerprint)
-        self._model = found.open(host, weights)
+        own = replace(settings or ChimeraSettings(), **changes)
+        found = find_parts(ChimeraParts, own.parts, host.fingerprint)
+        self._model = found.open(host, own.weights)
         self._order = found.config.order
 
         def store() -> NgramCache:
             beforehand = host.share(
-                (NgramCache, id(self._model), dictionary),
-                lambda: self._made_beforehand(found.common_ngrams(dictionary)),
+                (NgramCache, id(self._model), own.dictionary),
+                lambda: self._made_beforehand(found.common_ngrams(own.dictionary)),
             )
-            if not spill:
-                return NgramCache(self._model.green, cache, beforehand)
+            if not own.spill:
+                return NgramCache(self._model.green, own.cache, beforehand)
             # Rounded weights make other states.
-            encoder = f"{found.fingerprint()} {weights}"
-            return NgramCache(self._model.green, cache, beforehand, Path(spill), encoder)
+            encoder = f"{found.fingerprint()} {own.weights}"
+            return NgramCache(self._model.green, own.cache, beforehand, Path(own.spill), encoder)
 
         # What one text has had encoded is there for the next one, and for those beside it.
-        key = (NgramCache, id(self._model), cache, dictionary, spill)
+        key = (NgramCache, id(self._model), own.cache, own.dictionary, own.spill)
         self._greens: NgramCache = host.learn(key, store)
-        self._ranks = ranks
-        self._beam = beam
-        self._least = least
+        self._ranks = own.ranks
+        self._beam = own.beam
+        self._least = own.least
         self._text: list[int] = []
         self._context = self._model.context()
         self._seen: torch.Tensor | None = None
-
-    @staticmethod
-    def check(
-        parts: str = "",
-        ranks: int = 10,
-        beam: int = 4,
-        least: float = 0.15,
-        cache: int = 8192,
-        dictionary: int = 0,
-        **others: object,
-    ) -> None:
-        """Check settings as far as that is possible without a model; raises as the constructor."""
-        at_least(1, ranks=ranks)
-        at_least(1, beam=beam)
-        if not 0 <= least <= 1:
-            raise UsageError(f"least must be a number from 0 to 1, got {least!r}")
-        at_least(0, cache=cache)
-        at_least(0, dictionary=dictionary)
-        check_parts(ChimeraParts, parts)
 
     @property
     def lookups(self) -> CacheCounts:

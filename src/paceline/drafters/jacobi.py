@@ -12,7 +12,9 @@ others were in the last pass. What is right at the beginning stays, and is accep
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 from paceline.drafters.settings import at_least
 from paceline.protocols import Drafter, SizedBy
@@ -20,27 +22,42 @@ from paceline.records import Round, TextStart
 from paceline.scores import likeliest
 from paceline.tree import Tree
 
-__all__ = ["Jacobi"]
+__all__ = ["Jacobi", "JacobiSettings"]
+
+
+@dataclass(frozen=True)
+class JacobiSettings:
+    """Settings of `Jacobi`.
+
+    length: tokens that are unknown at a time, >= 1.
+    seed: of the tokens, drawn from the prompt, that unknowns are at first.
+
+    Raises UsageError for a length out of range.
+    """
+
+    length: int = 8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        at_least(1, length=self.length)
 
 
 class Jacobi(Drafter):
     """Guesses what the target said behind the last guesses.
 
-    length: tokens that are unknown at a time, >= 1.
-    seed: of the tokens, drawn from the prompt, that unknowns are at first.
+    settings, changes: see `JacobiSettings`; the latter are fields of it by name.
 
     Trees stay whole, because the rows of guesses that are wrong make the next ones. The iteration
     goes on behind whatever is accepted, so there is no block that has to be solved to its end.
-
-    Raises UsageError for a length out of range.
     """
 
     sized_by: SizedBy = "whole"
 
-    def __init__(self, length: int = 8, seed: int = 0) -> None:
-        self.length = at_least(1, length=length)
-        self._seed = seed
-        self._random = Random(seed)  # noqa: S311 - no secret
+    def __init__(self, settings: JacobiSettings | None = None, **changes: Any) -> None:
+        own = replace(settings or JacobiSettings(), **changes)
+        self.length = own.length
+        self._seed = own.seed
+        self._random = Random(own.seed)  # noqa: S311 - no secret
         self._prompt: Sequence[int] = ()
         self._text: list[int] = []
         self._guesses: list[int] = []

@@ -15,7 +15,8 @@ similar earlier queries out of a store (cache-assisted), earlier turns (multi-tu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from paceline.drafters.confidence import copied_chain
 from paceline.drafters.settings import at_least
@@ -25,11 +26,12 @@ from paceline.protocols import Drafter
 from paceline.records import Round, TextStart
 from paceline.tree import Tree
 
-__all__ = ["Llma"]
+__all__ = ["Llma", "LlmaSettings"]
 
 
-class Llma(Drafter):
-    """Copies along the reference that shares the longest suffix with the output.
+@dataclass(frozen=True)
+class LlmaSettings:
+    """Settings of `Llma`.
 
     n: match length that triggers a copy, >= 1 (the paper's tuned value is 1 throughout).
     k: copy length, >= 1; a copy ends with its reference, and plans cut it to what pays (the paper
@@ -38,19 +40,36 @@ class Llma(Drafter):
     its code does.
     seed: of the random tie rule.
 
+    Raises UsageError for a value out of range.
+    """
+
+    n: int = 1
+    k: int = 32
+    tie: Literal["random", "first"] = "random"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        at_least(1, n=self.n)
+        at_least(1, k=self.k)
+
+
+class Llma(Drafter):
+    """Copies along the reference that shares the longest suffix with the output.
+
+    settings, changes: see `LlmaSettings`; the latter are fields of it by name.
+
     The output, as in the paper, not the prompt, is matched; the prompt is the first reference.
     """
 
-    def __init__(
-        self, n: int = 1, k: int = 32, tie: Literal["random", "first"] = "random", seed: int = 0
-    ) -> None:
-        self.match_length = at_least(1, n=n)
-        self.copy_length = at_least(1, k=k)
-        self._tie: Literal["random", "first"] = tie
-        self._seed = seed
+    def __init__(self, settings: LlmaSettings | None = None, **changes: Any) -> None:
+        own = replace(settings or LlmaSettings(), **changes)
+        self.match_length = own.n
+        self.copy_length = own.k
+        self._tie: Literal["random", "first"] = own.tie
+        self._seed = own.seed
         self._references: list[tuple[int, ...]] = []
         self._prompt: list[int] = []
-        self._index = SuffixIndex(seed=seed, tie=tie)
+        self._index = SuffixIndex(seed=own.seed, tie=own.tie)
         self._match: Match = self._index.begin()
         self._said: list[int] = []
         # How long the match was behind each token of the output.

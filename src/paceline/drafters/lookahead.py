@@ -30,22 +30,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from random import Random
-from typing import ClassVar
+from typing import Any
 
 from paceline.drafters.phrases import PhrasePool
-from paceline.drafters.settings import Tried, at_least
+from paceline.drafters.settings import at_least
 from paceline.prefix import common_prefix
 from paceline.protocols import SHADOW_TOKENS, TREES, Drafter, SizedBy
 from paceline.records import Round, TextStart
 from paceline.scores import likeliest
 from paceline.tree import EMPTY, SHADOWS, Tree
 
-__all__ = ["Lookahead", "Window"]
+__all__ = ["Lookahead", "LookaheadSettings", "Window"]
 
 
-class Lookahead(Drafter):
-    """Guesses phrases that the target itself has made beside the text.
+@dataclass(frozen=True)
+class LookaheadSettings:
+    """Settings of `Lookahead`.
 
     window: columns, >= 1 (the paper's W).
     level: tokens of an n-gram, >= 2 (the paper's N).
@@ -55,41 +57,56 @@ class Lookahead(Drafter):
     history: keep the pool when another text begins. A text that continues the last one keeps it,
     and the window, anyway.
     seed: of the tokens, drawn from the prompt, that the window begins with.
+
+    Raises UsageError for a setting out of range.
+    """
+
+    window: int = 7
+    level: int = 5
+    guesses: int = 7
+    pool_from_prompt: bool = False
+    accept_window: bool = False
+    history: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        at_least(1, window=self.window)
+        at_least(2, level=self.level)
+        at_least(1, guesses=self.guesses)
+
+
+class Lookahead(Drafter):
+    """Guesses phrases that the target itself has made beside the text.
+
+    settings, changes: see `LookaheadSettings`; the latter are fields of it by name.
     pool: where the phrases go and come from, for those who share it; it is then theirs to empty.
     readable: phrases with ids at or beyond it are left out, since the model cannot read them; a
     shared pool may hold another model's. None for no such limit.
 
     Where the budget is too small the guesses shrink first, to one phrase, and then the window.
-
-    Raises UsageError for a setting out of range.
     """
 
     sized_by: SizedBy = "whole"
-    tried: ClassVar[Tried] = {("window", "guesses"): (3, 7, 10, 15), ("level",): (3, 4, 5, 7)}
 
     def __init__(
         self,
-        window: int = 7,
-        level: int = 5,
-        guesses: int = 7,
-        pool_from_prompt: bool = False,
-        accept_window: bool = False,
-        history: bool = False,
-        seed: int = 0,
+        settings: LookaheadSettings | None = None,
         *,
         pool: PhrasePool | None = None,
         readable: int | None = None,
+        **changes: Any,
     ) -> None:
-        self.columns = at_least(1, window=window)
-        self.level = at_least(2, level=level)
-        self.guesses = at_least(1, guesses=guesses)
-        self.pool_from_prompt = pool_from_prompt
-        self.pool = PhrasePool(guesses) if pool is None else pool
-        self.requires = frozenset({TREES} if accept_window else {SHADOW_TOKENS, TREES})
-        self._mark = 0 if accept_window else SHADOWS
+        own = replace(settings or LookaheadSettings(), **changes)
+        self.columns = own.window
+        self.level = own.level
+        self.guesses = own.guesses
+        self.pool_from_prompt = own.pool_from_prompt
+        self.pool = PhrasePool(own.guesses) if pool is None else pool
+        self.requires = frozenset({TREES} if own.accept_window else {SHADOW_TOKENS, TREES})
+        self._mark = 0 if own.accept_window else SHADOWS
         self._readable = sys.maxsize if readable is None else readable
-        self._keeps_pool = history or pool is not None
-        self._seed = seed
+        self._keeps_pool = own.history or pool is not None
+        self._seed = own.seed
         self._text: list[int] = []
         self._window = Window([])
         self._shown = 0  # columns of the last proposal

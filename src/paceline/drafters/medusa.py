@@ -7,7 +7,8 @@ heads say they are, or as the paper has it by how often guesses of that rank wer
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.drafters.host import Host
 from paceline.drafters.parts import check_parts, find_parts
@@ -24,15 +25,15 @@ if TYPE_CHECKING:
     import torch
 
 
-__all__ = ["Medusa"]
+__all__ = ["Medusa", "MedusaSettings"]
 
 Shape = Literal["confidence", "table"]
 
 
-class Medusa(Drafter):
-    """Drafter with independent heads.
+@dataclass(frozen=True)
+class MedusaSettings:
+    """Settings of `Medusa`.
 
-    host: the model that the heads were trained for; it must show its hidden states.
     parts: a folder made by `paceline train medusa`, a hub id, or "" for the heads that come with
     this package.
     ranks: how many guesses of each head are looked at.
@@ -40,34 +41,40 @@ class Medusa(Drafter):
     table of acceptance beside the weights, which gives every round the same tree (the paper's).
     weights: of the linear layers, see `HeadWeights`.
 
+    Raises UsageError for a setting out of range; ModelError for a folder without such heads.
+    """
+
+    parts: str = ""
+    ranks: int = 10
+    shape: Shape = "confidence"
+    weights: HeadWeights = "fastest"
+
+    def __post_init__(self) -> None:
+        at_least(1, ranks=self.ranks)
+        check_parts(MedusaParts, self.parts)
+
+
+class Medusa(Drafter):
+    """Drafter with independent heads.
+
+    host: the model that the heads were trained for; it must show its hidden states.
+    settings, changes: see `MedusaSettings`; the latter are fields of it by name.
+
     Raises UsageError for a setting out of range; ModelError where there are no such heads, or they
     are damaged or belong to another model.
     """
 
     requires = frozenset({HIDDEN_STATES})
 
-    def __init__(
-        self,
-        host: Host,
-        parts: str = "",
-        ranks: int = 10,
-        shape: Shape = "confidence",
-        weights: HeadWeights = "fastest",
-    ) -> None:
-        self.check(parts, ranks)
-        found = find_parts(MedusaParts, parts, host.fingerprint)
-        self._heads = found.open(host, weights)
+    def __init__(self, host: Host, settings: MedusaSettings | None = None, **changes: Any) -> None:
+        own = replace(settings or MedusaSettings(), **changes)
+        found = find_parts(MedusaParts, own.parts, host.fingerprint)
+        self._heads = found.open(host, own.weights)
         heads = found.config.heads
-        self._table = None if shape == "confidence" else found.acceptance or unmeasured(heads)
-        self._ranks = ranks
+        self._table = None if own.shape == "confidence" else found.acceptance or unmeasured(heads)
+        self._ranks = own.ranks
         self._length = 0
         self._state: torch.Tensor | None = None
-
-    @staticmethod
-    def check(parts: str = "", ranks: int = 10, **others: object) -> None:
-        """Check settings as far as that is possible without a model; raises as the constructor."""
-        at_least(1, ranks=ranks)
-        check_parts(MedusaParts, parts)
 
     def start(self, text: TextStart) -> None:
         """Begin without a state. References are not looked at."""
@@ -75,7 +82,7 @@ class Medusa(Drafter):
 
     def see(self, states: torch.Tensor) -> None:
         """Take the state that the last token but the root was read with; see `SeesStates.see`."""
-        self._state = states[-1:] if len(states) == self._length - 1 else None
+        self._state = states[-1:] if 0 < len(states) == self._length - 1 else None
 
     def propose(self, budget: int) -> Tree:
         """The likeliest paths over all heads; empty until the model has read the prompt."""

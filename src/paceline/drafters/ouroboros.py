@@ -20,35 +20,34 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from paceline.drafters.host import Host, ModelChoice
-from paceline.drafters.lookahead import Lookahead
+from paceline.drafters.lookahead import Lookahead, LookaheadSettings
 from paceline.drafters.phrases import MOST_PHRASES, PhrasePool
-from paceline.drafters.settings import Tried, at_least
-from paceline.drafters.speculative import Speculative, open_draft
+from paceline.drafters.settings import at_least
+from paceline.drafters.speculative import DraftSettings, Speculative, open_draft
 from paceline.drafters.verified_phrases import Verified, corrected, matching, refined
 from paceline.protocols import Drafter
 from paceline.records import Round, TextStart
 from paceline.tree import ROOT, Tree
 
-__all__ = ["Ouroboros", "Verification"]
+__all__ = ["Ouroboros", "OuroborosSettings", "Verification"]
 
 Verification = Literal["paper", "package", "none"]
 
 # How likely a phrase's first token and each further one are by our own word; plans correct it. The
 # newest phrase is the likeliest.
 _FIRST, _NEXT = 0.4, 0.7
-# Settings of the draft model's Lookahead decoding.
-_WINDOW = {"window", "level", "guesses"}
 
 
-class Ouroboros(Drafter):
-    """Drafts with a smaller model and phrases.
+@dataclass(frozen=True)
+class OuroborosSettings(DraftSettings):
+    """Settings of `Ouroboros`, besides those of the draft model.
 
-    draft, length, confidence, branches, budget, device, dtype, weights: see `Speculative`.
     drafting: phrases accelerate the draft model; else it says token by token.
     window, level, guesses: of its Lookahead decoding; `level` - 1 is the length of all phrases, and
     `guesses` how many are kept behind a token.
@@ -60,78 +59,66 @@ class Ouroboros(Drafter):
     share it. Else each has its own, emptied for every text.
     most: phrases in the pool.
     phrases: a file that they are read from at first, if it is there, and written to in the end.
+
+    Raises UsageError for a value out of range.
+    """
+
+    drafting: bool = True
+    window: int = LookaheadSettings.window
+    level: int = LookaheadSettings.level
+    guesses: int = LookaheadSettings.guesses
+    lengthen: int = 3
+    verification: Verification = "paper"
+    history: bool = True
+    most: int = MOST_PHRASES
+    phrases: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.inner()
+        at_least(0, lengthen=self.lengthen)
+        at_least(1, most=self.most)
+
+    def inner(self) -> LookaheadSettings:
+        """How phrases accelerate the draft model."""
+        return LookaheadSettings(window=self.window, level=self.level, guesses=self.guesses)
+
+    def of_draft(self) -> dict[str, Any]:
+        """Those of the draft model, by name."""
+        return {each.name: getattr(self, each.name) for each in fields(DraftSettings)}
+
+
+class Ouroboros(Drafter):
+    """Drafts with a smaller model and phrases.
+
+    host: the model to draft for.
+    settings, changes: see `OuroborosSettings`; the latter are fields of it by name.
     pool: to share it, in Python.
 
     Raises what `Speculative` does, and ModelError for a file that holds no phrases of this model.
     """
 
-    # The paper has one number for window and guesses, and looks at gamma, W, the length of phrases
-    # and K in this order (table 11); its windows have 13 to 20 columns, for GPUs.
-    tried: ClassVar[Tried] = {
-        ("length",): (0, 2, 4, 6, 9, 12),
-        ("window", "guesses"): (3, 7, 12, 16),
-        ("level",): (3, 4, 5, 7),
-        ("lengthen",): (0, 1, 3, 5),
-        ("drafting",): (True, False),
-    }
-
     def __init__(
         self,
         host: Host,
-        draft: Any = "",
-        drafting: bool = True,
-        window: int = 7,
-        level: int = 5,
-        guesses: int = 7,
-        lengthen: int = 3,
-        verification: Verification = "paper",
-        history: bool = True,
-        length: int = 0,
-        confidence: float = 0.0,
-        branches: int = 1,
-        budget: int = 0,
-        most: int = MOST_PHRASES,
-        phrases: str = "",
-        device: str = "",
-        dtype: str = "",
-        weights: str = "",
+        settings: OuroborosSettings | None = None,
         *,
         pool: PhrasePool | None = None,
+        **changes: Any,
     ) -> None:
-        self.check(window=window, level=level, guesses=guesses, lengthen=lengthen)
-        file = Path(phrases) if phrases else None
-        own = partial(_filled, PhrasePool(guesses, most) if pool is None else pool, host, file)
-        # Phrases of another length, or of another file, are another pool.
-        key = (PhrasePool, level, guesses, most, phrases)
-        self.pool: PhrasePool = host.learn(key, own) if history and pool is None else own()
-        choice = ModelChoice(draft, device, dtype, weights)
-        small = open_draft(host, choice)
-        # What the target says goes into the pool as well, and may be no token of the draft model.
-        size = small.target.vocab_size
-        readable = size if small.tokens is None else min(size, small.tokens)
-        inner = Lookahead(window, level, guesses, pool=self.pool, readable=readable)
-        self._draft = Speculative(
-            host, small, inner if drafting else "plain", length, confidence, branches, budget
-        )
-        self._size = level - 1
-        self._lengthen = lengthen
-        self._verification = verification
-        self._history = history
+        own = replace(settings or OuroborosSettings(), **changes)
+        self.pool = _pool_of(host, own) if pool is None else _filled(pool, host, own.phrases)
+        self._draft = _draft_of(host, own, self.pool)
+        self._size = own.level - 1
+        self._lengthen = own.lengthen
+        self._verification = own.verification
+        self._history = own.history
         self._root = 0
         self._chain: tuple[int, ...] = ()
         self._used: tuple[tuple[int, ...], ...] = ()
-        if file is not None:
+        if own.phrases:
             size, fingerprint = host.target.vocab_size, host.fingerprint
-            weakref.finalize(self, self.pool.save, file, size, fingerprint)
-
-    @staticmethod
-    def check(**settings: Any) -> None:
-        """Check the settings that are given, as far as that is possible without a model; raises as
-        the constructor does."""
-        Lookahead(**{name: settings[name] for name in _WINDOW & settings.keys()})
-        at_least(0, lengthen=settings.get("lengthen", 0))
-        at_least(1, most=settings.get("most", 1))
-        Speculative.check(**settings)
+            weakref.finalize(self, self.pool.save, Path(own.phrases), size, fingerprint)
 
     @property
     def widths(self) -> Counter[int]:
@@ -186,11 +173,32 @@ class Ouroboros(Drafter):
             self.pool.add(key, phrase)
 
 
-def _filled(pool: PhrasePool, host: Host, file: Path | None) -> PhrasePool:
+def _pool_of(host: Host, own: OuroborosSettings) -> PhrasePool:
+    """The pool of all drafters of the host with such phrases, or one of its own."""
+    make = partial(_filled, PhrasePool(own.guesses, own.most), host, own.phrases)
+    if not own.history:
+        return make()
+    # Phrases of another length, or of another file, are another pool.
+    key = (PhrasePool, own.level, own.guesses, own.most, own.phrases)
+    shared: PhrasePool = host.learn(key, make)
+    return shared
+
+
+def _filled(pool: PhrasePool, host: Host, phrases: str) -> PhrasePool:
     """The pool with the phrases of the file, if there is one."""
-    if file is not None and file.exists():
-        pool.load(file, host.target.vocab_size, host.fingerprint)
+    if phrases and Path(phrases).exists():
+        pool.load(Path(phrases), host.target.vocab_size, host.fingerprint)
     return pool
+
+
+def _draft_of(host: Host, own: OuroborosSettings, pool: PhrasePool) -> Speculative:
+    """The draft model, which drafts with the pool."""
+    small = open_draft(host, ModelChoice(own.draft, own.device, own.dtype, own.weights))
+    # What the target says goes into the pool as well, and may be no token of the draft model.
+    size = small.target.vocab_size
+    readable = size if small.tokens is None else min(size, small.tokens)
+    inner = Lookahead(own.inner(), pool=pool, readable=readable) if own.drafting else "plain"
+    return Speculative(host, inner=inner, **{**own.of_draft(), "draft": small})
 
 
 def _chain(tree: Tree) -> list[int]:

@@ -9,6 +9,8 @@ proposes what followed there.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
 
 from paceline.drafters.confidence import copied_chain
 from paceline.drafters.settings import at_least
@@ -17,22 +19,40 @@ from paceline.protocols import Drafter
 from paceline.records import Round, TextStart
 from paceline.tree import Tree
 
-__all__ = ["PromptLookup"]
+__all__ = ["PromptLookup", "PromptLookupSettings"]
+
+
+@dataclass(frozen=True)
+class PromptLookupSettings:
+    """Settings of `PromptLookup`.
+
+    n: longest run to look for, >= 1.
+    k: most tokens to copy, >= 1.
+
+    Raises UsageError for a value out of range.
+    """
+
+    n: int = 3
+    k: int = 10
+
+    def __post_init__(self) -> None:
+        at_least(1, n=self.n)
+        at_least(1, k=self.k)
 
 
 class PromptLookup(Drafter):
     """Copies from the leftmost earlier occurrence of the text's last tokens.
 
-    n: longest run to look for, >= 1.
-    k: most tokens to copy, >= 1.
+    settings, changes: see `PromptLookupSettings`; the latter are fields of it by name.
 
     Unlike the original it does not rescan the text: where each run was first continued is kept in
     a table per run length, so a round costs the same at any length of the text.
     """
 
-    def __init__(self, n: int = 3, k: int = 10) -> None:
-        self.max_run = at_least(1, n=n)
-        self.draft_length = at_least(1, k=k)
+    def __init__(self, settings: PromptLookupSettings | None = None, **changes: Any) -> None:
+        own = replace(settings or PromptLookupSettings(), **changes)
+        self.max_run = own.n
+        self.draft_length = own.k
         self._text: list[int] = []
         self._first: list[dict[tuple[int, ...], int]] = []
 

@@ -22,7 +22,8 @@ is the *state*, and each state has a tree of its own, see `paceline.planning.dyn
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from paceline.drafters.host import Host
 from paceline.drafters.parts import check_parts, find_parts
@@ -42,17 +43,40 @@ if TYPE_CHECKING:
     import torch
 
 
-__all__ = ["Ppd"]
+__all__ = ["Ppd", "PpdSettings"]
+
+
+@dataclass(frozen=True)
+class PpdSettings:
+    """Settings of `Ppd`.
+
+    parts: folder or hub id of the prompt tokens; "" for those that come with this package.
+    size: guesses and prompt tokens of a tree at most, without the root and the prompt tokens behind
+    it, as the paper counts; 0 takes the size that promises most on this machine.
+    width: rows of a pass at most, all counted; takes the place of `size`.
+
+    Raises UsageError for a size out of range; ModelError for a folder without prompt tokens.
+    """
+
+    parts: str = ""
+    size: int = 0
+    width: int = 0
+
+    def __post_init__(self) -> None:
+        if self.size != 0:
+            at_least(2, size=self.size)
+        if self.width != 0:
+            at_least(2, width=self.width)
+        if self.size and self.width:
+            raise UsageError("ppd takes a size or a width, not both")
+        check_parts(PromptTokens, self.parts)
 
 
 class Ppd(Drafter):
     """Guesses by prompt tokens that were trained for this model.
 
     host: the model.
-    parts: folder or hub id of the prompt tokens; "" for those that come with this package.
-    size: guesses and prompt tokens of a tree at most, without the root and the prompt tokens behind
-    it, as the paper counts; 0 takes the size that promises most on this machine.
-    width: rows of a pass at most, all counted; takes the place of `size`.
+    settings, changes: see `PpdSettings`; the latter are fields of it by name.
 
     Weights of guesses are the chances that they are accepted; of prompt tokens 0, since they never
     are, though without them there is nothing to guess in the next round.
@@ -64,14 +88,14 @@ class Ppd(Drafter):
     requires = frozenset({TREES, VIRTUAL_TOKENS})
     sized_by: SizedBy = "whole"
 
-    def __init__(self, host: Host, parts: str = "", size: int = 0, width: int = 0) -> None:
-        self.check(parts, size, width)
-        found = find_parts(PromptTokens, parts, host.fingerprint)
+    def __init__(self, host: Host, settings: PpdSettings | None = None, **changes: Any) -> None:
+        own = replace(settings or PpdSettings(), **changes)
+        found = find_parts(PromptTokens, own.parts, host.fingerprint)
         self._epts = found.config.epts
-        if 0 < size < 1 + self._epts:
+        if 0 < own.size < 1 + self._epts:
             raise UsageError(
                 f"size must be at least {1 + self._epts}, a guess and a prompt token with "
-                f"{self._epts} embeddings, got {size}"
+                f"{self._epts} embeddings, got {own.size}"
             )
         table = _table(found, host.target.vocab_size)
         self._ranks = table.ranks
@@ -79,8 +103,8 @@ class Ppd(Drafter):
         self._first = host.target.add_virtual_tokens(found.embeddings.flatten(0, 1))
         # What guesses turn out to be worth in one text is known in the next one.
         self._tree: AdaptiveTree = host.learn(
-            (AdaptiveTree, parts, size, width),
-            lambda: AdaptiveTree(table, host.curve, size, self._epts, width, host.costs),
+            (AdaptiveTree, own),
+            lambda: AdaptiveTree(table, host.curve, own.size, self._epts, own.width, host.costs),
         )
         self._tree.fitting(MOST_WHOLE)  # takes long the first time: better here than in a round
         # Tokens by rank, likeliest first, for every distance that the last round can guess at.
@@ -88,20 +112,6 @@ class Ppd(Drafter):
         self._length = 1
         # Guesses whose token is yet to come: how many tokens come before it, distance, tokens.
         self._open: list[tuple[int, int, list[int]]] = []
-
-    @staticmethod
-    def check(parts: str = "", size: int = 0, width: int = 0) -> None:
-        """Check settings as far as that is possible without a model.
-
-        Raises UsageError or ModelError as the constructor does.
-        """
-        if size != 0:
-            at_least(2, size=size)
-        if width != 0:
-            at_least(2, width=width)
-        if size and width:
-            raise UsageError("ppd takes a size or a width, not both")
-        check_parts(PromptTokens, parts)
 
     def survey(self) -> list[FittedTree]:
         """What trees promise by width on the host's curve, see `survey_widths`."""

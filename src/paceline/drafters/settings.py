@@ -2,20 +2,25 @@
 
 A value that holds commas itself stands in brackets: a method inside a method with several settings
 is `speculative:draft=NAME,inner=(anpd:n=4,k=10)`. Brackets anywhere else are part of the value.
+
+The name may also be the place of a class, `package.module:Class:setting=value,…`. Where the module
+is not inside a package, the class is known by its capital letter.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
+from dataclasses import fields
 from difflib import get_close_matches
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from paceline.errors import UsageError
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 __all__ = [
-    "HOST",
-    "Tried",
     "at_least",
     "bracketed",
     "build",
@@ -24,14 +29,10 @@ __all__ = [
     "split_at_commas",
 ]
 
-D = TypeVar("D")
+D = TypeVar("D", bound="DataclassInstance")
 
-Tried = dict[tuple[str, ...], tuple[Any, ...]]
-"""Settings of a method, by what is worth trying for them where time counts; all of a key have one
-value in common. A drafter that has such settings says so as `tried`."""
-
-HOST = "host"
-"""Name of the constructor's argument that is no setting: the model to work for."""
+# A module with its class, and nothing but settings after that.
+_PLACE = re.compile(r"([\w.]+):([^\W\d][\w.]*)(?::(.*))?", re.DOTALL)
 
 
 def at_least(minimum: int, **setting: int) -> int:
@@ -47,10 +48,11 @@ def parse_method(text: str) -> tuple[str, dict[str, str]]:
 
         "anpd:n=5,k=7"                  ->  ("anpd", {"n": "5", "k": "7"})
         "x:draft=A,inner=(anpd:n=5,k=7)"  ->  ("x", {"draft": "A", "inner": "anpd:n=5,k=7"})
+        "module.of:Class:n=5"           ->  ("module.of:Class", {"n": "5"})
 
     Raises UsageError where it is malformed.
     """
-    name, _, rest = text.strip().partition(":")
+    name, rest = _split_name(text.strip())
     settings: dict[str, str] = {}
     for part in filter(None, split_at_commas(rest)):
         key, equals, value = part.partition("=")
@@ -64,6 +66,17 @@ def parse_method(text: str) -> tuple[str, dict[str, str]]:
             raise UsageError(f"method {text!r} sets {key.strip()} twice: write it once")
         settings[key.strip()] = value
     return name.strip(), settings
+
+
+def _split_name(text: str) -> tuple[str, str]:
+    """The name of a method and the text of its settings."""
+    place = _PLACE.fullmatch(text)
+    if place is not None:
+        module, attribute, rest = place.groups(default="")
+        if "." in module or attribute[0].isupper():
+            return f"{module}:{attribute}", rest
+    name, _, rest = text.partition(":")
+    return name, rest
 
 
 def split_at_commas(text: str) -> list[str]:
@@ -107,41 +120,30 @@ def _without_brackets(value: str, text: str) -> str:
 
 
 def build(kind: type[D], name: str, settings: Mapping[str, Any]) -> D:
-    """Construct what needs nothing but settings; see `read_settings`."""
+    """Construct a dataclass whose fields are settings; see `read_settings`."""
     return kind(**read_settings(kind, name, settings))
 
 
 def read_settings(
-    kind: Callable[..., object], name: str, settings: Mapping[str, Any]
+    kind: type[DataclassInstance], name: str, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Arguments for the class `kind`, strings among them read as its constructor's types.
-
-    Its settings are the constructor's arguments but for `HOST` and those that can only be given by
-    name: the latter are for who constructs it in Python.
+    """Values for the fields of the dataclass `kind`, strings among them read as the fields' types.
 
     Raises UsageError for a setting that `kind` does not have or a value it cannot read.
     """
-    parameters = _settings(kind)
-    hints = get_type_hints(kind.__init__)
+    names = [field.name for field in fields(kind) if field.init]
+    types = get_type_hints(kind)
     values: dict[str, Any] = {}
     for key, value in settings.items():
-        if key not in parameters:
-            known = ", ".join(parameters) or "none"
-            close = get_close_matches(key, parameters, n=1)
+        if key not in names:
+            known = ", ".join(names) or "none"
+            close = get_close_matches(key, names, n=1)
             hint = f" (did you mean {close[0]}?)" if close else ""
             if any(":" in str(other) for other in values.values()):
                 hint += " (settings of a method inside it go into brackets, as in inner=(anpd:n=4))"
             raise UsageError(f"method {name} has no setting {key!r}{hint}; it has: {known}")
-        values[key] = _read(value, hints[key], f"{name}:{key}")
+        values[key] = _read(value, types[key], f"{name}:{key}")
     return values
-
-
-def _settings(kind: Callable[..., object]) -> list[str]:
-    return [
-        name
-        for name, parameter in inspect.signature(kind).parameters.items()
-        if name != HOST and parameter.kind is not inspect.Parameter.KEYWORD_ONLY
-    ]
 
 
 def _read(value: Any, wanted: Any, where: str) -> Any:

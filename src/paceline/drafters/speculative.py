@@ -20,11 +20,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from paceline.drafters.host import Host, ModelChoice
-from paceline.drafters.settings import Tried, at_least
+from paceline.drafters.settings import at_least
 from paceline.errors import UsageError
 from paceline.planning.draft_length import LONGEST, DraftLength
 from paceline.prefix import common_prefix
@@ -35,16 +36,16 @@ from paceline.tree import EMPTY, ROOT, Tree
 if TYPE_CHECKING:
     from paceline.drafters.draft_text import Guess
 
-__all__ = ["Speculative", "guess_tree"]
+__all__ = ["DraftSettings", "Speculative", "SpeculativeSettings", "guess_tree"]
 
 
-class Speculative(Drafter):
-    """Drafts with a smaller model.
+@dataclass(frozen=True)
+class DraftSettings:
+    """Settings of whoever drafts with a smaller model.
 
     draft: the draft model: alias, folder, GGUF file or hub id, with the tokenizer of the target; ""
     for the one that comes with this package for the target; in Python also a `Host`, or what the
     front can open.
-    inner: the draft model's own drafter, as a method of its own or, in Python, as an object.
     length: guesses in a row; 0 for as many as pay, see `DraftLength`.
     confidence: a guess that the draft model gives a smaller chance than this, from 0 to 1, is the
     last one of its draft.
@@ -55,6 +56,51 @@ class Speculative(Drafter):
     are the target's, and weights whichever of packed and int8 is faster here: guesses need not be
     exact.
 
+    Raises UsageError for a value out of range.
+    """
+
+    draft: Any = ""
+    length: int = 0
+    confidence: float = 0.0
+    branches: int = 1
+    budget: int = 0
+    device: str = ""
+    dtype: str = ""
+    weights: str = ""
+
+    def __post_init__(self) -> None:
+        at_least(0, length=self.length)
+        at_least(0, branches=self.branches)
+        at_least(0, budget=self.budget)
+        if not 0 <= self.confidence <= 1:
+            raise UsageError(f"confidence must be a number from 0 to 1, got {self.confidence!r}")
+
+
+@dataclass(frozen=True)
+class SpeculativeSettings(DraftSettings):
+    """Settings of `Speculative`.
+
+    inner: the draft model's own drafter, as a method of its own or, in Python, as an object.
+
+    Raises UsageError for a value out of range, ModelError for parts of `inner` that are not there.
+    """
+
+    inner: Any = "plain"
+
+    def __post_init__(self) -> None:
+        from paceline.drafters import check_method  # which lists this drafter, too
+
+        super().__post_init__()
+        if isinstance(self.inner, str):
+            check_method(self.inner)
+
+
+class Speculative(Drafter):
+    """Drafts with a smaller model.
+
+    host: the model to draft for.
+    settings, changes: see `SpeculativeSettings`; the latter are fields of it by name.
+
     Weights of guesses are chances by the draft model's own word, see `Guess`. Drafters of a host
     share what they learn of the draft model: when guesses pay, and what its own drafter has found.
 
@@ -64,61 +110,27 @@ class Speculative(Drafter):
     that cannot be loaded or has another tokenizer.
     """
 
-    tried: ClassVar[Tried] = {
-        ("length",): (0, 1, 2, 4, 6, 9),
-        ("branches",): (0, 1, 2),
-        ("confidence",): (0.0, 0.2, 0.4),
-    }
-
     def __init__(
-        self,
-        host: Host,
-        draft: Any = "",
-        inner: Any = "plain",
-        length: int = 0,
-        confidence: float = 0.0,
-        branches: int = 1,
-        budget: int = 0,
-        device: str = "",
-        dtype: str = "",
-        weights: str = "",
+        self, host: Host, settings: SpeculativeSettings | None = None, **changes: Any
     ) -> None:
         from paceline.drafters import make_drafter  # which lists this drafter, too
         from paceline.drafters.draft_text import DraftText  # torch takes a while to import
 
-        self.check(
-            inner=inner, length=length, confidence=confidence, branches=branches, budget=budget
-        )
-        choice = ModelChoice(draft, device, dtype, weights)
+        own = replace(settings or SpeculativeSettings(), **changes)
+        choice = ModelChoice(own.draft, own.device, own.dtype, own.weights)
         small = open_draft(host, choice)
-        own = make_drafter(inner, small) if isinstance(inner, str) else inner
-        self._draft = DraftText(small, own, host.target.vocab_size, branches, budget)
-        self._most = length or LONGEST
-        self._confidence = confidence
+        inner = make_drafter(own.inner, small) if isinstance(own.inner, str) else own.inner
+        self._draft = DraftText(small, inner, host.target.vocab_size, own.branches, own.budget)
+        self._most = own.length or LONGEST
+        self._confidence = own.confidence
         self._plan: DraftLength | None = None
-        if not length:
+        if not own.length:
             self._plan = host.learn((DraftLength, choice), lambda: DraftLength(host.curve))
         self._clock = host.clock
         self.widths: Counter[int] = Counter()
         # Times of the first and the last answer in this round, in seconds.
         self._asked: float | None = None
         self._answered = 0.0
-
-    @staticmethod
-    def check(**settings: Any) -> None:
-        """Check the settings that are given, as far as that is possible without a model.
-
-        Raises UsageError or ModelError as the constructor does.
-        """
-        from paceline.drafters import check_method
-
-        if isinstance(inner := settings.get("inner"), str):
-            check_method(inner)
-        for name in ("length", "branches", "budget"):
-            at_least(0, **{name: settings.get(name, 0)})
-        confidence = settings.get("confidence", 0.0)
-        if not 0 <= confidence <= 1:
-            raise UsageError(f"confidence must be a number from 0 to 1, got {confidence!r}")
 
     def start(self, text: TextStart) -> None:
         """Begin a text; the draft model reads it when it is first asked, but for what it has in its

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -20,6 +21,7 @@ from paceline.records import Stats
 __all__ = ["LlamaCpp", "LlamaCppLookup"]
 
 
+@dataclass(eq=False)
 class LlamaCpp:
     """Plain decoding by llama.cpp, with as many threads as torch has.
 
@@ -30,9 +32,10 @@ class LlamaCpp:
     """
 
     name = "llama.cpp"
+    context: int = 8192
 
-    def __init__(self, context: int = 8192) -> None:
-        self.context = at_least(1, context=context)
+    def __post_init__(self) -> None:
+        at_least(1, context=self.context)
 
     def check(self, gguf: Path | None) -> None:
         """It needs the library and a file."""
@@ -101,6 +104,7 @@ class LlamaCpp:
         )
 
 
+@dataclass(eq=False)
 class LlamaCppLookup(LlamaCpp):
     """Prompt lookup by llama.cpp.
 
@@ -108,15 +112,18 @@ class LlamaCppLookup(LlamaCpp):
     """
 
     name = "llama.cpp-lookup"
+    k: int = 10
+    n: int = 2
 
-    def __init__(self, context: int = 8192, k: int = 10, n: int = 2) -> None:
-        super().__init__(context)
-        self.draft_length, self.max_run = at_least(1, k=k), at_least(1, n=n)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, k=self.k)
+        at_least(1, n=self.n)
 
     def _draft_model(self) -> Any:
         from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
-        return LlamaPromptLookupDecoding(self.max_run, self.draft_length)
+        return LlamaPromptLookupDecoding(self.n, self.k)
 
 
 def _timed_model(passes: list[tuple[float, int]], *arguments: Any, **settings: Any) -> Any:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 
@@ -23,8 +23,9 @@ __all__ = ["Native", "Rival", "generate"]
 
 
 class Rival(Protocol):
-    """A contender whose settings are read before its model is loaded."""
+    """A contender whose settings are read before its model is loaded: a dataclass of them."""
 
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     name: str
 
     def check(self, gguf: Path | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.bench.rivals.native import Native, generate
@@ -11,6 +12,7 @@ from paceline.errors import UsageError
 __all__ = ["TransformersAssisted"]
 
 
+@dataclass(eq=False)
 class TransformersAssisted:
     """Assisted generation by transformers.
 
@@ -18,9 +20,7 @@ class TransformersAssisted:
     """
 
     name = "transformers-assisted"
-
-    def __init__(self, draft: str = "") -> None:
-        self.draft = draft
+    draft: str = ""
 
     def check(self, gguf: Path | None) -> None:
         """It needs a draft model."""

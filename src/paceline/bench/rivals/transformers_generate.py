@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.bench.rivals.native import Native, generate
@@ -10,6 +11,7 @@ from paceline.bench.trial import Request, Trial
 __all__ = ["TransformersGenerate"]
 
 
+@dataclass(eq=False)
 class TransformersGenerate:
     """Plain decoding by transformers."""
 

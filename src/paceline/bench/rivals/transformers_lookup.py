@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.bench.rivals.native import Native, generate
@@ -11,6 +12,7 @@ from paceline.drafters.settings import at_least
 __all__ = ["TransformersLookup"]
 
 
+@dataclass(eq=False)
 class TransformersLookup:
     """Prompt lookup by transformers.
 
@@ -18,9 +20,10 @@ class TransformersLookup:
     """
 
     name = "transformers-lookup"
+    k: int = 10
 
-    def __init__(self, k: int = 10) -> None:
-        self.draft_length = at_least(1, k=k)
+    def __post_init__(self) -> None:
+        at_least(1, k=self.k)
 
     def check(self, gguf: Path | None) -> None:
         """It is always there."""
@@ -32,4 +35,4 @@ class TransformersLookup:
 
     def generate(self, request: Request) -> Trial:
         """One generation."""
-        return generate(self._native, request, prompt_lookup_num_tokens=self.draft_length)
+        return generate(self._native, request, prompt_lookup_num_tokens=self.k)

@@ -1,0 +1,81 @@
+"""What a method is: a name, its settings, and how a drafter is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from paceline.drafters.host import Host
+from paceline.drafters.settings import read_settings
+from paceline.errors import UsageError
+from paceline.protocols import Drafter
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+__all__ = ["MethodSpec", "NoSettings", "Tried"]
+
+S = TypeVar("S", bound="DataclassInstance")
+
+Tried = Mapping[tuple[str, ...], tuple[Any, ...]]
+"""Settings of a method, by what is worth trying for them where time counts; all of a key have one
+value in common."""
+
+
+@dataclass(frozen=True)
+class NoSettings:
+    """Of a method that takes none."""
+
+
+@dataclass(frozen=True)
+class MethodSpec(Generic[S]):
+    """A row of the table of methods.
+
+    settings: a frozen dataclass with a default for every field. Its `__post_init__` raises
+    UsageError for values out of range, as far as that can be told without a model.
+    build: makes the drafter of a method that works on any target.
+    build_for: the same for a method that was trained for a model or needs another one; it gets the
+    model as a host. A method has one of the two.
+    tried: what `paceline tune` tries.
+    survey: the drafter is a `Ppd`, which shapes its trees beforehand.
+
+    Raises UsageError for a row with neither or both of `build` and `build_for`.
+    """
+
+    name: str
+    settings: type[S]
+    build: Callable[[S], Drafter] | None = None
+    build_for: Callable[[Host, S], Drafter] | None = None
+    tried: Tried = field(default_factory=dict)
+    survey: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.build is None) == (self.build_for is None):
+            raise UsageError(f"method {self.name!r} needs either build or build_for: give one")
+
+    @property
+    def needs_host(self) -> bool:
+        """Whether it works for one model only."""
+        return self.build_for is not None
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """All settings, with their defaults."""
+        return {each.name: each.default for each in fields(self.settings)}
+
+    def read(self, written: Mapping[str, Any]) -> S:
+        """Settings, those that are strings read as their types.
+
+        Raises UsageError for one that it does not have, cannot be read or is out of range.
+        """
+        return self.settings(**read_settings(self.settings, self.name, written))
+
+    def make(self, settings: S, host: Host | None) -> Drafter:
+        """The drafter. Raises UsageError where it needs a host and there is none; ModelError where
+        it does not fit its host."""
+        if self.build is not None:
+            return self.build(settings)
+        if self.build_for is None or host is None:
+            raise UsageError(f"method {self.name!r} works for one model only: name its host")
+        return self.build_for(host, settings)

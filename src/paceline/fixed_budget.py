@@ -1,0 +1,41 @@
+"""The planner that plans nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from paceline.protocols import Drafter, Propose
+from paceline.records import Round
+from paceline.tree import Tree
+
+__all__ = ["DEFAULT_BUDGET", "FixedBudget"]
+
+DEFAULT_BUDGET = 64
+
+# Tokens of prompts read beside texts of which nobody knows what a row more costs.
+_PREFILL_BESIDE = 32
+
+
+@dataclass(frozen=True)
+class FixedBudget:
+    """The planner that plans nothing: so many nodes at most, in every round."""
+
+    budget: int
+
+    def add(self, key: int, drafter: Drafter, budget: int | None = None) -> None:
+        """Nothing to prepare."""
+
+    def drop(self, key: int) -> None:
+        """Nothing to forget."""
+
+    def plan(self, proposals: Mapping[int, Propose]) -> dict[int, Tree]:
+        """What the drafters propose."""
+        return {key: propose(self.budget) for key, propose in proposals.items()}
+
+    def prefill(self, rows: int) -> int:
+        """A few tens of tokens."""
+        return _PREFILL_BESIDE
+
+    def observe(self, rounds: Sequence[Round]) -> None:
+        """Nothing to learn."""

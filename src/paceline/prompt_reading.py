@@ -1,0 +1,113 @@
+"""Which texts of a batch are written in the next pass, and what is read of the others' prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from paceline.generation import Generation
+from paceline.prefix import common_prefix
+from paceline.protocols import Propose, Target
+from paceline.tree import EMPTY, Tree
+
+__all__ = ["PREFILL_ALONE", "BatchText", "pieces_within", "sorted_texts"]
+
+PREFILL_ALONE = 1024
+"""Tokens of prompts read in one pass while nobody waits for another text's next token."""
+
+# So few tokens in front of the root are read with the first tree, whoever else is there.
+_FEW_PENDING = 8
+# So many tokens that another text is about to read are worth waiting for.
+_WORTH_WAITING = 16
+
+
+@dataclass
+class BatchText:
+    """A text of a batch.
+
+    ahead: tokens of it that the next pass has to read before its root. reading: seconds spent on
+    its prompt so far, until its first round. follows: it waits for another text's beginning.
+    """
+
+    generation: Generation
+    slot: int
+    ahead: int = 0
+    has_read: bool = False
+    has_begun: bool = False
+    reading: float = 0.0
+    follows: bool = False
+
+    def shares_with(self, other: BatchText) -> int:
+        """How many tokens both texts begin with, without the roots."""
+        one, two = self.generation.context, other.generation.context
+        return common_prefix(one[:-1], two[:-1])
+
+    def propose(self, target: Target) -> Propose:
+        """What a planner asks; a text whose drafter fails proposes nothing and ends."""
+
+        def ask(budget: int) -> Tree:
+            try:
+                self.generation.look(target, self.slot)
+                return self.generation.propose(budget)
+            except Exception as error:
+                self.generation.fail(error)
+                return EMPTY
+
+        return ask
+
+
+def sorted_texts(
+    texts: Mapping[int, BatchText], target: Target
+) -> tuple[dict[int, BatchText], dict[int, BatchText]]:
+    """Those that are written in the next pass, and those whose prompts have to be read first.
+
+    As long as no text has begun nobody waits for its next token: prompts that fit into one pass
+    are read in it, and else all of them before anything is written.
+    """
+    texts = _without_followers(texts, target)
+    for text in texts.values():
+        text.ahead = target.pending(text.slot)
+        text.has_read = text.ahead > 0
+    ahead = sum(text.ahead for text in texts.values())
+    has_begun = any(text.has_begun for text in texts.values())
+    if not has_begun and ahead <= PREFILL_ALONE:
+        return dict(texts), {}
+    few = _FEW_PENDING if has_begun else -1
+    writing = {key: text for key, text in texts.items() if text.ahead <= few}
+    return writing, {key: text for key, text in texts.items() if key not in writing}
+
+
+def pieces_within(room: int, waiting: Mapping[int, BatchText]) -> dict[int, int]:
+    """How much to read of which prompts, `room` tokens in all; who came first goes first."""
+    pieces = {}
+    for key, text in waiting.items():
+        if piece := min(room, text.ahead):
+            pieces[key] = piece
+            room -= piece
+    return pieces
+
+
+def _without_followers(texts: Mapping[int, BatchText], target: Target) -> dict[int, BatchText]:
+    """The texts but for those that begin like one whose prompt is just being read: they wait, and
+    then take that beginning over."""
+    leaders: list[BatchText] = []
+    kept = {}
+    for key, text in texts.items():
+        pending = target.pending(text.slot)
+        if pending >= _WORTH_WAITING:
+            known = len(text.generation.context) - 1 - pending
+            if any(text.shares_with(leader) - known >= _WORTH_WAITING for leader in leaders):
+                text.follows = True
+                continue
+            if text.follows:
+                _open_again(text, target)
+            leaders.append(text)
+        kept[key] = text
+    return kept
+
+
+def _open_again(text: BatchText, target: Target) -> None:
+    """Take over what others have read since the text was opened."""
+    target.close(text.slot)
+    text.follows, text.slot = False, target.open(text.generation.context)
+    text.generation.reused = len(text.generation.context) - 1 - target.pending(text.slot)

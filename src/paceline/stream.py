@@ -1,0 +1,270 @@
+"""A text of a session while it is written, piece by piece, and what came of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+from weakref import finalize
+
+from paceline.errors import PacelineError
+from paceline.generation import Generation
+from paceline.loop import Batch
+from paceline.messages import Prompt, query_of
+from paceline.options import Options
+from paceline.protocols import Drafter, Planner, Target, Tokenizer, check_capabilities
+from paceline.records import FinishReason, Round, Stats
+from paceline.shared_batch import SharedBatch
+from paceline.stopping import Stopping
+from paceline.text import OutputText
+
+__all__ = ["Chunk", "Completion", "Home", "Store", "Stream", "Texts"]
+
+_IDLE_DRAFTERS = 8
+
+
+class Store(Protocol):
+    """Outputs of earlier queries, e.g. `paceline.references.ReferenceStore`."""
+
+    def add(self, query: str, output: str) -> None:
+        """Remember an answer."""
+        ...
+
+    def search(self, query: str, limit: int = 4) -> Sequence[Any]:
+        """Entries of similar queries, best first, each with an `output`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What was generated.
+
+    text: without special tokens, and without the stop string that ended it.
+    tokens: all of them, the one that ended the text included.
+    prompt_tokens: how many the prompt has; of these `cached_tokens` were in the cache already.
+    lossless: whether they are plain decoding's, as they are without typical acceptance.
+    error: why the text was broken off, where its finish reason is "error".
+    """
+
+    text: str
+    tokens: list[int]
+    finish_reason: FinishReason
+    stats: Stats
+    prompt_tokens: int
+    cached_tokens: int = 0
+    lossless: bool = True
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Newly certain text, and whether it came from an accepted guess of the drafter."""
+
+    text: str
+    drafted: bool
+
+
+class Texts:
+    """The texts that a session is writing, and drafters that wait for the next one.
+
+    new_drafter: makes one more. It is first called here, and later by whoever begins a text.
+
+    Raises UsageError where the drafter needs something that the target does not offer.
+    """
+
+    def __init__(
+        self, target: Target, planner: Planner, new_drafter: Callable[[], Drafter]
+    ) -> None:
+        self.batch = SharedBatch(Batch(target, planner))
+        self._new_drafter = new_drafter
+        first = new_drafter()
+        check_capabilities(first, target)
+        self._idle = [first]
+
+    def begin(self, generation: Callable[[Drafter], Generation]) -> tuple[Generation, int]:
+        """A text joins the others; it and its key in the batch."""
+        with self.batch.turn:
+            drafter = self._idle.pop() if self._idle else self._new_drafter()
+            begun = generation(drafter)
+            return begun, self.batch.add(begun)
+
+    def end(self, generation: Generation, key: int) -> None:
+        """A text leaves, and its drafter is free for the next one."""
+        self.batch.drop(key)
+        if len(self._idle) < _IDLE_DRAFTERS:
+            self._idle.append(generation.drafter)
+
+
+class Home(Protocol):
+    """What a stream asks its session for."""
+
+    tokenizer: Tokenizer
+    eos_ids: tuple[int, ...]
+    store: Store | None
+    texts: Texts
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """See `Session.encode`."""
+        ...
+
+    def encode_references(self, references: Sequence[str]) -> list[list[int]]:
+        """See `Session.encode_references`."""
+        ...
+
+    def budget_of(self, options: Options) -> int | None:
+        """See `Session.budget_of`."""
+        ...
+
+
+class Stream(Iterator[Chunk]):
+    """A generation in progress. Iterating gives its text; `completion` what there is so far.
+
+    Raises what went wrong in its text, and nothing of what went wrong in others.
+    """
+
+    def __init__(
+        self, home: Home, prompt: Prompt, references: Sequence[str], options: Options
+    ) -> None:
+        self.stats = Stats()
+        self.output = OutputText(home.tokenizer, options.stop)
+        self._home = home
+        self._query = query_of(prompt)
+        # An empty store is falsy, so the question is whether there is one.
+        self._store = home.store if self._query else None
+        self._prompt, self._references, self._options = prompt, references, options
+        self._text: tuple[Generation, int] | None = None
+        self._error: BaseException | None = None
+        self._drafted: list[bool] = []
+        self._chunks: deque[Chunk] = deque()
+        self._ended = False
+
+    def __next__(self) -> Chunk:
+        # No generator: it would hold the stream, and one that nobody holds should end at once.
+        while not self._chunks:
+            if self._ended:
+                raise StopIteration
+            self._chunks.extend(self._go_on())
+        return self._chunks.popleft()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Break the text off, if it has not ended; what there is of it stays."""
+        self._ended = True
+        self._leave()
+
+    def run(self, raise_errors: bool = True) -> Completion:
+        """Generate to the end without looking at the text on the way."""
+        with self.awaited():
+            while self._error is None and self._next_round() is not None:
+                pass
+        self._ended = True
+        return self.finish(raise_errors)
+
+    @contextmanager
+    def awaited(self) -> Iterator[None]:
+        """As long as this lasts the text goes on with every round that anybody plays."""
+        try:
+            _, key = self._begun()
+        except PacelineError as error:
+            self._error = error
+            yield
+            return
+        with self._home.texts.batch.awaiting(key):
+            yield
+
+    @property
+    def completion(self) -> Completion:
+        """The result, or what there is of it where the generation was broken off."""
+        if self._text is None:
+            return Completion("", [], "error", self.stats, 0, error=self._error)
+        generation, _ = self._text
+        tokens = generation.output[: self.stats.tokens]
+        heard_all = len(tokens) == len(generation.output)
+        return Completion(
+            text=self.output.of(len(tokens)),
+            tokens=tokens,
+            finish_reason=(generation.stopping.reason if heard_all else None) or "interrupted",
+            stats=self.stats,
+            prompt_tokens=len(generation.prompt),
+            cached_tokens=generation.reused,
+            lossless=generation.typical is None,
+            error=generation.error,
+        )
+
+    def finish(self, raise_errors: bool = True) -> Completion:
+        """Close the text and remember the answer."""
+        self._leave()
+        completion = self.completion
+        if completion.error is not None:
+            if raise_errors:
+                raise completion.error
+            return completion
+        self.output.finish()
+        if self._store is not None:
+            self._store.add(self._query, self.output.text)
+        return self.completion
+
+    def _begun(self) -> tuple[Generation, int]:
+        """The text and its key; it joins the others when it is first needed."""
+        if self._text is None:
+            home, options = self._home, self._options
+            similar = [] if self._store is None else self._store.search(self._query)
+            texts = [*self._references, *(entry.output for entry in similar)]
+            prompt, references = home.encode(self._prompt), home.encode_references(texts)
+            # Others may play rounds of this text before its stream looks at them, so what stops the
+            # text is not what the stream reads.
+            stop = [OutputText(home.tokenizer, options.stop).push] if options.stop else []
+            eos_ids = () if options.ignore_eos else home.eos_ids
+            stopping = Stopping(options.max_new_tokens, eos_ids, stop)
+            self._text = home.texts.begin(
+                lambda drafter: Generation(
+                    prompt,
+                    drafter,
+                    stopping,
+                    options.sampler(),
+                    references,
+                    options.acceptance,
+                    home.budget_of(options),
+                )
+            )
+            # A stream that nobody holds any more will not be asked again.
+            self._given_up = finalize(self, home.texts.batch.abandon, self._text[1])
+            self.stats.reused = self._text[0].reused
+        return self._text
+
+    def _leave(self) -> None:
+        if self._text is not None and self._given_up.detach():
+            self._home.texts.end(*self._text)
+
+    def _next_round(self) -> Round | None:
+        _, key = self._begun()
+        round = self._home.texts.batch.next_round(key)
+        if round is not None:
+            self.stats.add(round)
+            for token in round.path.tokens:
+                self.output.push(token)
+        return round
+
+    def _go_on(self) -> Iterator[Chunk]:
+        """What one more round makes certain; the rest where there is none."""
+        _, key = self._begun()
+        with self._home.texts.batch.awaiting(key):
+            round = self._next_round()
+        self._ended = round is None
+        if round is None:
+            self.finish()
+        else:
+            accepted = len(round.path.nodes)
+            self._drafted += [place < accepted for place in range(len(round.path.tokens))]
+        return self._release(final=self._ended)
+
+    def _release(self, final: bool = False) -> Iterator[Chunk]:
+        for piece in self.output.release(final):
+            yield Chunk(piece.text, self._drafted[piece.token])

@@ -1,0 +1,222 @@
+"""The conformance suite of drafters: whatever they guess, the text is that of plain decoding."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from paceline.generation import Generation
+from paceline.loop import Batch, FixedBudget
+from paceline.prefix import common_prefix
+from paceline.protocols import Drafter, Target
+from paceline.sampling import Sampler
+from paceline.stopping import Stopping
+from paceline.targets.toy import ToyTarget
+from paceline.testing.reference import Reference, require
+from paceline.testing.watched_drafter import WatchedDrafter
+
+__all__ = ["check_drafter"]
+
+_BUDGETS = (0, 1, 2, 7, 64)
+_TEMPERATURES = (0.0, 1.0)
+_LENGTH = 20
+
+
+def check_drafter(
+    make: Callable[[], Drafter], target: Callable[[], Target] | None = None, *, seed: int = 0
+) -> None:
+    """Play texts with drafters and compare each with plain decoding.
+
+    make: a new drafter.
+    target: a new target with the model it drafts for, whose scores do not depend on how its texts
+    are read; None for toys in memory, of 16 tokens.
+    seed: of prompts and noise.
+
+    Budgets of 0 to 64 nodes at temperatures 0 and 1; ends of texts inside accepted paths, by EOS
+    ids, limits, and the model's context; references; texts whose last tokens are taken back; one
+    text after the other with one drafter, broken off or not; and several at once.
+
+    Raises AssertionError for a text that differs, and for a drafter that raises, proposes more than
+    its budget or tokens that nobody knows, or changes what it was told.
+    """
+    suite = _Suite(make, ToyTarget if target is None else target, random.Random(seed))  # noqa: S311
+    suite.check_budgets()
+    suite.check_ends()
+    suite.check_references()
+    suite.check_taken_back()
+    suite.check_one_after_the_other()
+    suite.check_together()
+    if target is None:
+        suite.check_full_context()
+
+
+@dataclass
+class _Suite:
+    """make, target: see `check_drafter`."""
+
+    make: Callable[[], Drafter]
+    target: Callable[[], Target]
+    rng: random.Random
+
+    def __post_init__(self) -> None:
+        self.reference = Reference(self.target())
+        self.vocab_size = self.reference.target.vocab_size
+        prompt = self._tokens(5)
+        # Greedy texts of small models repeat themselves: who copies has long guesses accepted.
+        self.prompt = [*prompt, *self.reference.continued(prompt, 40, Sampler())]
+
+    def check_budgets(self) -> None:
+        """The text, whatever may be guessed."""
+        for temperature in _TEMPERATURES:
+            for budget in _BUDGETS:
+                where = f"at temperature {temperature} with a budget of {budget}"
+                self._play(self.target(), self._watched(where), self.prompt, temperature, budget)
+
+    def check_ends(self) -> None:
+        """EOS ids at every place of the text, and limits."""
+        for temperature in _TEMPERATURES:
+            stream = self._plain(self.prompt, temperature)
+            for place in range(0, _LENGTH, 3):
+                eos = stream[place]
+                watched = self._watched(f"at temperature {temperature} with EOS id {eos}")
+                self._play(self.target(), watched, self.prompt, temperature, eos_ids=(eos,))
+            for limit in (1, 2, 3, 8):
+                watched = self._watched(f"at temperature {temperature} with {limit} new tokens")
+                self._play(self.target(), watched, self.prompt, temperature, limit=limit)
+
+    def check_references(self) -> None:
+        """They change nothing, whatever they are."""
+        for temperature in _TEMPERATURES:
+            stream = self._plain(self.prompt, temperature)
+            for references in ([stream], [stream[3:], [], self._tokens(9)], [[1 << 20, 1 << 21]]):
+                watched = self._watched(f"at temperature {temperature} with references")
+                self._play(self.target(), watched, self.prompt, temperature, references=references)
+
+    def check_taken_back(self) -> None:
+        """A text that goes on from other last tokens than those said."""
+        for temperature in _TEMPERATURES:
+            watched = self._watched(f"at temperature {temperature} after tokens were taken back")
+            batch = Batch(self.target(), FixedBudget(7))
+            sampler = self._sampler(temperature)
+            generation = Generation(self.prompt, watched, Stopping(1000), sampler)
+            key = batch.add(generation)
+            for back, new in ((0, 0), (1, 0), (0, 3), (4, 2), (2, 40)):
+                self._step(batch, generation, 3)
+                kept = max(len(self.prompt), len(generation.context) - back)
+                generation.context[kept:] = self._tokens(new)
+                batch.rewrite(key)
+                before = list(generation.context)
+                self._step(batch, generation, 3)
+                said = generation.context[len(before) :]
+                expected = self.reference.continued(before, len(said), sampler)
+                _compare(said, expected, watched.where)
+            batch.close()
+
+    def check_one_after_the_other(self) -> None:
+        """One drafter for texts that continue one another, share a beginning or nothing; some are
+        broken off."""
+        target, watched = self.target(), self._watched("with one text after the other")
+        prompts = [self.prompt]
+        prompts.append([*self.prompt, *self._plain(self.prompt, 0.0), *self._tokens(2)])
+        prompts.append([*self.prompt[:9], *self._tokens(7)])
+        prompts += [self.prompt[:3], self.prompt, self._tokens(1)]
+        for place, prompt in enumerate(prompts):
+            temperature = _TEMPERATURES[place % 2]
+            self._play(target, watched, prompt, temperature, steps=2)
+            self._play(target, watched, prompt, temperature)
+
+    def check_together(self) -> None:
+        """Drafters of several texts in a batch, which join and leave at any time."""
+        batch, texts = Batch(self.target(), FixedBudget(7)), dict[int, Generation]()
+        for place in range(12):
+            prompt = self.prompt[: self.rng.randint(1, 30)] + self._tokens(self.rng.randint(0, 5))
+            sampler = Sampler(place, self.rng.choice(_TEMPERATURES))
+            stopping = Stopping(self.rng.randint(1, _LENGTH))
+            watched = self._watched("among other texts")
+            generation = Generation(prompt, watched, stopping, sampler)
+            texts[batch.add(generation)] = generation
+            for _ in range(self.rng.randint(0, 3)):
+                batch.step([key for key in texts if self.rng.random() < 0.8])
+            if self.rng.random() < 0.2:
+                batch.drop(self.rng.choice(list(texts)))
+        while batch:
+            batch.step()
+        for generation in texts.values():
+            if generation.error is not None:
+                raise generation.error
+            said, sampler = generation.output, generation.sampler
+            expected = self.reference.continued(generation.prompt, len(said), sampler)
+            _compare(said, expected, "among other texts")
+
+    def check_full_context(self) -> None:
+        """Texts that end with the model's context."""
+        for room in (1, 2, 7):
+            watched = self._watched(f"with room for {room} tokens in the model's context")
+            target = ToyTarget(max_context=len(self.prompt) + room)
+            self._play(target, watched, self.prompt, 0.0, limit=room, asked=1000)
+
+    def _play(
+        self,
+        target: Target,
+        watched: WatchedDrafter,
+        prompt: Sequence[int],
+        temperature: float,
+        budget: int = 64,
+        *,
+        eos_ids: Collection[int] = (),
+        limit: int = _LENGTH,
+        asked: int | None = None,
+        references: Sequence[Sequence[int]] = (),
+        steps: int | None = None,
+    ) -> None:
+        """One text to its end, or for so many rounds.
+
+        asked: new tokens that are asked for, where they cannot all be had.
+        """
+        sampler = self._sampler(temperature)
+        stopping = Stopping(asked or limit, eos_ids)
+        generation = Generation(list(prompt), watched, stopping, sampler, references)
+        batch = Batch(target, FixedBudget(budget))
+        batch.add(generation)
+        self._step(batch, generation, steps)
+        batch.close()
+        expected = self.reference.continued(prompt, limit, sampler)
+        ends = [place for place, token in enumerate(expected, 1) if token in eos_ids]
+        expected = expected[: min([*ends, limit])]
+        said = generation.output
+        kept = generation.context == [*prompt, *said]
+        require(kept, f"{watched.where}: the drafter changed the text: work on a copy")
+        _compare(said, expected if steps is None else expected[: len(said)], watched.where)
+
+    def _step(self, batch: Batch, generation: Generation, steps: int | None) -> None:
+        """Play rounds, to the end where no number is given."""
+        while batch and steps != 0:
+            batch.step()
+            if generation.error is not None:
+                raise generation.error
+            steps = None if steps is None else steps - 1
+
+    def _watched(self, where: str) -> WatchedDrafter:
+        return WatchedDrafter(self.make(), self.vocab_size, where)
+
+    def _plain(self, prompt: Sequence[int], temperature: float) -> list[int]:
+        return self.reference.continued(prompt, _LENGTH, self._sampler(temperature))
+
+    def _sampler(self, temperature: float) -> Sampler:
+        return Sampler(11, temperature)
+
+    def _tokens(self, count: int) -> list[int]:
+        return [self.rng.randrange(self.vocab_size) for _ in range(count)]
+
+
+def _compare(said: Sequence[int], expected: Sequence[int], where: str) -> None:
+    """Of equal texts nothing is said; of others where they differ."""
+    place = common_prefix(said, expected)
+    here, plain = (
+        str(tokens[place]) if place < len(tokens) else "its end" for tokens in (said, expected)
+    )
+    require(
+        list(said) == list(expected),
+        f"{where}: new token {place} is {here}, by plain decoding {plain}",
+    )

@@ -1,0 +1,49 @@
+"""What suites compare with: texts that are read from nothing, one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from paceline.protocols import Target
+from paceline.sampling import Sampler
+from paceline.tree import EMPTY
+
+__all__ = ["Reference", "require"]
+
+
+def require(holds: bool, otherwise: str) -> None:
+    """Raise AssertionError with that sentence unless it holds."""
+    if not holds:
+        raise AssertionError(otherwise)
+
+
+class Reference:
+    """A target that is given one text at a time, whole, and keeps nothing of it.
+
+    target: nobody else may use it.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._rows: dict[tuple[int, ...], torch.Tensor] = {}
+
+    def row(self, text: Sequence[int]) -> torch.Tensor:
+        """Raw logits [vocab_size] of the token after `text`, which has at least one token."""
+        key = tuple(text)
+        if key not in self._rows:
+            slot = self.target.open(key)
+            self._rows[key] = self.target.score({slot: EMPTY})[slot][0].clone()
+            self.target.close(slot)
+            self.target.forget()
+        return self._rows[key]
+
+    def continued(self, text: Sequence[int], count: int, sampler: Sampler) -> list[int]:
+        """The next tokens by plain decoding, as many as the model's context has room for."""
+        most = self.target.max_context
+        end = len(text) + count if most is None else min(most, len(text) + count)
+        whole = list(text)
+        while len(whole) < end:
+            whole.append(sampler.draw(self.row(whole), whole))
+        return whole[len(text) :]

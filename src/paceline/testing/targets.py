@@ -1,0 +1,269 @@
+"""The conformance suite of targets: the contract of `Target`, made executable."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+
+import torch
+
+from paceline.protocols import HIDDEN_STATES, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS, Target
+from paceline.records import TargetInfo
+from paceline.testing.reference import Reference, require
+from paceline.testing.watched_target import WatchedTarget
+from paceline.tree import EMPTY, SHADOWS, Tree
+
+__all__ = ["check_target"]
+
+_KNOWN = frozenset({HIDDEN_STATES, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS})
+# A context that is longer than this is not filled to see its end.
+_FILLED = 512
+
+
+def check_target(
+    make: Callable[[], Target],
+    *,
+    tolerance: float = 0.0,
+    seed: int = 0,
+    schedules: int = 10,
+    steps: int = 20,
+) -> None:
+    """Compare a target with its contract, and each of its rows with that of the text, read anew.
+
+    make: a new target that holds no texts; all of them have the same model.
+    tolerance: by how much logits may differ, for models that round.
+    seed: of texts, trees and schedules.
+    schedules, steps: how many random ones of texts that come and go, and how long.
+
+    Trees have branches where `TREES` is offered, virtual tokens, shadows and hidden states are
+    looked at where they are offered.
+
+    Raises AssertionError for the first thing that is not as the contract says.
+    """
+    suite = _Suite(make, tolerance, seed)
+    suite.check_description()
+    suite.check_reading()
+    suite.check_commits()
+    suite.check_reuse()
+    suite.check_closing()
+    suite.check_end_of_context()
+    for number in range(schedules):
+        suite.check_schedule(number, steps)
+    capabilities = suite.watched().target.capabilities
+    if SHADOW_TOKENS in capabilities:
+        suite.check_shadows()
+    if HIDDEN_STATES in capabilities:
+        suite.check_states()
+        if VIRTUAL_TOKENS in capabilities:
+            suite.check_virtual_tokens()
+
+
+class _Suite:
+    """make, tolerance, seed: see `check_target`."""
+
+    def __init__(self, make: Callable[[], Target], tolerance: float, seed: int) -> None:
+        self._make = make
+        self._tolerance = tolerance
+        self._seed = seed
+        self._reference = Reference(make())
+
+    def watched(self, number: int = 0) -> WatchedTarget:
+        """A new target."""
+        rng = random.Random(f"{self._seed} {number}")  # noqa: S311 - no secret
+        return WatchedTarget(self._make(), self._reference, self._tolerance, rng)
+
+    def check_description(self) -> None:
+        """What a target says of itself."""
+        target = self.watched().target
+        require(target.vocab_size > 0, f"vocab_size is {target.vocab_size}: give a positive one")
+        unknown = ", ".join(sorted(target.capabilities - _KNOWN))
+        require(not unknown, f"there is no capability {unknown}: see paceline.protocols")
+        info = target.describe()
+        require(isinstance(info, TargetInfo), f"describe returned {info!r}, not a TargetInfo")
+
+    def check_reading(self) -> None:
+        """Prompts in one pass, or in pieces, alone or beside a tree."""
+        watched = self.watched()
+        for length in (1, 2, 3, 17):
+            slot = watched.open(watched.tokens(length))
+            watched.play(slot, 3)
+            watched.look()
+        for most in (1, 4, 100):
+            long = watched.open(watched.tokens(19))
+            while watched.target.pending(long) > 4:
+                watched.prefill(long, most)
+            for other in [slot for slot in watched.texts if slot != long]:
+                tree = watched.tree(2)
+                watched.score({other: tree}, {long: 1})
+                watched.commit({other: (tree, ())})
+            watched.look()
+
+    def check_commits(self) -> None:
+        """Every path of a tree is kept, and nothing beside it."""
+        watched = self.watched()
+        tree = Tree.chain(watched.tokens(4))
+        if TREES in watched.target.capabilities:
+            tree = Tree(tuple(watched.tokens(7)), (-1, -1, 0, 1, 1, 4, 2))
+        prompt = watched.tokens(6)
+        for node in range(-1, len(tree)):
+            slot = watched.open(prompt)
+            watched.score({slot: tree})
+            watched.commit({slot: (tree, tree.path_to(node) if node >= 0 else ())})
+            watched.play(slot, 5)
+            watched.look()
+        for _ in range(5):
+            watched.play(slot, 6)
+
+    def check_reuse(self) -> None:
+        """Texts that begin alike are what they are, however much of them need not be read."""
+        watched = self.watched()
+        prompt = watched.tokens(14)
+        first = watched.open(prompt)
+        watched.play(first, 4)
+        text = list(watched.texts[first])
+        beginnings = [prompt, text, prompt[:5], [*prompt[:5], *watched.tokens(4)], prompt[:1]]
+        for beginning in beginnings:  # beside the open text
+            watched.open(beginning)
+        watched.look()
+        watched.close(first)
+        for beginning in beginnings:  # after the closed one
+            watched.open(beginning)
+        watched.look()
+        watched.close_all()
+        watched.target.forget()
+        again = watched.open(text)
+        require(
+            watched.target.pending(again) == len(text) - 1,
+            "forget kept something: a text that nobody has open is to be read again",
+        )
+        watched.target.forget()
+        watched.look()
+
+    def check_closing(self) -> None:
+        """Closing a slot twice may be refused, and must not touch other texts."""
+        watched = self.watched()
+        kept, closed = watched.open(watched.tokens(7)), watched.open(watched.tokens(5))
+        watched.look()
+        watched.close(closed)
+        with suppress(Exception):
+            watched.target.close(closed)
+        watched.open(watched.tokens(4))
+        watched.open(watched.tokens(6))
+        watched.look()
+        watched.play(kept, 4)
+        # What was scored and is closed without a commit is gone as well.
+        other = watched.open(watched.tokens(5))
+        trees = {kept: watched.tree(4), other: watched.tree(4)}
+        watched.score(trees)
+        watched.commit({kept: (trees[kept], watched.some_path(trees[kept]))})
+        watched.close(other)
+        watched.look()
+
+    def check_end_of_context(self) -> None:
+        """The last position that there is can be read."""
+        watched = self.watched()
+        most = watched.target.max_context
+        if most is None or most > _FILLED or most < 4:
+            return
+        slot = watched.open(watched.tokens(most - 3))
+        tree = Tree.chain(watched.tokens(3))
+        watched.score({slot: tree})
+        watched.commit({slot: (tree, (0, 1))})
+        watched.score({slot: EMPTY})
+
+    def check_schedule(self, number: int, steps: int) -> None:
+        """Texts come, go and pause in any order, and never hear of one another."""
+        watched = self.watched(number + 1)
+        rng = random.Random(f"{self._seed} {number} schedule")  # noqa: S311 - no secret
+        begun = watched.tokens(12)
+        for _ in range(steps):
+            if len(watched.texts) < 5 and rng.random() < 0.5:
+                length = rng.randrange(len(begun))
+                watched.open([*begun[:length], *watched.tokens(rng.randint(1, 6))])
+            if watched.texts and rng.random() < 0.2:
+                watched.close(rng.choice(list(watched.texts)))
+            if rng.random() < 0.1:
+                watched.target.forget()
+            _random_pass(watched, rng)
+        if watched.texts:
+            watched.look()
+
+    def check_shadows(self) -> None:
+        """Shadows are read as the tokens that they stand for; they are not kept."""
+        watched = self.watched()
+        slot = watched.open(watched.tokens(6))
+        for _ in range(3):
+            real = watched.tree(6)
+            marks = [SHADOWS * (node % 2) for node in range(len(real))]
+            shadowed = tuple(token + mark for token, mark in zip(real.tokens, marks))
+            tree = Tree(shadowed, real.parents)
+            watched.score({slot: tree})
+            watched.commit({slot: (tree, watched.some_path(tree))})
+        watched.look()
+
+    def check_virtual_tokens(self) -> None:
+        """Virtual tokens have ids of their own, are scored, and leave nothing behind."""
+        watched = self.watched()
+        target, size = watched.target, watched.target.vocab_size
+        embeddings = target.embed(torch.arange(2)) + 0.5
+        first = target.add_virtual_tokens(embeddings)
+        require(first >= size, f"the first virtual token is {first}, an id of the vocabulary")
+        again = target.add_virtual_tokens(embeddings)
+        require(again == first, f"known embeddings got another id, {again}, not {first}")
+        slot = watched.open(watched.tokens(6))
+        for _ in range(3):
+            # The virtual ones stand last, as in a chain they cannot stand elsewhere.
+            real = watched.tree(3)
+            tree = Tree((*real.tokens, first, first + 1), (*real.parents, 2, 3))
+            rows = watched.score({slot: tree})[slot]
+            require(not bool(rows[-2:].isnan().any()), "rows of virtual tokens are not numbers")
+            watched.commit({slot: (tree, watched.some_path(tree))})
+        watched.look()
+
+    def check_states(self) -> None:
+        """Hidden states are those of the text, and what the output head reads."""
+        watched = self.watched()
+        early = watched.open(watched.tokens(9))
+        watched.look()
+        watched.target.keep_states()
+        watched.open(watched.tokens(8))
+        for _ in range(3):
+            watched.look()
+            watched.play(early, 4)
+        for slot, text in watched.texts.items():
+            self._check_states_of(watched.target, slot, text)
+        ids = torch.tensor([1, 0])
+        (weights, biases), (some, few) = (watched.target.output_head(x) for x in (None, ids))
+        fits = torch.equal(weights[ids], some) and torch.equal(biases[ids], few)
+        require(fits, "output_head(tokens) is not that part of output_head()")
+
+    def _check_states_of(self, target: Target, slot: int, text: list[int]) -> None:
+        states = target.states(slot)
+        require(
+            len(states) == len(text) - 1,
+            f"{len(states)} states of a text of {len(text)} tokens: all but the root have one",
+        )
+        weights, biases = target.output_head()
+        for place, state in enumerate(states):
+            said = int((weights @ state + biases).argmax())
+            row = self._reference.row(text[: place + 1])
+            require(
+                float(row[said]) >= float(row.max()) - self._tolerance,
+                f"the output head makes token {said} of state {place}, which is not the likeliest",
+            )
+
+
+def _random_pass(watched: WatchedTarget, rng: random.Random) -> None:
+    """Some texts are written, some are read, some wait."""
+    taking_part = [slot for slot in watched.texts if rng.random() < 0.8]
+    reading = {
+        slot: rng.randint(1, 5)
+        for slot in taking_part
+        if watched.target.pending(slot) and rng.random() < 0.4
+    }
+    trees = {slot: watched.tree(rng.randint(0, 6)) for slot in taking_part if slot not in reading}
+    if not (trees or reading):
+        return
+    watched.score(trees, reading)
+    watched.commit({slot: (tree, watched.some_path(tree)) for slot, tree in trees.items()})

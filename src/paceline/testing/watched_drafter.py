@@ -1,0 +1,100 @@
+"""A drafter beside what its contract says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from paceline.protocols import SHADOW_TOKENS, VIRTUAL_TOKENS, Drafter
+from paceline.records import Round, TextStart
+from paceline.testing.reference import require
+from paceline.tree import SHADOWS, Tree
+
+__all__ = ["WatchedDrafter"]
+
+
+class WatchedDrafter(Drafter):
+    """A drafter between the loop and the one to be checked, which sees what both say.
+
+    Raises AssertionError for what the latter must not do, and for what it raises.
+
+    where: what is being checked, for sentences.
+    """
+
+    def __init__(self, drafter: Drafter, vocab_size: int, where: str) -> None:
+        self.requires, self.sized_by = drafter.requires, drafter.sized_by
+        self.where = where
+        self._drafter = drafter
+        self._vocab_size = vocab_size
+
+    def start(self, text: TextStart) -> None:
+        """Hand on, and see that the text stays what it is."""
+        self._told("start", self._drafter.start, text)
+
+    def resume(self, text: TextStart) -> None:
+        """As `start`."""
+        self._told("resume", self._drafter.resume, text)
+
+    def see(self, states: torch.Tensor) -> None:
+        """Hand on."""
+        with self._doing("see"):
+            self._drafter.see(states)
+
+    def stop(self) -> None:
+        """Hand on."""
+        with self._doing("stop"):
+            self._drafter.stop()
+
+    def observe(self, round: Round) -> None:
+        """Hand on, and see that the logits stay what they are."""
+        before = round.logits.clone()
+        with self._doing("observe"):
+            self._drafter.observe(round)
+        require(
+            torch.equal(before, round.logits),
+            f"{self.where}: observe changed the logits of its round: work on a copy",
+        )
+
+    def propose(self, budget: int) -> Tree:
+        """Hand on, and look at the tree; a planner may ask for several sizes."""
+        for asked in (budget // 2, budget):
+            with self._doing("propose"):
+                tree = self._drafter.propose(asked)
+            require(
+                len(tree) <= asked,
+                f"{self.where}: {len(tree)} nodes were proposed with a budget of {asked}",
+            )
+            for token in tree.tokens:
+                self._check_token(token)
+        return tree
+
+    def _check_token(self, token: int) -> None:
+        known = {
+            "a token of the vocabulary": token < self._vocab_size,
+            "a shadow": token >= SHADOWS and SHADOW_TOKENS in self.requires,
+            "a virtual token": token < SHADOWS and VIRTUAL_TOKENS in self.requires,
+        }
+        require(
+            any(known.values()),
+            f"{self.where}: {token} is not {', '.join(known)} that the drafter requires of its "
+            "target",
+        )
+
+    def _told(self, verb: str, tell: Callable[[TextStart], None], text: TextStart) -> None:
+        before = [list(tokens) for tokens in (text.context, *text.references)]
+        with self._doing(verb):
+            tell(text)
+        require(
+            before == [list(tokens) for tokens in (text.context, *text.references)],
+            f"{self.where}: {verb} changed the text that it was told: work on a copy",
+        )
+
+    @contextmanager
+    def _doing(self, verb: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            raise AssertionError(f"{self.where}: {verb} raised {said}") from error

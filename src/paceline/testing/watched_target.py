@@ -1,0 +1,165 @@
+"""A target beside what its contract says of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from paceline.protocols import TREES, Target
+from paceline.records import Path
+from paceline.testing.reference import Reference, require
+from paceline.tree import EMPTY, Tree
+
+__all__ = ["WatchedTarget"]
+
+
+class WatchedTarget:
+    """Hands verbs to a target, knows the text of every slot, and compares all rows with those of
+    a reference.
+
+    tolerance: by how much logits may differ.
+
+    Raises AssertionError where the target does what its contract does not say.
+    """
+
+    def __init__(
+        self, target: Target, reference: Reference, tolerance: float, rng: random.Random
+    ) -> None:
+        self.target = target
+        self.texts: dict[int, list[int]] = {}
+        self._reference = reference
+        self._tolerance = tolerance
+        self._rng = rng
+
+    def tokens(self, count: int) -> list[int]:
+        """Any tokens of the vocabulary."""
+        return [self._rng.randrange(self.target.vocab_size) for _ in range(count)]
+
+    def tree(self, size: int) -> Tree:
+        """Any tree, or a chain where the target scores nothing else."""
+        tokens = self.tokens(size)
+        if TREES not in self.target.capabilities:
+            return Tree.chain(tokens)
+        return Tree(tuple(tokens), tuple(self._rng.randrange(-1, node) for node in range(size)))
+
+    def open(self, context: Sequence[int]) -> int:
+        """Open a text; its slot is none of those open already."""
+        slot = self.target.open(context)
+        require(slot not in self.texts, f"open gave out slot {slot}, which another text has")
+        self.texts[slot] = list(context)
+        pending = self.target.pending(slot)
+        require(
+            0 <= pending < len(context),
+            f"a text of {len(context)} tokens has {pending} pending in front of its root",
+        )
+        return slot
+
+    def close(self, slot: int) -> None:
+        """Close a text."""
+        self.target.close(slot)
+        del self.texts[slot]
+
+    def close_all(self) -> None:
+        """Close all texts."""
+        for slot in list(self.texts):
+            self.close(slot)
+
+    def prefill(self, slot: int, most: int) -> None:
+        """Read a piece of a prompt in a pass of its own."""
+        before = self.target.pending(slot)
+        left = self.target.prefill(slot, most)
+        self._check_prefill({slot: most}, {slot: before})
+        require(
+            left == self.target.pending(slot),
+            f"prefill says that {left} tokens are left, pending {self.target.pending(slot)}",
+        )
+
+    def score(
+        self, trees: Mapping[int, Tree], prefill: Mapping[int, int] | None = None
+    ) -> dict[int, torch.Tensor]:
+        """Score trees, and compare every row of a real token with that of its text, read anew."""
+        pieces = dict(prefill or {})
+        before = {slot: self.target.pending(slot) for slot in self.texts}
+        scores = self.target.score(trees, pieces)
+        require(
+            scores.keys() == trees.keys(),
+            f"score was given trees of the slots {sorted(trees)} and returned {sorted(scores)}",
+        )
+        self._check_prefill(pieces, before)
+        for slot in self.texts.keys() - trees.keys() - pieces.keys():
+            now = self.target.pending(slot)
+            require(
+                now == before[slot],
+                f"a pass without slot {slot} changed what it has pending from {before[slot]} to "
+                f"{now}",
+            )
+        for slot, tree in trees.items():
+            self._check_rows(slot, tree, scores[slot])
+        return scores
+
+    def commit(self, paths: Mapping[int, tuple[Tree, Sequence[int]]]) -> None:
+        """Commit, by slot, nodes of the tree that was scored last, and a token more."""
+        whole = {}
+        for slot, (tree, nodes) in paths.items():
+            said = [*(tree.tokens[node] for node in nodes), *self.tokens(1)]
+            whole[slot] = Path(tuple(nodes), tuple(said))
+            self.texts[slot] += said
+        self.target.commit(whole)
+        for slot in whole:
+            pending = self.target.pending(slot)
+            require(
+                pending == 0,
+                f"after a commit {pending} tokens are pending in front of the root: the cache "
+                "holds all but that",
+            )
+
+    def some_path(self, tree: Tree) -> list[int]:
+        """Nodes from a child of the root downwards, none of them virtual."""
+        paths = [tree.path_to(node) for node in range(len(tree))]
+        size = self.target.vocab_size
+        real = [path for path in paths if all(tree.tokens[node] < size for node in path)]
+        return list(self._rng.choice([(), *real]))
+
+    def play(self, slot: int, size: int) -> None:
+        """A round of one text."""
+        tree = self.tree(size)
+        self.score({slot: tree})
+        self.commit({slot: (tree, self.some_path(tree))})
+
+    def look(self) -> None:
+        """Compare the next token of all open texts, in one pass, and go on with it."""
+        self.score(dict.fromkeys(self.texts, EMPTY))
+        self.commit(dict.fromkeys(self.texts, (EMPTY, ())))
+
+    def _check_rows(self, slot: int, tree: Tree, rows: torch.Tensor) -> None:
+        vocab_size = self.target.vocab_size
+        expected = (len(tree) + 1, vocab_size)
+        require(
+            tuple(rows.shape) == expected,
+            f"the logits of a tree of {len(tree)} nodes are {tuple(rows.shape)}, not {expected}",
+        )
+        for node in range(-1, len(tree)):
+            read = [tree.as_read[step] for step in tree.path_to(node)] if node >= 0 else []
+            if any(token >= vocab_size for token in read):
+                continue  # nobody else has the embeddings of this target
+            text = [*self.texts[slot], *read]
+            row, fresh = rows[node + 1].cpu(), self._reference.row(text).cpu()
+            if not torch.allclose(row, fresh, rtol=0, atol=self._tolerance):
+                which = "the root" if node < 0 else f"node {node} of {tree.parents}"
+                most = float((row - fresh).abs().nan_to_num(0.0, float("inf")).max())
+                raise AssertionError(
+                    f"the row of {which} is not that of its text of {len(text)} tokens, read "
+                    f"anew: they differ by {most:.3g}"
+                )
+
+    def _check_prefill(self, pieces: Mapping[int, int], before: Mapping[int, int]) -> None:
+        for slot, most in pieces.items():
+            read = before[slot] - self.target.pending(slot)
+            least = 1 if min(before[slot], most) > 0 else 0
+            require(
+                least <= read <= most,
+                f"of {before[slot]} pending tokens {read} were read where {most} were allowed at "
+                "most",
+            )
