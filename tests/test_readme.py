@@ -15,6 +15,13 @@ def test_generated_blocks_are_fresh() -> None:
     assert subprocess.run(command, check=False).returncode == 0, "run: python tools/readme.py"
 
 
+def test_the_loop_fits_on_one_screen() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    loop = readme.partition("<!-- begin loop -->")[2].partition("<!-- end loop -->")[0]
+    assert "def step" in loop
+    assert len(loop.strip().splitlines()) <= 60
+
+
 def test_the_two_commands_exist() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")

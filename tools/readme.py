@@ -10,9 +10,8 @@ import ast
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from textwrap import dedent
 
 from bench_tables import (
     LARGE,
@@ -42,7 +41,8 @@ from ppd_tables import (
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks/results"
-LOOP = ROOT / "src/paceline/loop.py"
+QUOTED = {ROOT / "src/paceline/loop.py": ("Batch.step", "decode")}
+"""What the README shows of the loop: file -> functions, or methods as "Class.method"."""
 
 
 def main() -> int:
@@ -70,20 +70,40 @@ def filled(page: str, text: str, blocks: dict[str, str]) -> str:
 
 
 def quoted_loop() -> str:
-    """`decode`, `go_on` and `play_round` as they stand in the source, without docstrings."""
-    source = LOOP.read_text(encoding="utf-8")
-    functions = {
-        node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)
+    """The functions of `QUOTED` as they stand in the source, without docstrings; methods below the
+    line of their class."""
+    text, owner = "", ""
+    for path, names in QUOTED.items():
+        source = path.read_text(encoding="utf-8")
+        found = functions_in(ast.parse(source))
+        for name in names:
+            if name not in found:
+                raise ValueError(f"{path.name} has no {name}: change QUOTED in tools/readme.py")
+            before, owner = owner, name.rpartition(".")[0]
+            same = bool(owner) and owner == before
+            text += "\n" if same else "\n\n"
+            text += f"class {owner}:\n" if owner and not same else ""
+            text += without_docstring(found[name], source.splitlines()) + "\n"
+    return f"```python\n{text.strip()}\n```"
+
+
+def functions_in(module: ast.Module) -> dict[str, ast.FunctionDef]:
+    """Functions of a module by name, and methods as "Class.method"."""
+    classes = [node for node in module.body if isinstance(node, ast.ClassDef)]
+    owned = [(f"{owner.name}.", node) for owner in classes for node in owner.body]
+    everything = [*owned, *(("", node) for node in module.body)]
+    return {
+        prefix + node.name: node for prefix, node in everything if isinstance(node, ast.FunctionDef)
     }
-    lines = source.splitlines()
-    quotes = []
-    for name in ("decode", "go_on", "play_round"):
-        node = functions[name]
-        docstring = node.body[0]
-        head = lines[node.lineno - 1 : docstring.lineno - 1]
-        body = lines[docstring.end_lineno or 0 : node.end_lineno]
-        quotes.append(dedent("\n".join(head + body)))
-    return "```python\n" + "\n\n\n".join(quotes) + "\n```"
+
+
+def without_docstring(function: ast.FunctionDef, lines: Sequence[str]) -> str:
+    """The lines of a function but for those of its docstring."""
+    first, last = function.lineno - 1, function.end_lineno
+    if ast.get_docstring(function) is None:
+        return "\n".join(lines[first:last])
+    docstring = function.body[0]
+    return "\n".join([*lines[first : docstring.lineno - 1], *lines[docstring.end_lineno : last]])
 
 
 def quality_table() -> str:

@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 import torch
+from tests.in_step import InStep
 from torch.nn import functional as F
 
 import paceline
@@ -65,7 +66,7 @@ def chain(tokens: list[int]) -> Tree:
 
 @pytest.mark.model
 def test_rows_are_the_same_bits_in_a_pass_of_any_width(session: Session) -> None:
-    target = session.target
+    target = InStep(session.target)
     random = Random(0)
     text = [random.randrange(4000) for _ in range(CONTEXTS[-1] + WIDEST + 2)]
     for length in CONTEXTS:
@@ -83,14 +84,16 @@ def test_rows_are_the_same_bits_in_a_pass_of_any_width(session: Session) -> None
 def test_a_prompt_is_read_to_the_same_bits_whatever_is_guessed_behind_it(
     session: Session,
 ) -> None:
-    target = session.target
+    target = InStep(session.target)
     random = Random(1)
     text = [random.randrange(4000) for _ in range(600)]
     for length in (2, 40, 256, 512):
         seen = []
         for width in (1, 2, 8):
-            target.sync([text[-1:]])
+            target.sync([])
+            target.forget()  # or the prompt would not be read again
             target.sync([text[:length]])
+            assert target.pending(target.slots[0]) == length - 1
             first = target.score([chain(text[length : length + width - 1])])[0][0]
             target.commit([Path((), (text[length],))])
             seen.append((first, target.score([chain(text[length + 1 : length + 5])])[0]))
@@ -104,8 +107,11 @@ def test_drafted_texts_are_those_of_plain_decoding(session: Session, temperature
     prompt = [{"role": "user", "content": "Repeat after me: one, two, three, one, two, three, one"}]
     texts = []
     for method in ("plain", "anpd", "llma"):
-        session.method = method
-        session._drafter = session._new_drafter()
-        result = session.generate(prompt, max_new_tokens=40, temperature=temperature, seed=3)
+        # With a budget, so that no plan decides to guess nothing.
+        drafting = Session(
+            session.target, session.tokenizer, method, eos_ids=session.eos_ids, budget=16
+        )
+        result = drafting.generate(prompt, max_new_tokens=40, temperature=temperature, seed=3)
+        assert (result.stats.drafted > 0) == (method != "plain")
         texts.append(result.tokens)
     assert texts[0] == texts[1] == texts[2]
