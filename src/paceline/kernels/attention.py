@@ -70,7 +70,9 @@ class TextGroups:
             # The same for all layers of a kind.
             known = (flat.data_ptr(), index, heads)
             if known not in self._folded:
-                mask = flat[begin:end].view(group.texts, 1, width, group.slots).repeat(1, 1, heads, 1)
+                mask = (
+                    flat[begin:end].view(group.texts, 1, width, group.slots).repeat(1, 1, heads, 1)
+                )
                 self._folded[known] = F.pad(mask, (0, 0, 0, max(0, _LEAST_ROWS - heads * width)))
             yield self._folded[known]
             begin = end
@@ -139,7 +141,7 @@ def _by_text(
             attn_mask=mask,
             scale=scaling,
         )
-        out = out[:, :, : shared * width].unflatten(2, (shared, width))
+        out = out[:, :, : shared * width].reshape(group.texts, key_heads, shared, width, -1)
         found.append(out.permute(0, 3, 1, 2, 4).reshape(group.texts * width, query.shape[1], -1))
     together = found[0] if len(found) == 1 else torch.cat(found)
     if texts.places is not None:
