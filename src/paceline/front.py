@@ -44,19 +44,17 @@ def load(
     model: an alias (see `paceline models list`), a folder, a GGUF file or a hub id.
     method, settings: as in "anpd:n=5,k=7".
     device, dtype, device_map, attn_implementation: as in transformers; by default the GPU where
-    there is one (bfloat16), else the CPU (float32). A draft model that is named in the settings
-    follows, where they say nothing else.
+    there is one (bfloat16), else the CPU (float32). A draft model follows unless settings differ.
     weights: how linear layers hold their weights: "auto" (packed on the CPU), "native" (the model is
     left as it is), "packed", "packed+plain", "int8", "int4", "fused"; see docs/speed.md.
     engine: what runs the model, one of `paceline.targets.engines.ENGINES`.
     store: keeps answers as references for similar queries, see `ReferenceStore`.
-    options: defaults of every request. Without a budget among them, trees are planned, by what
-    passes of this model cost here.
+    options: defaults of every request; without a budget trees are planned by what passes cost here.
     sketch: whether to measure that now, roughly and once, where `paceline tune` or an earlier
     session has not; by default where trees are going to be planned.
 
-    Raises UsageError for an unknown method, setting, engine or kind of weights, ModelError where the model
-    cannot be found, read or driven, or the method has nothing that was trained for it.
+    Raises UsageError for an unknown method, setting, engine or kind of weights, ModelError where
+    the model cannot be found, read or driven, or has no parts that were trained for the method.
     """
     check_weights(weights)
     check_engine(engine)
@@ -69,8 +67,7 @@ def load(
         attn_implementation=attn_implementation,
         progress=progress,
     )
-    if sketch is None:
-        sketch = method != "plain" and (options is None or options.budget is None)
+    sketch = _plans(method, options) if sketch is None else sketch
     target = open_target(loaded.model, engine, weights=weights)
     return Session(
         target,
@@ -84,6 +81,11 @@ def load(
         curve=known_curve(target, loaded.fingerprint, sketch, lambda: progress("measure", 0, None)),
         drafts=_drafts(loaded, device, dtype, progress),
     )
+
+
+def _plans(method: str, options: Options | None) -> bool:
+    """Whether trees are going to be planned."""
+    return method != "plain" and (options is None or options.budget is None)
 
 
 def _drafts(

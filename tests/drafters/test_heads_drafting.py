@@ -79,6 +79,7 @@ def first_children(tree: Tree) -> list[int]:
     return found
 
 
+@torch.no_grad()
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_medusa_proposes_the_likeliest_paths_of_its_heads(name: str) -> None:
     model = tiny_model(name)
@@ -99,6 +100,7 @@ def test_medusa_proposes_the_likeliest_paths_of_its_heads(name: str) -> None:
             assert tree.weights[node] == pytest.approx(product, rel=1e-3)
 
 
+@torch.no_grad()
 @pytest.mark.parametrize("beam", [1, 3])
 @pytest.mark.parametrize("cache", [0, 5, 1000])
 @pytest.mark.parametrize("name", ["llama", "gpt2"])

@@ -28,7 +28,7 @@ def small_toy(sharpness: float = 2.0) -> ToyTarget:
 DRAFTERS: dict[str, Callable[[Host], Drafter]] = {
     "speculative": lambda draft: Speculative(toy_host(), draft=draft, inner="anpd", length=3),
     "ouroboros": lambda draft: Ouroboros(
-        toy_host(), draft, window=3, level=3, guesses=3, length=3, most=MOST, budget=16
+        toy_host(), draft=draft, window=3, level=3, guesses=3, length=3, most=MOST, budget=16
     ),
     "chimera": lambda draft: toy_drafter("chimera:cache=16"),
 }

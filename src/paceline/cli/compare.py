@@ -66,8 +66,7 @@ def compare(
         typical=typical or None,
     )
     names = shared.checked_methods(methods, gguf, draft_model)
-    given = tuple(common.read_references(reference))
-    prompts = _prompts(prompt, prompt_file, limit, raw, given)
+    prompts = _prompts(prompt, prompt_file, limit, raw, tuple(common.read_references(reference)))
     common.check_writable(json_file)
     session = common.open_baseline(
         model, threads=threads, device=device, dtype=dtype, weights=weights
@@ -78,8 +77,8 @@ def compare(
     found = Findings(_measure(session, contenders, prompts, options, repeats))
     _show(found, len(prompts) > 1)
     if json_file is not None:
-        report = _report(session, model, prompts, options | {"repeats": repeats}, found)
-        report["state"] = shared.state_of(warm)
+        asked = options | {"repeats": repeats}
+        report = _report(session, model, prompts, asked, shared.state_of(warm), found)
         common.write_text(json_file, json.dumps(report, ensure_ascii=False, indent=2) + "\n")
     if found.failures:
         raise typer.Exit(1)
@@ -176,10 +175,12 @@ def _report(
     model: str,
     prompts: list[PromptRecord],
     options: dict[str, Any],
+    state: str,
     found: Findings,
 ) -> dict[str, Any]:
     return common.circumstances(session, model) | {
         "options": options,
+        "state": state,
         "prompts": [
             {"id": prompt.id, "task": prompt.task, "turns": len(prompt.turns)} for prompt in prompts
         ],

@@ -15,10 +15,8 @@ from typing import Any
 
 import torch
 from transformers import (
-    EosTokenCriteria,
     GenerationConfig,
     LogitsProcessorList,
-    MaxLengthCriteria,
     PreTrainedModel,
     StoppingCriteriaList,
     StopStringCriteria,
@@ -29,29 +27,18 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 from paceline.drafters import check_method, make_drafter, needs_host
 from paceline.errors import UsageError
 from paceline.integrations.known_model import KnownModel
+from paceline.integrations.requests import check_request, packed, sampler_of, stopping_of
 from paceline.integrations.rows import PromptRow, split_rows
 from paceline.kernels.attention import attending_by_text
 from paceline.loop import Generation, decode
 from paceline.planning.planner import TreePlanner
 from paceline.protocols import Drafter, Target
 from paceline.records import Stats
-from paceline.sampling import Sampler
-from paceline.stopping import Stopping
 from paceline.targets.engines import open_target
 from paceline.targets.prepare import NATIVE, prepare
 from paceline.targets.support import check_supported
 
 __all__ = ["Accelerated", "Pace", "accelerate"]
-
-# Arguments that `generate` prepares for every model and that the loop provides for itself.
-_PREPARED = {
-    "attention_mask",
-    "cache_position",
-    "logits_to_keep",
-    "past_key_values",
-    "position_ids",
-    "use_cache",
-}
 
 
 class Pace:
@@ -110,7 +97,7 @@ class Pace:
         attentions in the output, inputs other than token ids, several texts with a streamer.
         """
         config = generation_config or model.generation_config
-        _check_request(model, config, model_kwargs)
+        check_request(model, config, model_kwargs)
         rows = split_rows(input_ids, model_kwargs)
         if self.streamer is not None and len(rows) > 1:
             raise UsageError("a streamer shows one text at a time: generate without, or one by one")
@@ -123,7 +110,7 @@ class Pace:
             )
             if self.streamer is not None:
                 self.streamer.end()
-        return _pack(input_ids, generations, config)
+        return packed(input_ids, generations, config)
 
     def _generate(
         self,
@@ -146,8 +133,8 @@ class Pace:
             Generation(
                 row.tokens,
                 drafter,
-                _stopping(row, config, criteria),
-                _sampler(row, config, processors, seed or 0),
+                stopping_of(row, config, criteria),
+                sampler_of(row, config, processors, seed or 0),
                 references,
             )
             for row, drafter in zip(rows, drafters)
@@ -247,62 +234,3 @@ def accelerate(
     pace = Pace(method, **settings)  # a wrong setting must not cost the model its weights
     prepare(model, weights)
     return Accelerated(model, pace)
-
-
-def _check_request(
-    model: PreTrainedModel, config: GenerationConfig, model_kwargs: dict[str, Any]
-) -> None:
-    check_supported(model)
-    if (config.num_beams or 1) > 1:
-        raise UsageError(
-            f"beam search (num_beams={config.num_beams}) is not supported: use num_beams=1"
-        )
-    for flag in ("output_scores", "output_logits", "output_attentions", "output_hidden_states"):
-        if getattr(config, flag, False):
-            raise UsageError(f"{flag}=True is not supported: generate without it")
-    cache = model_kwargs.get("past_key_values")
-    if cache is not None and cache.get_seq_length() > 0:
-        raise UsageError(
-            "continuing from past_key_values is not supported: pass the whole text as input_ids"
-        )
-    for name, value in model_kwargs.items():
-        if name not in _PREPARED and value is not None:
-            raise UsageError(f"model input {name!r} is not supported: pass token ids only")
-
-
-def _stopping(
-    row: PromptRow, config: GenerationConfig, criteria: Sequence[Callable[..., Any]]
-) -> Stopping:
-    eos = config.eos_token_id
-    eos_ids = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
-    own = (MaxLengthCriteria, EosTokenCriteria)  # the core does these two itself
-    others = [criterion for criterion in criteria if not isinstance(criterion, own)]
-    conditions = [row.condition(others)] if others else []
-    return Stopping(config.max_length - row.padded_length, eos_ids, conditions)
-
-
-def _sampler(
-    row: PromptRow, config: GenerationConfig, processors: Sequence[Callable[..., Any]], seed: int
-) -> Sampler:
-    # Temperature, top-k and the like are in the list already, in transformers' order.
-    return Sampler(
-        # Rows of one call may hold one prompt several times: each gets noise of its own.
-        seed=seed + (row.index << 64),
-        temperature=1.0 if config.do_sample else 0.0,
-        processors=tuple(row.processor(processor) for processor in processors),
-    )
-
-
-def _pack(
-    input_ids: torch.Tensor, generations: Sequence[Generation], config: GenerationConfig
-) -> torch.Tensor | GenerateDecoderOnlyOutput:
-    pad = getattr(config, "_pad_token_tensor", None)
-    fill = int(pad) if pad is not None else 0
-    longest = max(len(generation.output) for generation in generations)
-    outputs = torch.tensor(
-        [text.output + [fill] * (longest - len(text.output)) for text in generations]
-    )
-    sequences = torch.cat([input_ids, outputs.to(input_ids)], dim=1)
-    if config.return_dict_in_generate:
-        return GenerateDecoderOnlyOutput(sequences=sequences)
-    return sequences

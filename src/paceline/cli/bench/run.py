@@ -64,9 +64,8 @@ def run(
     )
     names = shared.checked_methods(methods, gguf, draft_model)
     texts = _texts(suites, data, limit, by_category)
-    session = common.open_baseline(
-        model, threads=threads, device=device, dtype=dtype, weights=weights
-    )
+    placement = {"device": device, "dtype": dtype}
+    session = common.open_baseline(model, threads=threads, weights=weights, **placement)
     asked = {
         "kind": "run",
         "state": shared.state_of(warm),
@@ -80,7 +79,7 @@ def run(
     }
     path = shared.result_path(out, "run", model)
     results = shared.open_results(path, session, model, asked, resume)
-    _measure(session, model, texts, asked, results, device=device, dtype=dtype, gguf=gguf)
+    _measure(session, model, texts, asked, results, gguf=gguf, **placement)
 
 
 def _measure(

@@ -1,0 +1,93 @@
+"""What a call of transformers' `generate` asks for, as the core has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from transformers import EosTokenCriteria, GenerationConfig, MaxLengthCriteria, PreTrainedModel
+from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+from paceline.errors import UsageError
+from paceline.generation import Generation
+from paceline.integrations.rows import PromptRow
+from paceline.sampling import Sampler
+from paceline.stopping import Stopping
+from paceline.targets.support import check_supported
+
+__all__ = ["check_request", "packed", "sampler_of", "stopping_of"]
+
+# Arguments that `generate` prepares for every model and that the loop provides for itself.
+_PREPARED = {
+    "attention_mask",
+    "cache_position",
+    "logits_to_keep",
+    "past_key_values",
+    "position_ids",
+    "use_cache",
+}
+
+
+def check_request(
+    model: PreTrainedModel, config: GenerationConfig, model_kwargs: dict[str, Any]
+) -> None:
+    """Raises UsageError for what is asked of `generate` and not done here, ModelError for a model
+    that cannot be driven."""
+    check_supported(model)
+    if (config.num_beams or 1) > 1:
+        raise UsageError(
+            f"beam search (num_beams={config.num_beams}) is not supported: use num_beams=1"
+        )
+    for flag in ("output_scores", "output_logits", "output_attentions", "output_hidden_states"):
+        if getattr(config, flag, False):
+            raise UsageError(f"{flag}=True is not supported: generate without it")
+    cache = model_kwargs.get("past_key_values")
+    if cache is not None and cache.get_seq_length() > 0:
+        raise UsageError(
+            "continuing from past_key_values is not supported: pass the whole text as input_ids"
+        )
+    for name, value in model_kwargs.items():
+        if name not in _PREPARED and value is not None:
+            raise UsageError(f"model input {name!r} is not supported: pass token ids only")
+
+
+def stopping_of(
+    row: PromptRow, config: GenerationConfig, criteria: Sequence[Callable[..., Any]]
+) -> Stopping:
+    """What ends the text of a row."""
+    eos = config.eos_token_id
+    eos_ids = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
+    own = (MaxLengthCriteria, EosTokenCriteria)  # the core does these two itself
+    others = [criterion for criterion in criteria if not isinstance(criterion, own)]
+    conditions = [row.condition(others)] if others else []
+    return Stopping(config.max_length - row.padded_length, eos_ids, conditions)
+
+
+def sampler_of(
+    row: PromptRow, config: GenerationConfig, processors: Sequence[Callable[..., Any]], seed: int
+) -> Sampler:
+    """What draws the tokens of a row."""
+    # Temperature, top-k and the like are in the list already, in transformers' order.
+    return Sampler(
+        # Rows of one call may hold one prompt several times: each gets noise of its own.
+        seed=seed + (row.index << 64),
+        temperature=1.0 if config.do_sample else 0.0,
+        processors=tuple(row.processor(processor) for processor in processors),
+    )
+
+
+def packed(
+    input_ids: torch.Tensor, generations: Sequence[Generation], config: GenerationConfig
+) -> torch.Tensor | GenerateDecoderOnlyOutput:
+    """Prompts and outputs as `generate` returns them: int64 [rows, longest], padded at the end."""
+    pad = getattr(config, "_pad_token_tensor", None)
+    fill = int(pad) if pad is not None else 0
+    longest = max(len(generation.output) for generation in generations)
+    outputs = torch.tensor(
+        [text.output + [fill] * (longest - len(text.output)) for text in generations]
+    )
+    sequences = torch.cat([input_ids, outputs.to(input_ids)], dim=1)
+    if config.return_dict_in_generate:
+        return GenerateDecoderOnlyOutput(sequences=sequences)
+    return sequences
