@@ -55,9 +55,13 @@ def session(request: pytest.FixtureRequest) -> Session:
     if not kernels_treat_rows_alike():
         pytest.skip("this processor's kernels sum in another order at another width")
     try:
-        return paceline.load("smollm2-135m", "plain", weights=request.param)
+        session = paceline.load("smollm2-135m", "plain", weights=request.param)
     except paceline.UsageError as error:
         pytest.skip(str(error))
+    # int4 keeps the output head in int8; a plain one sums in another order at another width.
+    if left := session.target.describe().report["preparation"]["left"]:
+        pytest.skip(f"layers that could not be replaced: {'; '.join(left)}")
+    return session
 
 
 def chain(tokens: list[int]) -> Tree:
