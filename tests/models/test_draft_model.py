@@ -31,6 +31,7 @@ from paceline.models.draft_model import own_tensors
 from paceline.sampling import Sampler
 from paceline.stopping import Stopping
 from paceline.targets.causal_lm import CausalLMTarget
+from paceline.targets.model_pass import ModelPass
 from paceline.targets.prepare import prepare
 from paceline.targets.support import differences
 from paceline.targets.weights import weight_bytes
@@ -192,12 +193,12 @@ def test_the_self_check_sees_what_a_reduced_head_says(monkeypatch: pytest.Monkey
     """Scores of -inf must neither pass for an error nor hide one."""
     draft = cut(new_model("llama"), [0, 2], SOME)
     CausalLMTarget(draft)
-    shown = CausalLMTarget._forward
+    shown = ModelPass.run
 
-    def off(target: CausalLMTarget, *arguments: Any) -> torch.Tensor:
-        return shown(target, *arguments) + 0.01 * torch.arange(VOCAB)
+    def off(self: ModelPass, *arguments: Any) -> torch.Tensor:
+        return shown(self, *arguments) + 0.01 * torch.arange(VOCAB)
 
-    monkeypatch.setattr(CausalLMTarget, "_forward", off)
+    monkeypatch.setattr(ModelPass, "run", off)
     with pytest.raises(ModelError, match="differs from its plain forward"):
         CausalLMTarget(draft)
 

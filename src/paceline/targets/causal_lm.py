@@ -7,20 +7,17 @@ working.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
 from paceline.errors import ModelError
-from paceline.kernels.attention import GROUPED
 from paceline.protocols import HIDDEN_STATES, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS, Target
 from paceline.records import Path, TargetInfo
-from paceline.targets.hidden_states import call_with_states, output_head
+from paceline.targets.hidden_states import output_head
 from paceline.targets.layout import (
     STATIC_WIDTHS,
     PassLayout,
@@ -28,7 +25,7 @@ from paceline.targets.layout import (
     padded_width,
     static_slots,
 )
-from paceline.targets.pass_inputs import InputsByText, InputsInOne, PassInputs
+from paceline.targets.model_pass import ModelPass
 from paceline.targets.prepare import Preparation
 from paceline.targets.static_pass import StaticPasses, on_one_gpu
 from paceline.targets.support import (
@@ -40,7 +37,7 @@ from paceline.targets.support import (
 )
 from paceline.targets.text_slots import KEPT_BYTES, TextSlots
 from paceline.targets.virtual_tokens import VirtualTokens
-from paceline.targets.weights import least_rows, slot_grain, weight_bytes
+from paceline.targets.weights import slot_grain, weight_bytes
 from paceline.tree import EMPTY, Tree
 
 __all__ = ["CausalLMTarget"]
@@ -90,16 +87,13 @@ class CausalLMTarget(Target):
         self.max_context = longest_context(config)
         self._virtual = VirtualTokens(model.get_input_embeddings(), self.vocab_size)
         self._hidden_size = 0  # of the states that are kept
-        self._windows = attention_windows(config)
-        self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
-        self._min_rows = least_rows(model)
-        self._slot_grain = slot_grain(model)
         self._kept_bytes = kept_bytes
         self.static = on_one_gpu(model) if static is None else static
         self._passes: StaticPasses | None
-        self._inputs: InputsInOne | None = None  # of the last pass in the ordinary way
-        self._by_text = model.config._attn_implementation == GROUPED and not self.static
         self._texts = self._new_texts()
+        windows = attention_windows(config)
+        self._pass = ModelPass(model, self._virtual, windows, self._texts.cache)
+        self._pass.by_text &= not self.static
         self._new_passes()
         if check:
             self._check()
@@ -123,11 +117,8 @@ class CausalLMTarget(Target):
 
     @property
     def device(self) -> torch.device:
-        """Where inputs go: to the embeddings, or where accelerate will bring them."""
-        embeddings = self.model.get_input_embeddings()
-        hook = getattr(embeddings, "_hf_hook", None)
-        place = getattr(hook, "execution_device", None)
-        return torch.device(embeddings.weight.device if place is None else place)
+        """Where inputs go, see `ModelPass.device`."""
+        return self._pass.device
 
     def add_virtual_tokens(self, embeddings: torch.Tensor) -> int:
         """The id of the first of `embeddings` [count, hidden]. See `Target`."""
@@ -201,33 +192,34 @@ class CausalLMTarget(Target):
         config = self.model.config.get_text_config()
         try:
             with narrow_windows(config):
-                self._windows = attention_windows(config)
-                if self._by_text:
+                self._pass.windows = attention_windows(config)
+                if self._pass.by_text:
                     with suppress(ModelError):
                         return self_check(self, self.model)
-                    self._by_text = False
+                    self._pass.by_text = False
                 self_check(self, self.model)
         finally:
-            self._windows = attention_windows(config)
+            self._pass.windows = attention_windows(config)
             self._forget_all()
 
     def _forget_all(self) -> None:
         """Hold nothing in the cache; texts that are open are to be read once more."""
         before, self._texts = self._texts, self._new_texts()
         self._texts.take_over(before)
+        self._pass.cache, self._pass.keeps_states = self._texts.cache, self._hidden_size > 0
         self._new_passes()
 
     def _new_texts(self) -> TextSlots:
         return TextSlots(
             self.model.config.get_text_config().num_hidden_layers,
             self._hidden_size,
-            self._slot_grain,
+            slot_grain(self.model),
             self._kept_bytes,
             STATIC_ROOM if self.static else 0,
         )
 
     def _new_passes(self) -> None:
-        self._passes = StaticPasses(self._static_forward, self.device) if self.static else None
+        self._passes = StaticPasses(self._pass.run_static, self.device) if self.static else None
 
     def _play(
         self, trees: Mapping[int, Tree], pieces: Mapping[int, int]
@@ -237,7 +229,7 @@ class CausalLMTarget(Target):
         jobs += [_Job(slot, self._texts[slot].pending[:size]) for slot, size in pieces.items()]
         needed = sum(job.rows for job in jobs)
         passes = self._passes if self._recurs(jobs, needed) else None
-        width = padded_width(needed, self._min_rows, static=passes is not None)
+        width = padded_width(needed, self._pass.min_rows, static=passes is not None)
         layout = self._lay_out(jobs, width)
         wanted = [
             range(first + len(job.pending) - 1, first + job.rows) if job.tree is not None else ()
@@ -249,7 +241,8 @@ class CausalLMTarget(Target):
             # The next pass overwrites them, and whoever hears of this round may keep them.
             found = [logits[rows.start : rows.stop].clone() if rows else None for rows in wanted]
         else:
-            logits = self._forward(layout, [row for rows in wanted for row in rows])
+            keep = [row for rows in wanted for row in rows]
+            logits = self._pass.run(layout, keep, self._texts.slots)
             found, begin = [], 0
             for rows in wanted:
                 found.append(logits[begin : begin + len(rows)])
@@ -280,59 +273,6 @@ class CausalLMTarget(Target):
         if self._passes is None or not self._passes.usable or rows > STATIC_WIDTHS[-1]:
             return False
         return max(len(job.pending) for job in jobs) <= _FEW_PENDING
-
-    def _forward(self, layout: PassLayout, keep: Sequence[int]) -> torch.Tensor:
-        """One pass; the logits [at least len(keep), vocabulary] of its rows `keep`."""
-        inputs = self._inputs_of(layout)
-        # The output head, too, costs as much for a few rows as for one.
-        least = min(self._min_rows, layout.rows)
-        last = keep[-1] if keep else 0
-        rows = [*keep, *[last] * (least - len(keep))]
-        index = torch.tensor(rows, device=self.device)
-        tokens = self._tokens(inputs.tokens, layout.largest_token >= self.vocab_size)
-        if self._keeps_logits:
-            return self._call(inputs, **tokens, logits_to_keep=index)[0]
-        return self._call(inputs, **tokens)[0, index]
-
-    def _inputs_of(self, layout: PassLayout) -> PassInputs:
-        if self._by_text:
-            return InputsByText(layout, self._texts.slots, self._slot_grain)
-        used = sum(text.used for text in layout.texts)
-        shape = (layout.rows, -(-used // self._slot_grain) * self._slot_grain)
-        if self._inputs is None or self._inputs.shape != shape:
-            self._inputs = InputsInOne(*shape, self.device)
-        return self._inputs.fill(layout)
-
-    def _static_forward(self, inputs: InputsInOne) -> torch.Tensor:
-        """One pass over inputs that may change later; the logits of all its rows."""
-        return self._call(inputs, **self._tokens(inputs.tokens, len(self._virtual) > 0))[0]
-
-    def _call(self, inputs: PassInputs, **arguments: torch.Tensor) -> torch.Tensor:
-        """[1, rows that are kept, vocabulary]."""
-        self._texts.cache.direct(inputs.where, inputs.view)
-        by_text: dict[str, Any] = {} if inputs.groups is None else {"text_groups": inputs.groups}
-
-        def call() -> torch.Tensor:
-            outputs = self.model(
-                **arguments,
-                **by_text,
-                attention_mask=inputs.masks(self._windows, self.model.dtype),
-                position_ids=inputs.positions,
-                past_key_values=self._texts.cache,
-                use_cache=True,
-            )
-            logits: torch.Tensor = outputs.logits
-            return logits
-
-        if not self._hidden_size:
-            return call()
-        logits, states = call_with_states(self.model, call)
-        self._texts.cache.put_states(states)
-        return logits
-
-    def _tokens(self, ids: torch.Tensor, virtual: bool) -> dict[str, torch.Tensor]:
-        """The model's argument for the tokens `ids`; virtual: there may be virtual ones."""
-        return {"inputs_embeds": self._virtual.embed(ids)} if virtual else {"input_ids": ids}
 
 
 @dataclass(frozen=True)

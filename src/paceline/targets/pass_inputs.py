@@ -20,7 +20,7 @@ from paceline.kernels.attention import TextGroup, TextGroups
 from paceline.targets.kv_cache import View
 from paceline.targets.layout import Group, PassLayout, groups_of
 
-__all__ = ["InputsByText", "InputsInOne", "Masks", "PassInputs"]
+__all__ = ["InputsByText", "InputsInOne", "Masks", "PassInputs", "Windows"]
 
 Masks = torch.Tensor | dict[str, torch.Tensor]
 """A float mask of four dimensions; one per kind of layer where kinds differ."""

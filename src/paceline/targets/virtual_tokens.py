@@ -16,12 +16,12 @@ class VirtualTokens:
 
     embed: the model's embedding module; ids [batch, width] -> [batch, width, hidden], as the model
     takes them as `inputs_embeds`.
-    vocab_size: the first virtual id.
+    vocab_size, first: the first virtual id.
     """
 
     def __init__(self, embed: Callable[[torch.Tensor], torch.Tensor], vocab_size: int) -> None:
         self._embed = embed
-        self._vocab_size = vocab_size
+        self.first = vocab_size
         self._given: list[tuple[int, torch.Tensor]] = []
         self._table: torch.Tensor | None = None  # [count, hidden]
 
@@ -47,7 +47,7 @@ class VirtualTokens:
                 f"virtual tokens need embeddings of {hidden} numbers for this model, got "
                 f"{' x '.join(map(str, embeddings.shape))}"
             )
-        first = self._vocab_size + len(self)
+        first = self.first + len(self)
         rows = embeddings.detach().to(like)
         self._table = rows if self._table is None else torch.cat([self._table, rows])
         self._given.append((first, embeddings))
@@ -56,16 +56,16 @@ class VirtualTokens:
     def check(self, largest: int) -> None:
         """Raises UsageError where there is no embedding for the id `largest`: on a GPU the lookup
         would end the process."""
-        if largest >= self._vocab_size + len(self):
+        if largest >= self.first + len(self):
             raise UsageError(
                 f"the tree holds the virtual token id {largest}, but embeddings were given for "
-                f"{len(self)} ids from {self._vocab_size} on: add them with add_virtual_tokens"
+                f"{len(self)} ids from {self.first} on: add them with add_virtual_tokens"
             )
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """Embeddings of ids [batch, width], virtual ones among them; there are some."""
-        virtual = ids >= self._vocab_size
+        virtual = ids >= self.first
         own = self._embed(ids.masked_fill(virtual, 0))
         table = own.new_zeros(1, own.shape[-1]) if self._table is None else self._table
-        given = table[(ids - self._vocab_size).clamp(min=0)].to(own)
+        given = table[(ids - self.first).clamp(min=0)].to(own)
         return torch.where(virtual[..., None], given, own)

@@ -1,0 +1,109 @@
+"""The model's own forward over a laid-out pass."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from paceline.kernels.attention import GROUPED
+from paceline.targets.hidden_states import call_with_states
+from paceline.targets.kv_cache import TreeCache
+from paceline.targets.layout import PassLayout
+from paceline.targets.pass_inputs import InputsByText, InputsInOne, PassInputs, Windows
+from paceline.targets.virtual_tokens import VirtualTokens
+from paceline.targets.weights import least_rows, slot_grain
+
+__all__ = ["ModelPass"]
+
+
+class ModelPass:
+    """Runs `model` with a cache, a mask and positions of ours.
+
+    virtual: what ids beyond the vocabulary stand for. windows: see `attention_windows`.
+
+    cache: where keys and values go. by_text: texts attend each to its own stretch. keeps_states:
+    the last hidden states go to the cache as well. min_rows: fewer rows cost no less. grain: see
+    `slot_grain`.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, virtual: VirtualTokens, windows: Windows, cache: TreeCache
+    ) -> None:
+        self.cache = cache
+        self.windows = windows
+        self.by_text = model.config._attn_implementation == GROUPED
+        self.keeps_states = False
+        self.min_rows = least_rows(model)
+        self.grain = slot_grain(model)
+        self._model = model
+        self._virtual = virtual
+        self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._inputs: InputsInOne | None = None  # of the last pass
+
+    @property
+    def device(self) -> torch.device:
+        """Where inputs go: to the embeddings, or where accelerate will bring them."""
+        embeddings = self._model.get_input_embeddings()
+        hook = getattr(embeddings, "_hf_hook", None)
+        place = getattr(hook, "execution_device", None)
+        return torch.device(embeddings.weight.device if place is None else place)
+
+    def run(self, layout: PassLayout, keep: Sequence[int], pool: int) -> torch.Tensor:
+        """One pass; the logits [at least len(keep), vocabulary] of its rows `keep`.
+
+        pool: slots of the cache.
+        """
+        inputs = self._inputs_of(layout, pool)
+        # The output head, too, costs as much for a few rows as for one.
+        least = min(self.min_rows, layout.rows)
+        last = keep[-1] if keep else 0
+        rows = [*keep, *[last] * (least - len(keep))]
+        index = torch.tensor(rows, device=self.device)
+        tokens = self._tokens(inputs.tokens, layout.largest_token >= self._virtual.first)
+        if self._keeps_logits:
+            return self._call(inputs, **tokens, logits_to_keep=index)[0]
+        return self._call(inputs, **tokens)[0, index]
+
+    def run_static(self, inputs: InputsInOne) -> torch.Tensor:
+        """One pass over inputs that may change later; the logits of all its rows."""
+        return self._call(inputs, **self._tokens(inputs.tokens, len(self._virtual) > 0))[0]
+
+    def _inputs_of(self, layout: PassLayout, pool: int) -> PassInputs:
+        if self.by_text:
+            return InputsByText(layout, pool, self.grain)
+        used = sum(text.used for text in layout.texts)
+        shape = (layout.rows, -(-used // self.grain) * self.grain)
+        if self._inputs is None or self._inputs.shape != shape:
+            self._inputs = InputsInOne(*shape, self.device)
+        return self._inputs.fill(layout)
+
+    def _call(self, inputs: PassInputs, **arguments: torch.Tensor) -> torch.Tensor:
+        """[1, rows that are kept, vocabulary]."""
+        self.cache.direct(inputs.where, inputs.view)
+        by_text: dict[str, Any] = {} if inputs.groups is None else {"text_groups": inputs.groups}
+
+        def call() -> torch.Tensor:
+            outputs = self._model(
+                **arguments,
+                **by_text,
+                attention_mask=inputs.masks(self.windows, self._model.dtype),
+                position_ids=inputs.positions,
+                past_key_values=self.cache,
+                use_cache=True,
+            )
+            logits: torch.Tensor = outputs.logits
+            return logits
+
+        if not self.keeps_states:
+            return call()
+        logits, states = call_with_states(self._model, call)
+        self.cache.put_states(states)
+        return logits
+
+    def _tokens(self, ids: torch.Tensor, virtual: bool) -> dict[str, torch.Tensor]:
+        """The model's argument for the tokens `ids`; virtual: there may be virtual ones."""
+        return {"inputs_embeds": self._virtual.embed(ids)} if virtual else {"input_ids": ids}
