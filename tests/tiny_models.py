@@ -5,9 +5,13 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import pytest
 import torch
 import transformers
 from transformers import PreTrainedModel
+
+from paceline.kernels import quantized
+from paceline.kernels.linear import FastLinear
 
 VOCAB = 64
 
@@ -161,3 +165,10 @@ def some_prompt(length: int, seed: int = 0, vocab_size: int = VOCAB) -> list[int
     tokens: list[int] = torch.randint(vocab_size, (length,), generator=generator).tolist()
     third = length // 3
     return tokens[: length - third] + tokens[:third]
+
+
+def needs_int8(kind: type[FastLinear] | str) -> None:
+    """Skip where a layer or weights of this kind cannot be had: older processors have no exact
+    8-bit products."""
+    if kind in (quantized.Int8Linear, "int8") and not quantized._sums_are_exact():
+        pytest.skip("8-bit products overflow on this processor")

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.tiny_models import VOCAB, new_model, some_prompt
+from tests.one_pass import one_pass
+from tests.tiny_models import VOCAB, needs_int8, new_model, some_prompt
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -175,14 +176,15 @@ def test_copies_are_trained_and_not_the_base() -> None:
 @pytest.mark.parametrize("reduced", [True, False])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_target_drives_it_through_trees(architecture: str, reduced: bool, weights: str) -> None:
+    needs_int8(weights)
     base = new_model(architecture)
     draft = cut(base, [0, 2], SOME if reduced else None)
     expected = scores(draft, 12)
     target = CausalLMTarget(draft, preparation=prepare(draft, weights))  # with its self-check
     assert not [each for each in draft.modules() if type(each) is nn.Linear] or weights == "native"
     text = some_prompt(12)
-    target.sync([text[:9]])
-    (rows,) = target.score([Tree((text[9], 3, text[10], text[11]), (-1, -1, 0, 2))])
+    tree = Tree((text[9], 3, text[10], text[11]), (-1, -1, 0, 2))
+    rows = one_pass(target, text[:9], tree)
     assert rows.shape == (5, VOCAB)
     if weights != "int8":
         error, spread = differences(rows[[0, 1, 3, 4]], expected[8:])
@@ -238,6 +240,7 @@ def test_a_reduced_head_costs_its_rows_alone() -> None:
 
 
 def test_an_output_head_is_never_in_four_bits() -> None:
+    needs_int8("int8")
     sizes = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 256}
     tokens = torch.arange(0, 256, 2)
     draft = cut(new_model("llama", **sizes), [0, 2], tokens)

@@ -7,7 +7,7 @@ from pathlib import Path as FilePath
 import pytest
 import torch
 from tests.in_step import InStep, new_target
-from tests.tiny_models import VOCAB, new_model, some_prompt
+from tests.tiny_models import VOCAB, needs_int8, new_model, some_prompt
 from torch import nn
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -15,7 +15,6 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 import paceline
 from paceline.drafters import make_drafter
 from paceline.errors import ModelError, UsageError
-from paceline.kernels import quantized
 from paceline.kernels.linear import (
     FastLinear,
     PackedAndPlainLinear,
@@ -210,11 +209,6 @@ def test_products_are_those_of_linear(
         rows = torch.randn(shape).to(dtype)
         tolerance = 1e-5 if dtype == torch.float32 else 2e-2
         torch.testing.assert_close(fast(rows), layer(rows), rtol=tolerance, atol=tolerance)
-
-
-def needs_int8(kind: type[FastLinear] | str) -> None:
-    if kind in (Int8Linear, "int8") and not quantized._sums_are_exact():
-        pytest.skip("8-bit products overflow on this processor")
 
 
 @pytest.mark.parametrize(("kind", "limit"), [(Int8Linear, 0.02), (Int4Linear, 0.15)])

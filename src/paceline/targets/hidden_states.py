@@ -47,7 +47,7 @@ def call_with_states(
 def output_head(
     model: PreTrainedModel, tokens: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights [n, hidden] and biases [n] of the output head; see `ShowsStates.output_head`.
+    """Weights [n, hidden] and biases [n] of the output head; see `Target.output_head`.
 
     A head that was packed or quantised has no weights to look at, so it is asked: what it makes of
     nothing are its biases, and what it makes of a one at each place in turn its weights.

@@ -128,7 +128,7 @@ class ToyTarget(Target):
         return torch.nn.functional.one_hot(tokens, self.vocab_size).float()
 
     def output_head(self, tokens: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `ShowsStates.output_head`: states are logits already."""
+        """See `Target`: states are logits already."""
         eye = torch.eye(self.vocab_size)
         weights = eye if tokens is None else eye[tokens]
         return weights, torch.zeros(len(weights))
