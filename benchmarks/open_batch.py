@@ -324,7 +324,7 @@ def main() -> None:
     session = paceline.load(options.model, method="anpd")
     session.settle()
     content = {
-        **describe_run(session.target),
+        **describe_run(session.target.describe()),
         "command": shown_command(),
         "model": options.model,
         options.study: STUDIES[options.study](session, options),

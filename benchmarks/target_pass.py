@@ -122,16 +122,16 @@ def _arguments() -> argparse.Namespace:
 
 
 def _circumstances(pair: Pair, options: argparse.Namespace) -> dict[str, Any]:
-    session, target = pair.session, pair.session.target
+    session, target = pair.session, pair.session.target.describe()
     return {
         "command": shown_command(),
-        "machine": describe_machine(target.describe()),
+        "machine": describe_machine(target),
         "versions": describe_versions(),
         "python": platform.python_version(),
         "model": {"name": Path(options.model).name, "fingerprint": session.fingerprint},
         "parameter_bytes": _parameter_bytes(pair),
         "weights": target.weights,
-        "preparation": target.preparation.as_json(),
+        "preparation": target.report["preparation"],
         "budget": session.budget,
         "repeats": options.repeats,
     }
