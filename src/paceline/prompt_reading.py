@@ -61,20 +61,21 @@ def sorted_texts(
 ) -> tuple[dict[int, BatchText], dict[int, BatchText]]:
     """Those that are written in the next pass, and those whose prompts have to be read first.
 
-    As long as no text has begun nobody waits for its next token: prompts that fit into one pass
-    are read in it, and else all of them before anything is written.
+    As long as no text has begun nobody waits for its next token: what is left of the prompts is
+    read with the first trees where it fits into one pass, and else all of it before anything is
+    written.
     """
-    texts = _without_followers(texts, target)
-    for text in texts.values():
+    ready = _without_followers(texts, target)
+    for text in ready.values():
         text.ahead = target.pending(text.slot)
         text.has_read = text.ahead > 0
-    ahead = sum(text.ahead for text in texts.values())
-    has_begun = any(text.has_begun for text in texts.values())
-    if not has_begun and ahead <= PREFILL_ALONE:
-        return dict(texts), {}
-    few = _FEW_PENDING if has_begun else -1
-    writing = {key: text for key, text in texts.items() if text.ahead <= few}
-    return writing, {key: text for key, text in texts.items() if key not in writing}
+    ahead = sum(text.ahead for text in ready.values())
+    if any(text.has_begun for text in ready.values()):
+        writing = {key: text for key, text in ready.items() if text.ahead <= _FEW_PENDING}
+    else:
+        all_fit = ahead <= PREFILL_ALONE and len(ready) == len(texts)
+        writing = ready if all_fit else {}
+    return writing, {key: text for key, text in ready.items() if key not in writing}
 
 
 def pieces_within(room: int, waiting: Mapping[int, BatchText]) -> dict[int, int]:

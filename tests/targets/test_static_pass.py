@@ -238,6 +238,17 @@ def test_texts_at_equal_distances_attend_together() -> None:
     assert [group.width for group in found] == [1, 200]
 
 
+def test_rows_find_their_text_whatever_the_order_of_the_stretches() -> None:
+    """As many rows as a group has places, but not in their order."""
+    layout = PassLayout([TextRows(start, 3, [7]) for start in (64, 0, 96, 32)])
+    groups = InputsByText(layout, pool=128, grain=32).groups
+    (group,) = groups.groups
+    assert group.rows.tolist() == [1, 3, 0, 2]
+    assert groups.places is not None and groups.places.tolist() == [2, 0, 3, 1]
+    layout = PassLayout([TextRows(start, 3, [7]) for start in (0, 32, 64)])
+    assert InputsByText(layout, pool=128, grain=32).groups.places is None
+
+
 def test_inputs_keep_their_place() -> None:
     inputs = InputsInOne(4, 16, CPU)
     parts = inputs.tokens, inputs.where, inputs.seen

@@ -52,7 +52,7 @@ class Written:
 
     def read(self, slot: int, count: int) -> None:
         """The next pending tokens go into the cache."""
-        self.texts.make_room(slot, count)
+        self.texts.make_room({slot: count})
         text = self.texts[slot]
         tokens = torch.tensor(text.pending[:count], dtype=torch.float32)
         self.texts.cache.direct(text.start + len(text.cached), (0, self.texts.slots))
@@ -125,7 +125,7 @@ def test_accepted_nodes_of_several_texts_are_gathered_together() -> None:
     slots = [cache.texts.open([token, token, token]) for token in (1, 2)]
     for slot in slots:
         cache.read(slot, 2)
-        cache.texts.make_room(slot, 5)
+        cache.texts.make_room({slot: 5})
         text = cache.texts[slot]
         cache.texts.cache.direct(text.start + 2, (0, cache.texts.slots))
         nodes = torch.tensor([float(text.pending[0]), 10.0, 11.0, 12.0, 13.0])

@@ -258,15 +258,14 @@ class CausalLMTarget(Target):
     def _lay_out(self, jobs: Sequence[_Job], width: int) -> PassLayout:
         """The rows of a pass, with room for all of them in the cache."""
         padding = max(0, width - sum(job.rows for job in jobs))
-        for job in jobs:
-            spare = padding if job is jobs[-1] else 0
-            self._texts.make_room(job.slot, job.rows + spare)
-        rows = []
+        rows = {job.slot: job.rows for job in jobs}
+        self._texts.make_room({**rows, jobs[-1].slot: jobs[-1].rows + padding})
+        texts = []
         for job in jobs:
             text = self._texts[job.slot]
             text.tree_at = text.start + len(text.cached) + len(job.pending)
-            rows.append(TextRows(text.start, len(text.cached), job.pending, job.tree or EMPTY))
-        return PassLayout(rows).padded(width)
+            texts.append(TextRows(text.start, len(text.cached), job.pending, job.tree or EMPTY))
+        return PassLayout(texts).padded(width)
 
     def _recurs(self, jobs: Sequence[_Job], rows: int) -> bool:
         """Whether the next pass, which needs so many rows, is run in a static shape."""

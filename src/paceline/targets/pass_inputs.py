@@ -122,8 +122,10 @@ class InputsByText:
                     slots=group.slots,
                 )
             )
-        is_one = len(found) == 1 and len(found[0].rows) == self.layout.rows
-        return TextGroups(found, None if is_one else torch.from_numpy(places))
+        in_order = np.array_equal(
+            np.concatenate([each.rows for each in found]), np.arange(len(places))
+        )
+        return TextGroups(found, None if in_order and len(found) == 1 else torch.from_numpy(places))
 
     def masks(self, windows: Windows, dtype: torch.dtype) -> Masks:
         """[1, 1, 1, all]: those of all groups, each [texts, width, slots], one after the other."""

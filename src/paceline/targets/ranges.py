@@ -20,6 +20,11 @@ class Ranges:
         self.size = 0
         self._free: list[tuple[int, int]] = []  # (start, end), ascending, never touching
 
+    @property
+    def free(self) -> int:
+        """Slots that nobody has."""
+        return sum(end - start for start, end in self._free)
+
     def rounded(self, slots: int) -> int:
         """The length of the stretch that so many slots get."""
         return -(-slots // self.grain) * self.grain

@@ -119,8 +119,19 @@ class TextSlots:
         while self._kept:
             self._evict()
 
-    def make_room(self, slot: int, rows: int) -> None:
-        """Let a text's stretch hold so many rows more than are cached."""
+    def make_room(self, rows: Mapping[int, int]) -> None:
+        """Let stretches hold so many rows more than are cached, by slot."""
+        new = [
+            self._ranges.rounded(len(text.cached) + more)
+            for text, more in ((self._open[slot], more) for slot, more in rows.items())
+            if not text.capacity
+        ]
+        if sum(new) > self._ranges.free:  # at once, since all that is there moves when it grows
+            self._grow(sum(new))
+        for slot, more in rows.items():
+            self._make_room(slot, more)
+
+    def _make_room(self, slot: int, rows: int) -> None:
         text = self._open[slot]
         needed = len(text.cached) + rows
         if needed <= text.capacity:
@@ -189,10 +200,13 @@ class TextSlots:
             if self._kept and self._kept[0] is not sparing and self._ranges.size >= limit:
                 self._evict()
             else:
-                self._ranges.grow(max(slots + self._ranges.size // 4, self._first_room))
-                self.cache.reserve(self._ranges.size)
+                self._grow(slots + self._ranges.size // 4)
             start = self._ranges.take(slots)
         return start, self._ranges.rounded(slots)
+
+    def _grow(self, slots: int) -> None:
+        self._ranges.grow(max(slots, self._first_room))
+        self.cache.reserve(self._ranges.size)
 
     def _evict(self) -> None:
         self._give_back(self._kept.pop(0))
