@@ -19,6 +19,8 @@ from paceline.targets.toy import ToyTarget
 
 STEADY = {(1, 128): [0.001, 0.0012, 0.001], (8, 128): [0.002, 0.02, 0.0021]}
 DISTURBED = STEADY | {(8, 128): [0.002, 0.02, 0.004]}
+# All passes were slow by chance, those of one row most.
+BUSY = {(1, 128): [2.4, 2.5, 2.4], (16, 128): [0.9, 1.0, 0.9]}
 
 
 @pytest.fixture(autouse=True)
@@ -125,3 +127,11 @@ def test_real_passes_of_models_with_little_room(room: int) -> None:
         assert curve is not None
         assert curve.widths == tuple(w for w in (1, 2, 4, 6, 8, 12, 16, 32, 64) if w < room)
     target.close(target.open([0]))
+
+
+def test_a_curve_that_falls_is_not_kept(
+    target: Target, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times(monkeypatch, BUSY)
+    assert known_curve(target, "mark") is not None
+    assert load_curve(curve_key(target, "mark"), cache) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import combinations
 from statistics import median
 
 from paceline.errors import ModelError, UsageError
@@ -64,5 +65,9 @@ def _repeats(target: Target) -> int:
 
 
 def _is_steady(times: PassTimes) -> bool:
-    """Whether most passes of one width took about as long as the fastest of them."""
-    return all(median(taken) <= _STEADY * min(taken) for taken in times.values())
+    """Whether most passes of one width took about as long as the fastest of them, and none of a
+    wider pass took far less than all of a narrow one: a machine that is busy all the while slows
+    every pass down."""
+    fastest = [min(taken) for _, taken in sorted(times.items())]
+    falls = any(_STEADY * wide < narrow for narrow, wide in combinations(fastest, 2))
+    return not falls and all(median(taken) <= _STEADY * min(taken) for taken in times.values())
