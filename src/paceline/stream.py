@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import finalize
 
-from paceline.errors import PacelineError
+from paceline.errors import PacelineError, UsageError
 from paceline.generation import Generation
 from paceline.loop import Batch
 from paceline.messages import Prompt, query_of
@@ -87,13 +87,17 @@ class Texts:
         """A text joins the others; it and its key in the batch."""
         with self.batch.turn:
             drafter = self._idle.pop() if self._idle else self._new_drafter()
-            begun = generation(drafter)
-            return begun, self.batch.add(begun)
+            try:
+                begun = generation(drafter)
+                return begun, self.batch.add(begun)
+            except UsageError:  # a prompt that does not fit says nothing against the drafter
+                self._idle.append(drafter)
+                raise
 
     def end(self, generation: Generation, key: int) -> None:
-        """A text leaves, and its drafter is free for the next one."""
+        """A text leaves, and its drafter is free for the next one, unless something went wrong."""
         self.batch.drop(key)
-        if len(self._idle) < _IDLE_DRAFTERS:
+        if generation.error is None and len(self._idle) < _IDLE_DRAFTERS:
             self._idle.append(generation.drafter)
 
 
@@ -183,7 +187,8 @@ class Stream(Iterator[Chunk]):
     def completion(self) -> Completion:
         """The result, or what there is of it where the generation was broken off."""
         if self._text is None:
-            return Completion("", [], "error", self.stats, 0, error=self._error)
+            reason: FinishReason = "interrupted" if self._error is None else "error"
+            return Completion("", [], reason, self.stats, 0, error=self._error)
         generation, _ = self._text
         tokens = generation.output[: self.stats.tokens]
         heard_all = len(tokens) == len(generation.output)
