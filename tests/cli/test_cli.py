@@ -427,6 +427,7 @@ def test_generate_prints_the_text_and_writes_the_record(
     assert byte_tokenizer().decode(record["tokens"]) == text
     assert record["finish_reason"] == "length"
     assert record["prompt_tokens"] == len("<user>hello\n<assistant>")
+    assert record["cached_tokens"] == 0
     assert record["rounds"] == sum(record["acceptance_histogram"].values()) <= 40
     assert record["mean_acceptance_length"] == 40 / record["rounds"]
     assert record["tokens_per_second"] == pytest.approx(40 / sum(record["seconds"].values()))

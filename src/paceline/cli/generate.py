@@ -108,6 +108,7 @@ def _as_json(record: PromptRecord, completion: Completion) -> dict[str, Any]:
         "finish_reason": completion.finish_reason,
         "lossless": completion.lossless,
         "prompt_tokens": completion.prompt_tokens,
+        "cached_tokens": completion.cached_tokens,
         "rounds": stats.rounds,
         "mean_acceptance_length": stats.mean_acceptance_length,
         "draft_acceptance_rate": stats.draft_acceptance_rate,
