@@ -27,6 +27,8 @@ GROUPED = "paceline_grouped"
 # The kernel sums in another order for fewer rows than this: a row would be worth other bits in a
 # narrow pass than in a wide one.
 _LEAST_ROWS = 4
+# The kernel works through query rows in blocks of a multiple of this.
+_BLOCK = 32
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class TextGroups:
                 mask = (
                     flat[begin:end].view(group.texts, 1, width, group.slots).repeat(1, 1, heads, 1)
                 )
-                self._folded[known] = F.pad(mask, (0, 0, 0, max(0, _LEAST_ROWS - heads * width)))
+                self._folded[known] = F.pad(mask, (0, 0, 0, _missing_rows(heads * width)))
             yield self._folded[known]
             begin = end
 
@@ -147,6 +149,12 @@ def _by_text(
     if texts.places is not None:
         together = together.index_select(0, texts.places)
     return together[None]
+
+
+def _missing_rows(rows: int) -> int:
+    """How many more there have to be, so that no block of them has too few."""
+    last = rows % _BLOCK
+    return _LEAST_ROWS - last if 0 < last < _LEAST_ROWS else 0
 
 
 def _stretches(pool: torch.Tensor, group: TextGroup) -> torch.Tensor:
