@@ -13,7 +13,9 @@ import torch
 
 import paceline
 from paceline.errors import UsageError
+from paceline.generation import Generation
 from paceline.session import Session, Stream
+from paceline.stopping import Stopping
 from paceline.targets.toy import ToyTarget
 from tests.tiny import toy_session
 
@@ -204,6 +206,33 @@ def test_texts_of_threads_that_wait_together_go_on_in_one_pass() -> None:
         assert [len(each.result(60).tokens) for each in (held, *others)] == [40] * 3
     # One after the other they would take 39 + 40 + 40 passes more.
     assert session.target.passes - before < 90
+
+
+def test_the_last_round_is_not_lost_while_it_is_being_handed_out() -> None:
+    """Another thread has played a text's last round and dropped it, and hands it out only now."""
+    session = toy_session("plain")
+    (generation, key) = session.texts.begin(lambda drafter: Generation([1], drafter, Stopping(1)))
+    shared = session.texts.batch
+    with ThreadPoolExecutor(1) as pool:
+        with shared.turn:
+            (last,) = shared._batch.step({key})
+            assert generation.finished and key not in shared._batch
+            waiting = pool.submit(shared.next_round, key)
+            with pytest.raises(TimeoutError):
+                waiting.result(0.2)  # not that the text has ended
+            shared._heard[key].append(last)
+        assert waiting.result(30) is last
+    assert shared.next_round(key) is None
+
+
+def test_a_text_that_is_awaited_twice_goes_on_until_nobody_awaits_it() -> None:
+    session = toy_session("plain")
+    stream, other = (session.stream(text, max_new_tokens=20) for text in ("one", "two"))
+    with stream.awaited():
+        next(stream)  # awaits it as well, and no longer
+        before = len(stream._text[0].output) if stream._text else 0
+        next(other)
+        assert stream._text is not None and len(stream._text[0].output) > before
 
 
 def test_a_session_inside_its_own_round_is_an_error_and_no_deadlock() -> None:

@@ -7,7 +7,7 @@ turns: one thread plays a round for all who wait meanwhile, and each finds its o
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock, get_ident
@@ -28,7 +28,7 @@ class SharedBatch:
         """Held by whoever uses the target, its planner or its drafters."""
         self._batch = batch
         self._lock = Lock()
-        self._awaited: set[int] = set()
+        self._awaited: Counter[int] = Counter()
         self._heard: dict[int, deque[Round]] = {}
         self._abandoned: deque[int] = deque()
 
@@ -52,12 +52,12 @@ class SharedBatch:
     def awaiting(self, key: int) -> Iterator[None]:
         """As long as this lasts the text goes on whoever plays a round."""
         with self._lock:
-            self._awaited.add(key)
+            self._awaited[key] += 1
         try:
             yield
         finally:
             with self._lock:
-                self._awaited.discard(key)
+                self._awaited[key] -= 1
 
     def next_round(self, key: int) -> Round | None:
         """The text's next round, for whoever awaits it; None where it has ended."""
@@ -66,16 +66,22 @@ class SharedBatch:
                 heard = self._heard.get(key)
                 if heard:
                     return heard.popleft()
-            if heard is None or key not in self._batch:
+            if heard is None:
                 return None
             with self.turn:
-                if not heard and key in self._batch:
-                    self._step()
+                # Whether it has ended is known only between rounds: whoever plays the last one drops
+                # the text before that round is handed out.
+                if heard:
+                    continue
+                if key not in self._batch:
+                    return None
+                self._step()
 
     def _step(self) -> None:
         while self._abandoned:
             self._drop(self._abandoned.popleft())
         with self._lock:
+            self._awaited = +self._awaited  # without those at zero
             awaited = set(self._awaited)
         rounds = self._batch.step(awaited)
         with self._lock:
