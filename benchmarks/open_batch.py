@@ -7,7 +7,7 @@ joining     the time between tokens of seven texts while an eighth one's long pr
 reuse       prompt tokens read and time to the first token, with and without what was read before
 memory      how the process grows over a thousand short texts
 schedules   texts joining and leaving at random, with random closings and errors: each against the
-            one that it is alone, by transformers' own forward where two differ
+            one that it is alone
 
 One session serves a whole study; what is compared takes turns.
 """
@@ -25,6 +25,7 @@ from time import perf_counter
 from typing import Any
 
 import paceline
+from paceline.bench.contest import in_turns
 from paceline.bench.memory import resident_bytes
 from paceline.drafters import make_drafter
 from paceline.loop import Batch, Generation, decode
@@ -69,7 +70,7 @@ def throughput(session: Session, options: argparse.Namespace) -> dict[str, Any]:
     texts: dict[int, list[int]] = {}
     different = 0
     for repeat in range(options.repeats):
-        for method, count in [*runs][repeat % 2 :: 1] + [*runs][: repeat % 2]:
+        for method, count in in_turns([*runs], repeat):
             began, stats, outputs = perf_counter(), Stats(), []
             for first in range(0, len(prompts), count):
                 session.target.forget()
@@ -201,23 +202,7 @@ def reuse(session: Session, options: argparse.Namespace) -> dict[str, Any]:
 def memory(session: Session, options: argparse.Namespace) -> dict[str, Any]:
     """A thousand short texts."""
     rng, points = random.Random(0), []
-    words = [
-        "red",
-        "green",
-        "blue",
-        "one",
-        "two",
-        "three",
-        "cat",
-        "dog",
-        "house",
-        "tree",
-        "river",
-        "stone",
-        "and",
-        "or",
-        "not",
-    ]
+    words = ["red", "green", "one", "two", "cat", "dog", "house", "river", "and", "or", "not"]
     for place in range(1, 1001):
         session.generate(" ".join(rng.choices(words, k=rng.randint(3, 30))), max_new_tokens=3)
         if place % 100 == 0:
@@ -239,8 +224,7 @@ def schedules(session: Session, options: argparse.Namespace) -> dict[str, Any]:
     found = []
     for method in options.methods.split(","):
         session.target.forget()
-        batch, planner = None, TreePlanner(session.host.curve)
-        batch = Batch(session.target, planner)
+        batch = Batch(session.target, TreePlanner(session.host.curve))
         waiting, going, ended = list(range(len(prompts))), {}, {}
         while waiting or len(batch):
             if waiting and len(batch) < 32 and rng.random() < 0.5:
@@ -248,9 +232,7 @@ def schedules(session: Session, options: argparse.Namespace) -> dict[str, Any]:
                 processors = (_failing(rng.randint(1, 9)),) if rng.random() < 0.05 else ()
                 text = Generation(
                     prompts[place],
-                    make_drafter(method, session.host.fresh())
-                    if _hosted(method)
-                    else make_drafter(method),
+                    make_drafter(method, session.host.fresh()),
                     Stopping(options.max_new_tokens),
                     samplers[place] if not processors else Sampler(processors=processors),
                 )
@@ -271,12 +253,6 @@ def schedules(session: Session, options: argparse.Namespace) -> dict[str, Any]:
         )
         note(str(found[-1]))
     return {"runs": found}
-
-
-def _hosted(method: str) -> bool:
-    from paceline.drafters import needs_host
-
-    return needs_host(method)
 
 
 def _alone(session: Session, ids: list[int], sampler: Sampler, count: int) -> list[int]:

@@ -26,8 +26,9 @@ __all__ = ["DraftModels"]
 class DraftModels:
     """Opens draft models for one model; what `Host.open` is for drafters.
 
-    base, fingerprint: the model; draft models that were cut out of it share its embeddings. tokenizer: of the model; None where it is not known, and then draft
-    models are only refused where their vocabulary is of another size.
+    base, fingerprint: the model; draft models that were cut out of it share its embeddings.
+    tokenizer: of the model; None where it is not known, and then draft models are only refused
+    where their vocabulary is of another size.
     device, dtype: where draft models go and in which format, where a choice does not say.
 
     Every model is loaded once, whoever asks for it, and kept, and all hosts on it share one target:

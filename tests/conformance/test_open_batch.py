@@ -249,7 +249,7 @@ PLANNERS: dict[str, Callable[[], Planner]] = {
 
 
 @given(st.lists(ACTIONS, max_size=16), st.sampled_from(sorted(PLANNERS)))
-@settings(max_examples=1600)
+@settings(max_examples=3000)
 def test_texts_that_come_and_go_are_those_that_each_is_alone(
     actions: list[tuple[str, int]], planner: str
 ) -> None:

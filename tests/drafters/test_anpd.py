@@ -13,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.helpers import token_paths, unweighted
 
+from paceline.drafters import Host, make_drafter
 from paceline.drafters.anpd import Anpd, NGramTable
 from paceline.drafters.confidence import follower_confidence
 from paceline.errors import UsageError
 from paceline.records import Path, Round, TextStart
+from paceline.targets.toy import ToyTarget
 from paceline.tree import EMPTY, ROOT, Tree
 
 # Two to four symbols make many repeats and ties; 0 and 1 are among them, as ordinary ids.
@@ -405,3 +407,11 @@ def test_a_run_with_more_followers_than_there_is_room_for_begins_anew() -> None:
 def test_a_limit_without_room_is_refused() -> None:
     with pytest.raises(UsageError, match="most must be a whole number >= 1024, got 1000"):
         Anpd(most=1000)
+
+
+def test_tables_that_persist_are_those_of_the_whole_session() -> None:
+    host = Host(ToyTarget())
+    one, other = (make_drafter("anpd:n=3,persist=true", host) for _ in range(2))
+    one.start(TextStart([1, 2, 3, 4, 5]))
+    other.start(TextStart([9, 2, 3]))
+    assert other.propose(2).tokens == (4, 5)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 
@@ -27,6 +28,8 @@ from paceline.tree import EMPTY
 __all__ = ["Contest", "Text", "in_turns", "next_scores"]
 
 _WARM_UP_TOKENS = 8
+
+T = TypeVar("T")
 
 _Done = dict[tuple[object, ...], Entry | LeftOut]
 
@@ -178,7 +181,7 @@ def next_scores(target: Target, text: Sequence[int]) -> torch.Tensor:
         target.close(slot)
 
 
-def in_turns(contenders: Sequence[Contender], start: int) -> list[Contender]:
+def in_turns(contenders: Sequence[T], start: int) -> list[T]:
     """All of them, beginning with another one for every `start`."""
     start %= max(1, len(contenders))
     return [*contenders[start:], *contenders[:start]]

@@ -71,7 +71,7 @@ __all__ = [
 
 _ROWS: tuple[MethodSpec[Any], ...] = (
     MethodSpec("plain", NoSettings, lambda settings: Plain()),
-    MethodSpec("anpd", AnpdSettings, Anpd),
+    MethodSpec("anpd", AnpdSettings, Anpd, build_for=Anpd.on),
     MethodSpec("llma", LlmaSettings, Llma),
     MethodSpec("pld", PromptLookupSettings, PromptLookup),
     MethodSpec("ppd", PpdSettings, build_for=Ppd, survey=True),

@@ -18,6 +18,7 @@ from heapq import heappop, heappush
 from typing import Any, Literal
 
 from paceline.drafters.confidence import follower_confidence
+from paceline.drafters.host import Host
 from paceline.drafters.settings import at_least
 from paceline.errors import UsageError
 from paceline.prefix import common_prefix
@@ -44,9 +45,9 @@ class AnpdSettings:
     the draft is a tree of the likeliest paths, as many as there is room for.
 
     The defaults are those for planned trees; with a budget of your own the paper's may do better.
-    persist: keep what was learned when another text begins. Off, the tables are those of the
-    present text alone. Either way a text that continues the last one, as the next turn of a
-    conversation does, is read only from where it is new, so nothing is counted twice.
+    persist: keep what was learned when another text begins, in tables that all texts of a session
+    share. Off, the tables are those of the present text alone. Either way a text that continues the
+    last one, as the next turn of a conversation does, is read only from where it is new.
     levels: "one" asks n-grams of length n alone, the paper's module without the levels below it
     (its figure 10): a miss there ends the draft.
     most: n-grams of each length that are kept, at least 1024; where there are more, those that
@@ -79,9 +80,15 @@ class Anpd(Drafter):
     in the text.
 
     settings, changes: see `AnpdSettings`; the latter are fields of it by name.
+    tables: to go on with, of the same settings; None for new ones.
     """
 
-    def __init__(self, settings: AnpdSettings | None = None, **changes: Any) -> None:
+    def __init__(
+        self,
+        settings: AnpdSettings | None = None,
+        tables: list[NGramTable] | None = None,
+        **changes: Any,
+    ) -> None:
         own = replace(settings or AnpdSettings(), **changes)
         self.max_order = own.n
         self.draft_length = own.k
@@ -90,9 +97,16 @@ class Anpd(Drafter):
         self._most = own.most
         self._lowest_order = 2 if own.levels == "all" else own.n
         self._text: list[int] = []
-        self._tables = self._new_tables()
+        self._tables = tables or self._new_tables()
         self._references: list[tuple[int, ...]] = []
         self._reference_tables: list[NGramTable] = []
+
+    @classmethod
+    def on(cls, host: Host, settings: AnpdSettings) -> Anpd:
+        """One of a session, which shares its tables with the others where they persist."""
+        if not settings.persist:
+            return cls(settings)
+        return cls(settings, host.learn((Anpd, settings), lambda: cls(settings)._tables))
 
     def start(self, text: TextStart) -> None:
         """Count the n-grams of the context, but for the part that is counted already, and those of

@@ -138,7 +138,7 @@ class Chimera(Drafter):
         self._seen = None
 
     def see(self, states: torch.Tensor) -> None:
-        """See `SeesStates.see`. Nothing is done with them before a draft is wanted: a drafter that
+        """See `Drafter.see`. Nothing is done with them before a draft is wanted: a drafter that
         rests costs nothing."""
         self._seen = states
 

@@ -81,7 +81,7 @@ class Medusa(Drafter):
         self._length, self._state = len(text.context), None
 
     def see(self, states: torch.Tensor) -> None:
-        """Take the state that the last token but the root was read with; see `SeesStates.see`."""
+        """Take the state that the last token but the root was read with; see `Drafter.see`."""
         self._state = states[-1:] if 0 < len(states) == self._length - 1 else None
 
     def propose(self, budget: int) -> Tree:

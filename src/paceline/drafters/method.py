@@ -35,12 +35,13 @@ class MethodSpec(Generic[S]):
     settings: a frozen dataclass with a default for every field. Its `__post_init__` raises
     UsageError for values out of range, as far as that can be told without a model.
     build: makes the drafter of a method that works on any target.
-    build_for: the same for a method that was trained for a model or needs another one; it gets the
-    model as a host. A method has one of the two.
+    build_for: the same for a method that was trained for a model, needs another one, or shares what
+    it learns with other texts of a session; it gets the model as a host. A method that has both is
+    built without a host where there is none.
     tried: what `paceline tune` tries.
     survey: the drafter is a `Ppd`, which shapes its trees beforehand.
 
-    Raises UsageError for a row with neither or both of `build` and `build_for`.
+    Raises UsageError for a row with neither `build` nor `build_for`.
     """
 
     name: str
@@ -51,13 +52,13 @@ class MethodSpec(Generic[S]):
     survey: bool = False
 
     def __post_init__(self) -> None:
-        if (self.build is None) == (self.build_for is None):
-            raise UsageError(f"method {self.name!r} needs either build or build_for: give one")
+        if self.build is None and self.build_for is None:
+            raise UsageError(f"method {self.name!r} needs build or build_for: give one")
 
     @property
     def needs_host(self) -> bool:
         """Whether it works for one model only."""
-        return self.build_for is not None
+        return self.build is None
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -74,8 +75,8 @@ class MethodSpec(Generic[S]):
     def make(self, settings: S, host: Host | None) -> Drafter:
         """The drafter. Raises UsageError where it needs a host and there is none; ModelError where
         it does not fit its host."""
-        if self.build is not None:
-            return self.build(settings)
-        if self.build_for is None or host is None:
+        if self.build_for is not None and host is not None:
+            return self.build_for(host, settings)
+        if self.build is None:
             raise UsageError(f"method {self.name!r} works for one model only: name its host")
-        return self.build_for(host, settings)
+        return self.build(settings)

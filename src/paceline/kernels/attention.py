@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -184,10 +186,24 @@ def use_grouped_attention(model: PreTrainedModel) -> bool:
 def attending_by_text(model: PreTrainedModel) -> Iterator[None]:
     """Let somebody else's model attend as `use_grouped_attention` has it, for as long as this
     lasts. Whoever calls it meanwhile gets the same results as ever."""
-    before = model.config._attn_implementation
-    switched = use_grouped_attention(model)
+    with _switching:
+        users, before = _borrowed.get(model, (0, ""))
+        if not users:
+            before = str(model.config._attn_implementation)
+            if not use_grouped_attention(model):
+                before = ""
+        _borrowed[model] = users + 1, before
     try:
         yield
     finally:
-        if switched:
-            model.set_attn_implementation(before)
+        with _switching:
+            users, before = _borrowed.pop(model)
+            if users > 1:
+                _borrowed[model] = users - 1, before
+            elif before:
+                model.set_attn_implementation(before)
+
+
+# Several threads may borrow one model: the last to leave switches it back.
+_switching = Lock()
+_borrowed: WeakKeyDictionary[PreTrainedModel, tuple[int, str]] = WeakKeyDictionary()

@@ -51,8 +51,8 @@ class AdaptiveTree:
 
     table: measured beforehand; it counts as much as 256 observations at every distance.
     curve: what passes cost here; None for `MILD`. costs: what they turn out to cost, in the place
-    of the curve as soon as something is known; see `follow`. The width is the one that promises most tokens
-    per millisecond (PPD, section 5.6.3). Whether guessing pays at all is not asked.
+    of the curve as soon as something is known; see `follow`. The width is the one that promises
+    most tokens per millisecond (PPD, section 5.6.3). Whether guessing pays at all is not asked.
     size: guesses and prompt tokens, as `build_tree` counts them, at least 1 + epts; 0 leaves it to
     the curve.
     epts: rows that each prompt token takes.

@@ -242,7 +242,8 @@ class TreePlanner:
     def _time_drafting(self, rounds: Sequence[Round]) -> None:
         texts = [self._texts[round.key] for round in rounds]
         asked = {text.asked for text in texts}
-        usual = not any(text.asked and text.fresh for text in texts)
+        # Texts with a budget of their own draft without being asked.
+        usual = not any(text.budget is not None or (text.asked and text.fresh) for text in texts)
         if len(asked) == 1 and usual and not any(round.prefill for round in rounds):
             times = self._drafting if asked.pop() else self._resting
             times.add(1e3 * sum(round.seconds.draft for round in rounds) / len(rounds))

@@ -180,6 +180,8 @@ class TextSlots:
             shared = min(common_prefix(text.cached, context), len(context) - 1)
             if shared > best[1]:
                 best = text, shared
+            if shared == len(context) - 1:
+                break
         return best
 
     def _copy(self, source: TextSlot, text: TextSlot, length: int) -> None:

@@ -30,7 +30,7 @@ class VirtualTokens:
 
     @torch.no_grad()
     def add(self, embeddings: torch.Tensor, device: torch.device) -> int:
-        """The id of the first of `embeddings` [count, hidden]; see `TakesVirtualTokens`.
+        """The id of the first of `embeddings` [count, hidden]; see `Target`.
 
         device: of the ids that `embed` takes.
 
