@@ -1,0 +1,81 @@
+"""Layers on matrices in blocks: linear ones, and tables of embeddings."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from paceline.kernels.blocks import BlockMatrix, quantised
+from paceline.kernels.linear import FastLinear, UnpackableError
+from paceline.kernels.native import unavailable
+
+__all__ = ["BlockEmbedding", "BlockLinear", "Int4Linear", "Int8Linear"]
+
+
+class BlockLinear(FastLinear):
+    """A linear layer on a matrix in blocks."""
+
+    def __init__(
+        self, matrix: BlockMatrix, bias: torch.Tensor | None, in_features: int | None = None
+    ) -> None:
+        nn.Module.__init__(self)
+        self.matrix = matrix
+        self.in_features = in_features or matrix.inputs
+        self.out_features = matrix.outputs
+        self.weight_bytes = matrix.nbytes + (0 if bias is None else bias.nbytes)
+        self.bias = None if bias is None else bias.detach().float()
+        self._missing = matrix.inputs - self.in_features
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """[..., in_features] -> [..., out_features]."""
+        if self._missing:
+            rows = F.pad(rows, (0, self._missing))
+        if rows.dtype == torch.float32:
+            return self.matrix.product(rows, self.bias)
+        return self.matrix.product(rows.float(), self.bias).to(rows.dtype)
+
+
+class _Quantised(BlockLinear):
+    """A layer of floats, rounded when it is made.
+
+    Raises UnpackableError where the kernels cannot run, or the layer is elsewhere.
+    """
+
+    bits: ClassVar[int]
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        if weight.device.type != "cpu":
+            raise UnpackableError(f"weights on {weight.device.type}")
+        if why := unavailable():
+            raise UnpackableError(why)
+        super().__init__(quantised(weight, self.bits), bias, weight.shape[1])
+
+
+class Int4Linear(_Quantised):
+    """4-bit weights in groups of 32 with scale and offset each, 8-bit activations."""
+
+    bits = 4
+
+
+class Int8Linear(_Quantised):
+    """8-bit weights in groups of 32 with a scale each, 8-bit activations."""
+
+    bits = 8
+
+
+class BlockEmbedding(nn.Module):
+    """A table of embeddings in blocks; dtype: of what it gives."""
+
+    def __init__(self, matrix: BlockMatrix, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.matrix = matrix
+        self.num_embeddings, self.embedding_dim = matrix.outputs, matrix.inputs
+        self.dtype = dtype
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """[...] -> [..., embedding_dim]."""
+        found = self.matrix.values(ids.reshape(-1)).to(self.dtype)
+        return found.view(*ids.shape, self.embedding_dim)

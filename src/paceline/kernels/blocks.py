@@ -1,0 +1,167 @@
+"""Matrices in blocks of 4, 5, 6 or 8 bits: products with them, and their numbers.
+
+Formats and numbers are those of GGUF files. Products run in the library's own kernels, see
+`native/src/blocks.h`: rows are rounded to 8 bits in groups of 32 with a scale each, products within
+a group are summed as integers, groups in their order. So a row is worth the same, bit for bit,
+whatever other rows share its pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+from torch.nn import functional as F
+
+from paceline.kernels.native import kernels
+
+__all__ = ["FORMATS", "BlockMatrix", "bytes_per_row", "dequantise", "quantised"]
+
+# In the library's order; inputs and bytes of a block.
+_BLOCKS = {
+    "Q4_0": (32, 18),
+    "Q4_1": (32, 20),
+    "Q5_0": (32, 22),
+    "Q5_1": (32, 24),
+    "Q8_0": (32, 34),
+    "Q4_K": (256, 144),
+    "Q5_K": (256, 176),
+    "Q6_K": (256, 210),
+}
+_NUMBERS = {name: number for number, name in enumerate(_BLOCKS)}
+_GROUP, _PANEL = 32, 16
+
+FORMATS = frozenset(_BLOCKS)
+"""Names of the formats that there are kernels for."""
+
+
+def bytes_per_row(format: str, inputs: int) -> int:
+    """Bytes that a row of so many numbers takes in a file.
+
+    Raises ValueError for a number that is no multiple of the format's blocks.
+    """
+    numbers, size = _BLOCKS[format]
+    if inputs < 1 or inputs % numbers:
+        raise ValueError(f"rows of {inputs} numbers are no multiple of the {numbers} of {format}")
+    return inputs // numbers * size
+
+
+class BlockMatrix:
+    """A matrix [outputs, inputs] as products read it.
+
+    panels: its bytes, see `native/src/blocks.h`.
+    """
+
+    def __init__(self, format: str, panels: torch.Tensor, outputs: int, inputs: int) -> None:
+        self.format, self.outputs, self.inputs = format, outputs, inputs
+        self.panels = panels
+        self.nbytes = panels.nbytes
+        self._matrix = _NUMBERS[format], panels.data_ptr(), outputs, inputs
+        self._product = kernels().product
+
+    @classmethod
+    def pack(
+        cls, format: str, blocks: torch.Tensor, inputs: int, rows: torch.Tensor | None = None
+    ) -> BlockMatrix:
+        """From blocks as a GGUF file has them.
+
+        blocks: uint8 [outputs, bytes per row]. rows: int64 [outputs], which row of the blocks each
+        output is; None for all in their order.
+
+        Raises ValueError for sizes that do not fit together.
+        """
+        blocks = _checked(format, blocks, inputs)
+        outputs = len(blocks) if rows is None else len(rows)
+        if rows is not None:
+            rows = rows.to(torch.int64).contiguous()
+            if outputs and not 0 <= int(rows.min()) <= int(rows.max()) < len(blocks):
+                raise ValueError(f"rows beyond the {len(blocks)} that there are")
+        number, native = _NUMBERS[format], kernels()
+        size = native.packed_bytes(number, outputs, inputs)
+        panels = torch.empty(size, dtype=torch.uint8)
+        order = None if rows is None else rows.data_ptr()
+        native.pack(number, blocks.data_ptr(), order, outputs, inputs, panels.data_ptr())
+        return cls(format, panels, outputs, inputs)
+
+    @classmethod
+    def stack(cls, matrices: Sequence[BlockMatrix]) -> BlockMatrix | None:
+        """All of them one below the other; None where they differ in format or inputs, or where
+        one but the last does not end with a panel of 16 outputs."""
+        first = matrices[0]
+        alike = all((each.format, each.inputs) == (first.format, first.inputs) for each in matrices)
+        if not alike or any(each.outputs % _PANEL for each in matrices[:-1]):
+            return None
+        panels = torch.cat([each.panels for each in matrices])
+        return cls(first.format, panels, sum(each.outputs for each in matrices), first.inputs)
+
+    def product(self, rows: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """float32 [..., inputs] -> float32 [..., outputs]. bias: float32 [outputs]."""
+        rows = rows.contiguous()
+        out = rows.new_empty(*rows.shape[:-1], self.outputs)
+        count = rows.numel() // self.inputs
+        offset = None if bias is None else bias.data_ptr()
+        self._product(*self._matrix, rows.data_ptr(), count, offset, out.data_ptr(), self.outputs)
+        return out
+
+    def values(self, ids: torch.Tensor) -> torch.Tensor:
+        """The numbers of some outputs: int64 [count] -> float32 [count, inputs].
+
+        Raises ValueError for ids that there are not.
+        """
+        ids = ids.to(torch.int64).contiguous()
+        out = torch.empty(len(ids), self.inputs)
+        kernels().values(*self._matrix, ids.data_ptr(), len(ids), out.data_ptr())
+        return out
+
+
+def dequantise(format: str, blocks: torch.Tensor, inputs: int) -> torch.Tensor:
+    """Blocks of a GGUF file, uint8 [outputs, bytes per row] -> float32 [outputs, inputs]."""
+    blocks = _checked(format, blocks, inputs)
+    out = torch.empty(len(blocks), inputs)
+    if len(blocks):
+        sizes = len(blocks), inputs
+        kernels().dequantise(_NUMBERS[format], blocks.data_ptr(), *sizes, out.data_ptr())
+    return out
+
+
+def quantised(weight: torch.Tensor, bits: int) -> BlockMatrix:
+    """A float matrix [outputs, inputs], rounded to 4 bits (Q4_1) or 8 bits (Q8_0) in groups of 32.
+
+    Inputs are filled up with zeros to whole groups.
+    """
+    weight = F.pad(weight.detach().float(), (0, -weight.shape[1] % _GROUP))
+    outputs, inputs = weight.shape
+    groups = weight.view(outputs, -1, _GROUP)
+    blocks = (_four_bits if bits == 4 else _eight_bits)(groups).reshape(outputs, -1)
+    return BlockMatrix.pack("Q4_1" if bits == 4 else "Q8_0", blocks, inputs)
+
+
+def _four_bits(groups: torch.Tensor) -> torch.Tensor:
+    """Scale, offset and 32 codes: [outputs, groups, 20]."""
+    low, high = groups.amin(dim=2), groups.amax(dim=2)
+    scale, offset = ((high - low) / 15).half(), low.half()
+    # Of a group of nearly one value the scale is 0, and the codes do not matter.
+    per = scale.float().reciprocal().nan_to_num(posinf=0.0)[..., None]
+    codes = ((groups - offset.float()[..., None]) * per).round_().clamp_(0, 15).to(torch.uint8)
+    both = codes[..., :16] | codes[..., 16:] << 4
+    parts = torch.stack([scale, offset], dim=-1).view(torch.uint8), both
+    return torch.cat(parts, dim=-1)
+
+
+def _eight_bits(groups: torch.Tensor) -> torch.Tensor:
+    """Scale and 32 codes: [outputs, groups, 34]."""
+    scale = (groups.abs().amax(dim=2, keepdim=True) / 127).half()
+    per = scale.float().reciprocal().nan_to_num(posinf=0.0)
+    codes = (groups * per).round_().clamp_(-127, 127).to(torch.int8)
+    return torch.cat([scale.view(torch.uint8), codes.view(torch.uint8)], dim=-1)
+
+
+def _checked(format: str, blocks: torch.Tensor, inputs: int) -> torch.Tensor:
+    size = bytes_per_row(format, inputs)
+    if blocks.dtype != torch.uint8 or blocks.dim() != 2 or blocks.shape[1] != size:
+        raise ValueError(
+            f"blocks of {format} for {inputs} inputs are uint8 [outputs, {size}], "
+            f"not {blocks.dtype} {list(blocks.shape)}"
+        )
+    return blocks.contiguous()

@@ -1,0 +1,45 @@
+/* What the library exports; see library.py for who calls it. Sizes are in numbers, not bytes. */
+#ifndef PL_API_H
+#define PL_API_H
+
+#include <stdint.h>
+
+#if defined(_WIN32)
+#define PL_API __declspec(dllexport)
+#else
+#define PL_API __attribute__((visibility("default")))
+#endif
+
+enum { PL_OK = 0, PL_NO_MEMORY = 1, PL_BAD_ARGUMENT = 2 };
+
+/* Names of the tiers that this processor runs, the best first, with commas between. */
+PL_API const char *pl_tiers(void);
+/* Use one of them; PL_BAD_ARGUMENT where it is none of them. The best is used by default. */
+PL_API int pl_use_tier(const char *name);
+PL_API const char *pl_tier(void);
+
+/* Address of GOMP_parallel in the library of OpenMP that torch has loaded; NULL for own threads. */
+PL_API void pl_use_openmp(void *gomp_parallel);
+
+/* Bytes that the panels of a matrix take; 0 for sizes or formats that there are not. */
+PL_API int64_t pl_packed_bytes(int format, int64_t outputs, int64_t inputs);
+
+/* Blocks of a GGUF file [outputs of the file, ...] -> panels. rows [outputs]: which row of the file
+   each output is; NULL for all of them in their order. */
+PL_API int pl_pack(int format, const uint8_t *blocks, const int64_t *rows, int64_t outputs,
+                   int64_t inputs, uint8_t *panels, int threads);
+
+/* Rows of a packed matrix as numbers: out [count, inputs]; ids are below `outputs`. */
+PL_API int pl_values(int format, const uint8_t *panels, int64_t outputs, int64_t inputs,
+                     const int64_t *ids, int64_t count, float *out, int threads);
+
+/* Blocks of a GGUF file as numbers: out [outputs, inputs]. */
+PL_API int pl_dequantise(int format, const uint8_t *blocks, int64_t outputs, int64_t inputs,
+                         float *out, int threads);
+
+/* out [count, stride] = rows [count, inputs] x matrix + bias [outputs] (NULL for none). */
+PL_API int pl_product(int format, const uint8_t *panels, int64_t outputs, int64_t inputs,
+                      const float *rows, int64_t count, const float *bias, float *out,
+                      int64_t stride, int threads);
+
+#endif

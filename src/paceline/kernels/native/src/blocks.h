@@ -1,0 +1,71 @@
+/* The formats of quantised weights, and the layout in which products read them.
+
+   A matrix [outputs, inputs] is cut into panels of 16 outputs. Of a panel come first the codes of
+   all groups of 32 inputs, then their scales, then what several groups share:
+
+     codes   per group, for every four inputs in turn a vector of 16 outputs x 4 inputs:
+             4 bits:  four vectors; the low half of a byte is an input of the first 16 of the
+                      group, the high half one of the last 16
+             5 bits:  that, and a vector whose bit j is the fifth bit of four inputs 4j..4j+3
+             6 bits:  that, and two vectors with two bits each: of the first 16 inputs, the last 16
+             8 bits:  eight vectors, signed
+     scales  per group, for 16 outputs: float16 scale (Q4_0, Q5_0, Q8_0), float16 scale and offset
+             (Q4_1, Q5_1), 8-bit scale and minimum (Q4_K, Q5_K), two 8-bit scales (Q6_K)
+     supers  per 8 groups, for 16 outputs: float16 unit of scales and of minima (Q4_K, Q5_K), or of
+             scales (Q6_K)
+
+   The numbers are those of the GGUF file: nothing is rounded on the way. */
+#ifndef PL_BLOCKS_H
+#define PL_BLOCKS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { PL_PANEL = 16, PL_GROUP = 32, PL_SUPER = 8 };
+
+enum pl_format { PL_Q4_0, PL_Q4_1, PL_Q5_0, PL_Q5_1, PL_Q8_0, PL_Q4_K, PL_Q5_K, PL_Q6_K, PL_FORMATS };
+
+/* How a format is laid out; sizes in bytes.
+
+   zero: the code that stands for 0, where there is no offset. halves: the two halves of a group
+   have scales of their own. */
+struct pl_layout {
+    int bits, zero, halves;
+    int codes, scales, supers;       /* of a panel: per group, per group, per 8 groups */
+    int block_inputs, block_bytes;   /* of a block in a GGUF file */
+};
+
+#define PL_LAYOUTS \
+    { \
+        [PL_Q4_0] = {4, 8, 0, 256, 32, 0, 32, 18}, \
+        [PL_Q4_1] = {4, 0, 0, 256, 64, 0, 32, 20}, \
+        [PL_Q5_0] = {5, 16, 0, 320, 32, 0, 32, 22}, \
+        [PL_Q5_1] = {5, 0, 0, 320, 64, 0, 32, 24}, \
+        [PL_Q8_0] = {8, 0, 0, 512, 32, 0, 32, 34}, \
+        [PL_Q4_K] = {4, 0, 0, 256, 32, 64, 256, 144}, \
+        [PL_Q5_K] = {5, 0, 0, 320, 32, 64, 256, 176}, \
+        [PL_Q6_K] = {6, 32, 1, 384, 32, 32, 256, 210}, \
+    }
+
+static const struct pl_layout pl_layouts[PL_FORMATS] = PL_LAYOUTS;
+
+struct pl_matrix {
+    enum pl_format format;
+    int64_t outputs, inputs;
+    const uint8_t *panels;
+};
+
+static inline int64_t pl_groups(int64_t inputs) { return (inputs + PL_GROUP - 1) / PL_GROUP; }
+static inline int64_t pl_panels(int64_t outputs) { return (outputs + PL_PANEL - 1) / PL_PANEL; }
+static inline int64_t pl_supers(int64_t groups) { return (groups + PL_SUPER - 1) / PL_SUPER; }
+
+/* Of one panel, a multiple of 64. */
+static inline int64_t pl_panel_bytes(enum pl_format format, int64_t inputs) {
+    const struct pl_layout *at = &pl_layouts[format];
+    const int64_t groups = pl_groups(inputs);
+    const int64_t bytes =
+        groups * (at->codes + at->scales) + pl_supers(groups) * at->supers;
+    return (bytes + 63) / 64 * 64;
+}
+
+#endif

@@ -1,0 +1,254 @@
+/* Rows times a block of panels, written once for all tiers in the words of a vec_*.h.
+
+   Of an output and a row the groups are added up in their order, each as
+       sum = fma(float(integer sum) * scale, scale of the row, sum)
+       sum = fma(offset, sum of the row's group, sum)          where the format has offsets
+   so a row has the same bits beside any others, and in every tier. */
+#include "tier.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 8")
+#define VECTORS (PL_PANEL / LANES)
+#define OUTPUTS (COLUMNS * LANES)
+
+/* Where the columns of a block (vectors of LANES outputs) are. */
+struct columns {
+    const uint8_t *codes[COLUMNS], *scales[COLUMNS], *supers[COLUMNS];
+};
+
+INLINE struct columns find_columns(const struct pl_matrix *matrix, const enum pl_format format,
+                                   int64_t block) {
+    const struct pl_layout at = pl_layouts[format];
+    const int64_t groups = pl_groups(matrix->inputs), panels = pl_panels(matrix->outputs);
+    const int64_t bytes = pl_panel_bytes(format, matrix->inputs);
+    const int half_bytes = format == PL_Q4_K || format == PL_Q5_K || format == PL_Q6_K ? 1 : 2;
+    struct columns found;
+    UNROLL
+    for (int c = 0; c < COLUMNS; c++) {
+        const int64_t panel = (block * OUTPUTS + (int64_t)c * LANES) / PL_PANEL;
+        const int vector = c % VECTORS;
+        /* The block behind the last panel computes that one twice. */
+        const uint8_t *begin = matrix->panels + (panel < panels ? panel : panels - 1) * bytes;
+        found.codes[c] = begin + 4 * LANES * vector;
+        found.scales[c] = begin + groups * at.codes + half_bytes * LANES * vector;
+        found.supers[c] = begin + groups * (at.codes + at.scales) + 2 * LANES * vector;
+    }
+    return found;
+}
+
+/* The integer sums of one group, for `rows` rows and TOGETHER columns from `first`. `second`: of
+   the second halves, where these have scales of their own. */
+INLINE void small_codes(const int bits, const int rows, const struct columns *in, int64_t group,
+                        const int code_bytes, const int first, const int8_t *const *codes,
+                        sums_t sums[][TOGETHER], sums_t second[][TOGETHER]) {
+    const int often = DOTS_BEFORE_WIDENING(bits);
+    part_t part[MOST_ROWS][TOGETHER], other[MOST_ROWS][TOGETHER];
+    bytes_t high[2][TOGETHER];
+    UNROLL
+    for (int t = 0; t < TOGETHER; t++) {
+        const uint8_t *at = in->codes[first + t] + group * code_bytes;
+        if (bits == 5) high[0][t] = load_bytes(at + 4 * 64);
+        if (bits == 6) high[0][t] = load_bytes(at + 4 * 64), high[1][t] = load_bytes(at + 5 * 64);
+    }
+    UNROLL
+    for (int r = 0; r < rows; r++) {
+        UNROLL
+        for (int t = 0; t < TOGETHER; t++) part[r][t] = other[r][t] = no_part();
+    }
+    UNROLL
+    for (int j = 0; j < 4; j++) {
+        bytes_t begin[TOGETHER], end[TOGETHER];
+        UNROLL
+        for (int t = 0; t < TOGETHER; t++) {
+            const bytes_t both = load_bytes(in->codes[first + t] + group * code_bytes + 64 * j);
+            begin[t] = low_half(both), end[t] = high_half(both);
+            if (bits == 5) {
+                begin[t] = join(begin[t], bit_as_16(high[0][t], j));
+                end[t] = join(end[t], bit_as_16(high[0][t], j + 4));
+            } else if (bits == 6) {
+                begin[t] = join(begin[t], pair_as_16(high[0][t], j));
+                end[t] = join(end[t], pair_as_16(high[1][t], j));
+            }
+        }
+        UNROLL
+        for (int r = 0; r < rows; r++) {
+            const bytes_t here = broadcast(codes[r] + group * PL_GROUP + 4 * j);
+            const bytes_t there = broadcast(codes[r] + group * PL_GROUP + 4 * j + 16);
+            UNROLL
+            for (int t = 0; t < TOGETHER; t++) {
+                part[r][t] = dot(part[r][t], begin[t], here);
+                if (bits == 6) other[r][t] = dot(other[r][t], end[t], there);
+                else part[r][t] = dot(part[r][t], end[t], there);
+            }
+        }
+        const int dots = (bits == 6 ? 1 : 2) * (j + 1);
+        if (j == 3 || dots % often == 0) {
+            UNROLL
+            for (int r = 0; r < rows; r++) {
+                UNROLL
+                for (int t = 0; t < TOGETHER; t++) {
+                    sums[r][t] = widen(sums[r][t], part[r][t]);
+                    part[r][t] = no_part();
+                    if (bits == 6) {
+                        second[r][t] = widen(second[r][t], other[r][t]);
+                        other[r][t] = no_part();
+                    }
+                }
+            }
+        }
+    }
+}
+
+INLINE void large_codes(const int rows, const struct columns *in, int64_t group, const int first,
+                        const int8_t *const *codes, sums_t sums[][TOGETHER]) {
+    UNROLL
+    for (int j = 0; j < 8; j++) {
+        bytes_t eight[TOGETHER];
+        UNROLL
+        for (int t = 0; t < TOGETHER; t++)
+            eight[t] = signed_codes(load_bytes(in->codes[first + t] + group * 512 + 64 * j));
+        UNROLL
+        for (int r = 0; r < rows; r++) {
+            const bytes_t here = broadcast(codes[r] + group * PL_GROUP + 4 * j);
+            UNROLL
+            for (int t = 0; t < TOGETHER; t++) sums[r][t] = signed_dot(sums[r][t], eight[t], here);
+        }
+    }
+}
+
+/* Scale and offset of one column's group. `second`: scale of the second half. */
+INLINE void find_scales(const enum pl_format format, const struct columns *in, int64_t group,
+                        const int c, floats_t *scale, floats_t *second, floats_t *offset) {
+    const struct pl_layout at = pl_layouts[format];
+    const uint8_t *own = in->scales[c] + group * at.scales;
+    const uint8_t *units = in->supers[c] + group / PL_SUPER * at.supers;
+    if (format == PL_Q4_K || format == PL_Q5_K) {
+        *scale = times(halfs(units), unsigned_bytes(own));
+        *offset = times(halfs(units + 2 * PL_PANEL), unsigned_bytes(own + PL_PANEL));
+    } else if (format == PL_Q6_K) {
+        const floats_t unit = halfs(units);
+        *scale = times(unit, signed_bytes(own));
+        *second = times(unit, signed_bytes(own + PL_PANEL));
+    } else {
+        *scale = halfs(own);
+        if (format == PL_Q4_1 || format == PL_Q5_1) *offset = halfs(own + 2 * PL_PANEL);
+    }
+}
+
+/* `rows` rows from `place` times the panels of one block. */
+INLINE void one_block(const enum pl_format format, const int rows, const struct pl_work *work,
+                      int64_t block, int64_t place) {
+    const struct pl_layout at = pl_layouts[format];
+    const struct pl_matrix *matrix = work->matrix;
+    const struct pl_rows *in = work->rows;
+    const int64_t groups = in->groups;
+    const struct columns columns = find_columns(matrix, format, block);
+    const int8_t *codes[MOST_ROWS];
+    const float *scales[MOST_ROWS], *row_sums[MOST_ROWS];
+    const int32_t *starts[MOST_ROWS];
+    floats_t found[MOST_ROWS][COLUMNS];
+    UNROLL
+    for (int r = 0; r < rows; r++) {
+        codes[r] = in->codes + (place + r) * groups * PL_GROUP;
+        scales[r] = in->scale + (place + r) * groups;
+        row_sums[r] = in->sum + (place + r) * groups;
+        starts[r] = in->start + (place + r) * groups * (1 + at.halves);
+        UNROLL
+        for (int c = 0; c < COLUMNS; c++) found[r][c] = no_floats();
+    }
+    for (int64_t group = 0; group < groups; group++) {
+        UNROLL
+        for (int first = 0; first < COLUMNS; first += TOGETHER) {
+            sums_t sums[MOST_ROWS][TOGETHER], second[MOST_ROWS][TOGETHER];
+            UNROLL
+            for (int r = 0; r < rows; r++) {
+                UNROLL
+                for (int t = 0; t < TOGETHER; t++) {
+                    sums[r][t] = same_sums(
+                        at.zero || (at.bits == 8 && SIGNED_ZERO)
+                            ? starts[r][group * (1 + at.halves)] : 0);
+                    if (at.halves) second[r][t] = same_sums(starts[r][group * 2 + 1]);
+                }
+            }
+            if (at.bits == 8) large_codes(rows, &columns, group, first, codes, sums);
+            else
+                small_codes(at.bits, rows, &columns, group, at.codes, first, codes, sums, second);
+            UNROLL
+            for (int t = 0; t < TOGETHER; t++) {
+                const int c = first + t;
+                const int minus = format == PL_Q4_K || format == PL_Q5_K;
+                const int plus = format == PL_Q4_1 || format == PL_Q5_1;
+                floats_t scale, other, offset;
+                find_scales(format, &columns, group, c, &scale, &other, &offset);
+                UNROLL
+                for (int r = 0; r < rows; r++) {
+                    const floats_t own = same_floats(scales[r][group]);
+                    floats_t sum = found[r][c];
+                    sum = times_plus(times(to_floats(sums[r][t]), scale), own, sum);
+                    if (at.halves)
+                        sum = times_plus(times(to_floats(second[r][t]), other), own, sum);
+                    if (plus) sum = times_plus(offset, same_floats(row_sums[r][group]), sum);
+                    if (minus) sum = minus_times_plus(offset, same_floats(row_sums[r][group]), sum);
+                    found[r][c] = sum;
+                }
+            }
+        }
+    }
+    const int64_t begin = block * OUTPUTS, left = matrix->outputs - begin;
+    UNROLL
+    for (int r = 0; r < rows; r++) {
+        float *to = work->out + (place + r) * work->stride + begin, whole[OUTPUTS];
+        UNROLL
+        for (int c = 0; c < COLUMNS; c++)
+            store_floats((left >= OUTPUTS ? to : whole) + c * LANES, found[r][c]);
+        if (left < OUTPUTS)
+            for (int64_t o = 0; o < left; o++) to[o] = whole[o];
+        if (work->bias)
+            for (int64_t o = 0; o < (left < OUTPUTS ? left : OUTPUTS); o++)
+                to[o] += work->bias[begin + o];
+    }
+}
+
+/* All rows, as many together as there are registers for. */
+INLINE void all_rows(const enum pl_format format, const struct pl_work *work, int64_t first,
+                     int64_t end) {
+    const int64_t count = work->rows->count;
+    for (int64_t block = first; block < end; block++) {
+        int64_t place = 0;
+        for (; place + MOST_ROWS <= count; place += MOST_ROWS)
+            one_block(format, MOST_ROWS, work, block, place);
+        switch (count - place) {
+#if MOST_ROWS > 5
+        case 5: one_block(format, 5, work, block, place); break;
+        case 4: one_block(format, 4, work, block, place); break;
+#endif
+#if MOST_ROWS > 2
+        case 3: one_block(format, 3, work, block, place); break;
+        case 2: one_block(format, 2, work, block, place); break;
+#endif
+        case 1: one_block(format, 1, work, block, place); break;
+        default: break;
+        }
+    }
+}
+
+#define FOR_FORMAT(format) \
+    static void run_##format(const struct pl_work *work, int64_t first, int64_t end) { \
+        all_rows(format, work, first, end); \
+    }
+FOR_FORMAT(PL_Q4_0)
+FOR_FORMAT(PL_Q4_1)
+FOR_FORMAT(PL_Q5_0)
+FOR_FORMAT(PL_Q5_1)
+FOR_FORMAT(PL_Q8_0)
+FOR_FORMAT(PL_Q4_K)
+FOR_FORMAT(PL_Q5_K)
+FOR_FORMAT(PL_Q6_K)
+
+static void run(const struct pl_work *work, int64_t first, int64_t end) {
+    static void (*const of[PL_FORMATS])(const struct pl_work *, int64_t, int64_t) = {
+        run_PL_Q4_0, run_PL_Q4_1, run_PL_Q5_0, run_PL_Q5_1,
+        run_PL_Q8_0, run_PL_Q4_K, run_PL_Q5_K, run_PL_Q6_K,
+    };
+    of[work->matrix->format](work, first, end);
+}

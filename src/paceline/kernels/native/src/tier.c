@@ -1,0 +1,33 @@
+/* Compiled once for every tier: -DPL_TIER=name, with the flags of its instructions. */
+#define IS_portable 0
+#define IS_avx2 1
+#define IS_avxvnni 2
+#define IS_avx512vnni 3
+#define IS_dotprod 4
+#define IS_i8mm 5
+#define PASTE_(a, b) a##b
+#define PASTE(a, b) PASTE_(a, b)
+#define TEXT_(a) #a
+#define TEXT(a) TEXT_(a)
+#define TIER_NUMBER PASTE(IS_, PL_TIER)
+
+#if TIER_NUMBER == 1
+#include "vec_avx2.h"
+#elif TIER_NUMBER == 2
+#define PL_VNNI
+#include "vec_avx2.h"
+#elif TIER_NUMBER == 3
+#include "vec_avx512.h"
+#elif TIER_NUMBER >= 4
+#include "vec_neon.h"
+#else
+#include "vec_portable.h"
+#endif
+
+#include "products.h"
+#include "rows.h"
+
+/* A block has at least a panel. */
+_Static_assert(OUTPUTS % PL_PANEL == 0, "blocks are made of whole panels");
+
+const struct pl_tier PASTE(pl_tier_, PL_TIER) = {TEXT(PL_TIER), OUTPUTS, quantise, run};

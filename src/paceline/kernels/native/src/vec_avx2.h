@@ -1,0 +1,104 @@
+/* Eight outputs at once with AVX2 and FMA; dot products of bytes by VNNI where PL_VNNI is set.
+
+   Without VNNI two products are added in 16 bits, so only so many of them may follow each other
+   before they are widened: 255 x 127 would not even fit once, but codes of 4, 5 and 6 bits are
+   small. Signed bytes are multiplied as |w| and a with the sign of w. */
+#include <immintrin.h>
+
+#define LANES 8
+#define COLUMNS 2
+#define TOGETHER 1
+#define MOST_ROWS 4
+
+typedef __m256i bytes_t;
+typedef __m256i part_t;
+typedef __m256i sums_t;
+typedef __m256 floats_t;
+
+static inline bytes_t load_bytes(const uint8_t *from) {
+    return _mm256_loadu_si256((const __m256i *)from);
+}
+static inline bytes_t broadcast(const int8_t *four) {
+    int32_t word;
+    __builtin_memcpy(&word, four, 4);
+    return _mm256_set1_epi32(word);
+}
+static inline bytes_t low_half(bytes_t both) {
+    return _mm256_and_si256(both, _mm256_set1_epi8(15));
+}
+static inline bytes_t high_half(bytes_t both) {
+    return _mm256_and_si256(_mm256_srli_epi16(both, 4), _mm256_set1_epi8(15));
+}
+/* Bit `place` of every byte, as 16 or 0. */
+static inline bytes_t bit_as_16(bytes_t bits, int place) {
+    const bytes_t moved =
+        place < 4 ? _mm256_slli_epi16(bits, 4 - place) : _mm256_srli_epi16(bits, place - 4);
+    return _mm256_and_si256(moved, _mm256_set1_epi8(16));
+}
+/* Bits 2 x place and the next of every byte, as 0, 16, 32 or 48. */
+static inline bytes_t pair_as_16(bytes_t bits, int place) {
+    const bytes_t moved =
+        place < 2 ? _mm256_slli_epi16(bits, 4 - 2 * place) : _mm256_srli_epi16(bits, 2 * place - 4);
+    return _mm256_and_si256(moved, _mm256_set1_epi8(48));
+}
+static inline bytes_t join(bytes_t one, bytes_t other) { return _mm256_or_si256(one, other); }
+
+static inline sums_t same_sums(int32_t value) { return _mm256_set1_epi32(value); }
+static inline part_t no_part(void) { return _mm256_setzero_si256(); }
+
+#ifdef PL_VNNI
+#define DOTS_BEFORE_WIDENING(bits) 1000
+#define SIGNED_ZERO 128
+#ifdef PL_EMULATE
+#define PL_DPBUSD _mm256_dpbusd_epi32
+#else
+#define PL_DPBUSD _mm256_dpbusd_avx_epi32
+#endif
+static inline part_t dot(part_t part, bytes_t codes, bytes_t row) {
+    return PL_DPBUSD(part, codes, row);
+}
+static inline sums_t widen(sums_t sums, part_t part) { return _mm256_add_epi32(sums, part); }
+static inline bytes_t signed_codes(bytes_t codes) {
+    return _mm256_xor_si256(codes, _mm256_set1_epi8((char)0x80));
+}
+static inline sums_t signed_dot(sums_t sums, bytes_t codes, bytes_t row) {
+    return PL_DPBUSD(sums, codes, row);
+}
+#else
+#define DOTS_BEFORE_WIDENING(bits) ((bits) == 4 ? 8 : (bits) == 5 ? 4 : 2)
+#define SIGNED_ZERO 0
+static inline part_t dot(part_t part, bytes_t codes, bytes_t row) {
+    return _mm256_add_epi16(part, _mm256_maddubs_epi16(codes, row));
+}
+static inline sums_t widen(sums_t sums, part_t part) {
+    return _mm256_add_epi32(sums, _mm256_madd_epi16(part, _mm256_set1_epi16(1)));
+}
+static inline bytes_t signed_codes(bytes_t codes) { return codes; }
+static inline sums_t signed_dot(sums_t sums, bytes_t codes, bytes_t row) {
+    const __m256i pairs =
+        _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(row, codes));
+    return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+#endif
+
+static inline floats_t no_floats(void) { return _mm256_setzero_ps(); }
+static inline floats_t load_floats(const float *from) { return _mm256_loadu_ps(from); }
+static inline void store_floats(float *to, floats_t from) { _mm256_storeu_ps(to, from); }
+static inline floats_t same_floats(float value) { return _mm256_set1_ps(value); }
+static inline floats_t to_floats(sums_t sums) { return _mm256_cvtepi32_ps(sums); }
+static inline floats_t halfs(const uint8_t *from) {
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)from));
+}
+static inline floats_t unsigned_bytes(const uint8_t *from) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)from)));
+}
+static inline floats_t signed_bytes(const uint8_t *from) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)from)));
+}
+static inline floats_t times(floats_t a, floats_t b) { return _mm256_mul_ps(a, b); }
+static inline floats_t times_plus(floats_t a, floats_t b, floats_t c) {
+    return _mm256_fmadd_ps(a, b, c);
+}
+static inline floats_t minus_times_plus(floats_t a, floats_t b, floats_t c) {
+    return _mm256_fnmadd_ps(a, b, c);
+}

@@ -1,0 +1,76 @@
+/* Sixteen outputs at once with AVX-512 and its VNNI; two panels together. */
+#include <immintrin.h>
+
+#define LANES 16
+#define COLUMNS 2
+#define TOGETHER 2
+#define MOST_ROWS 6
+
+typedef __m512i bytes_t;
+typedef __m512i part_t;
+typedef __m512i sums_t;
+typedef __m512 floats_t;
+
+static inline bytes_t load_bytes(const uint8_t *from) { return _mm512_loadu_si512(from); }
+static inline bytes_t broadcast(const int8_t *four) {
+    int32_t word;
+    __builtin_memcpy(&word, four, 4);
+    return _mm512_set1_epi32(word);
+}
+static inline bytes_t low_half(bytes_t both) {
+    return _mm512_and_si512(both, _mm512_set1_epi8(15));
+}
+static inline bytes_t high_half(bytes_t both) {
+    return _mm512_and_si512(_mm512_srli_epi16(both, 4), _mm512_set1_epi8(15));
+}
+/* Bit `place` of every byte, as 16 or 0. */
+static inline bytes_t bit_as_16(bytes_t bits, int place) {
+    const bytes_t moved =
+        place < 4 ? _mm512_slli_epi16(bits, 4 - place) : _mm512_srli_epi16(bits, place - 4);
+    return _mm512_and_si512(moved, _mm512_set1_epi8(16));
+}
+/* Bits 2 x place and the next of every byte, as 0, 16, 32 or 48. */
+static inline bytes_t pair_as_16(bytes_t bits, int place) {
+    const bytes_t moved =
+        place < 2 ? _mm512_slli_epi16(bits, 4 - 2 * place) : _mm512_srli_epi16(bits, 2 * place - 4);
+    return _mm512_and_si512(moved, _mm512_set1_epi8(48));
+}
+static inline bytes_t join(bytes_t one, bytes_t other) { return _mm512_or_si512(one, other); }
+
+static inline sums_t same_sums(int32_t value) { return _mm512_set1_epi32(value); }
+static inline part_t no_part(void) { return _mm512_setzero_si512(); }
+
+#define DOTS_BEFORE_WIDENING(bits) 1000
+#define SIGNED_ZERO 128
+static inline part_t dot(part_t part, bytes_t codes, bytes_t row) {
+    return _mm512_dpbusd_epi32(part, codes, row);
+}
+static inline sums_t widen(sums_t sums, part_t part) { return _mm512_add_epi32(sums, part); }
+static inline bytes_t signed_codes(bytes_t codes) {
+    return _mm512_xor_si512(codes, _mm512_set1_epi8((char)0x80));
+}
+static inline sums_t signed_dot(sums_t sums, bytes_t codes, bytes_t row) {
+    return _mm512_dpbusd_epi32(sums, codes, row);
+}
+
+static inline floats_t no_floats(void) { return _mm512_setzero_ps(); }
+static inline floats_t load_floats(const float *from) { return _mm512_loadu_ps(from); }
+static inline void store_floats(float *to, floats_t from) { _mm512_storeu_ps(to, from); }
+static inline floats_t same_floats(float value) { return _mm512_set1_ps(value); }
+static inline floats_t to_floats(sums_t sums) { return _mm512_cvtepi32_ps(sums); }
+static inline floats_t halfs(const uint8_t *from) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)from));
+}
+static inline floats_t unsigned_bytes(const uint8_t *from) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)from)));
+}
+static inline floats_t signed_bytes(const uint8_t *from) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)from)));
+}
+static inline floats_t times(floats_t a, floats_t b) { return _mm512_mul_ps(a, b); }
+static inline floats_t times_plus(floats_t a, floats_t b, floats_t c) {
+    return _mm512_fmadd_ps(a, b, c);
+}
+static inline floats_t minus_times_plus(floats_t a, floats_t b, floats_t c) {
+    return _mm512_fnmadd_ps(a, b, c);
+}

@@ -1,0 +1,77 @@
+/* Four outputs at once with the dot product of ARMv8.2; not run on hardware by its authors. */
+#include <arm_neon.h>
+
+#define LANES 4
+#define COLUMNS 4
+#define TOGETHER 2
+#define MOST_ROWS 4
+
+typedef int8x16_t bytes_t;
+typedef int32x4_t part_t;
+typedef int32x4_t sums_t;
+typedef float32x4_t floats_t;
+
+static inline bytes_t load_bytes(const uint8_t *from) {
+    return vreinterpretq_s8_u8(vld1q_u8(from));
+}
+static inline bytes_t broadcast(const int8_t *four) {
+    int32_t word;
+    __builtin_memcpy(&word, four, 4);
+    return vreinterpretq_s8_s32(vdupq_n_s32(word));
+}
+static inline bytes_t low_half(bytes_t both) { return vandq_s8(both, vdupq_n_s8(15)); }
+static inline bytes_t high_half(bytes_t both) {
+    return vreinterpretq_s8_u8(vshrq_n_u8(vreinterpretq_u8_s8(both), 4));
+}
+/* Bit `place` of every byte, as 16 or 0. */
+static inline bytes_t bit_as_16(bytes_t bits, int place) {
+    const uint8x16_t moved = vshlq_u8(vreinterpretq_u8_s8(bits), vdupq_n_s8((int8_t)(4 - place)));
+    return vreinterpretq_s8_u8(vandq_u8(moved, vdupq_n_u8(16)));
+}
+/* Bits 2 x place and the next of every byte, as 0, 16, 32 or 48. */
+static inline bytes_t pair_as_16(bytes_t bits, int place) {
+    const uint8x16_t moved =
+        vshlq_u8(vreinterpretq_u8_s8(bits), vdupq_n_s8((int8_t)(4 - 2 * place)));
+    return vreinterpretq_s8_u8(vandq_u8(moved, vdupq_n_u8(48)));
+}
+static inline bytes_t join(bytes_t one, bytes_t other) { return vorrq_s8(one, other); }
+
+static inline sums_t same_sums(int32_t value) { return vdupq_n_s32(value); }
+static inline part_t no_part(void) { return vdupq_n_s32(0); }
+
+#define DOTS_BEFORE_WIDENING(bits) 1000
+#define SIGNED_ZERO 0
+static inline part_t dot(part_t part, bytes_t codes, bytes_t row) {
+    return vdotq_s32(part, codes, row);
+}
+static inline sums_t widen(sums_t sums, part_t part) { return vaddq_s32(sums, part); }
+static inline bytes_t signed_codes(bytes_t codes) { return codes; }
+static inline sums_t signed_dot(sums_t sums, bytes_t codes, bytes_t row) {
+    return vdotq_s32(sums, codes, row);
+}
+
+static inline floats_t no_floats(void) { return vdupq_n_f32(0); }
+static inline floats_t load_floats(const float *from) { return vld1q_f32(from); }
+static inline void store_floats(float *to, floats_t from) { vst1q_f32(to, from); }
+static inline floats_t same_floats(float value) { return vdupq_n_f32(value); }
+static inline floats_t to_floats(sums_t sums) { return vcvtq_f32_s32(sums); }
+static inline floats_t halfs(const uint8_t *from) {
+    return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(from)));
+}
+static inline floats_t unsigned_bytes(const uint8_t *from) {
+    uint32_t word;
+    __builtin_memcpy(&word, from, 4);
+    const uint16x8_t wide = vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(word)));
+    return vcvtq_f32_u32(vmovl_u16(vget_low_u16(wide)));
+}
+static inline floats_t signed_bytes(const uint8_t *from) {
+    uint32_t word;
+    __builtin_memcpy(&word, from, 4);
+    const int16x8_t wide = vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(word)));
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
+}
+static inline floats_t times(floats_t a, floats_t b) { return vmulq_f32(a, b); }
+static inline floats_t times_plus(floats_t a, floats_t b, floats_t c) { return vfmaq_f32(c, a, b); }
+static inline floats_t minus_times_plus(floats_t a, floats_t b, floats_t c) {
+    return vfmsq_f32(c, a, b);
+}

@@ -1,0 +1,77 @@
+/* Sixteen outputs in plain C: right everywhere, fast nowhere. The other tiers are tested by it. */
+#include <math.h>
+
+#include "half.h"
+
+#define LANES 16
+#define COLUMNS 1
+#define TOGETHER 1
+#define MOST_ROWS 2
+
+typedef struct { uint8_t at[4 * LANES]; } bytes_t;
+typedef struct { int32_t at[LANES]; } sums_t;
+typedef sums_t part_t;
+typedef struct { float at[LANES]; } floats_t;
+
+#define EACH(type, count, expression) \
+    do { \
+        type made; \
+        for (int i = 0; i < (count); i++) made.at[i] = (expression); \
+        return made; \
+    } while (0)
+
+static inline bytes_t load_bytes(const uint8_t *from) { EACH(bytes_t, 4 * LANES, from[i]); }
+static inline bytes_t broadcast(const int8_t *four) {
+    EACH(bytes_t, 4 * LANES, (uint8_t)four[i % 4]);
+}
+static inline bytes_t low_half(bytes_t both) { EACH(bytes_t, 4 * LANES, both.at[i] & 15); }
+static inline bytes_t high_half(bytes_t both) { EACH(bytes_t, 4 * LANES, both.at[i] >> 4); }
+static inline bytes_t bit_as_16(bytes_t bits, int place) {
+    EACH(bytes_t, 4 * LANES, (uint8_t)((bits.at[i] >> place & 1) << 4));
+}
+static inline bytes_t pair_as_16(bytes_t bits, int place) {
+    EACH(bytes_t, 4 * LANES, (uint8_t)((bits.at[i] >> 2 * place & 3) << 4));
+}
+static inline bytes_t join(bytes_t one, bytes_t other) {
+    EACH(bytes_t, 4 * LANES, one.at[i] | other.at[i]);
+}
+
+static inline sums_t same_sums(int32_t value) { EACH(sums_t, LANES, value); }
+static inline part_t no_part(void) { return same_sums(0); }
+
+#define DOTS_BEFORE_WIDENING(bits) 1000
+#define SIGNED_ZERO 0
+static inline part_t dot(part_t part, bytes_t codes, bytes_t row) {
+    for (int i = 0; i < 4 * LANES; i++) part.at[i / 4] += codes.at[i] * (int8_t)row.at[i];
+    return part;
+}
+static inline sums_t widen(sums_t sums, part_t part) {
+    EACH(sums_t, LANES, sums.at[i] + part.at[i]);
+}
+static inline bytes_t signed_codes(bytes_t codes) { return codes; }
+static inline sums_t signed_dot(sums_t sums, bytes_t codes, bytes_t row) {
+    for (int i = 0; i < 4 * LANES; i++) sums.at[i / 4] += (int8_t)codes.at[i] * (int8_t)row.at[i];
+    return sums;
+}
+
+static inline floats_t same_floats(float value) { EACH(floats_t, LANES, value); }
+static inline floats_t no_floats(void) { return same_floats(0); }
+static inline floats_t load_floats(const float *from) { EACH(floats_t, LANES, from[i]); }
+static inline void store_floats(float *to, floats_t from) {
+    for (int i = 0; i < LANES; i++) to[i] = from.at[i];
+}
+static inline floats_t to_floats(sums_t sums) { EACH(floats_t, LANES, (float)sums.at[i]); }
+static inline floats_t halfs(const uint8_t *from) { EACH(floats_t, LANES, pl_half(from + 2 * i)); }
+static inline floats_t unsigned_bytes(const uint8_t *from) {
+    EACH(floats_t, LANES, (float)from[i]);
+}
+static inline floats_t signed_bytes(const uint8_t *from) {
+    EACH(floats_t, LANES, (float)(int8_t)from[i]);
+}
+static inline floats_t times(floats_t a, floats_t b) { EACH(floats_t, LANES, a.at[i] * b.at[i]); }
+static inline floats_t times_plus(floats_t a, floats_t b, floats_t c) {
+    EACH(floats_t, LANES, fmaf(a.at[i], b.at[i], c.at[i]));
+}
+static inline floats_t minus_times_plus(floats_t a, floats_t b, floats_t c) {
+    EACH(floats_t, LANES, fmaf(-a.at[i], b.at[i], c.at[i]));
+}
