@@ -1,0 +1,1 @@
+typedef int pl_pack_is_empty;

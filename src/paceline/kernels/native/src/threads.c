@@ -1,0 +1,1 @@
+typedef int pl_threads_is_empty;
