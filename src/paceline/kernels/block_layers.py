@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from paceline.kernels.blocks import BlockMatrix, quantised
 from paceline.kernels.linear import FastLinear, UnpackableError
-from paceline.kernels.native import unavailable
+from paceline.kernels.native.calls import unavailable
 
 __all__ = ["BlockEmbedding", "BlockLinear", "Int4Linear", "Int8Linear"]
 

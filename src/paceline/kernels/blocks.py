@@ -14,7 +14,7 @@ from functools import cache
 import torch
 from torch.nn import functional as F
 
-from paceline.kernels.native import kernels
+from paceline.kernels.native.calls import kernels
 
 __all__ = ["FORMATS", "BlockMatrix", "bytes_per_row", "dequantise", "quantised"]
 

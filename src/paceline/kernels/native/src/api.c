@@ -94,7 +94,7 @@ PL_API const char *pl_tier(void) { return current()->name; }
 /* Memory for the rows of one product, kept by every thread that asks for products. */
 static _Thread_local struct { uint8_t *bytes; size_t size; } scratch;
 
-static int find_room(struct pl_rows *rows, int halves) {
+static int find_room(struct pl_rows *rows) {
     const size_t groups = (size_t)(rows->count * rows->groups);
     const size_t needed = groups * (PL_GROUP + 2 * sizeof(float) + 2 * sizeof(int32_t));
     if (needed > scratch.size) {
@@ -103,7 +103,6 @@ static int find_room(struct pl_rows *rows, int halves) {
         scratch.size = scratch.bytes ? needed : 0;
         if (!scratch.bytes) return PL_NO_MEMORY;
     }
-    (void)halves;
     rows->scale = (float *)scratch.bytes;
     rows->sum = rows->scale + groups;
     rows->start = (int32_t *)(rows->sum + groups);
@@ -142,7 +141,7 @@ static int some_rows(const struct pl_matrix *matrix, const float *from, int64_t 
                      const float *bias, float *out, int64_t stride, int threads) {
     const struct pl_tier *tier = current();
     struct pl_rows rows = {.count = count, .groups = pl_groups(matrix->inputs)};
-    if (find_room(&rows, pl_layouts[matrix->format].halves)) return PL_NO_MEMORY;
+    if (find_room(&rows)) return PL_NO_MEMORY;
     struct rounding of = {tier, matrix->format, from, matrix->inputs, &rows};
     pl_in_pieces(round_rows, &of, count, 16, threads);
     struct product product = {tier, {matrix, &rows, bias, out, stride}};

@@ -12,6 +12,9 @@
 
 enum { PL_OK = 0, PL_NO_MEMORY = 1, PL_BAD_ARGUMENT = 2 };
 
+/* A hash of the sources that the library was made of, see build.py. */
+PL_API const char *pl_sources(void);
+
 /* Names of the tiers that this processor runs, the best first, with commas between. */
 PL_API const char *pl_tiers(void);
 /* Use one of them; PL_BAD_ARGUMENT where it is none of them. The best is used by default. */

@@ -1,0 +1,1 @@
+"""paceline's own C library: `build` compiles it, `library` finds and opens it."""

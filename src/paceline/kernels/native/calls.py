@@ -1,0 +1,103 @@
+"""Calls of paceline's C library, on the threads that torch uses."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paceline.kernels.native import library
+from paceline.machine import usable_cores
+
+__all__ = ["Kernels", "kernels", "unavailable"]
+
+_NO_MEMORY = 1
+
+
+class Kernels:
+    """The functions of a library, which raise what goes wrong. Pointers are addresses.
+
+    found: see `library.load`.
+    """
+
+    def __init__(self, found: ctypes.CDLL) -> None:
+        self._library = found
+        found.pl_use_openmp(_openmp())
+        self.packed_bytes: Callable[[int, int, int], int] = found.pl_packed_bytes
+        self._product = found.pl_product
+        self._most = usable_cores()
+
+    @property
+    def tiers(self) -> tuple[str, ...]:
+        """Sets of instructions that this processor has, the best first."""
+        return tuple(self._library.pl_tiers().decode().split(","))
+
+    @property
+    def tier(self) -> str:
+        """The one in use."""
+        name: bytes = self._library.pl_tier()
+        return name.decode()
+
+    def use(self, tier: str) -> None:
+        """Use one of `tiers`; raises ValueError for another."""
+        if self._library.pl_use_tier(tier.encode()):
+            raise ValueError(f"this processor runs {', '.join(self.tiers)}, not {tier!r}")
+
+    def pack(self, *arguments: Any) -> None:
+        """See `pl_pack` in native/src/api.h; so below."""
+        _check(self._library.pl_pack(*arguments, self._threads()))
+
+    def values(self, *arguments: Any) -> None:
+        """See `pl_values`."""
+        _check(self._library.pl_values(*arguments, self._threads()))
+
+    def dequantise(self, *arguments: Any) -> None:
+        """See `pl_dequantise`."""
+        _check(self._library.pl_dequantise(*arguments, self._threads()))
+
+    def product(self, *arguments: Any) -> None:
+        """See `pl_product`."""
+        if failed := self._product(*arguments, self._threads()):
+            _check(failed)
+
+    def _threads(self) -> int:
+        return min(self._most, torch.get_num_threads())
+
+
+def _check(failed: int) -> None:
+    if failed == _NO_MEMORY:
+        raise MemoryError("no memory for the rows of a product")
+    if failed:
+        raise ValueError("sizes, or ids, that a matrix in blocks does not have")
+
+
+def _openmp() -> int | None:
+    """The address of GNU's entry for parallel regions in the OpenMP that torch itself runs on."""
+    path = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    try:
+        return ctypes.cast(ctypes.CDLL(str(path)).GOMP_parallel, ctypes.c_void_p).value
+    except (OSError, AttributeError):
+        return None
+
+
+@cache
+def _opened() -> Kernels | None:
+    found = library.load()
+    return None if found is None else Kernels(found)
+
+
+def kernels() -> Kernels:
+    """The library's; raises RuntimeError where there is none, see `unavailable`."""
+    found = _opened()
+    if found is None:
+        raise RuntimeError(library.reason())
+    return found
+
+
+def unavailable() -> str:
+    """Why the kernels cannot be had, in one sentence; "" where they can."""
+    return "" if _opened() is not None else library.reason()

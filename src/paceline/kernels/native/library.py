@@ -1,0 +1,85 @@
+"""Finds and opens paceline's C library, where it was built."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_char_p, c_int, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from paceline.kernels.native.build import HERE, library_name, sources_hash
+
+__all__ = ["find", "load", "open_library", "reason"]
+
+# Name of a function -> what it gives back, what it takes. Sizes are int64_t, pointers void*.
+_MATRIX = (c_int, c_void_p, c_int64, c_int64)
+_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "pl_sources": (c_char_p, ()),
+    "pl_tiers": (c_char_p, ()),
+    "pl_tier": (c_char_p, ()),
+    "pl_use_tier": (c_int, (c_char_p,)),
+    "pl_use_openmp": (None, (c_void_p,)),
+    "pl_cpu_has": (c_int, (c_char_p,)),
+    "pl_packed_bytes": (c_int64, (c_int, c_int64, c_int64)),
+    "pl_pack": (c_int, (c_int, c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_int)),
+    "pl_values": (c_int, (*_MATRIX, c_void_p, c_int64, c_void_p, c_int)),
+    "pl_dequantise": (c_int, (*_MATRIX, c_void_p, c_int)),
+    "pl_product": (c_int, (*_MATRIX, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int)),
+}
+
+
+def load() -> ctypes.CDLL | None:
+    """The library, its functions declared; None where there is none, see `reason`."""
+    return _found()[0]
+
+
+def reason() -> str:
+    """Why there is no library, in one sentence; "" where there is one."""
+    return _found()[1]
+
+
+def find(folder: Path) -> tuple[ctypes.CDLL | None, str]:
+    """The library in `folder` and "", or None and why not.
+
+    Where the C sources lie in the same folder, it has to be made of these very sources.
+    """
+    path = folder / library_name()
+    in_checkout = (folder / "src").is_dir()
+    cure = (
+        f"run `python {folder / 'build.py'}`"
+        if in_checkout
+        else "install paceline again where there is a C compiler"
+    )
+    if not path.is_file():
+        return None, f"paceline's C library was not built; {cure}."
+    try:
+        library = ctypes.CDLL(str(path))
+        _declare(library, "pl_sources")
+        if in_checkout and library.pl_sources().decode() != sources_hash(folder):
+            return None, f"{path} was built from other C sources than those beside it; {cure}."
+        _declare(library, *_SIGNATURES)
+    except (OSError, AttributeError) as error:
+        return None, f"paceline's C library cannot be opened ({error}); {cure}."
+    return library, ""
+
+
+def open_library(path: Path) -> ctypes.CDLL:
+    """The library in a file of any name, of whatever sources: a sanitized one, say.
+
+    Raises OSError for a file that cannot be opened, AttributeError for one without our functions.
+    """
+    library = ctypes.CDLL(str(path))
+    _declare(library, *_SIGNATURES)
+    return library
+
+
+def _declare(library: ctypes.CDLL, *names: str) -> None:
+    for name in names:
+        function = getattr(library, name)
+        function.restype, function.argtypes = _SIGNATURES[name]
+
+
+@cache
+def _found() -> tuple[ctypes.CDLL | None, str]:
+    return find(HERE)

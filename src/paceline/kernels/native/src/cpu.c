@@ -1,0 +1,110 @@
+/* What the processor under us can do. The tiers are those of build.py: what a tier is compiled
+   with, its test here has to ask for. */
+
+#include "cpu.h"
+
+#include <string.h>
+
+static int portable(void) { return 1; }
+
+#if defined(__x86_64__)
+
+#include <cpuid.h>
+#include <stdint.h>
+
+#define BIT(word, bit) (((word) >> (bit)) & 1u)
+
+struct registers {
+    unsigned eax, ebx, ecx, edx;
+};
+
+/* What CPUID says of a leaf; zeros for a leaf that this processor does not have. */
+static struct registers leaf(unsigned number, unsigned part) {
+    struct registers found = {0, 0, 0, 0};
+    if (__get_cpuid_max(0, 0) >= number)
+        __cpuid_count(number, part, found.eax, found.ebx, found.ecx, found.edx);
+    return found;
+}
+
+/* Whether the operating system saves all these registers when it switches threads. */
+static int saves(uint64_t wanted) {
+    unsigned low, high;
+    if (!BIT(leaf(1, 0).ecx, 27)) /* OSXSAVE: XGETBV may be asked */
+        return 0;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return ((((uint64_t)high << 32) | low) & wanted) == wanted;
+}
+
+static int avx2(void) {
+    unsigned base = leaf(1, 0).ecx;
+    return saves(0x6) /* xmm, ymm */
+           && BIT(base, 28) /* AVX */ && BIT(base, 12) /* FMA */ && BIT(base, 29) /* F16C */
+           && BIT(leaf(7, 0).ebx, 5) /* AVX2 */;
+}
+
+static int avxvnni(void) {
+    /* The largest part of leaf 7 is in eax of its part 0. */
+    return avx2() && leaf(7, 0).eax >= 1 && BIT(leaf(7, 1).eax, 4);
+}
+
+static int avx512vnni(void) {
+    struct registers more = leaf(7, 0);
+    return avx2() && saves(0xe6) /* xmm, ymm, masks, zmm */
+           && BIT(more.ebx, 16) /* F */ && BIT(more.ebx, 17) /* DQ */ && BIT(more.ebx, 30) /* BW */
+           && BIT(more.ebx, 31) /* VL */ && BIT(more.ecx, 11) /* VNNI */;
+}
+
+#elif defined(__aarch64__) && defined(__linux__)
+
+#include <sys/auxv.h>
+
+/* By number: headers of older systems do not name all of them. */
+static int has(unsigned long kind, unsigned bit) { return (getauxval(kind) >> bit) & 1u; }
+
+static int dotprod(void) {
+    return has(AT_HWCAP, 20)                       /* ASIMDDP */
+           && has(AT_HWCAP, 9) && has(AT_HWCAP, 10) /* FPHP, ASIMDHP */
+           && has(AT_HWCAP, 8) && has(AT_HWCAP, 12) /* ATOMICS, ASIMDRDM: of ARMv8.1 */;
+}
+
+static int i8mm(void) { return dotprod() && has(26 /* AT_HWCAP2 */, 13); }
+
+#elif defined(__aarch64__) && defined(__APPLE__)
+
+#include <stddef.h>
+#include <sys/sysctl.h>
+
+static int has(const char *name) {
+    int value = 0;
+    size_t size = sizeof value;
+    return sysctlbyname(name, &value, &size, NULL, 0) == 0 && value != 0;
+}
+
+/* Every processor of Apple's computers has these: the M1 is an ARMv8.5. */
+static int dotprod(void) { return 1; }
+
+static int i8mm(void) { return has("hw.optional.arm.FEAT_I8MM"); }
+
+#endif
+
+static const struct {
+    const char *name;
+    int (*test)(void);
+} tiers[] = {
+    {"portable", portable},
+#if defined(__x86_64__)
+    {"avx2", avx2},
+    {"avxvnni", avxvnni},
+    {"avx512vnni", avx512vnni},
+#elif defined(__aarch64__) && (defined(__linux__) || defined(__APPLE__))
+    {"dotprod", dotprod},
+    {"i8mm", i8mm},
+#endif
+};
+
+int pl_cpu_has(const char *tier) {
+    for (unsigned i = 0; i < sizeof tiers / sizeof tiers[0]; i++)
+        if (strcmp(tiers[i].name, tier) == 0)
+            return tiers[i].test();
+    return 0;
+}
