@@ -10,8 +10,9 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
-from paceline.kernels import quantized
+from paceline.kernels.block_layers import Int4Linear, Int8Linear
 from paceline.kernels.linear import FastLinear
+from paceline.kernels.native.calls import unavailable
 
 VOCAB = 64
 
@@ -167,8 +168,7 @@ def some_prompt(length: int, seed: int = 0, vocab_size: int = VOCAB) -> list[int
     return tokens[: length - third] + tokens[:third]
 
 
-def needs_int8(kind: type[FastLinear] | str) -> None:
-    """Skip where a layer or weights of this kind cannot be had: older processors have no exact
-    8-bit products."""
-    if kind in (quantized.Int8Linear, "int8") and not quantized._sums_are_exact():
-        pytest.skip("8-bit products overflow on this processor")
+def needs_kernels(kind: type[FastLinear] | str) -> None:
+    """Skip where a layer or weights of this kind cannot be had, because there is no C library."""
+    if kind in (Int8Linear, Int4Linear, "int8", "int4") and unavailable():
+        pytest.skip(unavailable())

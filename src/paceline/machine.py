@@ -14,7 +14,7 @@ import torch
 
 from paceline.records import TargetInfo
 
-__all__ = ["describe_machine", "describe_run", "describe_versions", "usable_cores"]
+__all__ = ["describe_machine", "describe_run", "describe_versions"]
 
 
 def describe_machine(info: TargetInfo | None = None) -> dict[str, Any]:
@@ -55,34 +55,6 @@ def describe_versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[package] = "not installed as a package"
     return found
-
-
-def usable_cores(root: Path = Path("/")) -> int:
-    """Cores that this process may keep busy: those it may run on, and no more than the time that
-    its container gets.
-
-    root: of the file system that says so.
-    """
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
-        cores = os.cpu_count() or 1
-    group = root / "sys/fs/cgroup"
-    shares = [
-        _share(group / "cpu.max", group / "cpu.max"),
-        _share(group / "cpu/cpu.cfs_quota_us", group / "cpu/cpu.cfs_period_us"),
-    ]
-    return max(1, min(cores, *(int(share) for share in shares if share)))
-
-
-def _share(quota: Path, period: Path) -> float | None:
-    """Cores that a group's time is worth; None where it has no limit."""
-    try:
-        time = quota.read_text(encoding="utf-8").split()[0]
-        of = period.read_text(encoding="utf-8").split()[-1]
-        return int(time) / int(of) if int(time) > 0 else None
-    except (OSError, ValueError, IndexError, ZeroDivisionError):
-        return None
 
 
 def _processor() -> str:

@@ -151,9 +151,9 @@ def test_quick_layers_guess_alike(
 def test_weights_that_cannot_be_had_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.kernels.quantized._sums_are_exact", lambda: False)
+    monkeypatch.setattr("paceline.kernels.block_layers.unavailable", lambda: "was not built")
     parts = find_parts(MedusaParts, str(save_medusa(tmp_path, MEDUSA[0])), "toy")
-    with pytest.raises(UsageError, match="int8 weights here: 8-bit products"):
+    with pytest.raises(UsageError, match="int8 weights here: was not built"):
         parts.open(shown(), "int8")
 
 

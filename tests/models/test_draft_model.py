@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 from tests.one_pass import one_pass
-from tests.tiny_models import VOCAB, needs_int8, new_model, some_prompt
+from tests.tiny_models import VOCAB, needs_kernels, new_model, some_prompt
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from paceline.drafters import make_drafter
 from paceline.errors import ModelError, UsageError
+from paceline.kernels.block_layers import Int4Linear, Int8Linear
 from paceline.kernels.linear import FastLinear, PackedLinear
-from paceline.kernels.quantized import Int4Linear, Int8Linear
 from paceline.loop import Generation, decode
 from paceline.models import draft_folder, load_causal_lm
 from paceline.models.draft_folder import (
@@ -176,7 +176,7 @@ def test_copies_are_trained_and_not_the_base() -> None:
 @pytest.mark.parametrize("reduced", [True, False])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_target_drives_it_through_trees(architecture: str, reduced: bool, weights: str) -> None:
-    needs_int8(weights)
+    needs_kernels(weights)
     base = new_model(architecture)
     draft = cut(base, [0, 2], SOME if reduced else None)
     expected = scores(draft, 12)
@@ -240,7 +240,7 @@ def test_a_reduced_head_costs_its_rows_alone() -> None:
 
 
 def test_an_output_head_is_never_in_four_bits() -> None:
-    needs_int8("int8")
+    needs_kernels("int8")
     sizes = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 256}
     tokens = torch.arange(0, 256, 2)
     draft = cut(new_model("llama", **sizes), [0, 2], tokens)

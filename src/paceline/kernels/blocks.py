@@ -9,7 +9,6 @@ whatever other rows share its pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 
 import torch
 from torch.nn import functional as F

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from paceline.kernels.block_layers import Int8Linear
 from paceline.kernels.linear import (
     FastLinear,
     PackedLinear,
@@ -17,7 +18,6 @@ from paceline.kernels.linear import (
     UnpackableError,
     make_linear,
 )
-from paceline.kernels.quantized import Int8Linear
 
 __all__ = ["FASTEST", "NATIVE", "WORTH_CHOOSING", "fastest", "quicken"]
 

@@ -18,6 +18,7 @@ from transformers.pytorch_utils import Conv1D
 
 from paceline.errors import ModelError, UsageError
 from paceline.kernels.attention import use_grouped_attention
+from paceline.kernels.block_layers import Int4Linear, Int8Linear
 from paceline.kernels.choice import WORTH_CHOOSING, fastest
 from paceline.kernels.linear import (
     FastLinear,
@@ -30,7 +31,6 @@ from paceline.kernels.linear import (
 )
 from paceline.kernels.memory import FilePages, HugePages
 from paceline.kernels.norm import fast_norm
-from paceline.kernels.quantized import Int4Linear, Int8Linear
 from paceline.kernels.shared_input import Projection, SharedInput, find_shared_inputs
 from paceline.targets.support import check_supported, differences
 from paceline.targets.weights import weight_bytes

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import nn
 from transformers import PreTrainedModel
 
+from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.linear import FastLinear
-from paceline.kernels.quantized import Int4Linear, Int8Linear
 
 __all__ = ["is_quantised", "least_rows", "slot_grain", "weight_bytes"]
 
@@ -32,8 +32,8 @@ def slot_grain(model: PreTrainedModel) -> int:
 
 
 def is_quantised(model: nn.Module) -> bool:
-    """Whether `prepare` gave the model integer weights."""
-    return any(isinstance(each, Int8Linear | Int4Linear) for each in model.modules())
+    """Whether the model has weights in blocks of few bits."""
+    return any(isinstance(each, BlockLinear) for each in model.modules())
 
 
 def weight_bytes(model: PreTrainedModel) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from paceline.kernels.native import library
-from paceline.machine import usable_cores
+from paceline.kernels.native.cores import usable_cores
 
 __all__ = ["Kernels", "kernels", "unavailable"]
 

@@ -159,6 +159,8 @@ INLINE void one_block(const enum pl_format format, const int rows, const struct 
     for (int64_t group = 0; group < groups; group++) {
         UNROLL
         for (int first = 0; first < COLUMNS; first += TOGETHER) {
+            /* Compilers would load for all columns at once, and run out of registers. */
+            __asm__ volatile("" ::: "memory");
             sums_t sums[MOST_ROWS][TOGETHER], second[MOST_ROWS][TOGETHER];
             UNROLL
             for (int r = 0; r < rows; r++) {

@@ -4,6 +4,7 @@
    before they are widened: 255 x 127 would not even fit once, but codes of 4, 5 and 6 bits are
    small. Signed bytes are multiplied as |w| and a with the sign of w. */
 #include <immintrin.h>
+#include <stdint.h>
 
 #define LANES 8
 #define COLUMNS 2

@@ -1,5 +1,6 @@
 /* Sixteen outputs at once with AVX-512 and its VNNI; two panels together. */
 #include <immintrin.h>
+#include <stdint.h>
 
 #define LANES 16
 #define COLUMNS 2

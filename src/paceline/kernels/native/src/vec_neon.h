@@ -1,5 +1,6 @@
 /* Four outputs at once with the dot product of ARMv8.2; not run on hardware by its authors. */
 #include <arm_neon.h>
+#include <stdint.h>
 
 #define LANES 4
 #define COLUMNS 4

@@ -1,5 +1,6 @@
 /* Sixteen outputs in plain C: right everywhere, fast nowhere. The other tiers are tested by it. */
 #include <math.h>
+#include <stdint.h>
 
 #include "half.h"
 

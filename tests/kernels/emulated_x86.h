@@ -1,0 +1,158 @@
+/* The instructions of AVX-512, its VNNI and AVX-VNNI that paceline uses, in plain C, so that a
+   processor without them runs those tiers. Compiled in by -DPL_EMULATE -include this file. */
+#ifndef EMULATED_X86_H
+#define EMULATED_X86_H
+
+#include <immintrin.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define EMULATED static inline __attribute__((unused))
+
+typedef union {
+    __m512i bits;
+    __m512 floats;
+    int8_t b[64];
+    uint8_t ub[64];
+    uint16_t w[32];
+    int32_t d[16];
+    float f[16];
+} wide;
+
+#define EACH_OF(count, to, expression) \
+    do { \
+        for (int i = 0; i < (count); i++) (to)[i] = (expression); \
+    } while (0)
+
+EMULATED __m512i emulated_load512(const void *from) {
+    wide made;
+    memcpy(&made, from, 64);
+    return made.bits;
+}
+EMULATED __m512 emulated_loadps(const void *from) {
+    wide made;
+    memcpy(&made, from, 64);
+    return made.floats;
+}
+EMULATED void emulated_storeps(float *to, __m512 from) { memcpy(to, &from, 64); }
+EMULATED __m512i emulated_set32(int32_t value) {
+    wide made;
+    EACH_OF(16, made.d, value);
+    return made.bits;
+}
+EMULATED __m512i emulated_set8(char value) {
+    wide made;
+    EACH_OF(64, made.b, (int8_t)value);
+    return made.bits;
+}
+EMULATED __m512 emulated_setps(float value) {
+    wide made;
+    EACH_OF(16, made.f, value);
+    return made.floats;
+}
+#define EMULATED_BITS(name, operator) \
+    EMULATED __m512i name(__m512i one, __m512i other) { \
+        wide a = {.bits = one}, b = {.bits = other}, made; \
+        EACH_OF(64, made.ub, a.ub[i] operator b.ub[i]); \
+        return made.bits; \
+    }
+EMULATED_BITS(emulated_and, &)
+EMULATED_BITS(emulated_or, |)
+EMULATED_BITS(emulated_xor, ^)
+EMULATED __m512i emulated_srli16(__m512i from, int places) {
+    wide a = {.bits = from}, made;
+    EACH_OF(32, made.w, (uint16_t)(a.w[i] >> places));
+    return made.bits;
+}
+EMULATED __m512i emulated_slli16(__m512i from, int places) {
+    wide a = {.bits = from}, made;
+    EACH_OF(32, made.w, (uint16_t)(a.w[i] << places));
+    return made.bits;
+}
+EMULATED __m512i emulated_add32(__m512i one, __m512i other) {
+    wide a = {.bits = one}, b = {.bits = other}, made;
+    EACH_OF(16, made.d, (int32_t)((uint32_t)a.d[i] + (uint32_t)b.d[i]));
+    return made.bits;
+}
+EMULATED __m512i emulated_dpbusd(__m512i sums, __m512i unsigned_bytes, __m512i signed_bytes) {
+    wide made = {.bits = sums}, a = {.bits = unsigned_bytes}, b = {.bits = signed_bytes};
+    for (int i = 0; i < 64; i++) made.d[i / 4] += a.ub[i] * b.b[i];
+    return made.bits;
+}
+EMULATED __m256i emulated_dpbusd256(__m256i sums, __m256i unsigned_bytes, __m256i signed_bytes) {
+    int32_t made[8];
+    uint8_t a[32];
+    int8_t b[32];
+    memcpy(made, &sums, 32), memcpy(a, &unsigned_bytes, 32), memcpy(b, &signed_bytes, 32);
+    for (int i = 0; i < 32; i++) made[i / 4] += a[i] * b[i];
+    memcpy(&sums, made, 32);
+    return sums;
+}
+EMULATED __m512 emulated_cvt(__m512i from) {
+    wide a = {.bits = from}, made;
+    EACH_OF(16, made.f, (float)a.d[i]);
+    return made.floats;
+}
+EMULATED __m512 emulated_halfs(__m256i from) {
+    wide made;
+    uint16_t halfs[16];
+    memcpy(halfs, &from, 32);
+    EACH_OF(16, made.f, _cvtsh_ss(halfs[i]));
+    return made.floats;
+}
+EMULATED __m512i emulated_widen_unsigned(__m128i from) {
+    wide made;
+    uint8_t bytes[16];
+    memcpy(bytes, &from, 16);
+    EACH_OF(16, made.d, bytes[i]);
+    return made.bits;
+}
+EMULATED __m512i emulated_widen_signed(__m128i from) {
+    wide made;
+    int8_t bytes[16];
+    memcpy(bytes, &from, 16);
+    EACH_OF(16, made.d, bytes[i]);
+    return made.bits;
+}
+EMULATED __m512 emulated_mul(__m512 one, __m512 other) {
+    wide a = {.floats = one}, b = {.floats = other}, made;
+    EACH_OF(16, made.f, a.f[i] * b.f[i]);
+    return made.floats;
+}
+EMULATED __m512 emulated_fma(__m512 one, __m512 other, __m512 third) {
+    wide a = {.floats = one}, b = {.floats = other}, c = {.floats = third}, made;
+    EACH_OF(16, made.f, fmaf(a.f[i], b.f[i], c.f[i]));
+    return made.floats;
+}
+EMULATED __m512 emulated_fnma(__m512 one, __m512 other, __m512 third) {
+    wide a = {.floats = one}, b = {.floats = other}, c = {.floats = third}, made;
+    EACH_OF(16, made.f, fmaf(-a.f[i], b.f[i], c.f[i]));
+    return made.floats;
+}
+
+#define _mm512_loadu_si512 emulated_load512
+#define _mm512_loadu_ps emulated_loadps
+#define _mm512_storeu_ps emulated_storeps
+#define _mm512_set1_epi32 emulated_set32
+#define _mm512_set1_epi8 emulated_set8
+#define _mm512_set1_ps emulated_setps
+#define _mm512_setzero_si512() emulated_set32(0)
+#define _mm512_setzero_ps() emulated_setps(0)
+#define _mm512_and_si512 emulated_and
+#define _mm512_or_si512 emulated_or
+#define _mm512_xor_si512 emulated_xor
+#define _mm512_srli_epi16 emulated_srli16
+#define _mm512_slli_epi16 emulated_slli16
+#define _mm512_add_epi32 emulated_add32
+#define _mm512_dpbusd_epi32 emulated_dpbusd
+#define _mm256_dpbusd_epi32 emulated_dpbusd256
+#define _mm512_cvtepi32_ps emulated_cvt
+#define _mm512_cvtph_ps emulated_halfs
+#define _mm512_cvtepu8_epi32 emulated_widen_unsigned
+#define _mm512_cvtepi8_epi32 emulated_widen_signed
+#define _mm512_mul_ps emulated_mul
+#define _mm512_fmadd_ps emulated_fma
+#define _mm512_fnmadd_ps emulated_fnma
+
+#endif
