@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import platform
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -57,9 +58,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @compiles
-def test_a_wheel_gets_the_library_and_the_tag_of_its_platform(
-    hook: Any, tmp_path: Path
-) -> None:
+def test_a_wheel_gets_the_library_and_the_tag_of_its_platform(hook: Any, tmp_path: Path) -> None:
     data = new_data()
     hook.initialize("standard", data)
     [(path, inside)] = data["force_include"].items()
@@ -112,18 +111,39 @@ def test_it_can_be_left_out_on_purpose(
     assert bool(built_in_place(tmp_path)) == (version == "standard")
 
 
-def test_a_wish_that_nobody_knows_is_refused(
-    hook: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wish_that_nobody_knows_is_refused(hook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PACELINE_NATIVE", "perhaps")
     with pytest.raises(ValueError, match="PACELINE_NATIVE is 'perhaps'"):
         hook.dependencies()
 
 
-@pytest.mark.parametrize("helps", [True, False])
-def test_zig_is_asked_for_only_where_it_would_help(
-    hook: Any, helps: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("system", "machine", "asked"),
+    [
+        ("linux", "x86_64", ["ziglang"]),
+        ("darwin", "arm64", ["ziglang"]),
+        ("win32", "AMD64", []),
+        ("linux", "sparc64", []),
+    ],
+)
+def test_zig_is_asked_for_where_there_is_no_compiler_and_zig_is_to_be_had(
+    hook: Any, system: str, machine: str, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    builder = SimpleNamespace(zig_would_help=lambda: helps)
-    monkeypatch.setattr(hook, "_builder", lambda: builder)
-    assert [name.partition(">")[0] for name in hook.dependencies()] == ["ziglang"] * helps
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setenv("CC", "")
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(sys, "executable", "no-such-python")
+    assert [name.partition(">")[0] for name in hook.dependencies()] == asked
+
+
+@compiles
+def test_zig_is_not_asked_for_where_there_is_a_compiler(hook: Any) -> None:
+    assert hook.dependencies() == []
+
+
+def test_zig_is_not_asked_for_instead_of_a_compiler_that_was_named(
+    hook: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert hook.dependencies() == []
