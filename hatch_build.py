@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import platform
 import sys
 import sysconfig
 from pathlib import Path
@@ -19,6 +20,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _INSTALLED = "paceline/kernels/native"
 _ZIG = "ziglang>=0.12"
+_ZIG_MACHINES = ("x86_64", "aarch64", "arm64")
 _WISHES = ("", "0", "require")
 
 
@@ -29,9 +31,16 @@ class NativeBuildHook(BuildHookInterface):
 
     def dependencies(self) -> list[str]:
         """A compiler, where there is none."""
-        if _wish() == "0" or not self._builder().zig_would_help():
+        named = os.environ.get("CC", "").strip()
+        for_zig = sys.platform in ("linux", "darwin") and platform.machine() in _ZIG_MACHINES
+        if _wish() == "0" or named or not for_zig:
             return []
-        return [_ZIG]
+        builder = self._builder()
+        try:
+            builder.find_compiler()
+        except builder.BuildError:
+            return [_ZIG]
+        return []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build the library into the source tree, or for the wheel."""
@@ -67,7 +76,10 @@ class NativeBuildHook(BuildHookInterface):
     def _builder(self) -> ModuleType:
         """The module build.py, loaded by its path: paceline is not installed yet."""
         spec = importlib.util.spec_from_file_location("native_build", self._native() / "build.py")
-        assert spec and spec.loader
+        if spec is None or spec.loader is None:
+            raise FileNotFoundError(
+                f"{self._native()} has no build.py: the sources are incomplete."
+            )
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module

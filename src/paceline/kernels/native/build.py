@@ -8,66 +8,48 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import importlib.util
 import os
-import platform
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
+from subprocess import DEVNULL, run
 from typing import NamedTuple
 
-__all__ = [
-    "HERE",
-    "BuildError",
-    "Built",
-    "Compiler",
-    "build",
-    "find_compiler",
-    "library_name",
-    "sources_hash",
-    "zig_would_help",
-]
+__all__ = ["HERE", "BuildError", "Built", "build", "find_compiler", "library_name", "sources_hash"]
 
+Words = Sequence[str]
 HERE = Path(__file__).resolve().parent
 
 # What each tier may use beyond the baseline of its machine, as gcc calls it; best tier last.
 # The C sources say when a processor has it: cpu.c.
+_DOTPROD = ("dotprod", "fp16")
+_AVX2 = ("avx2", "fma", "f16c")
+_AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vnni")
 _TIERS: dict[str, dict[str, tuple[str, ...]]] = {
     "x86_64": {
         "portable": (),
-        "avx2": ("avx2", "fma", "f16c"),
-        "avxvnni": ("avx2", "fma", "f16c", "avxvnni"),
-        "avx512vnni": (
-            *("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vnni"),
-            *("fma", "f16c", "avx2"),
-        ),
+        "avx2": _AVX2,
+        "avxvnni": (*_AVX2, "avxvnni"),
+        "avx512vnni": (*_AVX2, *_AVX512),
     },
-    # i8mm comes with ARMv8.6, but processors of 8.4 have it, too: 8.2 is all that is taken for sure.
-    "aarch64": {
-        "portable": (),
-        "dotprod": ("dotprod", "fp16"),
-        "i8mm": ("dotprod", "fp16", "i8mm"),
-    },
+    "aarch64": {"portable": (), "dotprod": _DOTPROD},
     "other": {"portable": ()},
 }
 _ZIG_NAMES = {"fp16": "fullfp16"}
 
 _FLAGS = (
-    *("-O3", "-std=c11", "-fPIC", "-fvisibility=hidden", "-pthread"),
-    # A product and the sum after it round twice on every machine, as in torch; no errno in loops.
+    *("-O3", "-std=c11", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra"),
+    # A product and the sum after it round twice on every machine; no errno in loops.
     *("-ffp-contract=off", "-fno-math-errno"),
-    *("-Wall", "-Wextra"),
 )
 _SANITIZED = (
     *("-O1", "-g", "-fno-omit-frame-pointer"),
     *("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"),
 )
-_OLDEST_MACOS = "11.0"
 
 # Needs headers and a linker, and says which machine the compiler compiles for.
 _TRIAL = """
@@ -87,15 +69,9 @@ class BuildError(Exception):
     """The library cannot be built; its message says why in one sentence, and what to do."""
 
 
-class _FailedError(Exception):
-    """A compiler could not be run, or found something wrong; the message is what it printed."""
-
-
 class Compiler(NamedTuple):
-    """A C compiler that works.
+    """A C compiler that works: what to run, and what it compiles for (x86_64, aarch64 or other).
 
-    command: what to run, with the arguments that it always gets.
-    machine: what it compiles for: x86_64, aarch64 or other.
     zig: whether it is zig's, which names processors in its own way.
     """
 
@@ -105,12 +81,7 @@ class Compiler(NamedTuple):
 
 
 class Built(NamedTuple):
-    """A finished library.
-
-    tiers: compiled in, best last.
-    machine: see `Compiler`.
-    warnings: what the compiler had to say about the sources.
-    """
+    """A finished library: its tiers (best last), its machine, and what the compiler had to say."""
 
     path: Path
     tiers: tuple[str, ...]
@@ -129,8 +100,7 @@ def sources_hash(folder: Path = HERE) -> str:
     digest = hashlib.sha256()
     for path in [folder / "build.py", *sorted((folder / "src").glob("*.[ch]"))]:
         content = path.read_bytes()
-        digest.update(f"{path.name} {len(content)}\n".encode())
-        digest.update(content)
+        digest.update(f"{path.name} {len(content)}\n".encode() + content)
     return digest.hexdigest()
 
 
@@ -142,217 +112,169 @@ def find_compiler() -> Compiler:
     if sys.platform == "win32":
         raise BuildError("paceline's C library is not built on Windows yet.")
     named = os.environ.get("CC", "").strip()
-    if named:
-        found = _examined(_words(named))
-        if found is None:
-            raise BuildError(
-                f"CC is {named!r}, which does not compile C here: "
-                "set it to a C compiler that works, or unset it."
-            )
-        return found
-    commands = [[name] for name in ("cc", "gcc", "clang") if shutil.which(name)]
-    if importlib.util.find_spec("ziglang"):
-        commands.append([sys.executable, "-m", "ziglang", "cc"])
-    for command in commands:
+    zig = shlex.join([sys.executable, "-m", "ziglang", "cc"])
+    for command in [named] if named else ["cc", "gcc", "clang", zig]:
         if found := _examined(command):
             return found
     raise BuildError(
-        "There is no C compiler here that works: "
-        "install gcc or clang, or zig's with `pip install ziglang`."
+        f"CC is {named!r}, which does not compile C here: set it to a C compiler, or unset it."
+        if named
+        else "There is no C compiler here: install gcc or clang, or zig's by `pip install ziglang`."
     )
 
 
-def zig_would_help() -> bool:
-    """Whether the library could be built here if the Python package ziglang were installed."""
-    known = platform.machine().lower() in ("x86_64", "aarch64", "arm64")
-    if os.environ.get("CC", "").strip() or sys.platform not in ("linux", "darwin") or not known:
-        return False
-    try:
-        find_compiler()
-    except BuildError:
-        return True
-    return False
-
-
 def build(out: Path, sanitize: bool = False) -> Built:
-    """Compile the sources beside this file into the library `out`.
+    """Compile the sources beside this file into the library `out`, which takes the place of an
+    older one at once: a process that has that open keeps it.
 
-    The finished file takes the place of an older one at once: a process that has that open keeps
-    it.
-
-    sanitize: with checks of addresses and of undefined behaviour, for tests; gcc or clang only.
-
-    Raises BuildError.
+    sanitize: with checks of addresses and of undefined behaviour, for tests; gcc or clang only. Raises BuildError.
     """
     compiler = find_compiler()
-    if not list((HERE / "src").glob("tier*.c")):
+    units = sorted((HERE / "src").glob("*.c"))
+    if not units:
         raise BuildError(f"There are no C sources in {HERE / 'src'}: build in a source checkout.")
     digest = sources_hash()
     try:
         with tempfile.TemporaryDirectory(prefix="paceline-") as name:
             making = _Making(compiler, Path(name), sanitize)
-            tiers = making.compile(digest)
-            making.link(Path(name, "library"))
+            tiers = making.compile(units, digest)
             if sources_hash() != digest:
                 raise BuildError("The C sources changed while they were compiled: build again.")
-            _put_in_place(Path(name, "library"), out)
-    except _FailedError as error:
-        command = shlex.join(compiler.command)
-        raise BuildError(f"`{command}` cannot build paceline's C library: {error}") from None
+            _put_in_place(making.link(), out)
     except OSError as error:
         raise BuildError(f"paceline's C library cannot be written to {out}: {error}.") from None
-    return Built(out, tiers, compiler.machine, "\n".join(filter(None, making.warnings)))
+    return Built(out, tiers, compiler.machine, "\n".join(filter(None, making.said)))
 
 
 class _Making:
-    """One run of the compiler over all units.
-
-    folder: for the objects.
-    """
+    """One run of the compiler over all units; objects go to `folder`."""
 
     def __init__(self, compiler: Compiler, folder: Path, sanitize: bool) -> None:
-        self.warnings: list[str] = []
+        self.said: list[str] = []
         self._compiler, self._folder, self._sanitize = compiler, folder, sanitize
         self._objects: list[Path] = []
-        flags = [*_FLAGS, *(_SANITIZED if sanitize else ())]
-        if compiler.zig and not sanitize:
-            flags.append("-fno-sanitize=undefined")  # zig's default for what is not optimised
-        self._flags = flags
 
-    def compile(self, digest: str) -> tuple[str, ...]:
+    def compile(self, units: Sequence[Path], digest: str) -> tuple[str, ...]:
         """All units; the tiers that this compiler knows, best last."""
         tiers = _TIERS[self._compiler.machine]
-        units = sorted((HERE / "src").glob("*.c"))
+        tiered = [unit for unit in units if unit.name.startswith("tier")]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             jobs = {
-                tier: [
-                    pool.submit(self._compile, unit, features, tier, [f"-DPL_TIER={tier}"])
-                    for unit in units
-                    if unit.name.startswith("tier")
-                ]
+                tier: self._start(pool, tiered, tier, features, [f"-DPL_TIER={tier}"])
                 for tier, features in tiers.items()
             }
-            found = {}
-            for tier, features in tiers.items():
-                try:
-                    found[tier] = [job.result() for job in jobs[tier]]
-                except _FailedError:
-                    if self._knows(features):
-                        raise
-            self._objects += [made for objects in found.values() for made in objects]
-            defined = [f"-DPL_HAS_{tier.upper()}" for tier in found]
-            defined.append(f'-DPL_SOURCES="{digest}"')
-            self._objects += pool.map(
-                lambda unit: self._compile(unit, (), "all", defined),
-                [unit for unit in units if not unit.name.startswith("tier")],
-            )
+            found = [tier for tier in tiers if self._collect(jobs[tier], tiers[tier])]
+            defined = [*(f"-DPL_HAS_{tier.upper()}" for tier in found), f'-DPL_SOURCES="{digest}"']
+            rest = [unit for unit in units if unit not in tiered]
+            self._collect(self._start(pool, rest, "all", (), defined), ())
         return tuple(found)
 
-    def link(self, out: Path) -> None:
-        """The compiled units, into one library."""
-        flags = ["-shared", "-pthread"]
+    def link(self) -> Path:
+        """The library of what was compiled."""
+        out = self._folder / library_name()
+        flags = ["-shared", "-pthread", *_processor(self._compiler, ())]
         if self._sanitize:
             flags += _SANITIZED
         elif sys.platform == "linux":
             flags.append("-Wl,-z,defs")  # what is missing is to be missed now, not by who opens it
         if sys.platform == "darwin":
-            flags.append(f"-Wl,-install_name,@rpath/{library_name()}")
-        flags += _processor(self._compiler, ())
+            flags.append(f"-Wl,-install_name,@rpath/{out.name}")
         self._run([*flags, *map(str, self._objects), "-lm", "-o", str(out)])
+        return out
 
-    def _compile(
-        self, unit: Path, features: Sequence[str], name: str, defined: Sequence[str]
-    ) -> Path:
+    def _start(
+        self, pool: Executor, units: Sequence[Path], name: str, features: Words, defined: Words
+    ) -> list[Future[Path]]:
+        return [pool.submit(self._compile, unit, name, features, defined) for unit in units]
+
+    def _compile(self, unit: Path, name: str, features: Words, defined: Words) -> Path:
         out = self._folder / f"{unit.stem}-{name}.o"
-        flags = [*self._flags, *_processor(self._compiler, features), *defined]
+        flags = [*_FLAGS, *_processor(self._compiler, features), *defined]
+        if self._sanitize:
+            flags += _SANITIZED
+        elif self._compiler.zig:
+            flags.append("-fno-sanitize=undefined")  # zig's default for what is not optimised
         self._run([*flags, "-c", str(unit), "-o", str(out)])
         return out
 
-    def _knows(self, features: Sequence[str]) -> bool:
-        """Whether the compiler knows such processors, so that what it refused was the source."""
-        trial = self._folder / "trial.c"
-        trial.write_text(_TRIAL, encoding="utf-8")
+    def _collect(self, jobs: Sequence[Future[Path]], features: Words) -> bool:
+        """Wait for these objects; False where the compiler knows no such processors.
+
+        Raises BuildError where it does: then it is the source that it refused.
+        """
         try:
-            self._compile(trial, features, "trial", [])
-        except _FailedError:
-            return False
+            self._objects += [job.result() for job in jobs]
+        except BuildError:
+            trial = _trial_in(self._folder)
+            try:
+                self._compile(trial, "trial", features, ())
+            except BuildError:
+                return False
+            raise
         return True
 
-    def _run(self, arguments: Sequence[str]) -> None:
-        self.warnings.append(_run([*self._compiler.command, *arguments]))
+    def _run(self, arguments: Words) -> None:
+        self.said.append(_run([*self._compiler.command, *arguments]))
 
 
-def _processor(compiler: Compiler, features: Sequence[str]) -> list[str]:
+def _trial_in(folder: Path) -> Path:
+    path = folder / "trial.c"
+    path.write_text(_TRIAL, encoding="utf-8")
+    return path
+
+
+def _processor(compiler: Compiler, features: Words) -> list[str]:
     """The flags that let the compiler use these features and no others."""
     on_arm = compiler.machine == "aarch64"
     if compiler.zig:
         # Told nothing, zig compiles for the very processor that it runs on.
-        version = ["v8_2a"] if on_arm and features else []
         names = [_ZIG_NAMES.get(feature, feature) for feature in features]
-        return ["-mcpu=" + "+".join(["baseline", *version, *names])]
+        return ["-mcpu=" + "+".join(["baseline", *names])]
     if on_arm:
         return ["-march=armv8.2-a+" + "+".join(features)] if features else []
     return [f"-m{feature}" for feature in features]
 
 
-def _words(command: str) -> list[str]:
-    try:
-        return shlex.split(command)
-    except ValueError:
-        return [command]
-
-
-def _examined(command: Sequence[str]) -> Compiler | None:
+def _examined(named: str) -> Compiler | None:
     """The compiler that is run like this; None for what compiles no library."""
+    more = os.environ.get("ARCHFLAGS", "") if sys.platform == "darwin" else ""
+    try:
+        command = shlex.split(f"{named} {more}")
+    except ValueError:  # a quote that never ends
+        return None
     zig = any(Path(word).stem == "zig" or word == "ziglang" for word in command)
-    if sys.platform == "darwin":
-        command = [*command, *_words(os.environ.get("ARCHFLAGS", ""))]
     with tempfile.TemporaryDirectory(prefix="paceline-") as name:
-        trial = Path(name, "trial.c")
-        trial.write_text(_TRIAL, encoding="utf-8")
+        trial = _trial_in(Path(name))
         try:
             expanded = _run([*command, "-E", str(trial)])
-            _run([*command, "-shared", "-fPIC", str(trial), "-o", str(Path(name, "trial"))])
-        except _FailedError:
+            _run([*command, "-shared", "-fPIC", str(trial), "-o", str(trial.with_suffix(""))])
+        except BuildError:
             return None
     machine = next((each for each in _TIERS if f"pl_machine_{each}" in expanded), None)
     return Compiler(tuple(command), machine, zig) if machine else None
 
 
-def _run(command: Sequence[str]) -> str:
-    """What the command printed.
-
-    Raises _FailedError where it fails.
-    """
-    environment = {"MACOSX_DEPLOYMENT_TARGET": _OLDEST_MACOS, **os.environ}
+def _run(command: Words) -> str:
+    """What the command printed; BuildError where it fails."""
+    environment = {"MACOSX_DEPLOYMENT_TARGET": "11.0", **os.environ}  # as the wheels are tagged
     try:
-        done = subprocess.run(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            errors="replace",
-            check=False,
-        )
+        done = run(command, env=environment, stdin=DEVNULL, capture_output=True)
     except OSError as error:
-        raise _FailedError(str(error)) from None
+        raise BuildError(f"`{command[0]}` cannot be run: {error}.") from None
+    printed = (done.stdout + done.stderr).decode(errors="replace").strip()
     if done.returncode:
-        raise _FailedError(done.stdout.strip() or f"it ended with {done.returncode}")
-    return done.stdout.strip()
+        raise BuildError(f"`{shlex.join(command)}` ended with {done.returncode}: {printed}")
+    return printed
 
 
 def _put_in_place(made: Path, out: Path) -> None:
     """Copy beside `out` first: only there can one file take the place of another at once."""
-    out = out.absolute()
-    handle, name = tempfile.mkstemp(prefix=".libpaceline-", dir=out.parent)
-    os.close(handle)
+    beside = out.with_name(f".{out.name}.{os.getpid()}")
     try:
-        shutil.copy(made, name)
-        Path(name).replace(out)
+        shutil.copy(made, beside)
+        beside.replace(out)
     finally:
-        Path(name).unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import shlex
+import sys
 from ctypes import c_char_p, c_int, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -47,7 +49,7 @@ def find(folder: Path) -> tuple[ctypes.CDLL | None, str]:
     path = folder / library_name()
     in_checkout = (folder / "src").is_dir()
     cure = (
-        f"run `python {folder / 'build.py'}`"
+        f"run `{shlex.join([sys.executable, str(folder / 'build.py')])}`"
         if in_checkout
         else "install paceline again where there is a C compiler"
     )

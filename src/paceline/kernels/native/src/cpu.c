@@ -67,23 +67,10 @@ static int dotprod(void) {
            && has(AT_HWCAP, 8) && has(AT_HWCAP, 12) /* ATOMICS, ASIMDRDM: of ARMv8.1 */;
 }
 
-static int i8mm(void) { return dotprod() && has(26 /* AT_HWCAP2 */, 13); }
-
 #elif defined(__aarch64__) && defined(__APPLE__)
-
-#include <stddef.h>
-#include <sys/sysctl.h>
-
-static int has(const char *name) {
-    int value = 0;
-    size_t size = sizeof value;
-    return sysctlbyname(name, &value, &size, NULL, 0) == 0 && value != 0;
-}
 
 /* Every processor of Apple's computers has these: the M1 is an ARMv8.5. */
 static int dotprod(void) { return 1; }
-
-static int i8mm(void) { return has("hw.optional.arm.FEAT_I8MM"); }
 
 #endif
 
@@ -98,7 +85,6 @@ static const struct {
     {"avx512vnni", avx512vnni},
 #elif defined(__aarch64__) && (defined(__linux__) || defined(__APPLE__))
     {"dotprod", dotprod},
-    {"i8mm", i8mm},
 #endif
 };
 

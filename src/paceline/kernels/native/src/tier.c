@@ -4,7 +4,6 @@
 #define IS_avxvnni 2
 #define IS_avx512vnni 3
 #define IS_dotprod 4
-#define IS_i8mm 5
 #define PASTE_(a, b) a##b
 #define PASTE(a, b) PASTE_(a, b)
 #define TEXT_(a) #a
