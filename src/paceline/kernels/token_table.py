@@ -47,11 +47,18 @@ def takes_blocks(embedding: nn.Module) -> bool:
 def block_embedding(
     embedding: nn.Module, matrix: BlockMatrix, dtype: torch.dtype
 ) -> BlockEmbedding:
-    """What stands for an embedding that `takes_blocks`, on a matrix [tokens, hidden]."""
+    """What stands for an embedding that `takes_blocks`, on a matrix [tokens, hidden].
+
+    It has a parameter without numbers: by its parameters a model says where it is and in which
+    format, and when its norms are replaced, too, there may be no other.
+    """
     if type(embedding) is nn.Embedding:
-        return BlockEmbedding(matrix, dtype)
-    scale: Any = embedding.embed_scale
-    return ScaledBlockEmbedding(matrix, dtype, scale)
+        table = BlockEmbedding(matrix, dtype)
+    else:
+        scale: Any = embedding.embed_scale
+        table = ScaledBlockEmbedding(matrix, dtype, scale)
+    table.register_parameter("like", nn.Parameter(torch.empty(0, dtype=dtype)))
+    return table
 
 
 def is_table(module: nn.Module) -> bool:
@@ -61,14 +68,12 @@ def is_table(module: nn.Module) -> bool:
 
 def device_of_table(model: PreTrainedModel) -> torch.device:
     """Where the input embeddings are."""
-    place: Any = _weight(model.get_input_embeddings(), model).device
-    return torch.device(place)
+    return next(model.get_input_embeddings().parameters()).device
 
 
 def dtype_of_table(model: PreTrainedModel) -> torch.dtype:
     """The format in which the input embeddings come out."""
-    dtype: torch.dtype = _weight(model.get_input_embeddings(), model).dtype
-    return dtype
+    return next(model.get_input_embeddings().parameters()).dtype
 
 
 def has_rows(module: Any) -> bool:
@@ -106,8 +111,3 @@ def head_reads_table(model: PreTrainedModel) -> bool:
 
 def _matrix(module: Any) -> BlockMatrix | None:
     return module.matrix if isinstance(module, BlockEmbedding | BlockLinear) else None
-
-
-def _weight(table: Any, model: PreTrainedModel) -> Any:
-    """What has the table's device and format: what is in blocks follows the model."""
-    return model if _matrix(table) is not None else table.weight

@@ -25,6 +25,7 @@ from paceline.models.gguf_header import GgufTensor
 __all__ = ["bytes_needed", "has_kernels", "load_gguf", "unread_tensor", "why_unread"]
 
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_NAMELESS = {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"}
 _PIECE = 1 << 22  # numbers that are de-quantised at a time
 
 
@@ -104,16 +105,12 @@ class _Reading:
 
     @classmethod
     def of(cls, file: GgufFile, skeleton: PreTrainedModel, config: PreTrainedConfig) -> _Reading:
-        from transformers.modeling_gguf_pytorch_utils import (
-            TENSOR_PROCESSORS,
-            TensorProcessor,
-            get_gguf_hf_weights_map,
-        )
+        from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor
 
         processor = TENSOR_PROCESSORS.get(file.architecture, TensorProcessor)(
             config=config.to_dict()
         )
-        return cls(file, get_gguf_hf_weights_map(skeleton, processor), processor)
+        return cls(file, _names(file, skeleton, processor), processor)
 
     def stay(self, skeleton: PreTrainedModel) -> dict[str, _Kept]:
         """The weights that can stay in their blocks, by the model's name."""
@@ -140,9 +137,8 @@ class _Reading:
         if result.name != tensor.name or found.shape != probe.shape or found.dtype != probe.dtype:
             return False, None
         rows = found[:, 0] // 2
-        if not np.array_equal(found, probe[rows]) or not np.array_equal(
-            np.sort(rows), np.arange(count)
-        ):
+        permuted = np.array_equal(np.sort(rows), np.arange(count))
+        if not permuted or not np.array_equal(found, probe[rows]):
             return False, None
         if np.array_equal(found, probe):
             return True, None
@@ -195,6 +191,29 @@ class _Reading:
         matrix = BlockMatrix.pack(tensor.type, self.file.data(tensor), tensor.shape[-1], kept.rows)
         self.file.forget(tensor)
         return matrix
+
+
+class _Whole:
+    """A model as transformers' search for names sees it, without its parts: for each of hundreds it
+    would build the table of all names again."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.config = model.config
+        self.state_dict = model.state_dict
+
+    def named_children(self) -> list[tuple[str, nn.Module]]:
+        return []
+
+
+def _names(file: GgufFile, model: PreTrainedModel, processor: Any) -> dict[str, str]:
+    """GGUF's names of tensors -> the model's. Names in its parts are looked for where names of the
+    whole do not say all."""
+    from transformers.modeling_gguf_pytorch_utils import get_gguf_hf_weights_map
+
+    names: dict[str, str] = get_gguf_hf_weights_map(_Whole(model), processor)
+    if file.tensors.keys() <= names.keys() | _NAMELESS:
+        return names
+    return dict(get_gguf_hf_weights_map(model, processor))
 
 
 def _in_blocks(tensor: GgufTensor) -> bool:
