@@ -36,7 +36,7 @@ ALLOWED = {
     "drafters": CORE | {"kernels", "planning"},
     "targets": CORE | {"kernels"},
     "kernels": set(),
-    "models": {"json_files", "errors"},
+    "models": {"json_files", "errors", "kernels"},
     "references": {"errors"},
     # Its curves are kept in the cache folder, under what the machine calls itself.
     "planning": CORE | {"machine", "models"},

@@ -89,6 +89,7 @@ class DraftModels:
             choice.model,
             device=choice.device or self._device,
             dtype=choice.dtype or self._dtype,
+            blocks=(choice.weights or AUTO) == AUTO,
             progress=self._progress,
         )
         tokens = self._shared(loaded.model, loaded.tokenizer, choice.model)

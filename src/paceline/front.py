@@ -45,8 +45,9 @@ def load(
     method, settings: as in "anpd:n=5,k=7".
     device, dtype, device_map, attn_implementation: as in transformers; by default the GPU where
     there is one (bfloat16), else the CPU (float32). A draft model follows unless settings differ.
-    weights: how linear layers hold their weights: "auto" (packed on the CPU), "native" (the model is
-    left as it is), "packed", "packed+plain", "int8", "int4", "fused"; see docs/speed.md.
+    weights: how linear layers hold their weights: "auto" (on the CPU as they were published: those
+    of a GGUF file in its blocks, others packed), "native" (floats, left as they are), "packed",
+    "packed+plain", "int8", "int4", "fused"; see docs/speed.md.
     engine: what runs the model, one of `paceline.targets.engines.ENGINES`.
     store: keeps answers as references for similar queries, see `ReferenceStore`.
     options: defaults of every request; without a budget trees are planned by what passes cost here.
@@ -65,6 +66,7 @@ def load(
         dtype=dtype,
         device_map=device_map,
         attn_implementation=attn_implementation,
+        blocks=weights == AUTO,
         progress=progress,
     )
     sketch = _plans(method, options) if sketch is None else sketch

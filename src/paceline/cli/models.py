@@ -42,9 +42,9 @@ def list_() -> None:
 @app.command()
 def pull(
     name: Name,
-    force: Annotated[bool, typer.Option("--force", help="Fetch and convert again.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Fetch it again.")] = False,
 ) -> None:
-    """Fetch a model and convert it, once."""
+    """Fetch a model, once."""
     from paceline.models import RichProgress
     from paceline.models import pull as fetch
 
@@ -55,7 +55,7 @@ def pull(
 
 @app.command()
 def path(name: Name) -> None:
-    """Print the folder of a model, as transformers' `from_pretrained` loads it."""
+    """Print the folder of a model; transformers loads it with gguf_file="model.gguf"."""
     from paceline.models import path as locate
 
     typer.echo(locate(name))
@@ -72,6 +72,14 @@ def gguf(
     with interruptible(), RichProgress(name) as progress:
         ModelStore().write_gguf(name, file, progress=progress)
     typer.echo(file)
+
+
+@app.command()
+def clear() -> None:
+    """Delete what is kept about GGUF files of one's own; it is found out again when it is needed."""
+    from paceline.models import clear_descriptions
+
+    note(f"{clear_descriptions() / 1e6:.0f} MB freed")
 
 
 @app.command()

@@ -12,6 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from paceline.models.cache import cache_root
+from paceline.models.description_cache import clear_descriptions
 from paceline.models.load import LoadedModel, load_causal_lm
 from paceline.models.progress import ProgressCallback, RichProgress, ignore_progress
 from paceline.models.registry import ALIASES, DEFAULT_MODEL, Alias, ModelInfo
@@ -29,6 +30,7 @@ __all__ = [
     "ProgressCallback",
     "RichProgress",
     "cache_root",
+    "clear_descriptions",
     "list_models",
     "load_causal_lm",
     "path",

@@ -20,15 +20,10 @@ def check_folder(source: ModelSource) -> None:
     """Refuse what would only fail deep inside a loader.
 
     Raises:
-        ModelError: a folder without a model, or with a draft that has no embeddings, weights cut
-            short, or a GGUF file that is none.
+        ModelError: a folder without a model, or with a draft that has no embeddings, or weights cut
+            short.
     """
     folder = Path(source.location)
-    if source.gguf_file is not None:
-        with (folder / source.gguf_file).open("rb") as stream:
-            if stream.read(4) != b"GGUF":
-                raise ModelError(f"{source.name} is not a GGUF file: download or copy it again")
-        return
     if not (folder / "config.json").is_file():
         raise ModelError(f"{source.name} is not a model folder: it has no config.json")
     if is_shared_draft(folder):

@@ -14,6 +14,14 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from paceline.errors import ModelError
+from paceline.kernels.token_table import (
+    device_of_table,
+    dtype_of_table,
+    head_reads_table,
+    is_table,
+    rows_of,
+    size_of,
+)
 from paceline.models.draft_head import ReducedHead
 from paceline.models.progress import muted
 
@@ -54,7 +62,7 @@ def layers_of(model: PreTrainedModel) -> str:
     return found[0]
 
 
-def lent_modules(base: PreTrainedModel) -> dict[str, nn.Embedding]:
+def lent_modules(base: PreTrainedModel) -> dict[str, nn.Module]:
     """By name the embeddings that a draft model reads with, those of positions among them.
 
     Raises ModelError where the input embeddings are no ordinary table, or not in memory.
@@ -63,10 +71,11 @@ def lent_modules(base: PreTrainedModel) -> dict[str, nn.Embedding]:
     found = {
         name: module
         for name, module in base.named_modules()
-        if isinstance(module, nn.Embedding) and not name.startswith(f"{layers}.")
+        if is_table(module) and not name.startswith(f"{layers}.")
     }
     tokens = base.get_input_embeddings()
-    if all(module is not tokens for module in found.values()) or tokens.weight.is_meta:
+    on_meta = device_of_table(base).type == "meta"
+    if all(module is not tokens for module in found.values()) or on_meta:
         raise ModelError(
             f"the input embeddings of {type(base).__name__} are no table in memory, which a draft "
             "model could share: load it whole on one device"
@@ -93,11 +102,11 @@ def head_tensors(base: PreTrainedModel, tokens: torch.Tensor) -> dict[str, torch
     """
     whole: Any = base.get_output_embeddings()
     kept = {VOCABULARY: tokens.to(torch.int32)}
-    place = tokens.to(whole.weight.device, torch.int64)
-    if whole.weight is not base.get_input_embeddings().weight:
-        kept[_ROWS] = whole.weight.detach()[place]
+    place = tokens.to(torch.int64)
+    if not head_reads_table(base):
+        kept[_ROWS] = rows_of(whole, place)
     if whole.bias is not None:
-        kept[_BIAS] = whole.bias.detach()[place]
+        kept[_BIAS] = whole.bias.detach()[place.to(whole.bias.device)]
     return kept
 
 
@@ -133,15 +142,15 @@ def assemble(
     Raises ModelError where the tensors do not fit the configuration.
     """
     lent, head = lent_modules(base), name_of_head(base)
-    weight = base.get_input_embeddings().weight
-    dtype = dtype or weight.dtype
+    device = device_of_table(base)
+    dtype = dtype or dtype_of_table(base)
     state = {
-        name: tensor.to(weight.device, dtype)
+        name: tensor.to(device, dtype)
         for name, tensor in tensors.items()
         if name not in (VOCABULARY, _ROWS, _BIAS)
     }
     for name, module in lent.items():
-        state[f"{name}.weight"] = _placeholder(module.weight.shape, weight.device, dtype)
+        state[f"{name}.weight"] = _placeholder(size_of(module), device, dtype)
     place = config.name_or_path
     draft = _load(base, config, state, head, dtype)
     draft.name_or_path = draft.config.name_or_path = place
@@ -164,18 +173,18 @@ def _load(
     dtype: torch.dtype,
 ) -> PreTrainedModel:
     """Through transformers' own loader, which knows what to do about buffers."""
-    weight = base.get_input_embeddings().weight
+    device = device_of_table(base)
     if not config.tie_word_embeddings:
         size = torch.Size((config.vocab_size, base.get_output_embeddings().in_features))
-        state[f"{head}.weight"] = _placeholder(size, weight.device, dtype)
+        state[f"{head}.weight"] = _placeholder(size, device, dtype)
         if getattr(base.get_output_embeddings(), "bias", None) is not None:
-            state[f"{head}.bias"] = _placeholder(size[:1], weight.device, dtype)
+            state[f"{head}.bias"] = _placeholder(size[:1], device, dtype)
     attention = base.config._attn_implementation
     options: dict[str, Any] = {
         "attn_implementation": attention if attention in _ATTENTION else _ATTENTION[0]
     }
-    if weight.device.type != "cpu":
-        options["device_map"] = {"": weight.device}
+    if device.type != "cpu":
+        options["device_map"] = {"": device}
     try:
         with muted():
             draft, report = type(base).from_pretrained(
@@ -208,10 +217,11 @@ def _head(base: PreTrainedModel, tensors: Mapping[str, torch.Tensor]) -> nn.Modu
             shared: nn.Module = whole
             return shared
         return _linear(whole.weight, whole.bias)
-    embedding = base.get_input_embeddings().weight
-    tokens = tensors[VOCABULARY].to(embedding.device, torch.int64)
-    rows = tensors[_ROWS].to(embedding) if _ROWS in tensors else embedding.detach()[tokens]
-    bias = tensors[_BIAS].to(embedding) if _BIAS in tensors else None
+    like: dict[str, Any] = {"device": device_of_table(base), "dtype": dtype_of_table(base)}
+    tokens = tensors[VOCABULARY].to(like["device"], torch.int64)
+    own = tensors[_ROWS] if _ROWS in tensors else rows_of(base.get_input_embeddings(), tokens)
+    rows = own.to(**like)
+    bias = tensors[_BIAS].to(**like) if _BIAS in tensors else None
     return ReducedHead(_linear(rows, bias), tokens, base.config.vocab_size)
 
 

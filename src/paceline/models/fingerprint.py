@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.errors import ModelError
-from paceline.models.cache import hash_file
+from paceline.models.cache import sampled
+from paceline.models.description_cache import hash_of
 from paceline.models.source import ModelSource, resolve
 from paceline.models.store import ModelStore
 
@@ -23,25 +23,21 @@ if TYPE_CHECKING:
 __all__ = ["fingerprint", "loaded_fingerprint", "weight_files"]
 
 _DIGITS = 32
-_HEAD_BYTES = 1 << 16
-_SAMPLES = 1024
-_SAMPLE_BYTES = 256
 
 
 def fingerprint(source: ModelSource, revision: str | None = None) -> str:
     """32 hex digits for the weights a source holds, once they are on this machine.
 
-    A GGUF file is hashed whole, and an alias is marked by the file it was converted from: the
-    conversion may be written differently by another version of the libraries. Other weights are
+    A GGUF file is hashed whole, once; that of an alias was when it was pulled. Other weights are
     sampled, a few hundred kilobytes of each file.
     """
     if source.alias is not None:
         return source.alias.weights_sha256[:_DIGITS]
     if source.gguf_file is not None:
-        return hash_file(Path(source.location, source.gguf_file))[:_DIGITS]
+        return hash_of(Path(source.location, source.gguf_file))[:_DIGITS]
     files = weight_files(source, revision)
     if files:
-        return _sampled(files)
+        return sampled(files)[:_DIGITS]
     # Weights under names we do not know: the place and the hub's commit must do.
     return hashlib.sha256(f"{source.location}@{revision}".encode()).hexdigest()[:_DIGITS]
 
@@ -66,6 +62,9 @@ def loaded_fingerprint(model: PreTrainedModel) -> str:
 
 def weight_files(source: ModelSource, revision: str | None) -> list[Path]:
     """The files the weights are in; for a hub repository, in the hub's own cache."""
+    if source.gguf_file is not None:
+        whole = _locate(source, source.gguf_file, revision)
+        return [] if whole is None else [whole]
     single = _locate(source, "model.safetensors", revision)
     if single is not None:
         return [single]
@@ -75,19 +74,6 @@ def weight_files(source: ModelSource, revision: str | None) -> list[Path]:
     shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     found = (_locate(source, shard, revision) for shard in shards)
     return [path for path in found if path is not None]
-
-
-def _sampled(files: Iterable[Path]) -> str:
-    digest = hashlib.sha256()
-    for file in files:
-        size = file.stat().st_size
-        digest.update(size.to_bytes(8, "little"))
-        with file.open("rb") as stream:
-            digest.update(stream.read(_HEAD_BYTES))
-            for sample in range(_SAMPLES):
-                stream.seek(size * sample // _SAMPLES)
-                digest.update(stream.read(_SAMPLE_BYTES))
-    return digest.hexdigest()[:_DIGITS]
 
 
 def _locate(source: ModelSource, name: str, revision: str | None) -> Path | None:

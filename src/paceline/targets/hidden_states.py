@@ -10,6 +10,13 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from paceline.errors import ModelError
+from paceline.kernels.token_table import (
+    device_of_table,
+    dtype_of_table,
+    has_rows,
+    rows_of,
+    size_of,
+)
 
 __all__ = ["call_with_states", "output_head"]
 
@@ -53,26 +60,26 @@ def output_head(
     nothing are its biases, and what it makes of a one at each place in turn its weights.
     """
     head = model.get_output_embeddings()
-    table = model.get_input_embeddings().weight
+    table = model.get_input_embeddings()
     size = model.config.get_text_config().vocab_size
     wanted = torch.arange(size) if tokens is None else tokens
     if bool(getattr(model.config.get_text_config(), "tie_word_embeddings", False)):
-        weights = table[wanted.to(table.device)]
-        return weights.detach(), weights.new_zeros(len(wanted))
-    own = getattr(head, "weight", None)
-    if isinstance(own, torch.Tensor) and own.shape == (size, table.shape[1]):
-        index, bias = wanted.to(own.device), getattr(head, "bias", None)
-        found = own[index].detach()
+        weights = rows_of(table, wanted).to(dtype_of_table(model))
+        return weights, weights.new_zeros(len(wanted))
+    hidden = size_of(table)[1]
+    if has_rows(head) and size_of(head) == (size, hidden):
+        found, bias = rows_of(head, wanted), getattr(head, "bias", None)
+        index = wanted.to(found.device)
         return found, found.new_zeros(len(index)) if bias is None else bias[index].detach()
-    return _asked(head, wanted, table)
+    none = torch.zeros(1, hidden, dtype=dtype_of_table(model), device=device_of_table(model))
+    return _asked(head, wanted.to(none.device), none)
 
 
 def _asked(
-    head: nn.Module, wanted: torch.Tensor, table: torch.Tensor
+    head: nn.Module, index: torch.Tensor, none: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    hidden = table.shape[1]
-    index = wanted.to(table.device)
-    bias = head(table.new_zeros(1, hidden))[0, index]
-    eye = torch.eye(hidden, dtype=table.dtype, device=table.device)
+    """none: a row of zeros [1, hidden]."""
+    bias = head(none)[0, index]
+    eye = torch.eye(none.shape[1], dtype=none.dtype, device=none.device)
     columns = [head(rows)[:, index] - bias for rows in torch.split(eye, _ROWS)]
     return torch.cat(columns).T.contiguous(), bias

@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from paceline.kernels.attention import GROUPED
+from paceline.kernels.token_table import device_of_table
 from paceline.targets.hidden_states import call_with_states
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.layout import PassLayout
@@ -50,7 +51,7 @@ class ModelPass:
         embeddings = self._model.get_input_embeddings()
         hook = getattr(embeddings, "_hf_hook", None)
         place = getattr(hook, "execution_device", None)
-        return torch.device(embeddings.weight.device if place is None else place)
+        return device_of_table(self._model) if place is None else torch.device(place)
 
     def run(self, layout: PassLayout, keep: Sequence[int], pool: int) -> torch.Tensor:
         """One pass; the logits [at least len(keep), vocabulary] of its rows `keep`.

@@ -18,7 +18,7 @@ from transformers.pytorch_utils import Conv1D
 
 from paceline.errors import ModelError, UsageError
 from paceline.kernels.attention import use_grouped_attention
-from paceline.kernels.block_layers import Int4Linear, Int8Linear
+from paceline.kernels.block_layers import BlockLinear, Int4Linear, Int8Linear
 from paceline.kernels.choice import WORTH_CHOOSING, fastest
 from paceline.kernels.linear import (
     FastLinear,
@@ -41,6 +41,7 @@ Layer = Any  # nn.Linear, or transformers' Conv1D, which has its weight the othe
 
 AUTO = "auto"
 NATIVE = "native"
+BLOCKS = "blocks"
 _KINDS: dict[str, type[FastLinear]] = {
     "fused": PlainLinear,
     "packed": PackedLinear,
@@ -51,7 +52,8 @@ _KINDS: dict[str, type[FastLinear]] = {
 WEIGHTS = (AUTO, NATIVE, *_KINDS)
 """How linear layers hold their weights. native: the model is left alone; fused: layers with one
 input are one product; packed: that, and in oneDNN's layout; packed+plain: that, and a second copy
-for passes of one row; int8, int4: fused and quantised; auto: packed on the CPU, else native."""
+for passes of one row; int8, int4: fused and quantised; auto: on the CPU in blocks where the model was
+loaded so and packed where not, else native."""
 
 # Largest error of the prepared model's scores in a trial pass, relative to how far they spread:
 # rounding explains the float ones, the quantised ones guard against blunders only.
@@ -65,7 +67,8 @@ _WORTH_HUGE_PAGES = 64 << 20
 class Preparation:
     """What was done to a model.
 
-    weights: one of `WEIGHTS`, resolved.
+    weights: one of `WEIGHTS`, resolved, or "blocks": as the model was loaded, in those of its file;
+    what has none is packed.
     linears: linear layers that run on them.
     products: how many products these are, fused ones counted once.
     norms: normalisations replaced.
@@ -119,7 +122,15 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
         return done
     check_supported(model)
     linears = _linear_layers(model, done)
-    if weights == AUTO and not exact:
+    done.linears = done.products = sum(isinstance(each, BlockLinear) for each in model.modules())
+    if weights == AUTO and done.linears and (exact or not linears):
+        done.weights = BLOCKS
+    elif done.linears and not linears:
+        raise UsageError(
+            f"the model's weights are in the blocks of their file and cannot become {weights}: load "
+            f"it with weights={weights!r}"
+        )
+    elif weights == AUTO and not exact:
         done.weights = _fastest(linears)
     before: list[torch.Tensor] = []
     try:
@@ -248,7 +259,7 @@ def _replace_together(
 
 def _product(model: Any, group: list[Layer], weights: str) -> FastLinear:
     """The stand-in for a group. Raises UnpackableError where torch or the processor has none."""
-    kind = _KINDS[weights]
+    kind = _KINDS.get(weights, PackedLinear)
     head = model.get_output_embeddings()
     if kind is Int4Linear and head is not None and not set(head.modules()).isdisjoint(group):
         kind = Int8Linear  # four bits for the scores of the vocabulary cost too many right tokens

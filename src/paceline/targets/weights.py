@@ -7,6 +7,7 @@ from transformers import PreTrainedModel
 
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.linear import FastLinear
+from paceline.kernels.token_table import head_reads_table
 
 __all__ = ["is_quantised", "least_rows", "slot_grain", "weight_bytes"]
 
@@ -38,10 +39,8 @@ def is_quantised(model: nn.Module) -> bool:
 
 def weight_bytes(model: PreTrainedModel) -> int:
     """Bytes of weights that one pass has to read: all but embeddings that are only looked up."""
-    embedding = model.get_input_embeddings().weight
-    head = getattr(model.get_output_embeddings(), "weight", None)
     parameters: dict[int, int] = {id(each): each.nbytes for each in model.parameters()}
-    if head is not embedding:
-        parameters.pop(id(embedding), None)
+    if not head_reads_table(model):
+        parameters.pop(id(getattr(model.get_input_embeddings(), "weight", None)), None)
     layers = (each.weight_bytes for each in model.modules() if isinstance(each, FastLinear))
     return sum(parameters.values()) + sum(layers)

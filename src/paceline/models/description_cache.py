@@ -1,0 +1,164 @@
+"""What is kept about GGUF files of the user's own, so that it is found out once.
+
+- `<cache root>/gguf/<mark>/` describes all files with one header and size: see `describe_gguf`.
+- `<cache root>/gguf/hashes.json` knows the sha256 of whole files.
+- `<cache root>/gguf/.lock` is held while any of it changes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import ModelError
+from paceline.json_files import json_bytes, replace_file
+from paceline.models.cache import cache_root, folder_size, hash_file, held, sampled
+from paceline.models.gguf_description import describe_gguf
+from paceline.models.gguf_file import GgufFile
+from paceline.models.progress import ProgressCallback, ignore_progress
+
+__all__ = ["clear_descriptions", "described", "hash_of"]
+
+_RECORD = "paceline.json"
+_MOST = 32  # descriptions
+_MOST_HASHES = 128
+_DIGITS = 32
+_PARTS = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
+
+
+@contextmanager
+def described(file: GgufFile, progress: ProgressCallback = ignore_progress) -> Iterator[Path]:
+    """The folder of a file's description, for as long as the body runs; made where there is none,
+    or a damaged one.
+
+    Where the cache folder cannot be written, it is made for this once. Raises whatever transformers
+    raises that cannot read the file.
+    """
+    place = _root() / file.mark()[:_DIGITS]
+    if _is_sound(place):
+        _touch(place)
+        yield place
+        return
+    with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
+        made = Path(scratch, "made")
+        made.mkdir()
+        progress("convert", 0, None)
+        describe_gguf(file.path, made)
+        _write_record(made)
+        _keep(made, place)
+        yield made
+
+
+def hash_of(path: Path) -> str:
+    """The sha256 of a whole file, from the last time where it has not been changed since.
+
+    Its size, time and a sample of its bytes say whether it has.
+    """
+    place = str(path.resolve())
+    status = path.stat()
+    seen = [status.st_size, status.st_mtime_ns, sampled([path])]
+    known = _read(_root() / "hashes.json").get(place)
+    if isinstance(known, list) and known[:-1] == seen and isinstance(known[-1], str):
+        return known[-1]
+    found = hash_file(path)
+    try:
+        with _changing():
+            hashes = _read(_root() / "hashes.json")
+            hashes.pop(place, None)
+            kept = list(hashes.items())[1 - _MOST_HASHES :]
+            replace_file(_root() / "hashes.json", json_bytes(dict(kept) | {place: [*seen, found]}))
+    except OSError:
+        pass  # it is found again the next time
+    return found
+
+
+def clear_descriptions() -> int:
+    """Delete all of it; returns the bytes freed.
+
+    Raises:
+        ModelError: the cache folder cannot be written.
+    """
+    root = _root()
+    if not root.is_dir():
+        return 0
+    freed = folder_size(root)
+    try:
+        with _changing():
+            for path in root.iterdir():
+                if path.is_dir():
+                    shutil.rmtree(path)
+                elif path.name != ".lock":
+                    path.unlink()
+    except OSError as error:
+        raise ModelError(
+            f"cannot write to the cache folder {root} ({error.strerror or error}): mend its "
+            "permissions"
+        ) from error
+    return freed
+
+
+def _root() -> Path:
+    return cache_root() / "gguf"
+
+
+@contextmanager
+def _changing() -> Iterator[None]:
+    """Raises OSError where nothing can be written."""
+    with held(_root() / ".lock", lambda: None):
+        yield
+
+
+def _is_sound(place: Path) -> bool:
+    """Whether the description is there, as it was written, by this version of transformers."""
+    record = _read(place / _RECORD)
+    files = record.get("files")
+    if record.get("transformers") != version("transformers") or not isinstance(files, dict):
+        return False
+    if not files.keys() >= _PARTS:
+        return False
+    try:
+        return all(hash_file(place / name) == digest for name, digest in files.items())
+    except OSError:
+        return False
+
+
+def _write_record(folder: Path) -> None:
+    files = {path.name: hash_file(path) for path in sorted(folder.iterdir())}
+    record = {"transformers": version("transformers"), "files": files}
+    (folder / _RECORD).write_bytes(json_bytes(record))
+
+
+def _keep(made: Path, place: Path) -> None:
+    """Copy a description to its place in one step, and let the longest unused ones go."""
+    try:
+        with _changing(), tempfile.TemporaryDirectory(dir=_root(), prefix=".new-") as staging:
+            new = Path(shutil.copytree(made, Path(staging, "new")))
+            if place.exists():
+                place.replace(Path(staging, "old"))
+            new.replace(place)
+            entries = [each for each in _root().iterdir() if (each / _RECORD).is_file()]
+            for each in sorted(entries, key=lambda entry: entry.stat().st_mtime)[:-_MOST]:
+                shutil.rmtree(each, ignore_errors=True)
+    except OSError:
+        pass  # a full disk or a folder that is read only: it is made again the next time
+
+
+def _touch(place: Path) -> None:
+    with suppress(OSError):  # somebody else's cache: it has no say in what goes first
+        os.utime(place)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A JSON object; an empty one where there is none that can be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

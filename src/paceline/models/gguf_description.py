@@ -1,0 +1,120 @@
+"""What a GGUF file says besides its weights, through transformers' own readers.
+
+Two things that the file states and those drop are put right: every token id that ends a turn, and
+how this vocabulary cuts text.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.errors import ModelError
+from paceline.models.gguf_file import GgufFile
+from paceline.models.progress import muted
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+__all__ = ["describe_alias", "describe_gguf", "load_through_transformers", "stop_ids"]
+
+_FAMILY = "tokenizer.ggml.pre"
+_STOP_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+
+# GGUF names one end token. Models of this family are published with a second.
+_ALSO_STOPS = {"qwen2": "<|endoftext|>"}
+
+# Pre-tokenizers that llama.cpp knows under these names and transformers reads as plain GPT-2's.
+_SINGLE_DIGITS = frozenset({"smollm", "starcoder"})
+
+# Families whose published tokenizer composes accents (NFC) first; a GGUF file does not say so.
+_COMPOSED = frozenset({"qwen2"})
+
+
+def describe_alias(file: Path, target: Path) -> None:
+    """`describe_gguf` for a file that is known to be whole.
+
+    Raises:
+        ModelError: transformers cannot read it.
+    """
+    try:
+        describe_gguf(file, target)
+    except (OSError, ModelError):
+        raise  # the disk, not the model
+    except Exception as error:
+        # The file is what it should be, so this is the installed transformers.
+        raise ModelError(
+            f"this transformers cannot read the model ({type(error).__name__}: {error}): upgrade "
+            "transformers"
+        ) from error
+
+
+def describe_gguf(file: Path, target: Path) -> None:
+    """Write into a folder all that a GGUF file holds but its weights, as transformers keeps it:
+    configuration, generation configuration and a fast tokenizer.
+
+    Takes seconds: the vocabulary is read word by word. Raises whatever transformers does.
+    """
+    from transformers import AutoConfig, GenerationConfig
+
+    with muted():
+        config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
+        config.save_pretrained(target)
+        stops = stop_ids(GgufFile(file))
+        GenerationConfig(
+            bos_token_id=config.bos_token_id,
+            eos_token_id=stops[0] if len(stops) == 1 else stops or None,
+            pad_token_id=config.pad_token_id,
+        ).save_pretrained(target)
+        _tokenizer(file).save_pretrained(target)
+
+
+def load_through_transformers(
+    file: Path, config: PreTrainedConfig, **options: Any
+) -> tuple[PreTrainedModel, set[str]]:
+    """A plain model from a GGUF file by transformers' own loader, and the names of parameters that
+    the file does not hold. It takes the weights several times over.
+
+    `options` go to transformers' `from_pretrained`.
+    """
+    from transformers import AutoModelForCausalLM, GgufConfig
+
+    model, report = AutoModelForCausalLM.from_pretrained(
+        file.parent,
+        gguf_file=file.name,
+        config=config,
+        quantization_config=GgufConfig(dequantize=True),
+        output_loading_info=True,
+        **options,
+    )
+    return model, set(report["missing_keys"])
+
+
+def stop_ids(file: GgufFile) -> list[int]:
+    """Every token id that ends a text."""
+    found = [file.integer(f"tokenizer.ggml.{key}") for key in _STOP_KEYS]
+    also = _ALSO_STOPS.get(str(file.metadata.get(_FAMILY)))
+    if also is not None:
+        tokens = file.strings("tokenizer.ggml.tokens")
+        found.append(tokens.index(also) if also in tokens else None)
+    return list(dict.fromkeys(each for each in found if each is not None))
+
+
+def _tokenizer(file: Path) -> PreTrainedTokenizerBase:
+    """The fast tokenizer that a GGUF file describes, cutting text as the original one does."""
+    from tokenizers import normalizers, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    # Not AutoTokenizer: it would first spend seconds on rebuilding the model's config.
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(file.parent, gguf_file=file.name)
+    family = GgufFile(file).metadata.get(_FAMILY)
+    if family in _SINGLE_DIGITS:
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Digits(individual_digits=True),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+            ]
+        )
+    if family in _COMPOSED:
+        tokenizer.backend_tokenizer.normalizer = normalizers.NFC()
+    return tokenizer

@@ -1,0 +1,98 @@
+"""A GGUF file on disk: its header is checked, its tensors are mapped."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from hashlib import sha256
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paceline.errors import ModelError
+from paceline.models.gguf_header import (
+    MAGIC,
+    STRING,
+    DamageError,
+    GgufArray,
+    GgufHeader,
+    GgufTensor,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["GgufFile"]
+
+_U64 = struct.Struct("<Q")
+
+
+class GgufFile:
+    """The metadata of a GGUF file (version 2 or 3, little endian), and its tensors by name.
+
+    metadata: numbers and strings as they are; arrays are left in the file until they are asked for.
+    architecture: e.g. "llama". size: of the file in bytes.
+
+    Raises ModelError where it is no such file, or damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as stream:
+                if stream.read(4) != MAGIC:
+                    raise ModelError(f"{path} is not a GGUF file: download or copy it again")
+                # A copy of one's own, of which nothing is ever written: torch wants it so.
+                self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
+        except OSError as error:
+            raise ModelError(f"cannot read {path}: {error.strerror or error}") from error
+        self.size = len(self._map)
+        try:
+            header = GgufHeader(self._map)
+            self.metadata = header.metadata
+            self.architecture = header.architecture()
+            self.tensors = header.tensors()
+        except DamageError as damage:
+            raise ModelError(f"{path} is damaged ({damage}): download or copy it again") from None
+        self._header_size = header.position
+
+    def mark(self) -> str:
+        """64 hex digits for the header and the file's size: files that differ in weights alone
+        share them."""
+        digest = sha256(memoryview(self._map)[: self._header_size])
+        digest.update(_U64.pack(self.size))
+        return digest.hexdigest()
+
+    def strings(self, key: str) -> list[str]:
+        """The strings of an array; none where there is no such array."""
+        array = self.metadata.get(key)
+        if not isinstance(array, GgufArray) or array.kind != STRING:
+            return []
+        found, position = [], array.start
+        for _ in range(array.count):
+            start = position + _U64.size
+            position = start + _U64.unpack_from(self._map, position)[0]
+            found.append(self._map[start:position].decode(errors="replace"))
+        return found
+
+    def integer(self, key: str) -> int | None:
+        """A whole number of the metadata; None where there is none."""
+        value = self.metadata.get(key)
+        return value if isinstance(value, int) else None
+
+    def data(self, tensor: GgufTensor) -> torch.Tensor:
+        """The bytes of a tensor, uint8 [rows, bytes per row], mapped and not read yet."""
+        import torch
+
+        flat = torch.frombuffer(
+            self._map, dtype=torch.uint8, offset=tensor.start, count=tensor.nbytes
+        )
+        rows = prod(tensor.shape[:-1])
+        return flat.view(rows, tensor.nbytes // rows)
+
+    def forget(self, tensor: GgufTensor) -> None:
+        """Give back the memory of a tensor's pages; who reads them again gets them again."""
+        first = -(-tensor.start // mmap.PAGESIZE) * mmap.PAGESIZE
+        last = (tensor.start + tensor.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+        if last > first and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED, first, last - first)

@@ -1,0 +1,255 @@
+"""The header of a GGUF file, read without trusting it.
+
+The file may come from anywhere, so every count and length in it is compared with what the file has
+before anything is made of that size.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+
+__all__ = ["MAGIC", "STRING", "DamageError", "GgufArray", "GgufHeader", "GgufTensor", "Value"]
+
+MAGIC = b"GGUF"
+_VERSIONS = (2, 3)
+_ALIGNMENT = 32  # where the file names none
+_MOST_DIMENSIONS = 4
+_MOST_NESTED = 4
+_MOST_STRINGS = 1 << 24  # in one array; no vocabulary comes near
+_LEAST_PAIR, _LEAST_TENSOR = 13, 24  # bytes that a key with its value, and a tensor's entry, take
+
+STRING, _ARRAY = 8, 9
+_U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
+_NUMBERS = {
+    kind: struct.Struct(f"<{code}")
+    for kind, code in zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True)
+}
+
+# Number of a type -> its name, elements and bytes of a block.
+_BLOCKS = {
+    0: ("F32", 1, 4),
+    1: ("F16", 1, 2),
+    2: ("Q4_0", 32, 18),
+    3: ("Q4_1", 32, 20),
+    6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24),
+    8: ("Q8_0", 32, 34),
+    9: ("Q8_1", 32, 40),
+    10: ("Q2_K", 256, 84),
+    11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144),
+    13: ("Q5_K", 256, 176),
+    14: ("Q6_K", 256, 210),
+    15: ("Q8_K", 256, 292),
+    16: ("IQ2_XXS", 256, 66),
+    17: ("IQ2_XS", 256, 74),
+    18: ("IQ3_XXS", 256, 98),
+    19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18),
+    21: ("IQ3_S", 256, 110),
+    22: ("IQ2_S", 256, 82),
+    23: ("IQ4_XS", 256, 136),
+    24: ("I8", 1, 1),
+    25: ("I16", 1, 2),
+    26: ("I32", 1, 4),
+    27: ("I64", 1, 8),
+    28: ("F64", 1, 8),
+    29: ("IQ1_M", 256, 56),
+    30: ("BF16", 1, 2),
+    34: ("TQ1_0", 256, 54),
+    35: ("TQ2_0", 256, 66),
+    39: ("MXFP4", 32, 17),
+    40: ("NVFP4", 64, 36),
+    41: ("Q1_0", 128, 18),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GgufArray:
+    """An array of the metadata: the type number and count of its elements, and where they begin."""
+
+    kind: int
+    count: int
+    start: int
+
+
+Value = bool | int | float | str | GgufArray
+
+
+@dataclass(frozen=True, slots=True)
+class GgufTensor:
+    """One tensor of the file.
+
+    type: e.g. "Q4_K" or "F32". shape: in torch's order. start: of its bytes in the file.
+    """
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    start: int
+    nbytes: int
+
+    @property
+    def elements(self) -> int:
+        """How many numbers it holds."""
+        return prod(self.shape)
+
+
+class DamageError(Exception):
+    """What is wrong with a file, in a few words."""
+
+
+class GgufHeader:
+    """Reads a header from its first byte to its last, once.
+
+    metadata: by key. position: of the next byte.
+
+    It and its methods raise DamageError.
+    """
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data = data
+        self._size = len(data)
+        self.position = len(MAGIC)
+        version = self._number(_U32)
+        if version not in _VERSIONS:
+            raise DamageError(_about_version(version))
+        self._tensor_count = self._count("tensors", _LEAST_TENSOR)
+        pairs = self._count("keys", _LEAST_PAIR)
+        self.metadata: dict[str, Value] = {}
+        for _ in range(pairs):
+            key = self._name("a key")
+            if key in self.metadata:
+                raise DamageError(f"it has the key {key!r} twice")
+            self.metadata[key] = self._value(self._number(_U32))
+
+    def architecture(self) -> str:
+        """The family of models, e.g. "llama"."""
+        value = self.metadata.get("general.architecture")
+        if not isinstance(value, str):
+            raise DamageError("it names no architecture")
+        return value
+
+    def tensors(self) -> dict[str, GgufTensor]:
+        """All of them by name; to be called once."""
+        alignment = self.metadata.get("general.alignment", _ALIGNMENT)
+        if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
+            raise DamageError("its alignment is no power of two")
+        entries = [self._entry() for _ in range(self._tensor_count)]
+        begin = -(-self.position // alignment) * alignment
+        found: dict[str, GgufTensor] = {}
+        for entry in entries:
+            if entry.name in found:
+                raise DamageError(f"it has the tensor {entry.name!r} twice")
+            if entry.start % alignment:
+                raise DamageError(f"the tensor {entry.name!r} is not aligned")
+            if begin + entry.start + entry.nbytes > self._size:
+                raise DamageError(f"the tensor {entry.name!r} lies beyond its end")
+            found[entry.name] = GgufTensor(
+                entry.name, entry.type, entry.shape, begin + entry.start, entry.nbytes
+            )
+        _check_apart(found)
+        return found
+
+    def _entry(self) -> GgufTensor:
+        """A tensor whose start is counted from that of all data."""
+        name = self._name("a tensor's name")
+        dimensions = self._number(_U32)
+        if dimensions > _MOST_DIMENSIONS:
+            raise DamageError(f"the tensor {name!r} has {dimensions} dimensions")
+        # The file has the one that moves fastest first.
+        shape = tuple(reversed([self._number(_U64) for _ in range(dimensions)])) or (1,)
+        kind, start = self._number(_U32), self._number(_U64)
+        if kind not in _BLOCKS:
+            raise DamageError(f"the tensor {name!r} is of the unknown type number {kind}")
+        type_name, elements, size = _BLOCKS[kind]
+        if 0 in shape:
+            raise DamageError(f"the tensor {name!r} is empty")
+        if shape[-1] % elements:
+            raise DamageError(f"rows of the tensor {name!r} are no whole blocks of {type_name}")
+        return GgufTensor(name, type_name, shape, start, prod(shape) // elements * size)
+
+    def _value(self, kind: int, nested: int = 0) -> Value:
+        if kind in _NUMBERS:
+            value: float = self._number(_NUMBERS[kind])
+            return value
+        if kind == STRING:
+            return self._text().decode(errors="replace")
+        if kind == _ARRAY:
+            return self._array(nested + 1)
+        raise DamageError(f"it holds a value of the unknown type number {kind}")
+
+    def _array(self, nested: int) -> GgufArray:
+        """Passes over an array, with all that is in it."""
+        if nested > _MOST_NESTED:
+            raise DamageError("it holds arrays in arrays in arrays")
+        kind = self._number(_U32)
+        if kind in _NUMBERS:
+            count = self._count("values", _NUMBERS[kind].size)
+            return GgufArray(kind, count, self._take(count * _NUMBERS[kind].size))
+        count = self._count("values", _U64.size)
+        array = GgufArray(kind, count, self.position)
+        if kind == STRING:
+            self._pass_strings(count)
+        else:
+            for _ in range(count):
+                self._value(kind, nested)
+        return array
+
+    def _pass_strings(self, count: int) -> None:
+        if count > _MOST_STRINGS:
+            raise DamageError(f"it holds an array of {count} strings")
+        position, last, read = self.position, self._size - _U64.size, _U64.unpack_from
+        for _ in range(count):
+            if position > last:
+                raise DamageError("it ends inside its header")
+            position += _U64.size + read(self._data, position)[0]
+        self._take(position - self.position)
+
+    def _count(self, what: str, least: int) -> int:
+        """A number of things that take at least so many bytes each."""
+        count: int = self._number(_U64)
+        if count * least > self._size - self.position:
+            raise DamageError(f"it claims to hold {count} {what}, more than it has room for")
+        return count
+
+    def _name(self, what: str) -> str:
+        try:
+            return self._text().decode()
+        except UnicodeDecodeError:
+            raise DamageError(f"{what} is not UTF-8 text") from None
+
+    def _text(self) -> bytes:
+        length = self._number(_U64)
+        start = self._take(length)
+        return self._data[start : start + length]
+
+    def _number(self, form: struct.Struct) -> int:
+        number: int = form.unpack_from(self._data, self._take(form.size))[0]
+        return number
+
+    def _take(self, count: int) -> int:
+        """Moves on by so many bytes, and says where they begin."""
+        start = self.position
+        if count > self._size - start:
+            raise DamageError("it ends inside its header")
+        self.position += count
+        return start
+
+
+def _about_version(version: int) -> str:
+    if version & 0xFFFF == 0:
+        return "it is big-endian, which paceline does not read"
+    return f"it is of version {version}, and paceline reads {' and '.join(map(str, _VERSIONS))}"
+
+
+def _check_apart(tensors: dict[str, GgufTensor]) -> None:
+    """Raises DamageError where two of them share bytes."""
+    ordered = sorted(tensors.values(), key=lambda tensor: tensor.start)
+    for first, second in pairwise(ordered):
+        if first.start + first.nbytes > second.start:
+            raise DamageError(f"the tensors {first.name!r} and {second.name!r} overlap")

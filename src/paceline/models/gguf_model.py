@@ -1,0 +1,257 @@
+"""A causal language model on the weights of a GGUF file, in the blocks they are in or as floats.
+
+Names and what llama.cpp did to a weight are transformers' knowledge. What undoes it must be a
+permutation of rows for a weight to stay in its blocks; any other weight is de-quantised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from paceline.errors import ModelError
+from paceline.kernels.block_layers import BlockLinear
+from paceline.kernels.blocks import FORMATS, BlockMatrix, dequantise
+from paceline.kernels.native.calls import unavailable
+from paceline.kernels.token_table import block_embedding, takes_blocks
+from paceline.models.gguf_file import GgufFile
+from paceline.models.gguf_header import GgufTensor
+
+__all__ = ["bytes_needed", "has_kernels", "load_gguf", "unread_tensor", "why_unread"]
+
+_FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_NAMELESS = {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"}
+_PIECE = 1 << 22  # numbers that are de-quantised at a time
+
+
+def unread_tensor(file: GgufFile) -> GgufTensor | None:
+    """The first tensor in a format that is not read here; None where there is none."""
+    readable = FORMATS | _FLOATS.keys()
+    return next((each for each in file.tensors.values() if each.type not in readable), None)
+
+
+def why_unread(file: GgufFile, tensor: GgufTensor) -> str:
+    """One sentence on a tensor in a format that nobody reads."""
+    return (
+        f"{file.path} holds {tensor.name} as {tensor.type}, which neither paceline nor this "
+        f"transformers reads: use a file with {', '.join(sorted(FORMATS | _FLOATS.keys()))}"
+    )
+
+
+def has_kernels(place: torch.device | None, dtype: torch.dtype) -> bool:
+    """Whether there are products of blocks for a model in this place and format."""
+    return (
+        place is not None and place.type == "cpu" and dtype == torch.float32 and not unavailable()
+    )
+
+
+def bytes_needed(file: GgufFile, dtype: torch.dtype, blocks: bool) -> int:
+    """About what the model takes in memory."""
+    return sum(
+        each.nbytes if blocks and _in_blocks(each) else each.elements * dtype.itemsize
+        for each in file.tensors.values()
+    )
+
+
+def load_gguf(
+    file: GgufFile, config: PreTrainedConfig, *, blocks: bool, dtype: torch.dtype, **options: Any
+) -> tuple[PreTrainedModel, set[str]]:
+    """The model, and the names of parameters that the file does not hold.
+
+    config: from the file. blocks: weights stay in their blocks where there is a product for them.
+    dtype: of what becomes floats. options: go to transformers' `from_pretrained`.
+
+    The file is read tensor by tensor, and what has been read is given back at once.
+    """
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        # A copy, because making a model writes into its config.
+        skeleton = AutoModelForCausalLM.from_config(deepcopy(config))
+    reading = _Reading.of(file, skeleton, config)
+    kept = reading.stay(skeleton) if blocks else {}
+    state = reading.state(kept, dtype)
+    model, report = type(skeleton).from_pretrained(
+        None, config=config, state_dict=state, dtype=dtype, output_loading_info=True, **options
+    )
+    reading.fill(model, kept, dtype)
+    return model, set(report["missing_keys"])
+
+
+@dataclass
+class _Kept:
+    """A weight that stays in its blocks. rows: output i is row rows[i] of the file; None: row i."""
+
+    tensor: GgufTensor
+    module: str
+    rows: torch.Tensor | None
+
+
+@dataclass
+class _Reading:
+    """A file, and what its tensors are called in the model.
+
+    names: GGUF's name -> the model's. processor: transformers', which undoes llama.cpp's changes.
+    """
+
+    file: GgufFile
+    names: Mapping[str, str]
+    processor: Any
+
+    @classmethod
+    def of(cls, file: GgufFile, skeleton: PreTrainedModel, config: PreTrainedConfig) -> _Reading:
+        from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor
+
+        processor = TENSOR_PROCESSORS.get(file.architecture, TensorProcessor)(
+            config=config.to_dict()
+        )
+        return cls(file, _names(file, skeleton, processor), processor)
+
+    def stay(self, skeleton: PreTrainedModel) -> dict[str, _Kept]:
+        """The weights that can stay in their blocks, by the model's name."""
+        found = {}
+        for tensor in self.file.tensors.values():
+            name = self.names.get(tensor.name, "")
+            module, _, kind = name.rpartition(".")
+            if kind == "weight" and _in_blocks(tensor) and _is_replaceable(skeleton, module):
+                known, rows = self._rows(tensor)
+                if known:
+                    found[name] = _Kept(tensor, module, rows)
+        return found
+
+    def _rows(self, tensor: GgufTensor) -> tuple[bool, torch.Tensor | None]:
+        """Whether the processor only permutes the rows of a tensor, and how."""
+        count = tensor.shape[0]
+        # Two columns: who touches these, or the values, is found out.
+        probe = np.arange(2 * count, dtype=np.int64).reshape(count, 2)
+        try:
+            result = self.processor.process(weights=probe.copy(), name=tensor.name)
+        except Exception:  # foreign code, which counts on sizes that the probe does not have
+            return False, None
+        found = result.weights
+        if result.name != tensor.name or found.shape != probe.shape or found.dtype != probe.dtype:
+            return False, None
+        rows = found[:, 0] // 2
+        permuted = np.array_equal(np.sort(rows), np.arange(count))
+        if not permuted or not np.array_equal(found, probe[rows]):
+            return False, None
+        if np.array_equal(found, probe):
+            return True, None
+        return True, torch.from_numpy(np.ascontiguousarray(rows))
+
+    def state(self, kept: Mapping[str, _Kept], dtype: torch.dtype) -> dict[str, torch.Tensor]:
+        """The model's tensors by name; those that are kept in blocks stand there by size alone."""
+        state: dict[str, torch.Tensor] = {}
+        for tensor in self.file.tensors.values():
+            if self.names.get(tensor.name) in kept:
+                continue
+            # Experts are put together in the processor's own way, which is to write into the state.
+            result = self.processor.process(
+                weights=_floats(self.file, tensor).numpy(),
+                name=tensor.name,
+                tensor_key_mapping=self.names,
+                parsed_parameters={"tensors": state},
+            )
+            if result.name in self.names:
+                values = torch.from_numpy(np.ascontiguousarray(result.weights))
+                state[self.names[result.name]] = values.to(dtype)
+        state = {name: each.to(dtype) for name, each in state.items()}
+        for name, each in kept.items():
+            state[name] = torch.zeros((), dtype=dtype).expand(each.tensor.shape)
+        return state
+
+    def fill(self, model: PreTrainedModel, kept: Mapping[str, _Kept], dtype: torch.dtype) -> None:
+        """Put modules on blocks in the place of those that only know their size."""
+        embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+        tied = head is not None and head.weight is embedding.weight
+        places = [name for name, module in model.named_modules() if tied and module is head]
+        for each in kept.values():
+            module = model.get_submodule(each.module)
+            matrix = self._matrix(each)
+            if module is embedding:
+                model.set_submodule(each.module, block_embedding(module, matrix, dtype))
+                for place in places:
+                    model.set_submodule(place, BlockLinear(matrix, _bias(head)))
+            else:
+                model.set_submodule(each.module, BlockLinear(matrix, _bias(module)))
+        left = [name for name, each in model.named_parameters() if _is_placeholder(each)]
+        if left:
+            raise ModelError(
+                f"{type(model).__name__} uses a weight in two places ({left[0]}), which must not "
+                'stay in its blocks: load it with weights="packed"'
+            )
+
+    def _matrix(self, kept: _Kept) -> BlockMatrix:
+        tensor = kept.tensor
+        matrix = BlockMatrix.pack(tensor.type, self.file.data(tensor), tensor.shape[-1], kept.rows)
+        self.file.forget(tensor)
+        return matrix
+
+
+class _Whole:
+    """A model as transformers' search for names sees it, without its parts: for each of hundreds it
+    would build the table of all names again."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.config = model.config
+        self.state_dict = model.state_dict
+
+    def named_children(self) -> list[tuple[str, nn.Module]]:
+        return []
+
+
+def _names(file: GgufFile, model: PreTrainedModel, processor: Any) -> dict[str, str]:
+    """GGUF's names of tensors -> the model's. Names in its parts are looked for where names of the
+    whole do not say all."""
+    from transformers.modeling_gguf_pytorch_utils import get_gguf_hf_weights_map
+
+    names: dict[str, str] = get_gguf_hf_weights_map(_Whole(model), processor)
+    if file.tensors.keys() <= names.keys() | _NAMELESS:
+        return names
+    return dict(get_gguf_hf_weights_map(model, processor))
+
+
+def _in_blocks(tensor: GgufTensor) -> bool:
+    return tensor.type in FORMATS and len(tensor.shape) == 2
+
+
+def _is_replaceable(model: PreTrainedModel, name: str) -> bool:
+    """Whether the module of that name has a stand-in on blocks."""
+    module = model.get_submodule(name)
+    if module is not model.get_input_embeddings():
+        return type(module) is nn.Linear
+    head = model.get_output_embeddings()
+    tied = model.config.get_text_config().tie_word_embeddings
+    return takes_blocks(module) and (not tied or type(head) is nn.Linear)
+
+
+def _is_placeholder(parameter: torch.Tensor) -> bool:
+    return parameter.dim() > 0 and not any(parameter.stride()) and parameter.numel() > 1
+
+
+def _bias(layer: Any) -> torch.Tensor | None:
+    bias: torch.Tensor | None = layer.bias
+    return None if bias is None else bias.detach()
+
+
+def _floats(file: GgufFile, tensor: GgufTensor) -> torch.Tensor:
+    """A tensor's numbers as float32, in memory of their own."""
+    data = file.data(tensor)
+    if tensor.type in _FLOATS:
+        values = data.view(_FLOATS[tensor.type]).to(torch.float32, copy=True)
+    else:
+        inputs = tensor.shape[-1]
+        values = torch.empty(len(data), inputs)
+        step = max(1, _PIECE // inputs)
+        for first in range(0, len(data), step):
+            piece = data[first : first + step]
+            values[first : first + step] = dequantise(tensor.type, piece, inputs)
+    file.forget(tensor)
+    return values.view(tensor.shape)
