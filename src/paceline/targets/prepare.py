@@ -32,6 +32,7 @@ from paceline.kernels.linear import (
 from paceline.kernels.memory import FilePages, HugePages
 from paceline.kernels.norm import fast_norm
 from paceline.kernels.shared_input import Projection, SharedInput, find_shared_inputs
+from paceline.targets.stacked_blocks import stack_blocks
 from paceline.targets.support import check_supported, differences
 from paceline.targets.weights import weight_bytes
 
@@ -122,7 +123,8 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
         return done
     check_supported(model)
     linears = _linear_layers(model, done)
-    done.linears = done.products = sum(isinstance(each, BlockLinear) for each in model.modules())
+    in_blocks = [each for each in model.modules() if isinstance(each, BlockLinear)]
+    done.linears = done.products = len(in_blocks)
     if weights == AUTO and done.linears and (exact or not linears):
         done.weights = BLOCKS
     elif done.linears and not linears:
@@ -134,7 +136,8 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
         done.weights = _fastest(linears)
     before: list[torch.Tensor] = []
     try:
-        shared = find_shared_inputs(lambda: before.append(_trial(model)), linears)
+        layers = [*linears, *in_blocks]
+        shared = find_shared_inputs(lambda: before.append(_trial(model)), layers)
     except Exception as error:  # whatever a model raises that needs more than token ids
         return Preparation(
             left=Counter({f"all layers: a trial pass failed ({error})": len(linears)})
@@ -144,6 +147,9 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
     pages.forget(model.parameters())
     for group in _largest_first(shared, linears):
         _replace_together(model, group, places, pages, done)
+    for group in shared:
+        alike = [layer for layer in group if isinstance(layer, BlockLinear)]
+        done.products -= stack_blocks(model, alike, places)
     if done.weights in ("int8", "int4") and not done.linears:
         reasons = "; ".join(done.left) or "it has no linear layers"
         raise UsageError(f"this model cannot run on {done.weights} weights here: {reasons}")
@@ -204,8 +210,9 @@ def _linear_layers(model: nn.Module, done: Preparation) -> list[Layer]:
 def _largest_first(shared: list[list[Layer]], linears: list[Layer]) -> list[list[Layer]]:
     """The groups, and every other layer as a group of its own, so that old and new weights lie
     side by side for the largest while there is nothing else yet."""
-    together = {layer for group in shared for layer in group}
-    groups = [*shared, *([layer] for layer in linears if layer not in together)]
+    of_floats = [[layer for layer in group if layer in linears] for group in shared]
+    together = {layer for group in of_floats for layer in group}
+    groups = [*filter(None, of_floats), *([each] for each in linears if each not in together)]
     return sorted(groups, key=lambda group: -sum(layer.weight.nbytes for layer in group))
 
 
@@ -221,7 +228,7 @@ def _compare(model: PreTrainedModel, before: torch.Tensor, weights: str) -> None
     """Raises ModelError where the prepared model is another model."""
     found, spread = differences(_trial(model), before)
     error = float(found.norm() / spread.norm().clamp(min=1e-6))
-    quantised = weights in ("int8", "int4")
+    quantised = weights in ("int8", "int4", BLOCKS)
     limit = _QUANTISED_TOLERANCE if quantised else _TOLERANCE.get(model.dtype, 1e-3)
     if not error <= limit:
         raise ModelError(

@@ -1,0 +1,54 @@
+"""One product for layers in blocks that read the same input."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import nn
+
+from paceline.kernels.block_layers import BlockLinear
+from paceline.kernels.blocks import BlockMatrix
+from paceline.kernels.shared_input import Projection, SharedInput
+
+__all__ = ["stack_blocks"]
+
+
+def stack_blocks(
+    model: nn.Module,
+    group: Sequence[BlockLinear],
+    places: Mapping[nn.Module, Sequence[str]],
+) -> int:
+    """Put one product in the place of those that have one format; how many fewer there are.
+
+    group: layers with one input, in the order of their calls. places: the names of every layer.
+    Nothing is rounded: outputs keep their bits.
+    """
+    formats: dict[str, list[BlockLinear]] = {}
+    for layer in group:
+        formats.setdefault(layer.matrix.format, []).append(layer)
+    return sum(_stack(model, layers, places) for layers in formats.values() if len(layers) > 1)
+
+
+def _stack(
+    model: nn.Module, layers: Sequence[BlockLinear], places: Mapping[nn.Module, Sequence[str]]
+) -> int:
+    matrix = BlockMatrix.stack([layer.matrix for layer in layers])
+    if matrix is None:
+        return 0
+    shared = SharedInput(
+        BlockLinear(matrix, _biases(layers)), [each.out_features for each in layers]
+    )
+    for part, layer in enumerate(layers):
+        for name in places[layer]:
+            model.set_submodule(name, Projection(shared, part))
+        del layer.matrix  # whoever still holds the layer holds no memory
+    return len(layers) - 1
+
+
+def _biases(layers: Sequence[BlockLinear]) -> torch.Tensor | None:
+    if all(layer.bias is None for layer in layers):
+        return None
+    return torch.cat(
+        [torch.zeros(layer.out_features) if layer.bias is None else layer.bias for layer in layers]
+    )
