@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from paceline.models import description_cache
 from paceline.planning import sketch
 
 # Tiny models are slower on several threads than on one; and tests may share few cores.
@@ -22,10 +23,11 @@ settings.load_profile("paceline")
 
 @pytest.fixture(autouse=True, scope="session")
 def curves_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep what the tests' models cost out of the user's cache folder."""
+    """Keep what the tests' models cost, and what their files say, out of the user's cache folder."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            sketch, "cache_root", lambda: Path(os.environ.get("PACELINE_CACHE") or folder)
-        )
+        for module in (sketch, description_cache):
+            patch.setattr(
+                module, "cache_root", lambda: Path(os.environ.get("PACELINE_CACHE") or folder)
+            )
         yield

@@ -37,22 +37,19 @@ def load(
     progress: ProgressCallback = ignore_progress,
     **settings: Any,
 ) -> Session:
-    """Load a model and make it fast.
-
-        session = paceline.load("smollm2-135m", method="anpd", n=5, k=7)
+    """Load a model and make it fast: `paceline.load("smollm2-135m", method="anpd", n=5, k=7)`.
 
     model: an alias (see `paceline models list`), a folder, a GGUF file or a hub id.
     method, settings: as in "anpd:n=5,k=7".
     device, dtype, device_map, attn_implementation: as in transformers; by default the GPU where
     there is one (bfloat16), else the CPU (float32). A draft model follows unless settings differ.
-    weights: how linear layers hold their weights: "auto" (on the CPU as they were published: those
-    of a GGUF file in its blocks, others packed), "native" (floats, left as they are), "packed",
-    "packed+plain", "int8", "int4", "fused"; see docs/speed.md.
+    weights: how linear layers hold them: "auto" (on the CPU in the blocks of a GGUF file, others
+    packed), "native", "packed", "packed+plain", "int8", "int4", "fused"; see docs/speed.md.
     engine: what runs the model, one of `paceline.targets.engines.ENGINES`.
     store: keeps answers as references for similar queries, see `ReferenceStore`.
-    options: defaults of every request; without a budget trees are planned by what passes cost here.
-    sketch: whether to measure that now, roughly and once, where `paceline tune` or an earlier
-    session has not; by default where trees are going to be planned.
+    options: defaults of requests; without a budget trees are planned by what passes cost here.
+    sketch: whether to measure that now, roughly, where nobody has; by default where trees are
+    going to be planned.
 
     Raises UsageError for an unknown method, setting, engine or kind of weights, ModelError where
     the model cannot be found, read or driven, or has no parts that were trained for the method.

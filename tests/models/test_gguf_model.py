@@ -14,19 +14,13 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 import paceline.models.gguf_model as gguf_model
 from paceline.errors import ModelError
 from paceline.kernels.block_layers import BlockEmbedding, BlockLinear
-from paceline.models import load_causal_lm
+from paceline.models import DEFAULT_MODEL, load_causal_lm, pull
 from paceline.models.load import LoadedModel
 from paceline.targets.engines import open_target
 from paceline.targets.prepare import prepare
 
 FAMILIES = ("llama", "qwen2", "gemma3", "gpt2")
 IDS = torch.tensor([[3, 14, 15, 9, 26, 5]])
-
-
-@pytest.fixture(autouse=True)
-def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 def load(file: Path, **options: Any) -> LoadedModel:
@@ -217,14 +211,9 @@ def test_a_target_of_a_model_in_blocks(tmp_path: Path) -> None:
 
 @pytest.mark.model
 def test_the_default_model_has_the_numbers_of_transformers() -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("PACELINE_CACHE")
-        from paceline.models import pull
-
-        folder = pull("smollm2-135m")
-        expected = of_transformers(folder / "model.gguf").state_dict()
-        found = load_causal_lm(device="cpu").model.state_dict()
-        blocks = load_causal_lm(device="cpu", blocks=True).model
+    expected = of_transformers(pull(DEFAULT_MODEL) / "model.gguf").state_dict()
+    found = load_causal_lm(device="cpu").model.state_dict()
+    blocks = load_causal_lm(device="cpu", blocks=True).model
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
     assert sum(1 for _ in in_blocks(blocks)) == 212

@@ -116,7 +116,7 @@ def test_bars_show_each_stage_on_the_given_console() -> None:
         "another process is fetching tiny",
         "downloading tiny",
         "2/2 MB",
-        "converting tiny",
+        "reading the vocabulary of tiny",
     ):
         assert words in text
 

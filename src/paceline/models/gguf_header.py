@@ -137,8 +137,8 @@ class GgufHeader:
     def tensors(self) -> dict[str, GgufTensor]:
         """All of them by name; to be called once."""
         alignment = self.metadata.get("general.alignment", _ALIGNMENT)
-        if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
-            raise DamageError("its alignment is no power of two")
+        if not isinstance(alignment, int) or alignment < 8 or alignment & (alignment - 1):
+            raise DamageError("its alignment is no power of two of 8 or more")
         entries = [self._entry() for _ in range(self._tensor_count)]
         begin = -(-self.position // alignment) * alignment
         found: dict[str, GgufTensor] = {}
