@@ -117,7 +117,7 @@ def _load_gguf(
     from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerFast
 
     file = GgufFile(Path(source.location, str(source.gguf_file)))
-    known = nullcontext(Path(source.location)) if source.alias else described(file, progress)
+    known = nullcontext(Path(source.location)) if source.described else described(file, progress)
     with known as folder:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         check_config(source.name, config)
@@ -126,9 +126,8 @@ def _load_gguf(
         model.generation_config = GenerationConfig.from_pretrained(folder)
         # Not AutoTokenizer: the description holds a tokenizer.json, and needs no class that fits.
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
-    model.name_or_path = model.config.name_or_path = str(
-        source.folder if source.alias else file.path
-    )
+    place = source.folder if source.described else file.path
+    model.name_or_path = model.config.name_or_path = str(place)
     return LoadedModel(model, tokenizer, fingerprint(source))
 
 
