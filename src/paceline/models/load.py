@@ -116,7 +116,7 @@ def _load_gguf(
 ) -> LoadedModel:
     from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerFast
 
-    file = GgufFile(Path(source.location, str(source.gguf_file)))
+    file = _opened(source)
     known = nullcontext(Path(source.location)) if source.described else described(file, progress)
     with known as folder:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
@@ -129,6 +129,18 @@ def _load_gguf(
     place = source.folder if source.described else file.path
     model.name_or_path = model.config.name_or_path = str(place)
     return LoadedModel(model, tokenizer, fingerprint(source))
+
+
+def _opened(source: ModelSource) -> GgufFile:
+    try:
+        return GgufFile(Path(source.location, str(source.gguf_file)))
+    except ModelError as error:
+        if source.alias is None:
+            raise
+        raise ModelError(
+            f"the files of {source.name} are damaged: run 'paceline models remove {source.name}' "
+            f"and 'paceline models pull {source.name}'"
+        ) from error
 
 
 def _load_weights(
