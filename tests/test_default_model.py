@@ -21,7 +21,7 @@ NEW_TOKENS = 24
 
 @pytest.fixture(scope="module")
 def session() -> Session:
-    return paceline.load("smollm2-135m", "plain")
+    return paceline.load("smollm2-135m", "plain", weights="packed")
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,9 @@ def test_a_second_turn_reads_only_what_is_new(session: Session) -> None:
     second = session.generate(messages, max_new_tokens=4)
     handle.remove()
     assert rows[0] < second.prompt_tokens - first.prompt_tokens
-    fresh = paceline.load("smollm2-135m", "plain").generate(messages, max_new_tokens=4)
+    fresh = paceline.load("smollm2-135m", "plain", weights="packed").generate(
+        messages, max_new_tokens=4
+    )
     assert second.tokens == fresh.tokens
 
 

@@ -289,7 +289,7 @@ def test_texts_that_heard_tokens_which_were_not_committed_end(monkeypatch: Any) 
 
 @pytest.fixture(scope="module")
 def default() -> Session:
-    return paceline.load("smollm2-135m", method="anpd")
+    return paceline.load("smollm2-135m", method="anpd", weights="packed")
 
 
 @pytest.mark.model

@@ -854,12 +854,12 @@ def test_a_prompt_longer_than_the_context_is_refused(command: Command) -> None:
 def test_weights_cut_short_are_refused(command: Command, tmp_path: Path, size: int) -> None:
     folder = tmp_path / "copy"
     original = paceline.models.pull(paceline.models.DEFAULT_MODEL)
-    shutil.copytree(original, folder, ignore=shutil.ignore_patterns("*.safetensors"))
-    with (original / "model.safetensors").open("rb") as weights:
-        (folder / "model.safetensors").write_bytes(weights.read(size))
+    shutil.copytree(original, folder, ignore=shutil.ignore_patterns("*.gguf"))
+    with (original / "model.gguf").open("rb") as weights:
+        (folder / "model.gguf").write_bytes(weights.read(size))
     result = command("generate", "hi", "-m", folder)
     assert (result.code, result.out, len(result.notes)) == (2, "", 1)
-    assert "damaged" in result.err
+    assert ("damaged" if size else "is not a GGUF file") in result.err
 
 
 def test_chat_says_the_turns_of_a_file_first_and_writes_the_conversation(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paceline.cli import main
-from paceline.models import ModelStore
+from paceline.models import ModelStore, description_cache
 from paceline.models.progress import ProgressCallback
 
 
@@ -53,3 +53,19 @@ def test_what_cannot_be_done_is_one_sentence(
     assert out == ""
     (sentence,) = [line for line in err.splitlines() if line.strip()]
     assert words in sentence
+
+
+def test_what_is_kept_about_files_is_cleared(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(description_cache, "cache_root", lambda: tmp_path)
+    kept = tmp_path / "gguf" / "0123"
+    kept.mkdir(parents=True)
+    (kept / "tokenizer.json").write_bytes(bytes(3_000_000))
+    monkeypatch.setattr(sys, "argv", ["paceline", "models", "clear"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    assert not kept.exists()
+    out, err = capsys.readouterr()
+    assert (out, err.strip()) == ("", "3 MB freed")

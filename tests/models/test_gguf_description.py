@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_models import save_tiny_gguf, sha256
+from transformers import PreTrainedTokenizerFast
 
 import paceline.models.description_cache as kept
 from paceline.models import clear_descriptions
@@ -185,3 +187,21 @@ def test_clearing_frees_everything(file: Path, describer: Describer, root: Path)
     assert [path.name for path in root.iterdir()] == [".lock"]
     text(file)
     assert describer.count == 2
+
+
+def test_the_tokenizer_is_the_same_without_reading_its_vocabulary_twice(
+    file: Path, tmp_path: Path
+) -> None:
+    with described(GgufFile(file)) as folder:
+        path = folder / "tokenizer_config.json"
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+        settings = json.loads(path.read_text())
+        other = Path(shutil.copytree(folder, tmp_path / "other"))
+    assert settings.pop("added_tokens_decoder").keys() >= {"0", "1", "2"}
+    (other / path.name).write_text(json.dumps(settings))
+    plain = PreTrainedTokenizerFast.from_pretrained(other)
+    assert plain.added_tokens_decoder == tokenizer.added_tokens_decoder
+    assert plain.all_special_ids == tokenizer.all_special_ids
+    assert plain.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
+    text = "<|im_start|>x  12 é<|im_end|>"
+    assert plain(text).input_ids == tokenizer(text).input_ids

@@ -311,8 +311,15 @@ def test_a_gguf_alias_is_its_file(tmp_path: Path) -> None:
         assert loaded.model.name_or_path == str(store.path("tiny"))
         assert loaded.tokenizer.tokenize("x  12") == ["x", "ĠĠ", "1", "2"]
     assert len(store.download.calls) == 1
+    by_folder = load(str(store.path("tiny")), blocks=True)
+    assert by_folder.fingerprint == digest[:32]
+    assert by_folder.model.generation_config.eos_token_id == 2
     names = {path.name for path in store.path("tiny").iterdir()}
     assert {"model.gguf", "config.json", "tokenizer.json", "paceline.json"} <= names
+    weights = store.path("tiny") / "model.gguf"
+    weights.write_bytes(b"GGUF" + bytes([9]) + weights.read_bytes()[5:])
+    with pytest.raises(ModelError, match="tiny are damaged: run 'paceline models remove tiny'"):
+        load("tiny", store=store)
     assert not (store.root / "gguf").exists()
 
 

@@ -69,12 +69,12 @@ def is_table(module: nn.Module) -> bool:
 
 def device_of_table(model: PreTrainedModel) -> torch.device:
     """Where the input embeddings are."""
-    return next(model.get_input_embeddings().parameters()).device
+    return _like(model).device
 
 
 def dtype_of_table(model: PreTrainedModel) -> torch.dtype:
     """The format in which the input embeddings come out."""
-    return next(model.get_input_embeddings().parameters()).dtype
+    return _like(model).dtype
 
 
 def has_rows(module: Any) -> bool:
@@ -112,3 +112,9 @@ def head_reads_table(model: PreTrainedModel) -> bool:
 
 def _matrix(module: Any) -> BlockMatrix | None:
     return module.matrix if isinstance(module, BlockEmbedding | BlockLinear) else None
+
+
+def _like(model: PreTrainedModel) -> torch.Tensor:
+    """A parameter of the input embeddings: its place and format are theirs."""
+    parameter: torch.Tensor = next(model.get_input_embeddings().parameters())
+    return parameter

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import ModelError
+from paceline.json_files import json_bytes, read_json
 from paceline.models.gguf_file import GgufFile
 from paceline.models.progress import muted
 
@@ -67,6 +68,19 @@ def describe_gguf(file: Path, target: Path) -> None:
             pad_token_id=config.pad_token_id,
         ).save_pretrained(target)
         _tokenizer(file).save_pretrained(target)
+    _list_added_tokens(target)
+
+
+def _list_added_tokens(folder: Path) -> None:
+    """Say in the tokenizer's configuration what its vocabulary says, too: for these few tokens
+    transformers would read tens of megabytes of JSON at every start."""
+    vocabulary = read_json(folder / "tokenizer.json")
+    path = folder / "tokenizer_config.json"
+    added = {
+        str(token["id"]): {name: value for name, value in token.items() if name != "id"}
+        for token in vocabulary["added_tokens"]
+    }
+    path.write_bytes(json_bytes(read_json(path) | {"added_tokens_decoder": added}))
 
 
 def load_through_transformers(

@@ -116,8 +116,8 @@ def _load_gguf(
 ) -> LoadedModel:
     from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerFast
 
-    file = GgufFile(Path(source.location, str(source.gguf_file)))
-    known = nullcontext(Path(source.location)) if source.alias else described(file, progress)
+    file = _opened(source)
+    known = nullcontext(Path(source.location)) if source.described else described(file, progress)
     with known as folder:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         check_config(source.name, config)
@@ -126,10 +126,21 @@ def _load_gguf(
         model.generation_config = GenerationConfig.from_pretrained(folder)
         # Not AutoTokenizer: the description holds a tokenizer.json, and needs no class that fits.
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
-    model.name_or_path = model.config.name_or_path = str(
-        source.folder if source.alias else file.path
-    )
+    place = source.folder if source.described else file.path
+    model.name_or_path = model.config.name_or_path = str(place)
     return LoadedModel(model, tokenizer, fingerprint(source))
+
+
+def _opened(source: ModelSource) -> GgufFile:
+    try:
+        return GgufFile(Path(source.location, str(source.gguf_file)))
+    except ModelError as error:
+        if source.alias is None:
+            raise
+        raise ModelError(
+            f"the files of {source.name} are damaged: run 'paceline models remove {source.name}' "
+            f"and 'paceline models pull {source.name}'"
+        ) from error
 
 
 def _load_weights(

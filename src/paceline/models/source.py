@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paceline.errors import ModelError
@@ -23,6 +23,7 @@ class ModelSource:
     """Where a model is: a local folder or a hub repository, and in it perhaps one GGUF file.
 
     Exactly one of `folder` and `repo` is set; `alias` is set where the name was an alias.
+    described: the folder says all about the GGUF file that the file says itself.
     """
 
     name: str
@@ -30,6 +31,7 @@ class ModelSource:
     repo: str | None = None
     gguf_file: str | None = None
     alias: Alias | None = None
+    described: bool = False
 
     @property
     def location(self) -> str:
@@ -57,13 +59,11 @@ def resolve(
     if name in store.aliases:
         if not local_files_only and (not store.is_pulled(name) or store.is_outdated(name)):
             store.pull(name, progress=progress)
-        alias = store.aliases[name]
-        file = GGUF_NAME if alias.layout == "gguf" else None
-        return ModelSource(name, folder=store.path(name), gguf_file=file, alias=alias)
+        return replace(_in_folder(name, store.path(name)), alias=store.aliases[name])
     # os.path and not Path, whose tests raise for names that no file can have.
     place = os.path.expanduser(name)
     if os.path.isdir(place):
-        return ModelSource(name, folder=Path(place))
+        return _in_folder(name, Path(place))
     if os.path.isfile(place) and place.endswith(".gguf"):
         return ModelSource(name, folder=Path(place).parent, gguf_file=Path(place).name)
     hub = _HUB_ID.fullmatch(name)
@@ -73,3 +73,10 @@ def resolve(
         f"unknown model {name!r}{suggestion(name, store.aliases)}: use one of "
         f"{', '.join(store.aliases)}, a folder, a .gguf file or a hub id owner/name"
     )
+
+
+def _in_folder(name: str, folder: Path) -> ModelSource:
+    """A folder of safetensors, or one like those of the aliases."""
+    if (folder / GGUF_NAME).is_file() and (folder / "config.json").is_file():
+        return ModelSource(name, folder=folder, gguf_file=GGUF_NAME, described=True)
+    return ModelSource(name, folder=folder)
