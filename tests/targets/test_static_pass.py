@@ -28,11 +28,10 @@ from paceline.targets.layout import (
     STATIC_WIDTHS,
     PassLayout,
     TextRows,
-    groups_of,
     padded_width,
     static_slots,
 )
-from paceline.targets.pass_inputs import InputsByText, InputsInOne
+from paceline.targets.pass_inputs import InputsInOne
 from paceline.tree import EMPTY, ROOT, Tree
 
 F32, F64 = torch.float32, torch.float64
@@ -184,7 +183,7 @@ def seen_by(text: TextRows, row: int, window: int | None) -> set[int]:
 def test_masks_let_a_row_see_its_own_text_and_nothing_else(window: int | None) -> None:
     layout = three_texts()
     inputs = InputsInOne(20, 64, CPU).fill(layout)
-    mask = inputs.masks({"all": window}, F32)
+    mask, _ = inputs.masks({"all": window}, F32)
     assert isinstance(mask, torch.Tensor) and mask.shape == (1, 1, 20, 64)
     assert set(mask.unique().tolist()) == {0.0, torch.finfo(F32).min}
     for text, first in zip(layout.texts, layout.firsts):
@@ -194,59 +193,20 @@ def test_masks_let_a_row_see_its_own_text_and_nothing_else(window: int | None) -
             assert slots == seen_by(text, row, window)
 
 
-@pytest.mark.parametrize("window", [None, 3])
-def test_masks_by_text_are_the_same(window: int | None) -> None:
+@pytest.mark.parametrize("window", [None, 1, 3, 7])
+def test_rows_say_which_slots_they_see(window: int | None) -> None:
     layout = three_texts()
-    inputs = InputsByText(layout, pool=96, grain=32)
-    mask = inputs.masks({"all": window}, F32)
-    assert isinstance(mask, torch.Tensor)
-    places, begin, padded = inputs.groups.places, 0, []
-    assert places is not None
-    for group in inputs.groups.groups:
-        width = len(group.rows) // group.texts
-        size = group.texts * width * group.slots
-        own = mask.flatten()[begin : begin + size].view(group.texts * width, group.slots)
-        padded += [(group.rows[line], own[line]) for line in range(len(own))]
-        begin += size
-    assert begin == mask.numel()
-    for text, first in zip(layout.texts, layout.firsts):
-        for row in range(text.wanted):
-            asked, seen = padded[int(places[first + row])]
-            assert asked == first + row
-            assert set((seen == 0).nonzero()[:, 0].tolist()) == seen_by(text, row, window)
-
-
-def test_texts_at_equal_distances_attend_together() -> None:
-    def rows(start: int, cached: int, width: int) -> TextRows:
-        return TextRows(start, cached, list(range(width)))
-
-    texts = [
-        rows(512, 9, 1),
-        rows(0, 300, 3),
-        rows(2048, 700, 1),
-        rows(1024, 9, 2),
-        rows(4096, 9, 1),
-    ]
-    found = groups_of(texts, 512)
-    assert [(group.texts, group.start, group.step, group.slots) for group in found] == [
-        ((1, 0, 3), 0, 512, 512),
-        ((4,), 4096, 0, 512),
-        ((2,), 2048, 0, 1024),
-    ]
-    # A prompt's piece does not make the others as wide as itself.
-    found = groups_of([rows(0, 9, 1), rows(512, 9, 200)], 512)
-    assert [group.width for group in found] == [1, 200]
-
-
-def test_rows_find_their_text_whatever_the_order_of_the_stretches() -> None:
-    """As many rows as a group has places, but not in their order."""
-    layout = PassLayout([TextRows(start, 3, [7]) for start in (64, 0, 96, 32)])
-    groups = InputsByText(layout, pool=128, grain=32).groups
-    (group,) = groups.groups
-    assert group.rows.tolist() == [1, 3, 0, 2]
-    assert groups.places is not None and groups.places.tolist() == [2, 0, 3, 1]
-    layout = PassLayout([TextRows(start, 3, [7]) for start in (0, 32, 64)])
-    assert InputsByText(layout, pool=128, grain=32).groups.places is None
+    first, count, extra = layout.stretches(window)
+    for text, begin in zip(layout.texts, layout.firsts):
+        for row in range(len(text)):
+            at = begin + row
+            slots = [*range(first[at], first[at] + count[at]), *extra[at]]
+            assert slots == sorted(slots)
+            own = {slot - text.start for slot in slots}
+            if row < text.wanted:
+                assert own == seen_by(text, row, window)
+            else:  # padding, which nobody reads, sees what is surely a number
+                assert own == {text.cached + row}
 
 
 def test_inputs_keep_their_place() -> None:

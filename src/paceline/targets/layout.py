@@ -7,10 +7,11 @@ number of rows, however different its texts are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +20,8 @@ from paceline.tree import EMPTY, Tree
 
 __all__ = [
     "STATIC_WIDTHS",
-    "Group",
     "PassLayout",
     "TextRows",
-    "groups_of",
     "padded_width",
     "static_slots",
 ]
@@ -32,9 +31,8 @@ STATIC_WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 FEWEST_SLOTS = 256
 _EVEN_SLOTS = 4096
-_ALIKE = 4  # rows up to which texts attend together whatever their number
 
-Ints = NDArray[np.int64]
+Ints = NDArray[np.signedinteger[Any]]
 Bools = NDArray[np.bool_]
 
 
@@ -122,68 +120,35 @@ class TextRows:
         among[own, own] = True
         return seen
 
+    def stretches(self, window: int | None) -> tuple[Ints, Ints, list[list[int]]]:
+        """What each row sees, as slots of the pool: the first of a stretch and its length, and the
+        slots of a node's path besides. A row of padding sees itself.
+
+        window: see `Windows`.
+        """
+        pending, nodes = len(self.pending), len(self.tree)
+        positions, root = self.positions, self.cached + pending
+        lowest = np.zeros_like(positions) if window is None else positions - window + 1
+        lowest = lowest.clip(min=0)
+        ends = np.minimum(positions + 1, root)
+        ends[self.wanted :] = self.cached + np.arange(self.wanted, len(self)) + 1
+        lowest[self.wanted :] = ends[self.wanted :] - 1
+        first = np.minimum(lowest, ends)
+        extra: list[list[int]] = [[] for _ in range(len(self))]
+        for node, row in zip(range(nodes), extra[pending:]):
+            reached = lowest[pending + node]
+            row += [
+                self.start + root + each
+                for each in self.tree.path_to(node)
+                if positions[pending + each] >= reached
+            ]
+        return self.start + first, ends - first, extra
+
     def slot_positions(self, slots: int) -> Ints:
         """[slots]: the position that each slot holds: that of its number, but for the tree's."""
         found = np.arange(slots, dtype=np.int64)
         found[self.cached : self.used] = self.positions
         return found
-
-
-@dataclass(frozen=True)
-class Group:
-    """Texts of a pass that attend in one call: they take as many slots each, and their stretches
-    lie at equal distances.
-
-    texts: which. start: of the first one's stretch; step: from one to the next.
-    width: rows of each, the narrower ones padded. slots: that each attends to.
-
-    The padding of the pass takes no part.
-    """
-
-    texts: tuple[int, ...]
-    start: int
-    step: int
-    width: int
-    slots: int
-
-
-def groups_of(texts: Sequence[TextRows], grain: int) -> list[Group]:
-    """All texts of a pass in as few groups as their places allow.
-
-    grain: each attends to a multiple of so many slots, see `slot_grain`.
-    """
-    alike: dict[tuple[int, int], list[int]] = {}
-    for index, text in enumerate(texts):
-        slots = -(-text.used // grain) * grain
-        # Of a power of two, so that nobody is padded to many times its rows.
-        width = max(_ALIKE, 1 << (text.wanted - 1).bit_length())
-        alike.setdefault((slots, width), []).append(index)
-    groups = []
-    for (slots, _), members in alike.items():
-        members.sort(key=lambda index: texts[index].start)
-        for run in _even_runs([texts[index].start for index in members]):
-            some = tuple(members[place] for place in run)
-            first = texts[some[0]].start
-            step = texts[some[1]].start - first if len(some) > 1 else 0
-            width = max(texts[index].wanted for index in some)
-            groups.append(Group(some, first, step, width, slots))
-    return groups
-
-
-def _even_runs(starts: Sequence[int]) -> Iterator[range]:
-    """Ascending numbers as runs at equal distances: places in the list.
-
-    [0, 512, 1024, 4096]  ->  range(0, 3), range(3, 4)
-    """
-    begin = 0
-    while begin < len(starts):
-        end = begin + 1
-        while (
-            end < len(starts) and starts[end] - starts[end - 1] == starts[begin + 1] - starts[begin]
-        ):
-            end += 1
-        yield range(begin, end)
-        begin = end
 
 
 @dataclass(frozen=True)
@@ -228,4 +193,13 @@ class PassLayout:
         """[rows] slots of the pool that keys and values go to."""
         return np.concatenate(
             [text.start + text.cached + np.arange(len(text)) for text in self.texts]
+        )
+
+    def stretches(self, window: int | None) -> tuple[Ints, Ints, list[list[int]]]:
+        """See `TextRows.stretches`; numbers of 32 bits."""
+        first, count, extra = zip(*(text.stretches(window) for text in self.texts), strict=True)
+        return (
+            np.concatenate(first).astype(np.int32),
+            np.concatenate(count).astype(np.int32),
+            [*chain.from_iterable(extra)],
         )

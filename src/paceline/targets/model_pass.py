@@ -75,7 +75,7 @@ class ModelPass:
 
     def _inputs_of(self, layout: PassLayout, pool: int) -> PassInputs:
         if self.by_text:
-            return InputsByText(layout, pool, self.grain)
+            return InputsByText(layout, pool)
         used = sum(text.used for text in layout.texts)
         shape = (layout.rows, -(-used // self.grain) * self.grain)
         if self._inputs is None or self._inputs.shape != shape:
@@ -85,13 +85,14 @@ class ModelPass:
     def _call(self, inputs: PassInputs, **arguments: torch.Tensor) -> torch.Tensor:
         """[1, rows that are kept, vocabulary]."""
         self.cache.direct(inputs.where, inputs.view)
-        by_text: dict[str, Any] = {} if inputs.groups is None else {"text_groups": inputs.groups}
+        masks, seen = inputs.masks(self.windows, self._model.dtype)
+        by_text: dict[str, Any] = {} if seen is None else {"rows_seen": seen}
 
         def call() -> torch.Tensor:
             outputs = self._model(
                 **arguments,
                 **by_text,
-                attention_mask=inputs.masks(self.windows, self._model.dtype),
+                attention_mask=masks,
                 position_ids=inputs.positions,
                 past_key_values=self.cache,
                 use_cache=True,

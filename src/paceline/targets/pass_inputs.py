@@ -1,7 +1,7 @@
 """What one target pass reads, on the model's device.
 
 Two ways to let every row attend to its own text alone. By text: an attention function of ours is
-told which rows belong to which stretch of the cache (on a CPU, see `paceline.kernels.attention`).
+told which slots of the cache each row sees (on a CPU, see `paceline.kernels.slots_seen`).
 In one: any attention function gets the slots of all texts as if they were one, with a mask that
 hides the others' (on a GPU, and for models that take no attention function of ours).
 """
@@ -16,9 +16,10 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from paceline.kernels.attention import TextGroup, TextGroups
+from paceline.kernels.attention import RowsSeen
+from paceline.kernels.slots_seen import SlotsSeen
 from paceline.targets.kv_cache import View
-from paceline.targets.layout import Group, PassLayout, groups_of
+from paceline.targets.layout import PassLayout
 
 __all__ = ["InputsByText", "InputsInOne", "Masks", "PassInputs", "Windows"]
 
@@ -54,27 +55,21 @@ class PassInputs(Protocol):
         """What of the pool is attended to."""
         ...
 
-    @property
-    def groups(self) -> TextGroups | None:
-        """For attention by text."""
-        ...
-
-    def masks(self, windows: Windows, dtype: torch.dtype) -> Masks:
-        """What each row may attend to. Float, because eager attention adds the mask, and a boolean
-        one would be added silently."""
+    def masks(self, windows: Windows, dtype: torch.dtype) -> tuple[Masks, RowsSeen | None]:
+        """What each row may attend to; for attention of ours besides as slots. Float, because eager
+        attention adds the mask, and a boolean one would be added silently."""
         ...
 
 
 @dataclass(frozen=True)
 class InputsByText:
-    """Inputs of a pass whose texts attend to their own stretches; on a CPU.
+    """Inputs of a pass whose rows say which slots they see; on a CPU.
 
-    pool: slots of the whole cache. grain: see `slot_grain`.
+    pool: slots of the whole cache.
     """
 
     layout: PassLayout
     pool: int
-    grain: int
 
     @cached_property
     def tokens(self) -> torch.Tensor:
@@ -97,58 +92,14 @@ class InputsByText:
         """All of the pool."""
         return 0, self.pool
 
-    @cached_property
-    def _groups(self) -> list[Group]:
-        return groups_of(self.layout.texts, self.grain)
-
-    @cached_property
-    def groups(self) -> TextGroups:
-        """Which rows attend together, and where."""
-        found, places, padded = [], np.zeros(self.layout.rows, dtype=np.int64), 0
-        for group in self._groups:
-            rows = np.zeros((len(group.texts), group.width), dtype=np.int64)
-            for line, index in zip(rows, group.texts, strict=True):
-                first, count = self.layout.firsts[index], self.layout.texts[index].wanted
-                line[:] = first  # whoever is padded asks once more what its first row asks
-                line[:count] = np.arange(first, first + count)
-                places[first : first + count] = padded + np.arange(count)
-                padded += group.width
-            found.append(
-                TextGroup(
-                    rows=torch.from_numpy(rows.ravel()),
-                    texts=len(group.texts),
-                    start=group.start,
-                    step=group.step,
-                    slots=group.slots,
-                )
-            )
-        in_order = np.array_equal(
-            np.concatenate([each.rows for each in found]), np.arange(len(places))
-        )
-        return TextGroups(found, None if in_order and len(found) == 1 else torch.from_numpy(places))
-
-    def masks(self, windows: Windows, dtype: torch.dtype) -> Masks:
-        """[1, 1, 1, all]: those of all groups, each [texts, width, slots], one after the other."""
-        lowest = torch.finfo(dtype).min
-        kinds = {}
-        for kind, window in windows.items():
-            hidden = np.concatenate([self._hidden(group, window).ravel() for group in self._groups])
-            mask = torch.zeros(len(hidden), dtype=dtype)
-            kinds[kind] = mask.masked_fill_(torch.from_numpy(hidden), lowest)[None, None, None]
-        return kinds if len(kinds) > 1 else kinds.popitem()[1]
-
-    def _hidden(self, group: Group, window: int | None) -> np.ndarray:
-        """[texts, width, slots]: what each row must not attend to."""
-        hidden = np.zeros((len(group.texts), group.width, group.slots), dtype=np.bool_)
-        for view, index in zip(hidden, group.texts, strict=True):
-            text = self.layout.texts[index]
-            own = ~text.visible(group.slots)[: text.wanted]
-            if window is not None:
-                reach = text.positions[: text.wanted, None] - window
-                own |= text.slot_positions(group.slots) <= reach
-            view[:] = own[0]
-            view[: len(own)] = own
-        return hidden
+    def masks(self, windows: Windows, dtype: torch.dtype) -> tuple[Masks, RowsSeen]:
+        """Masks of one number, which only stand for what they say."""
+        kinds = {kind: torch.zeros(1, 1, 1, 1, dtype=dtype) for kind in windows}
+        seen = {
+            kinds[kind].data_ptr(): SlotsSeen(*self.layout.stretches(window))
+            for kind, window in windows.items()
+        }
+        return _one_or_all(kinds), seen
 
 
 class InputsInOne:
@@ -161,8 +112,6 @@ class InputsInOne:
     The tensors keep their place for good: `fill` writes new contents into them. With `pinned` a
     GPU fetches these without the host waiting, so inputs that are used again should be.
     """
-
-    groups = None
 
     def __init__(
         self, rows: int, slots: int, device: torch.device, *, pinned: bool = False
@@ -214,7 +163,7 @@ class InputsInOne:
         self._stretch = None if alone is None else (alone, alone + slots)
         return self
 
-    def masks(self, windows: Windows, dtype: torch.dtype) -> Masks:
+    def masks(self, windows: Windows, dtype: torch.dtype) -> tuple[Masks, None]:
         """[1, 1, rows, slots]."""
         lowest = torch.finfo(dtype).min
         masks = {}
@@ -224,7 +173,12 @@ class InputsInOne:
                 hidden |= self.held <= self.positions[0][:, None] - window
             mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
             masks[kind] = mask.masked_fill_(hidden, lowest)[None, None]
-        return masks if len(masks) > 1 else masks.popitem()[1]
+        return _one_or_all(masks), None
+
+
+def _one_or_all(masks: dict[str, torch.Tensor]) -> Masks:
+    """Models whose layers are all of one kind take the mask itself."""
+    return masks if len(masks) > 1 else masks.popitem()[1]
 
 
 def _columns(layout: PassLayout, rows: int, slots: int) -> tuple[np.ndarray, ...]:

@@ -13,9 +13,32 @@ import torch
 from paceline.kernels.native import library
 from paceline.kernels.native.cores import usable_cores
 
-__all__ = ["Kernels", "kernels", "unavailable"]
+__all__ = ["Attention", "Kernels", "kernels", "unavailable"]
 
 _NO_MEMORY = 1
+
+
+class Attention(ctypes.Structure):
+    """`struct pl_attention` of native/src/tier.h, as far as callers fill it."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("rows", "heads", "key_heads", "size", "value_size")),
+        ("query", ctypes.c_void_p),
+        ("query_head", ctypes.c_int64),
+        ("query_row", ctypes.c_int64),
+        ("keys", ctypes.c_void_p),
+        ("key_head", ctypes.c_int64),
+        ("key_slot", ctypes.c_int64),
+        ("values", ctypes.c_void_p),
+        ("value_head", ctypes.c_int64),
+        ("value_slot", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("first", "count", "extra_begin", "extra", "out")),
+        ("scale", ctypes.c_float),
+        ("kind", ctypes.c_int32),
+        ("_longest", ctypes.c_int64),
+        ("_ranges", ctypes.c_void_p),
+        ("_failed", ctypes.c_void_p),
+    )
 
 
 class Kernels:
@@ -28,7 +51,7 @@ class Kernels:
         self._library = found
         found.pl_use_openmp(_openmp())
         self.packed_bytes: Callable[[int, int, int], int] = found.pl_packed_bytes
-        self._product = found.pl_product
+        self._product, self._attend = found.pl_product, found.pl_attend
         self._most = usable_cores()
 
     @property
@@ -58,6 +81,11 @@ class Kernels:
     def dequantise(self, *arguments: Any) -> None:
         """See `pl_dequantise`."""
         _check(self._library.pl_dequantise(*arguments, self._threads()))
+
+    def attend(self, attention: int) -> None:
+        """See `pl_attend`; the address of an `Attention`."""
+        if failed := self._attend(attention, self._threads()):
+            _check(failed)
 
     def product(self, *arguments: Any) -> None:
         """See `pl_product`."""

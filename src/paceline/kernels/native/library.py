@@ -27,6 +27,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "pl_pack": (c_int, (c_int, c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_int)),
     "pl_values": (c_int, (*_MATRIX, c_void_p, c_int64, c_void_p, c_int)),
     "pl_dequantise": (c_int, (*_MATRIX, c_void_p, c_int)),
+    "pl_attend": (c_int, (c_void_p, c_int)),
     "pl_product": (c_int, (*_MATRIX, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int)),
 }
 

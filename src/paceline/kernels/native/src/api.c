@@ -59,7 +59,7 @@ static int runs_here(const struct pl_tier *tier) {
 #endif
 }
 
-static const struct pl_tier *current(void) {
+const struct pl_tier *pl_current_tier(void) {
     const struct pl_tier *tier = atomic_load_explicit(&chosen, memory_order_acquire);
     for (int i = 0; !tier; i++)
         if (runs_here(built[i])) {
@@ -89,7 +89,7 @@ PL_API int pl_use_tier(const char *name) {
     return PL_BAD_ARGUMENT;
 }
 
-PL_API const char *pl_tier(void) { return current()->name; }
+PL_API const char *pl_tier(void) { return pl_current_tier()->name; }
 
 /* Memory for the rows of one product, kept by every thread that asks for products. */
 static _Thread_local struct { uint8_t *bytes; size_t size; } scratch;
@@ -139,7 +139,7 @@ enum { WORTH_THREADS = 48 << 10, ROWS_AT_ONCE = 256 };
 
 static int some_rows(const struct pl_matrix *matrix, const float *from, int64_t count,
                      const float *bias, float *out, int64_t stride, int threads) {
-    const struct pl_tier *tier = current();
+    const struct pl_tier *tier = pl_current_tier();
     struct pl_rows rows = {.count = count, .groups = pl_groups(matrix->inputs)};
     if (find_room(&rows)) return PL_NO_MEMORY;
     struct rounding of = {tier, matrix->format, from, matrix->inputs, &rows};

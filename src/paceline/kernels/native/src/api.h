@@ -8,6 +8,10 @@
 #define PL_API __declspec(dllexport)
 #else
 #define PL_API __attribute__((visibility("default")))
+struct pl_attention;
+/* See tier.h; `longest`, `ranges` and `failed` are not read. */
+PL_API int pl_attend(const struct pl_attention *of, int threads);
+
 #endif
 
 enum { PL_OK = 0, PL_NO_MEMORY = 1, PL_BAD_ARGUMENT = 2 };
@@ -44,5 +48,9 @@ PL_API int pl_dequantise(int format, const uint8_t *blocks, int64_t outputs, int
 PL_API int pl_product(int format, const uint8_t *panels, int64_t outputs, int64_t inputs,
                       const float *rows, int64_t count, const float *bias, float *out,
                       int64_t stride, int threads);
+
+struct pl_attention;
+/* See tier.h; `longest`, `ranges` and `failed` are not read. */
+PL_API int pl_attend(const struct pl_attention *of, int threads);
 
 #endif

@@ -23,10 +23,13 @@
 #include "vec_portable.h"
 #endif
 
+#include "half.h"
 #include "products.h"
 #include "rows.h"
+
+#include "attend.h"
 
 /* A block has at least a panel. */
 _Static_assert(OUTPUTS % PL_PANEL == 0, "blocks are made of whole panels");
 
-const struct pl_tier PASTE(pl_tier_, PL_TIER) = {TEXT(PL_TIER), OUTPUTS, quantise, run};
+const struct pl_tier PASTE(pl_tier_, PL_TIER) = {TEXT(PL_TIER), OUTPUTS, quantise, run, attend};

@@ -25,6 +25,33 @@ struct pl_work {
     int64_t stride; /* of `out`, in numbers */
 };
 
+enum pl_kind { PL_FLOAT32, PL_BFLOAT16, PL_FLOAT16 };
+
+/* Attention of `rows` rows.
+
+   query: of a head and row at its strides, in numbers. keys, values: of a head and slot at their
+   strides, in bytes. first, count [rows]: the slots that a row sees. extra_begin [rows + 1]: where
+   in `extra`, ascending, the slots are that it sees besides. out [rows, heads, value_size].
+   ranges: of rows that begin at nearly one slot, at most 48 query heads with one key head. longest:
+   slots that any range needs scores for. */
+struct pl_attention {
+    int64_t rows, heads, key_heads, size, value_size;
+    const float *query;
+    int64_t query_head, query_row;
+    const void *keys;
+    int64_t key_head, key_slot;
+    const void *values;
+    int64_t value_head, value_slot;
+    const int32_t *first, *count, *extra_begin, *extra;
+    float *out;
+    float scale;
+    int32_t kind; /* of keys and values */
+    /* What the library finds out for itself. */
+    int64_t longest;
+    const int64_t *ranges;
+    int *failed;
+};
+
 struct pl_tier {
     const char *name;
     /* Outputs that are computed together; a multiple of 16. */
@@ -34,6 +61,11 @@ struct pl_tier {
                      struct pl_rows *rows, int64_t place);
     /* Blocks of `outputs` outputs, from `first` up to `end`. */
     void (*run)(const struct pl_work *work, int64_t first, int64_t end);
+    /* Units (range of rows x key head) of an attention. */
+    void (*attend)(const struct pl_attention *of, int64_t first, int64_t end);
 };
+
+/* The tier in use. */
+const struct pl_tier *pl_current_tier(void);
 
 #endif

@@ -9,6 +9,8 @@
 #define LANES 8
 #define COLUMNS 2
 #define TOGETHER 1
+#define ROWS_OF_SCORES 3
+#define ROWS_OF_VALUES 3
 #define MOST_ROWS 4
 
 typedef __m256i bytes_t;
@@ -102,4 +104,16 @@ static inline floats_t times_plus(floats_t a, floats_t b, floats_t c) {
 }
 static inline floats_t minus_times_plus(floats_t a, floats_t b, floats_t c) {
     return _mm256_fnmadd_ps(a, b, c);
+}
+static inline floats_t plus(floats_t a, floats_t b) { return _mm256_add_ps(a, b); }
+static inline floats_t minus(floats_t a, floats_t b) { return _mm256_sub_ps(a, b); }
+static inline floats_t largest(floats_t a, floats_t b) { return _mm256_max_ps(a, b); }
+/* Where x is above the limit or no number: value; elsewhere 0. */
+static inline floats_t where_above(floats_t x, floats_t limit, floats_t value) {
+    return _mm256_and_ps(_mm256_cmp_ps(x, limit, _CMP_NLE_UQ), value);
+}
+/* value x 2^power, for whole powers that lead to no subnormal number. */
+static inline floats_t times_two_to(floats_t value, floats_t power) {
+    const __m256i places = _mm256_slli_epi32(_mm256_cvtps_epi32(power), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(value), places));
 }

@@ -5,6 +5,8 @@
 #define LANES 16
 #define COLUMNS 2
 #define TOGETHER 2
+#define ROWS_OF_SCORES 6
+#define ROWS_OF_VALUES 6
 #define MOST_ROWS 6
 
 typedef __m512i bytes_t;
@@ -74,4 +76,15 @@ static inline floats_t times_plus(floats_t a, floats_t b, floats_t c) {
 }
 static inline floats_t minus_times_plus(floats_t a, floats_t b, floats_t c) {
     return _mm512_fnmadd_ps(a, b, c);
+}
+static inline floats_t plus(floats_t a, floats_t b) { return _mm512_add_ps(a, b); }
+static inline floats_t minus(floats_t a, floats_t b) { return _mm512_sub_ps(a, b); }
+static inline floats_t largest(floats_t a, floats_t b) { return _mm512_max_ps(a, b); }
+/* Where x is above the limit or no number: value; elsewhere 0. */
+static inline floats_t where_above(floats_t x, floats_t limit, floats_t value) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, limit, _CMP_NLE_UQ), value);
+}
+/* value x 2^power, for whole powers that lead to no subnormal number. */
+static inline floats_t times_two_to(floats_t value, floats_t power) {
+    return _mm512_scalef_ps(value, power);
 }

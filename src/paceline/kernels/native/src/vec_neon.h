@@ -5,6 +5,8 @@
 #define LANES 4
 #define COLUMNS 4
 #define TOGETHER 2
+#define ROWS_OF_SCORES 3
+#define ROWS_OF_VALUES 3
 #define MOST_ROWS 4
 
 typedef int8x16_t bytes_t;
@@ -75,4 +77,17 @@ static inline floats_t times(floats_t a, floats_t b) { return vmulq_f32(a, b); }
 static inline floats_t times_plus(floats_t a, floats_t b, floats_t c) { return vfmaq_f32(c, a, b); }
 static inline floats_t minus_times_plus(floats_t a, floats_t b, floats_t c) {
     return vfmsq_f32(c, a, b);
+}
+static inline floats_t plus(floats_t a, floats_t b) { return vaddq_f32(a, b); }
+static inline floats_t minus(floats_t a, floats_t b) { return vsubq_f32(a, b); }
+static inline floats_t largest(floats_t a, floats_t b) { return vmaxq_f32(a, b); }
+/* Where x is above the limit or no number: value; elsewhere 0. */
+static inline floats_t where_above(floats_t x, floats_t limit, floats_t value) {
+    const uint32x4_t below = vcleq_f32(x, limit);
+    return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(value), below));
+}
+/* value x 2^power, for whole powers that lead to no subnormal number. */
+static inline floats_t times_two_to(floats_t value, floats_t power) {
+    const int32x4_t places = vshlq_n_s32(vcvtq_s32_f32(power), 23);
+    return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(value), places));
 }

@@ -7,6 +7,8 @@
 #define LANES 16
 #define COLUMNS 1
 #define TOGETHER 1
+#define ROWS_OF_SCORES 1
+#define ROWS_OF_VALUES 1
 #define MOST_ROWS 2
 
 typedef struct { uint8_t at[4 * LANES]; } bytes_t;
@@ -75,4 +77,18 @@ static inline floats_t times_plus(floats_t a, floats_t b, floats_t c) {
 }
 static inline floats_t minus_times_plus(floats_t a, floats_t b, floats_t c) {
     EACH(floats_t, LANES, fmaf(-a.at[i], b.at[i], c.at[i]));
+}
+static inline floats_t plus(floats_t a, floats_t b) { EACH(floats_t, LANES, a.at[i] + b.at[i]); }
+static inline floats_t minus(floats_t a, floats_t b) { EACH(floats_t, LANES, a.at[i] - b.at[i]); }
+/* b where either is no number, as the instructions of x86 have it. */
+static inline floats_t largest(floats_t a, floats_t b) {
+    EACH(floats_t, LANES, a.at[i] > b.at[i] ? a.at[i] : b.at[i]);
+}
+/* Where x is above the limit or no number: value; elsewhere 0. */
+static inline floats_t where_above(floats_t x, floats_t limit, floats_t value) {
+    EACH(floats_t, LANES, x.at[i] <= limit.at[i] ? 0.0f : value.at[i]);
+}
+/* value x 2^power, for whole powers that lead to no subnormal number. */
+static inline floats_t times_two_to(floats_t value, floats_t power) {
+    EACH(floats_t, LANES, ldexpf(value.at[i], (int)power.at[i]));
 }

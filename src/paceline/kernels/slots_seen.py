@@ -1,0 +1,71 @@
+"""Attention on a CPU for rows that each see their own slots of one cache: texts side by side, and
+nodes of trees.
+
+In the library's own kernel, see `native/src/attend.h`: what a row gets does not depend on where its
+slots lie, nor on the other rows, so a token is worth the same bits in a tree and in plain decoding.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from itertools import accumulate, chain
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from paceline.kernels.native.calls import Attention, kernels
+
+__all__ = ["KINDS", "SlotsSeen"]
+
+Ints = NDArray[np.int32]
+
+KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+"""Formats of keys and values, by the library's numbers."""
+
+
+class SlotsSeen:
+    """What the rows of a pass see.
+
+    first, count: [rows] int32, a stretch of slots. extra: of every row the slots that it sees
+    besides, ascending and behind the stretch.
+    """
+
+    def __init__(self, first: Ints, count: Ints, extra: Sequence[Sequence[int]]) -> None:
+        begins = np.array([0, *accumulate(map(len, extra))], dtype=np.int32)
+        others = np.array([*chain.from_iterable(extra), 0], dtype=np.int32)
+        self._held = first, count, begins, others
+        self._call = Attention(rows=len(first))
+        names = ("first", "count", "extra_begin", "extra")
+        for name, numbers in zip(names, self._held, strict=True):
+            setattr(self._call, name, numbers.ctypes.data)
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        """Query [heads, rows, size], key [key heads, slots, size], value [key heads, slots, value
+        size] -> [rows, heads, value size], in the format of the query.
+
+        Keys and values have one format, of `KINDS`; numbers of a slot lie side by side.
+        """
+        asked = query.float()
+        if asked.stride(2) != 1:
+            asked = asked.contiguous()
+        heads, rows, size = asked.shape
+        out = torch.empty(rows, heads, value.shape[2])
+        call = self._call
+        call.heads, call.key_heads, call.size, call.value_size = (
+            heads,
+            len(key),
+            size,
+            value.shape[2],
+        )
+        call.query, (call.query_head, call.query_row, _) = asked.data_ptr(), asked.stride()
+        width = key.element_size()
+        call.keys, call.values = key.data_ptr(), value.data_ptr()
+        call.key_head, call.key_slot = key.stride(0) * width, key.stride(1) * width
+        call.value_head, call.value_slot = value.stride(0) * width, value.stride(1) * width
+        call.out, call.scale, call.kind = out.data_ptr(), scale, KINDS[key.dtype]
+        kernels().attend(ctypes.addressof(call))
+        return out if query.dtype == torch.float32 else out.to(query.dtype)
