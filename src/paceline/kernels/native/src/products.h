@@ -8,6 +8,12 @@
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 8")
+/* Compilers would load everything at once here, and run out of registers. */
+#define IN_ORDER __asm__ volatile("" ::: "memory")
+/* Bytes; about what memory brings while a row is multiplied. */
+#ifndef AHEAD
+#define AHEAD 4096
+#endif
 #define VECTORS (PL_PANEL / LANES)
 #define OUTPUTS (COLUMNS * LANES)
 
@@ -58,6 +64,7 @@ INLINE void small_codes(const int bits, const int rows, const struct columns *in
     UNROLL
     for (int j = 0; j < 4; j++) {
         bytes_t begin[TOGETHER], end[TOGETHER];
+        IN_ORDER;
         UNROLL
         for (int t = 0; t < TOGETHER; t++) {
             const bytes_t both = load_bytes(in->codes[first + t] + group * code_bytes + 64 * j);
@@ -135,6 +142,14 @@ INLINE void find_scales(const enum pl_format format, const struct columns *in, i
     }
 }
 
+/* What a group takes of memory some groups later: a panel lies in one piece. */
+INLINE void fetch(const struct columns *in, int64_t from, const int bytes) {
+    UNROLL
+    for (int c = 0; c < COLUMNS; c += VECTORS)
+        for (int line = 0; line < bytes; line += 64)
+            __builtin_prefetch(in->codes[c] + from + AHEAD + line);
+}
+
 /* `rows` rows from `place` times the panels of one block. */
 INLINE void one_block(const enum pl_format format, const int rows, const struct pl_work *work,
                       int64_t block, int64_t place) {
@@ -157,10 +172,10 @@ INLINE void one_block(const enum pl_format format, const int rows, const struct 
         for (int c = 0; c < COLUMNS; c++) found[r][c] = no_floats();
     }
     for (int64_t group = 0; group < groups; group++) {
+        if (!place) fetch(&columns, group * (at.codes + at.scales), at.codes + at.scales);
         UNROLL
         for (int first = 0; first < COLUMNS; first += TOGETHER) {
-            /* Compilers would load for all columns at once, and run out of registers. */
-            __asm__ volatile("" ::: "memory");
+            IN_ORDER;
             sums_t sums[MOST_ROWS][TOGETHER], second[MOST_ROWS][TOGETHER];
             UNROLL
             for (int r = 0; r < rows; r++) {

@@ -1,19 +1,21 @@
-/* Threads. Where torch runs on GNU's OpenMP, its threads are used: two pools that wait for work by
-   spinning take the cores from each other, and what takes a millisecond takes sixty. Elsewhere
-   workers of our own wait by sleeping. */
+#define _POSIX_C_SOURCE 200809L
+/* Workers that wait for pieces of work.
+
+   They are not those of OpenMP that torch has: a region of OpenMP ends when all of its threads have
+   been there, so on a busy machine everybody waits until the last one was given a core. */
 #include "threads.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
+#include <time.h>
 
-#include "api.h"
 
 struct job {
     void (*piece)(void *, int64_t, int64_t);
     void *context;
     int64_t count, size;
     _Atomic int64_t next;
+    _Atomic int seats; /* workers that may still join */
 };
 
 static void take_part(void *given) {
@@ -27,66 +29,85 @@ static void take_part(void *given) {
     }
 }
 
-/* GNU's entry for a parallel region: every thread of a team calls the function once. */
-typedef void (*parallel_t)(void (*each)(void *), void *data, unsigned threads, unsigned flags);
-static parallel_t openmp;
+/* As many workers as were ever asked for, one job at a time. One that has nothing to do
+   looks for work for a while before it sleeps: between the products of a pass there is little time,
+   and waking somebody takes long. Who comes late is not waited for. */
+enum { LOOKS = 3000 };
 
-PL_API void pl_use_openmp(void *gomp_parallel) { openmp = (parallel_t)gomp_parallel; }
-
-/* Our own workers: as many as were ever asked for, one job at a time. */
-static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER, state = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t begin = PTHREAD_COND_INITIALIZER, end = PTHREAD_COND_INITIALIZER;
-static struct job *current;
-static int workers, wanted, busy;
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER, asleep = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
+static struct job *_Atomic current;
+static _Atomic unsigned number; /* of jobs so far */
+static _Atomic int busy, sleeping;
+static int workers;
 static pthread_once_t watched = PTHREAD_ONCE_INIT;
 
 /* A child process has none of its parent's threads. */
 static void after_fork(void) {
     pthread_mutex_init(&turn, NULL);
-    pthread_mutex_init(&state, NULL);
-    pthread_cond_init(&begin, NULL);
-    pthread_cond_init(&end, NULL);
+    pthread_mutex_init(&asleep, NULL);
+    pthread_cond_init(&wake, NULL);
     current = NULL;
-    workers = wanted = busy = 0;
+    busy = sleeping = workers = 0;
 }
 
 static void watch_forks(void) { pthread_atfork(NULL, NULL, after_fork); }
 
-static void *work(void *unused) {
-    (void)unused;
-    pthread_mutex_lock(&state);
-    for (;;) {
-        while (!wanted) pthread_cond_wait(&begin, &state);
-        wanted--, busy++;
+static void rest(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* The number of the next job after `known`. */
+static unsigned next_job(unsigned known) {
+    for (int look = 0; look < LOOKS; look++, rest())
+        if (number != known) return number;
+    pthread_mutex_lock(&asleep);
+    sleeping++;
+    while (number == known) pthread_cond_wait(&wake, &asleep);
+    sleeping--;
+    pthread_mutex_unlock(&asleep);
+    return number;
+}
+
+static void *work(void *known) {
+    for (unsigned last = (unsigned)(uintptr_t)known;;) {
+        last = next_job(last);
+        busy++; /* before the look at `current`: who takes that away waits for us */
         struct job *job = current;
-        pthread_mutex_unlock(&state);
-        take_part(job);
-        pthread_mutex_lock(&state);
-        if (!--busy && !wanted) pthread_cond_signal(&end);
+        if (job && atomic_fetch_sub(&job->seats, 1) > 0) take_part(job);
+        busy--;
     }
     return NULL;
 }
 
-static void on_own_workers(struct job *job, int threads) {
+static void on_workers(struct job *job, int threads) {
     pthread_once(&watched, watch_forks);
     if (pthread_mutex_trylock(&turn)) { /* somebody else's job is running */
         take_part(job);
         return;
     }
-    pthread_mutex_lock(&state);
     for (pthread_t thread; workers < threads - 1; workers++) {
-        if (pthread_create(&thread, NULL, work, NULL)) break;
+        if (pthread_create(&thread, NULL, work, (void *)(uintptr_t)number)) break;
         pthread_detach(thread);
     }
     current = job;
-    wanted = workers < threads - 1 ? workers : threads - 1;
-    pthread_cond_broadcast(&begin);
-    pthread_mutex_unlock(&state);
+    number++;
+    if (sleeping) {
+        pthread_mutex_lock(&asleep);
+        pthread_cond_broadcast(&wake);
+        pthread_mutex_unlock(&asleep);
+    }
     take_part(job);
-    pthread_mutex_lock(&state);
-    wanted = 0; /* who has not begun by now is not needed */
-    while (busy) pthread_cond_wait(&end, &state);
-    pthread_mutex_unlock(&state);
+    current = NULL;
+    for (int look = 0; busy; look++) {
+        if (look < LOOKS) rest();
+        /* Somebody lost his core in the middle of a piece: let him have ours. */
+        else nanosleep(&(struct timespec){0, 20000}, NULL);
+    }
     pthread_mutex_unlock(&turn);
 }
 
@@ -96,10 +117,6 @@ void pl_in_pieces(void (*piece)(void *, int64_t, int64_t), void *context, int64_
         if (count > 0) piece(context, 0, count);
         return;
     }
-    struct job job = {piece, context, count, size, 0};
-    if (openmp) {
-        openmp(take_part, &job, (unsigned)threads, 0);
-    } else {
-        on_own_workers(&job, threads);
-    }
+    struct job job = {piece, context, count, size, 0, threads - 1};
+    on_workers(&job, threads);
 }

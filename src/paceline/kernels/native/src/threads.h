@@ -5,8 +5,7 @@
 #include <stdint.h>
 
 /* Calls piece(context, first, end) until [0, count) is done, `size` at a time, on at most `threads`
-   threads: those of OpenMP that torch uses where `pl_use_openmp` said where they are, else some of
-   our own. Returns when all is done. */
+   threads, the caller's among them. Returns when all is done. */
 void pl_in_pieces(void (*piece)(void *context, int64_t first, int64_t end), void *context,
                   int64_t count, int64_t size, int threads);
 
