@@ -119,7 +119,7 @@ def self_check(target: Target, model: PreTrainedModel) -> None:
     gaps = torch.stack(seen)
     shown = gaps.kthvalue(min(counts, len(seen)), dim=0).values
     gap = math.nan if bool(gaps.isnan().any()) else float(shown.max())  # no number is no rounding
-    if not gap <= tolerance:
+    if math.isnan(gap) or not _settled(seen, counts, tolerance):
         attention = model.config._attn_implementation
         advice = "choose" if attention == "eager" else 'try attn_implementation="eager", or'
         raise ModelError(
