@@ -735,6 +735,20 @@ def test_a_row_that_is_no_number_in_one_trial_fails_the_self_check(
         new_target(new_model("llama", "sdpa", torch.bfloat16))
 
 
+@pytest.mark.parametrize(
+    ("gaps", "needed"),
+    [([0.1] * 7, 1), ([0.3] * 7, 3), ([0.95, 0.1], 2), ([0.95, 0.3, 2.0, 0.4, 0.5], 5)],
+)
+def test_a_self_check_of_quantised_weights_ends_when_it_is_settled(
+    monkeypatch: pytest.MonkeyPatch, gaps: list[float], needed: int
+) -> None:
+    left = iter(gaps)
+    monkeypatch.setattr(support, "is_quantised", lambda model: True)
+    monkeypatch.setattr(support, "_gaps", lambda *args, first: torch.tensor([0.0, next(left)]))
+    new_target(new_model("llama"))
+    assert len(list(left)) == len(gaps) - needed
+
+
 def test_a_window_that_a_model_names_but_does_not_look_through_spoils_no_row() -> None:
     """A stray "sliding_window" in a Llama's configuration, or Moshi's: it is wider than the texts
     of the trial, so only a trial with a narrow window can tell who slides. Refusing is right too:

@@ -34,6 +34,9 @@ _ATTENTION = ("sdpa", "eager", GROUPED)
 _EXACT = 1e-4
 _QUANTISED = 0.9  # against blunders only: on random text a flipped step travels far
 _ROUGH = {torch.float16: 1.5e-2, torch.bfloat16: 8e-2}
+# Of large models one other token in the context moves a row by 0.15 at the least, as a rule by 0.4;
+# what 8-bit products round moves it by 0.02 to 0.1.
+_CLOSE = 0.12
 _TRIALS, _COUNTS = 7, 3
 """Of so many trials in rough arithmetic the third smallest difference of a row counts."""
 
@@ -114,9 +117,9 @@ def self_check(target: Target, model: PreTrainedModel) -> None:
             f"({type(error).__name__}: {reason}): choose another model"
         ) from error
     gaps = torch.stack(seen)
-    shown = gaps.kthvalue(counts, dim=0).values
+    shown = gaps.kthvalue(min(counts, len(seen)), dim=0).values
     gap = math.nan if bool(gaps.isnan().any()) else float(shown.max())  # no number is no rounding
-    if not gap <= tolerance:
+    if math.isnan(gap) or not _settled(seen, counts, tolerance):
         attention = model.config._attn_implementation
         advice = "choose" if attention == "eager" else 'try attn_implementation="eager", or'
         raise ModelError(
@@ -126,7 +129,10 @@ def self_check(target: Target, model: PreTrainedModel) -> None:
 
 
 def _settled(seen: list[torch.Tensor], counts: int, tolerance: float) -> bool:
-    """Whether in so many trials every row was close enough: more would change nothing."""
+    """Whether every row was close enough in so many trials, after which more would change nothing,
+    or, of a quantised model, so close in one trial that no error explains it."""
+    if tolerance == _QUANTISED and seen and bool((seen[-1] <= _CLOSE).all()):
+        return True
     if len(seen) < counts:
         return False
     return bool(((torch.stack(seen) <= tolerance).sum(dim=0) >= counts).all())
