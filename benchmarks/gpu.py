@@ -57,8 +57,8 @@ def _environment(options: argparse.Namespace) -> dict[str, str]:
     if options.rehearsal:
         cache = options.out.absolute() / "cache"
         cache.mkdir(parents=True, exist_ok=True)
-        if not (cache / "models").is_symlink():
-            (cache / "models").symlink_to(cache_root().absolute() / "models")
+        (cache / "models").unlink(missing_ok=True)
+        (cache / "models").symlink_to(cache_root().absolute() / "models")
         found["PACELINE_CACHE"] = str(cache)
     return found
 

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 import paceline
+from gpu_plan import ENGINES, ROOT
 from paceline.bench.memory import peak_meter, resident_bytes
 from paceline.drafters import make_drafter
 from paceline.loop import Generation, decode
@@ -30,13 +31,10 @@ from paceline.machine import describe_run
 from paceline.models import load_causal_lm
 from paceline.planning.measure import measure_bandwidth
 from paceline.stopping import Stopping
-from paceline.targets.engines import ENGINES
 from placing import add_placement, placement, waiting
 from tables import shown_command
 
-ROOT = Path(__file__).parent.parent
 KERNELS = 1000
-ENGINE_OF_TRANSFORMERS = "transformers.generate"
 
 
 def machine(options: argparse.Namespace) -> tuple[dict[str, Any], int]:
@@ -119,14 +117,14 @@ def tests(options: argparse.Namespace) -> tuple[dict[str, Any], int]:
 
 
 def memory(options: argparse.Namespace) -> tuple[dict[str, Any], int]:
-    """First `generate` of transformers, then every engine, each on an empty device."""
+    """First `generate` of transformers, then paceline, each on an empty device."""
     sides = []
-    for name in (ENGINE_OF_TRANSFORMERS, *ENGINES):
+    for name, engine in {"transformers": "", **ENGINES}.items():
         gc.collect()
         if options.device.startswith("cuda"):
             torch.cuda.empty_cache()
         before = _held(options.device)
-        write = _writer(name, options)
+        write = _writer(engine, options)
         loaded = _held(options.device)
         random, texts = Random(0), []
         for context in options.contexts:
@@ -140,9 +138,12 @@ def memory(options: argparse.Namespace) -> tuple[dict[str, Any], int]:
     return {"model": options.model, "max_new_tokens": options.max_new_tokens, "sides": sides}, 0
 
 
-def _writer(name: str, options: argparse.Namespace) -> Callable[[list[int]], object]:
-    """A model that was loaded just now, as what writes a text behind a prompt."""
-    if name == ENGINE_OF_TRANSFORMERS:
+def _writer(engine: str, options: argparse.Namespace) -> Callable[[list[int]], object]:
+    """A model that was loaded just now, as what writes a text behind a prompt.
+
+    engine: of paceline; "" for transformers' own `generate`.
+    """
+    if not engine:
         model = load_causal_lm(options.model, **placement(options)).model
 
         def generate(ids: list[int]) -> object:
@@ -157,7 +158,9 @@ def _writer(name: str, options: argparse.Namespace) -> Callable[[list[int]], obj
             )
 
         return generate
-    session = paceline.load(options.model, "anpd", engine=name, sketch=False, **placement(options))
+    session = paceline.load(
+        options.model, "anpd", engine=engine, sketch=False, **placement(options)
+    )
 
     def write(ids: list[int]) -> None:
         session.target.forget()

@@ -30,7 +30,7 @@ Note = Callable[[str], None]
 class Piece:
     """Something to run.
 
-    name: "kind" or "kind-what". about: one line for readers.
+    name: words joined by "-", the kind first. about: one line for readers.
     limit: seconds of a first try. least: seconds it is worth to begin with.
     command: what to run, made when it is about to be; raises PacelineError where something that it
     needs is missing, and the piece waits.
@@ -44,20 +44,19 @@ class Piece:
     command: Callable[[], Sequence[str]]
     results: tuple[Path, ...]
 
-    @property
-    def kind(self) -> str:
-        """What `named` takes for all pieces of the kind."""
-        return self.name.partition("-")[0]
+    def is_called(self, name: str) -> bool:
+        """Whether that is its name, or the kind that its name begins with."""
+        return f"{self.name}-".startswith(f"{name}-")
 
 
 def named(pieces: Sequence[Piece], names: Iterable[str]) -> list[Piece]:
     """Pieces by name or kind. Raises UsageError for a name that is neither."""
     names = list(names)
     for name in names:
-        if name not in {word for piece in pieces for word in (piece.name, piece.kind)}:
+        if not any(piece.is_called(name) for piece in pieces):
             known = ", ".join(piece.name for piece in pieces)
             raise UsageError(f"there is no piece {name!r}; there are: {known}")
-    return [piece for piece in pieces if {piece.name, piece.kind} & set(names)]
+    return [piece for piece in pieces if any(map(piece.is_called, names))]
 
 
 def again(piece: Piece, state: State) -> None:

@@ -206,7 +206,7 @@ _WAYS = ("graphs", "eager", "transformers")
 def memory(folder: Path) -> str:
     """Loaded, and at most while a text is written."""
     rows = [
-        [label, f"`{side['side']}`", _gigabytes(side["loaded_bytes"]), str(text["context"]),
+        [label, side["side"], _gigabytes(side["loaded_bytes"]), str(text["context"]),
          _gigabytes(text["peak_bytes"])]
         for label, content in _found(folder, "memory")
         for side in content["sides"]

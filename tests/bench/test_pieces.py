@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,8 +14,8 @@ from typing import Any
 import pytest
 
 from paceline.errors import ModelError, UsageError
+from tests.bench.checkout import ROOT, without_gpu
 
-ROOT = Path(__file__).parents[2]
 BENCHMARKS = str(ROOT / "benchmarks")
 WRITES = "open({0!r}, 'w').write('{{}}'); print('written')"
 
@@ -182,12 +181,38 @@ def test_pieces_are_named_by_name_and_kind(rig: Rig) -> None:
         "passes-graphs-a",
         "passes-eager-a",
     ]
-    assert [piece.name for piece in named(rig.pieces, ["passes-eager-a", "tests"])] == [
-        "tests",
-        "passes-eager-a",
-    ]
-    with pytest.raises(UsageError, match="no piece 'test'; there are: tests, passes-graphs-a"):
-        named(rig.pieces, ["test"])
+    for word in ("passes-eager", "passes-eager-a"):
+        assert [piece.name for piece in named(rig.pieces, [word, "tests"])] == [
+            "tests",
+            "passes-eager-a",
+        ]
+    for word in ("test", "passes-e", ""):
+        with pytest.raises(UsageError, match=f"no piece '{word}'; there are: tests, passes-gr"):
+            named(rig.pieces, [word])
+
+
+def test_an_interrupted_call_ends_its_piece_and_remembers_it(rig: Rig) -> None:
+    script = f"""
+import sys, time
+sys.path.insert(0, {BENCHMARKS!r})
+import pieces
+from pathlib import Path
+folder = Path({str(rig.folder)!r})
+code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+command = [sys.executable, "-c", code]
+piece = pieces.Piece("long", "a fake", 600, 0, lambda: command, (folder / "long.json",))
+state = pieces.State.open(folder / "state.json", {{"device": "fake"}})
+pieces.Runner(folder, time.monotonic() + 600).run([piece], state)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], env=without_gpu()) as call:
+        log = rig.folder / "long.log"
+        while not (log.exists() and log.read_text().endswith("\n")):
+            time.sleep(0.05)
+        call.send_signal(signal.SIGINT)
+        assert call.wait(60) != 0
+    assert not _runs(int(log.read_text()))
+    record = rig.module.State.open(rig.folder / "state.json")["long"]
+    assert (record.status, record.calls, record.overruns) == ("unfinished", 1, 0)
 
 
 def test_a_call_that_was_killed_leaves_an_unfinished_piece(rig: Rig) -> None:
@@ -230,58 +255,3 @@ def test_results_of_another_device_are_refused(rig: Rig) -> None:
     with pytest.raises(UsageError, match=r"another device \('fake', not 'other'\): choose another"):
         rig.module.State.open(place, {"device": "other"})
     assert rig.module.State.open(place)["one"].status == "done"
-
-
-def _command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    return subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks/gpu.py"), *words],
-        env=os.environ | {"PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""} | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def test_without_a_gpu_it_says_so_and_lists(tmp_path: Path) -> None:
-    ran = _command("--out", str(tmp_path / "out"))
-    assert ran.returncode == 2 and not (tmp_path / "out").exists()
-    assert ran.stderr.startswith("gpu: this PyTorch sees no CUDA device") and ran.stdout == ""
-    ran = _command("--out", str(tmp_path / "out"), "--list", "--model", "a/first", "--model", "b")
-    assert ran.returncode == 0
-    names = [line.split()[0] for line in ran.stdout.splitlines()]
-    assert names[:4] == ["machine", "tests", "losslessness-float32", "losslessness-bfloat16"]
-    assert {"methods-first", "methods-b", "passes-eager-b"} <= set(names)
-
-
-def test_a_piece_without_weights_is_left_out(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    words = ["--device", "cpu", "--rehearsal", "--out", str(out), "--only", "tune"]
-    ran = _command(*words, PACELINE_CACHE=str(tmp_path))
-    assert ran.returncode == 0
-    record = json.loads((out / "state.json").read_text())["pieces"]["tune-smollm2-135m"]
-    assert record["status"] == "left out" and "paceline models pull" in record["reason"]
-
-
-def test_prompts_are_mixed_and_stay_what_they_are(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(sys, "path", [BENCHMARKS, *sys.path])
-    prompts = import_module("gpu_prompts")
-    data, folder = tmp_path / "data", tmp_path / "prompts"
-    data.mkdir()
-    for name in ("canitedit", "cnndm", "xsum", "mt_bench"):
-        lines = [json.dumps({"id": str(i), "turns": [f"{name} {i}"]}) for i in range(5)]
-        (data / f"{name}.jsonl").write_text("\n".join(lines))
-    prompts.write_prompts(folder, data, 4, 2)
-    mixed = [json.loads(line) for line in (folder / "mixed.jsonl").read_text().splitlines()]
-    assert [record["turns"][0] for record in mixed] == [
-        "canitedit 0", "cnndm 0", "mt_bench 0", "canitedit 1", "xsum 0", "mt_bench 1",
-    ]  # fmt: skip
-    assert len((folder / "edits.jsonl").read_text().splitlines()) == 4
-    prompts.write_prompts(folder, None, 4, 2)  # what is there will do
-    with pytest.raises(UsageError, match="holds other prompts already"):
-        prompts.write_prompts(folder, data, 3, 2)
-    (data / "mt_bench.jsonl").unlink()
-    with pytest.raises(UsageError, match=r"has none of mt_bench\.jsonl, vicuna_bench\.jsonl"):
-        prompts.write_prompts(tmp_path / "other", data, 4, 2)
