@@ -184,7 +184,8 @@ def _trimmed(log: Path) -> list[str]:
 
 
 def _outcome(record: Record) -> str:
-    text = f"{record.status} after {record.seconds:.0f} s"
+    calls = f" in {record.calls} calls" if record.calls > 1 else ""
+    text = f"{record.status} after {record.seconds:.0f} s{calls}"
     if record.status != FAILED:
         return text
     return f"{text}, {record.reason}: {next(iter(record.last[-1:]), 'it said nothing')}"
