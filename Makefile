@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := src/paceline/kernels/native
 
-.PHONY: demo test install format
+.PHONY: demo test install format gpu gpu-tables
 
 install: $(VENV)/.installed
 
@@ -23,6 +23,13 @@ test: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+
+# What waits for a GPU, in calls of nine minutes; options go into GPU="--data DIR --only PIECE".
+gpu: install
+	$(BIN)/python benchmarks/gpu.py --out benchmarks/results/gpu $(GPU)
+
+gpu-tables: install
+	$(BIN)/python tools/gpu_tables.py benchmarks/results/gpu
 
 format: install
 	$(BIN)/ruff format .

@@ -36,6 +36,7 @@ from paceline.models import load_causal_lm
 from paceline.prompts import read_prompts
 from paceline.sampling import Sampler
 from paceline.stopping import Stopping
+from placing import add_placement, placement
 
 TASKS = [
     "mt_bench", "vicuna_bench", "humaneval", "humanevalfix", "mbpp", "gsm8k", "xsum", "cnndm",
@@ -43,13 +44,15 @@ TASKS = [
 ]  # fmt: skip
 METHODS = "plain,anpd,llma,pld"
 LONGEST_PROMPT = 1200
-SAME = ("model", "weights", "methods", "seeds", "max_new_tokens")  # for all prompts of a file
+# For all prompts of a file.
+SAME = ("model", "weights", "device", "dtype", "methods", "seeds", "max_new_tokens")
 
 
 def main() -> None:
     options = _arguments()
-    session = paceline.load(options.model, "plain", weights=options.weights)
-    untouched = load_causal_lm(options.model).model
+    place = placement(options)
+    session = paceline.load(options.model, "plain", weights=options.weights, **place)
+    untouched = load_causal_lm(options.model, **place).model
     _measure(session, untouched, options)
     _summarise(session, options)
 
@@ -82,6 +85,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--minutes", type=float, help="begin no prompt later than that")
+    add_placement(parser, None, None)
     options = parser.parse_args()
     try:
         options.methods = list(dict.fromkeys(["plain", *split_methods(options.methods)]))
@@ -137,7 +141,9 @@ def _check(
     ids, references = record["ids"], record["references"]
     methods, max_new_tokens = options.methods, options.max_new_tokens
     generated = untouched.generate(
-        torch.tensor([ids]), max_new_tokens=max_new_tokens, do_sample=False
+        torch.tensor([ids], device=untouched.device),
+        max_new_tokens=max_new_tokens,
+        do_sample=False,
     )[0, len(ids) :].tolist()
     differences = []
     for method in methods:

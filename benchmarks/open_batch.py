@@ -36,6 +36,7 @@ from paceline.records import Stats
 from paceline.sampling import Sampler
 from paceline.session import Session
 from paceline.stopping import Stopping
+from placing import add_placement, placement
 from tables import shown_command
 
 TASKS = (
@@ -47,12 +48,14 @@ METHODS = ("plain", "anpd")
 LONGEST_PROMPT = 400
 
 
-def mixed_prompts(session: Session, data: Path, count: int, longest: int) -> list[list[int]]:
+def mixed_prompts(
+    session: Session, options: argparse.Namespace, count: int, longest: int
+) -> list[list[int]]:
     """Of all tasks in turns, chat template included; longer ones are left out."""
     piles = [
-        [ids for record in read_prompts(data / f"{task}.jsonl")
+        [ids for record in read_prompts(options.data / f"{task}.jsonl")
          if len(ids := session.encode([{"role": "user", "content": record.turns[0]}])) <= longest]
-        for task in TASKS
+        for task in options.tasks.split(",")
     ]  # fmt: skip
     found = [
         pile[place] for place in range(max(map(len, piles))) for pile in piles if place < len(pile)
@@ -62,7 +65,7 @@ def mixed_prompts(session: Session, data: Path, count: int, longest: int) -> lis
 
 def throughput(session: Session, options: argparse.Namespace) -> dict[str, Any]:
     """Every number of texts at once on the same sixteen texts, in turns."""
-    prompts = mixed_prompts(session, options.data, 16, LONGEST_PROMPT)
+    prompts = mixed_prompts(session, options, 16, LONGEST_PROMPT)
     planners = {
         (method, count): TreePlanner(session.host.curve) for method in METHODS for count in AT_ONCE
     }
@@ -110,10 +113,8 @@ def throughput(session: Session, options: argparse.Namespace) -> dict[str, Any]:
 
 def joining(session: Session, options: argparse.Namespace) -> dict[str, Any]:
     """Seven texts decode; a long prompt joins them."""
-    prompts = mixed_prompts(session, options.data, 7, 200)
-    long = [
-        token for ids in mixed_prompts(session, options.data, 60, LONGEST_PROMPT) for token in ids
-    ]
+    prompts = mixed_prompts(session, options, 7, 200)
+    long = [token for ids in mixed_prompts(session, options, 60, LONGEST_PROMPT) for token in ids]
     found = []
     for method in METHODS:
         planner = TreePlanner(session.host.curve)
@@ -214,7 +215,7 @@ def memory(session: Session, options: argparse.Namespace) -> dict[str, Any]:
 
 def schedules(session: Session, options: argparse.Namespace) -> dict[str, Any]:
     """A hundred texts over all tasks, joining, leaving and failing at random."""
-    rng, prompts = random.Random(1), mixed_prompts(session, options.data, 100, LONGEST_PROMPT)
+    rng, prompts = random.Random(1), mixed_prompts(session, options, 100, LONGEST_PROMPT)
     samplers = [Sampler(seed=place, temperature=0.8 * (place % 2)) for place in range(len(prompts))]
     plain = [
         _alone(session, ids, sampler, options.max_new_tokens)
@@ -292,12 +293,14 @@ def main() -> None:
     parser.add_argument("study", choices=STUDIES)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--tasks", default=",".join(TASKS), help="names of files, by commas")
     parser.add_argument("--model", default="smollm2-135m")
+    add_placement(parser, None, None)
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--methods", default="plain,anpd,llma,pld,lookahead,ppd,medusa,chimera")
     options = parser.parse_args()
-    session = paceline.load(options.model, method="anpd")
+    session = paceline.load(options.model, method="anpd", **placement(options))
     session.settle()
     content = {
         **describe_run(session.target.describe()),

@@ -27,7 +27,9 @@ from paceline.records import Path as Accepted
 from paceline.records import Stats
 from paceline.session import Session
 from paceline.stopping import Stopping
+from paceline.targets.engines import DEFAULT_ENGINE
 from paceline.tree import EMPTY, Tree
+from placing import waiting
 
 TRANSFORMERS = "transformers"
 LOOKUP = "transformers-lookup"
@@ -80,14 +82,25 @@ class Pair:
     _planners: dict[str, Planner] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, model: str, weights: str) -> Pair:
-        """Both copies on the CPU, in float32."""
-        native = load_causal_lm(model, device="cpu", dtype="float32").model
-        session = paceline.load(model, "plain", device="cpu", dtype="float32", weights=weights)
+    def load(
+        cls, model: str, weights: str, engine: str = DEFAULT_ENGINE, **placement: str | None
+    ) -> Pair:
+        """Both copies in one place; engine: of paceline's. placement: device and dtype."""
+        native = load_causal_lm(model, **placement).model
+        session = paceline.load(model, "plain", weights=weights, engine=engine, **placement)
         native.generation_config.eos_token_id = None
         pair = cls(native, session, list(session.eos_ids))
-        native.register_forward_hook(lambda *_: pair._clock.append(perf_counter()))
+        native.register_forward_hook(lambda *_: pair._clock.append(pair._time()))
         return pair
+
+    def _time(self) -> float:
+        """Now that the device has done all it was told to."""
+        waiting(self.native.device)()
+        return perf_counter()
+
+    def _ids(self, text: Sequence[int]) -> torch.Tensor:
+        """[1, tokens], for `native`."""
+        return torch.tensor([list(text)], device=self.native.device)
 
     def runner(self, method: str) -> Callable[[Sequence[int], int, bool], Trial]:
         """What generates with a method: TRANSFORMERS, LOOKUP, or one of paceline's.
@@ -105,7 +118,7 @@ class Pair:
     ) -> Trial:
         if not ignore_eos:
             settings["eos_token_id"] = self.stop_ids
-        prompt = torch.tensor([list(ids)])
+        prompt = self._ids(ids)
         self._clock.clear()
         began = perf_counter()
         output = self.native.generate(
@@ -151,7 +164,7 @@ class Pair:
         if place is None:
             return {"position": len(pairs), "lengths": [len(expected), len(other)]}
         text, (one, two) = [*ids, *expected[:place]], pairs[place]
-        native = self.native(torch.tensor([text]), use_cache=False).logits[0, -1]
+        native = self.native(self._ids(text), use_cache=False).logits[0, -1]
         own = next_scores(self.session.target, text)
         return {
             "position": place,
@@ -172,7 +185,7 @@ class Pair:
         past, root = list(text[:-1]), text[-1]
         cache, target = DynamicCache(config=self.native.config), self.session.target
         with torch.inference_mode():
-            self.native(torch.tensor([past]), past_key_values=cache, use_cache=True)
+            self.native(self._ids(past), past_key_values=cache, use_cache=True)
         # A pass reads what is pending, so that is done before the clock runs.
         slot = target.open(past)
         target.score({slot: EMPTY})
@@ -180,18 +193,18 @@ class Pair:
 
         @torch.inference_mode()
         def by_transformers(tokens: Sequence[int]) -> float:
-            ids = torch.tensor([[root, *tokens]])
-            began = perf_counter()
+            ids = self._ids([root, *tokens])
+            began = self._time()
             self.native(ids, past_key_values=cache, use_cache=True)
-            seconds = perf_counter() - began
+            seconds = self._time() - began
             cache.crop(-ids.shape[1])
             return seconds
 
         def by_paceline(tokens: Sequence[int]) -> float:
             tree = Tree.chain(list(tokens))
-            began = perf_counter()
+            began = self._time()
             target.score({slot: tree})
-            return perf_counter() - began
+            return self._time() - began
 
         try:
             yield by_transformers, by_paceline
@@ -203,20 +216,20 @@ class Pair:
         """Seconds to read a text and score what follows it."""
         keeps = "logits_to_keep" in inspect.signature(self.native.forward).parameters
         last = {"logits_to_keep": 1} if keeps else {}
-        ids = torch.tensor([list(text)])
-        began = perf_counter()
+        ids = self._ids(text)
+        began = self._time()
         cache = DynamicCache(config=self.native.config)
         self.native(ids, past_key_values=cache, use_cache=True, **last)
-        return perf_counter() - began
+        return self._time() - began
 
     def prefill_paceline(self, text: Sequence[int]) -> float:
         """Seconds to read a text and score what follows it."""
         target = self.session.target
         target.forget()
-        began = perf_counter()
+        began = self._time()
         slot = target.open(text)
         target.score({slot: EMPTY})
-        seconds = perf_counter() - began
+        seconds = self._time() - began
         target.close(slot)
         return seconds
 

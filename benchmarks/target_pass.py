@@ -3,11 +3,12 @@
     python benchmarks/target_pass.py --model smollm2-135m --json target_pass.json
     python benchmarks/target_pass.py --edits prompts.jsonl --sections edits --json edits.json
 
-Both run in one process, on the CPU, in float32, and take turns. Sections:
+Both run in one process and take turns, on the CPU in float32 where nothing else is said. Sections:
 
 - memory: the most a process needs that loads the model through paceline and generates a little
 - plain: greedy decoding, tokens per second, and whether the texts are the same
-- passes: a pass by its width, with 300 tokens in the cache, and what memory bandwidth allows
+- passes: a pass by its width, with 300 tokens in the cache and with other --contexts, and what
+  memory bandwidth allows
 - prefill: reading a prompt
 - edits: prompts of a file, with prompt lookup on transformers' side and a drafter on paceline's
 
@@ -19,9 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -29,24 +28,22 @@ from typing import Any
 
 import torch
 
-import paceline
 from generations import Save, measure_edits, measure_plain, show_generations
 from paceline.machine import describe_machine, describe_versions
 from paceline.planning.cost_curve import CostCurve, CostPoint
 from paceline.planning.measure import Floor, measure_floor
+from paceline.targets.engines import DEFAULT_ENGINE, ENGINES
 from paceline.targets.prepare import AUTO, WEIGHTS
 from paceline.targets.weights import weight_bytes
 from pair import Pair, rotations
+from placing import add_placement, placement
+from process_memory import compared, generate_and_tell, resident_of_child, show_memory
 from tables import new_table, show, shown_command
 
 SECTIONS = ("memory", "plain", "passes", "prefill", "edits")
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 CONTEXT = 300
 PREFILLS = (512, 1024)
-CHILD_TOKENS = 8
-
-# What a process may need, to set the measured peak against: weights, and the rest.
-MEMORY_FACTOR, MEMORY_REST = 1.3, 600_000_000
 
 Measure = Callable[[Pair, argparse.Namespace, Save], None]
 Show = Callable[[dict[str, Any]], None]
@@ -57,7 +54,7 @@ def main() -> None:
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     if options.memory_child:
-        _generate_and_tell(options)
+        generate_and_tell(options)
         return
     report: dict[str, Any] = {}
 
@@ -67,12 +64,12 @@ def main() -> None:
             options.json.write_text(json.dumps(report, ensure_ascii=False, indent=2) + "\n")
 
     # The child comes before the models of this process, which may leave it no memory.
-    memory = _resident_of_child(options) if "memory" in options.sections else None
-    pair = Pair.load(options.model, options.weights)
+    memory = resident_of_child(options) if "memory" in options.sections else None
+    pair = Pair.load(options.model, options.weights, options.engine, **placement(options))
     save(_circumstances(pair, options))
     if memory is not None:
-        save({"memory": _memory(pair, memory)})
-        _show_memory(report["memory"])
+        save({"memory": compared(memory, _parameter_bytes(pair))})
+        show_memory(report["memory"])
     for name, measure, show_section in _sections(options):
         measure(pair, options, save)
         show_section(report[name])
@@ -94,9 +91,13 @@ def _sections(options: argparse.Namespace) -> Iterator[tuple[str, Measure, Show]
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--model", default="smollm2-135m", help="alias, folder, GGUF file, hub id")
+    add_placement(parser, "cpu", "float32")
+    parser.add_argument("--engine", default=DEFAULT_ENGINE, choices=ENGINES, help="of paceline")
     parser.add_argument("--weights", default=AUTO, choices=WEIGHTS)
     parser.add_argument("--threads", type=int, help="of torch; default: its own choice")
     parser.add_argument("--repeats", type=int, default=7, help="runs per median")
+    parser.add_argument("--widths", type=int, nargs="+", default=WIDTHS, help="rows of passes")
+    parser.add_argument("--contexts", type=int, nargs="+", default=[CONTEXT], help="before them")
     parser.add_argument("--max-new-tokens", type=int, default=64, help="of plain decoding")
     parser.add_argument("--edits", type=Path, help='JSONL records with "turns" or "prompt"')
     parser.add_argument("--edit-count", type=int, default=10, help="prompts to take of them")
@@ -131,6 +132,8 @@ def _circumstances(pair: Pair, options: argparse.Namespace) -> dict[str, Any]:
         "model": {"name": Path(options.model).name, "fingerprint": session.fingerprint},
         "parameter_bytes": _parameter_bytes(pair),
         "weights": target.weights,
+        "dtype": target.dtype,
+        "engine": options.engine,
         "preparation": target.report["preparation"],
         "budget": session.budget,
         "repeats": options.repeats,
@@ -142,60 +145,28 @@ def _parameter_bytes(pair: Pair) -> int:
     return sum(weights.nbytes for weights in pair.native.parameters())
 
 
-# memory
-
-
-def _resident_of_child(options: argparse.Namespace) -> dict[str, int] | None:
-    """What a fresh process says of its memory after a few tokens; None where it cannot tell."""
-    if not Path("/proc/self/status").exists():
-        return None
-    threads = [] if options.threads is None else ["--threads", str(options.threads)]
-    call = [sys.executable, __file__, "--memory-child", "--model", options.model]
-    done = subprocess.run(
-        [*call, "--weights", options.weights, *threads], check=True, stdout=subprocess.PIPE
-    )
-    told: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
-    return told
-
-
-def _generate_and_tell(options: argparse.Namespace) -> None:
-    """The child: load, generate, and print resident bytes, at most and now."""
-    session = paceline.load(options.model, device="cpu", dtype="float32", weights=options.weights)
-    session.generate("Hello", max_new_tokens=CHILD_TOKENS, ignore_eos=True)
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    fields = dict(line.split(":", 1) for line in status.splitlines())
-    peak, now = (int(fields[name].split()[0]) * 1024 for name in ("VmHWM", "VmRSS"))
-    print(json.dumps({"peak_bytes": peak, "resident_bytes": now}))
-
-
-def _memory(pair: Pair, told: dict[str, int]) -> dict[str, Any]:
-    weights = _parameter_bytes(pair)
-    bound = round(MEMORY_FACTOR * weights + MEMORY_REST)
-    return told | {
-        "parameter_bytes": weights,
-        "peak_over_parameters": told["peak_bytes"] / weights,
-        "bound": f"{MEMORY_FACTOR} x parameters + {MEMORY_REST / 1e6:.0f} MB",
-        "bound_bytes": bound,
-        "within_bound": told["peak_bytes"] <= bound,
-    }
-
-
-def _show_memory(memory: dict[str, Any]) -> None:
-    table = new_table("memory of a process that loads and generates", "", "MB", "of the parameters")
-    for name in ("parameter_bytes", "resident_bytes", "peak_bytes", "bound_bytes"):
-        size = memory[name]
-        label = memory["bound"] if name == "bound_bytes" else name.removesuffix("_bytes")
-        table.add_row(label, f"{size / 1e6:,.0f}", f"{size / memory['parameter_bytes']:.2f}x")
-    show(table)
-
-
-# passes and prefill
-
-
 def _passes(pair: Pair, options: argparse.Namespace, save: Save) -> None:
-    curves = _curves(pair, options.repeats)
+    first, *others = options.contexts
+    curves = _curves(pair, options, first)
+    section = {
+        "context": first,
+        "repeats": options.repeats,
+        "widths": _rows(curves, options.widths),
+        "floor": _floor(pair, curves),
+        "others": [],
+    }
+    save({"passes": section})
+    for context in others:
+        rows = _rows(_curves(pair, options, context), options.widths)
+        section["others"].append({"context": context, "widths": rows})
+        save({"passes": section})
+    # Only now is it known which passes were captured.
+    save({"graphs": pair.session.target.describe().report.get("graphs")})
+
+
+def _rows(curves: dict[str, CostCurve], widths: Sequence[int]) -> list[dict[str, float]]:
     own, other = curves["paceline"], curves["transformers"]
-    rows = [
+    return [
         {
             "width": width,
             "paceline_ms": own.cost(width),
@@ -204,22 +175,20 @@ def _passes(pair: Pair, options: argparse.Namespace, save: Save) -> None:
             "transformers_relative": other.relative(width),
             "transformers_over_paceline": other.cost(width) / own.cost(width),
         }
-        for width in WIDTHS
+        for width in widths
     ]
-    section = {"context": CONTEXT, "repeats": options.repeats, "widths": rows}
-    save({"passes": section | {"floor": _floor(pair, curves)}})
 
 
-def _curves(pair: Pair, repeats: int) -> dict[str, CostCurve]:
+def _curves(pair: Pair, options: argparse.Namespace, context: int) -> dict[str, CostCurve]:
     """The cost of a pass by its width; widths come in a new order each time, sides in turns."""
-    random, size = Random(0), pair.session.target.vocab_size
-    text = [random.randrange(size) for _ in range(CONTEXT + 1)]
+    random, size, widths = Random(0), pair.session.target.vocab_size, options.widths
+    text = [random.randrange(size) for _ in range(context + 1)]
     seconds: dict[tuple[str, int], list[float]] = {}
     with pair.passes(text) as timed:
         sides = dict(zip(("transformers", "paceline"), timed))
         order = rotations(list(sides))
-        for repeat in range(repeats + 1):
-            for width in random.sample(WIDTHS, len(WIDTHS)):
+        for repeat in range(options.repeats + 1):
+            for width in random.sample(widths, len(widths)):
                 tokens = [random.randrange(size) for _ in range(width - 1)]
                 for side in next(order):
                     taken = sides[side](tokens)
@@ -227,7 +196,7 @@ def _curves(pair: Pair, repeats: int) -> dict[str, CostCurve]:
                         seconds.setdefault((side, width), []).append(taken)
     return {
         side: CostCurve(
-            tuple(CostPoint(w, CONTEXT, 1000 * median(seconds[side, w])) for w in WIDTHS)
+            tuple(CostPoint(w, context, 1000 * median(seconds[side, w])) for w in widths)
         )
         for side in sides
     }
@@ -253,18 +222,19 @@ def _floor(pair: Pair, curves: dict[str, CostCurve]) -> dict[str, Any]:
 
 
 def _show_passes(section: dict[str, Any]) -> None:
-    title = f"a pass behind {section['context']} tokens, medians of {section['repeats']}"
     sides = ("paceline", "transformers")
     columns = [f"{side} {what}" for side in sides for what in ("ms", "of one token")]
-    table = new_table(title, "width", *columns, "transformers/paceline")
-    for row in section["widths"]:
-        times = [
-            text
-            for side in sides
-            for text in (f"{row[f'{side}_ms']:.2f}", f"{row[f'{side}_relative']:.2f}x")
-        ]
-        table.add_row(str(row["width"]), *times, f"{row['transformers_over_paceline']:.2f}x")
-    show(table)
+    for found in (section, *section["others"]):
+        title = f"a pass behind {found['context']} tokens, medians of {section['repeats']}"
+        table = new_table(title, "width", *columns, "transformers/paceline")
+        for row in found["widths"]:
+            times = [
+                text
+                for side in sides
+                for text in (f"{row[f'{side}_ms']:.2f}", f"{row[f'{side}_relative']:.2f}x")
+            ]
+            table.add_row(str(row["width"]), *times, f"{row['transformers_over_paceline']:.2f}x")
+        show(table)
     _show_floor(section["floor"])
 
 

@@ -21,6 +21,12 @@ settings.register_profile("paceline", deadline=None)
 settings.load_profile("paceline")
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """`pytest -m gpu` is all there is for a machine with a GPU; others pass it over."""
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+
+
 @pytest.fixture(autouse=True, scope="session")
 def curves_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep what the tests' models cost, and what their files say, out of the user's cache folder."""

@@ -121,7 +121,7 @@ def test_on_a_cpu_rows_are_drawn_with_the_noise_of_every_cpu() -> None:
     assert draw(0, [0] * 7) == int(scores)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
 @each_sampler
 def test_a_gpu_draws_the_same_for_any_number_of_rows(sampler: Sampler) -> None:
     logits = some_logits(33, size=151936).to("cuda", torch.bfloat16)

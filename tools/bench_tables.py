@@ -34,20 +34,22 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
 
 def planned_table() -> str:
     """Every method as it runs by default, trees planned, all tasks together."""
-    return _overall({SMALL: found(PLANNED, SMALL)})
+    return overall({SMALL: found(PLANNED, SMALL)})
 
 
 def overall_table() -> str:
     """Every method with fixed budgets on both models, all tasks together."""
-    return _overall({model: found("run", model) for model in (SMALL, LARGE)})
+    return overall({model: found("run", model) for model in (SMALL, LARGE)})
 
 
-def _overall(runs: dict[str, tuple[dict[str, Any], Summary]]) -> str:
+def overall(runs: dict[str, tuple[dict[str, Any], Summary]]) -> str:
+    """All tasks of every model's run together; the first one has the most methods."""
+    first = next(iter(runs.values()))
     rows = [["method"], ["---"]]
     for model in runs:
         rows[0] += [f"{model}: tokens/s", "speed-up", "tokens per pass", "same text"]
         rows[1] += ["--:"] * 4
-    for method in runs[SMALL][1].overall.methods:
+    for method in first[1].overall.methods:
         row = [f"`{method}`"]
         for _, summary in runs.values():
             row += _overall_cells(summary.overall.methods.get(method))
@@ -71,12 +73,13 @@ def _overall_cells(method: MethodSummary | None) -> list[str]:
 
 def _basis(model: str, run: dict[str, Any], summary: Summary) -> str:
     machine, options = run["machine"], run["options"]
-    overall = summary.overall
+    together, on_cpu = summary.overall, machine["device"] == "cpu"
+    place = f"{machine['processor']}, {machine['threads']} threads" if on_cpu else machine["device"]
     return (
-        f"{model}: {overall.texts} texts of {len(summary.groups)} tasks, float32, "
-        f"{machine['processor']}, {machine['threads']} threads, at most "
+        f"{model}: {together.texts} texts of {len(summary.groups)} tasks, "
+        f"{run.get('dtype') or 'float32'}, {place}, at most "
         f"{options['max_new_tokens']} new tokens, greedy, each {times(run['repeats'])}, in turns; "
-        f"{overall.looping} texts loop."
+        f"{together.looping} texts loop."
     )
 
 
@@ -87,7 +90,11 @@ def times(repeats: int) -> str:
 
 def task_table(model: str, kind: str = "run") -> str:
     """Speed-up by task and method, with intervals overall."""
-    _, summary = found(kind, model)
+    return by_task(found(kind, model)[1])
+
+
+def by_task(summary: Summary) -> str:
+    """Speed-up by task and method."""
     methods = [name for name in summary.overall.methods if name != "plain"]
     rows = [
         ["task", "texts", *(f"`{name}`" for name in methods)],

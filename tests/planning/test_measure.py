@@ -226,7 +226,7 @@ def test_every_kernel_reads_the_whole_buffer() -> None:
         assert four.tolist() == [[6.0, 22.0]] * 4  # type: ignore[attr-defined]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_on_a_gpu_copies_and_passes_are_waited_for() -> None:
     target = CausalLMTarget(new_model("llama").cuda())
     assert measure_curve(target, [1, 4], [8], repeats=2).widths == (1, 4)

@@ -547,10 +547,8 @@ def test_shapes_are_static_by_default_on_a_gpu_only() -> None:
 
 # ---- on a GPU ----
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
-
-@needs_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [F32, torch.bfloat16])
 @pytest.mark.parametrize("name", NAMED)
 def test_a_gpu_replays_what_it_runs(name: str, dtype: torch.dtype) -> None:
@@ -572,7 +570,7 @@ def test_a_gpu_replays_what_it_runs(name: str, dtype: torch.dtype) -> None:
     assert 1 <= graphs["captured"] <= 8
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_a_function_that_waits_for_the_device_is_not_recorded() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
     number = torch.ones(3, device=device)

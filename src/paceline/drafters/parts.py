@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 from paceline.drafters.trained_parts import CONFIG, FILES, TrainedParts
 from paceline.errors import ModelError
 
-__all__ = ["check_parts", "find_parts", "shipped"]
+__all__ = ["check_parts", "find_parts", "shipped", "shipped_for"]
 
 PartsT = TypeVar("PartsT", bound=TrainedParts[Any])
 
@@ -41,7 +41,7 @@ def find_parts(kind: type[PartsT], parts: str, fingerprint: str) -> PartsT:
     Raises ModelError where there are none, or they are damaged, belong to another model, or cannot
     be decoded with.
     """
-    place = parts or _shipped_for(kind.method, fingerprint)
+    place = parts or shipped_for(kind.method, fingerprint)
     if place is None:
         raise ModelError(
             f"there are no {kind.kind} for this model: train some with 'paceline train "
@@ -52,7 +52,8 @@ def find_parts(kind: type[PartsT], parts: str, fingerprint: str) -> PartsT:
     return found
 
 
-def _shipped_for(method: str, fingerprint: str) -> str | None:
+def shipped_for(method: str, fingerprint: str) -> str | None:
+    """The folder of this package with a method's parts for a model; None where there are none."""
     for config in sorted(shipped(method).glob(f"*/{CONFIG}")):
         base = json.loads(config.read_text(encoding="utf-8"))["base_model"]
         if base["fingerprint"] == fingerprint:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import platformdirs
 from filelock import FileLock, Timeout
 
 from paceline.errors import ModelError
@@ -37,7 +36,12 @@ def cache_root() -> Path:
     It is not created here.
     """
     chosen = os.environ.get("PACELINE_CACHE")
-    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("paceline"))
+    if chosen:
+        return Path(chosen).expanduser()
+    # Only here: machines on which nothing can be installed do without it where they name a folder.
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("paceline"))
 
 
 @contextmanager

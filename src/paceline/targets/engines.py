@@ -38,6 +38,12 @@ ENGINES = {
         "the model's own forward of transformers, on any device",
         lambda model, done, check: CausalLMTarget(model, preparation=done, check=check),
     ),
+    "transformers-eager": Engine(
+        "the same, on a GPU without CUDA graphs",
+        lambda model, done, check: CausalLMTarget(
+            model, preparation=done, check=check, static=False
+        ),
+    ),
 }
 
 
