@@ -131,6 +131,36 @@ EMULATED __m512 emulated_fnma(__m512 one, __m512 other, __m512 third) {
     return made.floats;
 }
 
+#define EMULATED_FLOATS(name, expression) \
+    EMULATED __m512 name(__m512 one, __m512 other) { \
+        wide a = {.floats = one}, b = {.floats = other}, made; \
+        EACH_OF(16, made.f, expression); \
+        return made.floats; \
+    }
+EMULATED_FLOATS(emulated_add, a.f[i] + b.f[i])
+EMULATED_FLOATS(emulated_sub, a.f[i] - b.f[i])
+EMULATED_FLOATS(emulated_max, a.f[i] > b.f[i] ? a.f[i] : b.f[i])
+EMULATED_FLOATS(emulated_scalef, ldexpf(a.f[i], (int)b.f[i]))
+/* Only for "not less or equal", which is what is asked for. */
+EMULATED __mmask16 emulated_above(__m512 one, __m512 other) {
+    wide a = {.floats = one}, b = {.floats = other};
+    unsigned made = 0;
+    for (int i = 0; i < 16; i++) made |= (unsigned)!(a.f[i] <= b.f[i]) << i;
+    return (__mmask16)made;
+}
+EMULATED __m512 emulated_where(__mmask16 mask, __m512 from) {
+    wide a = {.floats = from}, made;
+    EACH_OF(16, made.f, mask >> i & 1 ? a.f[i] : 0.0f);
+    return made.floats;
+}
+
+#define _mm512_add_ps emulated_add
+#define _mm512_sub_ps emulated_sub
+#define _mm512_max_ps emulated_max
+#define _mm512_scalef_ps emulated_scalef
+#undef _mm512_cmp_ps_mask
+#define _mm512_cmp_ps_mask(one, other, kind) emulated_above(one, other)
+#define _mm512_maskz_mov_ps emulated_where
 #define _mm512_loadu_si512 emulated_load512
 #define _mm512_loadu_ps emulated_loadps
 #define _mm512_storeu_ps emulated_storeps

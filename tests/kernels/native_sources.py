@@ -10,7 +10,9 @@ from types import ModuleType
 import pytest
 
 from paceline.kernels.native import build as real
+from paceline.kernels.native.signatures import SIGNATURES
 
+_OTHERS = SIGNATURES.keys() - {"pl_sources", "pl_tiers", "pl_cpu_has"}
 API = """
 #define PL_EXPORT __attribute__((visibility("default")))
 PL_EXPORT const char *pl_sources(void);
@@ -19,7 +21,9 @@ PL_EXPORT int pl_cpu_has(const char *tier);
 const char *pl_sources(void) { return PL_SOURCES; }
 const char *pl_tiers(void) { return "portable"; }
 int pl_cpu_has(const char *tier) { return tier[0] == 'p'; }
-"""
+""" + "".join(
+    f"PL_EXPORT int {name}(void);\nint {name}(void) {{ return 0; }}\n" for name in _OTHERS
+)
 TIER = """
 #define JOINED(left, right) left##_##right
 #define OF_TIER(left, tier) JOINED(left, tier)

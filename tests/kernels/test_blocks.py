@@ -138,12 +138,12 @@ def extreme_blocks(format: str, outputs: int, inputs: int) -> torch.Tensor:
 
 
 def every_result(library: Kernels, format: str) -> Iterator[torch.Tensor]:
-    for outputs, inputs in [*sizes(format), (50, 768)]:
+    for outputs, inputs in sizes(format)[-3:]:
         found = extreme_blocks(format, max(3, outputs), inputs)
         matrix = BlockMatrix.pack(format, found, inputs)
         rows = extreme_rows(inputs)
         out = torch.empty(len(rows), matrix.outputs)
-        for count in range(1, len(rows) + 1):
+        for count in (1, 2, 3, 4, 5, 7, 12):
             library.product(
                 *matrix._matrix, rows.data_ptr(), count, None, out.data_ptr(), matrix.outputs
             )
@@ -182,7 +182,7 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
         pytest.skip("emulated with AVX2")
     folder = tmp_path_factory.mktemp("emulated")
     header = Path(__file__).with_name("emulated_x86.h")
-    flags = ["-O1", "-std=c11", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-Wno-psabi"]
+    flags = ["-O0", "-std=c11", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-Wno-psabi"]
     flags += ["-mavx2", "-mfma", "-mf16c", "-DPL_EMULATE", "-include", str(header)]
     flags += [f"-DPL_HAS_{tier.upper()}" for tier in EMULATED]
     units = [(unit.stem, unit, []) for unit in (HERE / "src").glob("*.c") if unit.stem != "tier"]

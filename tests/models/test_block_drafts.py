@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 import paceline
 from paceline.errors import UsageError
-from paceline.kernels.blocks import BlockLinear
+from paceline.kernels.block_layers import BlockLinear
 from paceline.models import load_causal_lm
 from paceline.models.draft_folder import DraftRecord, open_draft, save_draft
 from paceline.models.draft_head import ReducedHead
@@ -55,11 +55,13 @@ def test_a_draft_says_the_same_on_a_base_in_blocks(
         assert draft.get_input_embeddings() is blocks.model.get_input_embeddings()
         head = draft.get_output_embeddings()
         assert isinstance(head, ReducedHead) == (tokens is not None)
-        assert torch.allclose(scores(draft), expected, atol=1e-3)
+        # The base's head rounds its rows to 8 bits; one of the draft's own is in floats.
+        error = float((scores(draft) - expected)[:, SOME].norm() / expected[:, SOME].norm())
+        assert error < (1e-4 if tokens is not None else 0.05)
         done = prepare(draft, exact=False)
         assert done.linears >= 4
         said = scores(draft)
-        assert torch.allclose(said, expected, atol=0.1 * float(expected[:, SOME].std()))
+        assert float((said - expected)[:, SOME].norm() / expected[:, SOME].norm()) < 0.1
 
 
 @pytest.mark.parametrize("own_head", [False, True])

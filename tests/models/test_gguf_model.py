@@ -71,7 +71,8 @@ def test_blocks_hold_the_same_numbers(tmp_path: Path, family: str, own_head: boo
     assert len(kept) == 2 + (0 if gpt2 else 14) - (gpt2 and own_head)
     with torch.no_grad():
         scores = floats(IDS).logits
-        assert torch.allclose(blocks(IDS).logits, scores, atol=1e-4 * float(scores.std()))
+        # Products round their rows to 8 bits.
+        assert float((blocks(IDS).logits - scores).norm() / scores.norm()) < 0.2
 
 
 def test_a_tied_head_is_the_embedding_once(tmp_path: Path) -> None:

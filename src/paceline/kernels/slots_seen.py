@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paceline.kernels.native.calls import Attention, kernels
+from paceline.kernels.native.calls import kernels
+from paceline.kernels.native.signatures import Attention
 
 __all__ = ["KINDS", "SlotsSeen"]
 

@@ -47,7 +47,7 @@ _FLAGS = (
     *("-ffp-contract=off", "-fno-math-errno"),
 )
 _SANITIZED = (
-    *("-O1", "-g", "-fno-omit-frame-pointer"),
+    *("-O0", "-g", "-fno-omit-frame-pointer"),
     *("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"),
 )
 

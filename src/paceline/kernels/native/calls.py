@@ -12,32 +12,9 @@ import torch
 from paceline.kernels.native import library
 from paceline.kernels.native.cores import usable_cores
 
-__all__ = ["Attention", "Kernels", "kernels", "unavailable"]
+__all__ = ["Kernels", "kernels", "unavailable"]
 
 _NO_MEMORY = 1
-
-
-class Attention(ctypes.Structure):
-    """`struct pl_attention` of native/src/tier.h, as far as callers fill it."""
-
-    _fields_ = (
-        *((name, ctypes.c_int64) for name in ("rows", "heads", "key_heads", "size", "value_size")),
-        ("query", ctypes.c_void_p),
-        ("query_head", ctypes.c_int64),
-        ("query_row", ctypes.c_int64),
-        ("keys", ctypes.c_void_p),
-        ("key_head", ctypes.c_int64),
-        ("key_slot", ctypes.c_int64),
-        ("values", ctypes.c_void_p),
-        ("value_head", ctypes.c_int64),
-        ("value_slot", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("first", "count", "extra_begin", "extra", "out")),
-        ("scale", ctypes.c_float),
-        ("kind", ctypes.c_int32),
-        ("_longest", ctypes.c_int64),
-        ("_ranges", ctypes.c_void_p),
-        ("_failed", ctypes.c_void_p),
-    )
 
 
 class Kernels:

@@ -5,30 +5,13 @@ from __future__ import annotations
 import ctypes
 import shlex
 import sys
-from ctypes import c_char_p, c_int, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from paceline.kernels.native.build import HERE, library_name, sources_hash
+from paceline.kernels.native.signatures import SIGNATURES
 
 __all__ = ["find", "load", "open_library", "reason"]
-
-# Name of a function -> what it gives back, what it takes. Sizes are int64_t, pointers void*.
-_MATRIX = (c_int, c_void_p, c_int64, c_int64)
-_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "pl_sources": (c_char_p, ()),
-    "pl_tiers": (c_char_p, ()),
-    "pl_tier": (c_char_p, ()),
-    "pl_use_tier": (c_int, (c_char_p,)),
-    "pl_cpu_has": (c_int, (c_char_p,)),
-    "pl_packed_bytes": (c_int64, (c_int, c_int64, c_int64)),
-    "pl_pack": (c_int, (c_int, c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_int)),
-    "pl_values": (c_int, (*_MATRIX, c_void_p, c_int64, c_void_p, c_int)),
-    "pl_dequantise": (c_int, (*_MATRIX, c_void_p, c_int)),
-    "pl_attend": (c_int, (c_void_p, c_int)),
-    "pl_product": (c_int, (*_MATRIX, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int)),
-}
 
 
 def load() -> ctypes.CDLL | None:
@@ -60,7 +43,7 @@ def find(folder: Path) -> tuple[ctypes.CDLL | None, str]:
         _declare(library, "pl_sources")
         if in_checkout and library.pl_sources().decode() != sources_hash(folder):
             return None, f"{path} was built from other C sources than those beside it; {cure}."
-        _declare(library, *_SIGNATURES)
+        _declare(library, *SIGNATURES)
     except (OSError, AttributeError) as error:
         return None, f"paceline's C library cannot be opened ({error}); {cure}."
     return library, ""
@@ -72,14 +55,14 @@ def open_library(path: Path) -> ctypes.CDLL:
     Raises OSError for a file that cannot be opened, AttributeError for one without our functions.
     """
     library = ctypes.CDLL(str(path))
-    _declare(library, *_SIGNATURES)
+    _declare(library, *SIGNATURES)
     return library
 
 
 def _declare(library: ctypes.CDLL, *names: str) -> None:
     for name in names:
         function = getattr(library, name)
-        function.restype, function.argtypes = _SIGNATURES[name]
+        function.restype, function.argtypes = SIGNATURES[name]
 
 
 @cache

@@ -140,7 +140,7 @@ static void read_packed(enum pl_format format, struct place at, struct group *to
             }
         }
     to->scale = at.scales, to->offset = at.scales + 2 * PL_PANEL;
-    to->own[0] = at.scales[0], to->own[1] = at.scales[PL_PANEL];
+    if (layout->supers) to->own[0] = at.scales[0], to->own[1] = at.scales[PL_PANEL];
     to->unit = at.supers, to->low_unit = at.supers + 2 * PL_PANEL;
 }
 

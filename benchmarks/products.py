@@ -1,0 +1,119 @@
+"""Products alone: 12 different 1536x8960 matrices (165 M weights), by format and rows.
+
+    python benchmarks/products.py --json benchmarks/results/products.json
+
+Beside each the time to read as many bytes at the rate that is measured in the same turn: all
+threads add up a block of floats that no cache holds. torch's own products, float32 packed and
+4-bit, take turns with ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from paceline.kernels.blocks import BlockMatrix, bytes_per_row
+from paceline.kernels.linear import PackedLinear
+from paceline.kernels.native.calls import kernels
+from paceline.machine import describe_run
+from tables import shown_command
+
+OUTPUTS, INPUTS, MATRICES = 8960, 1536, 12
+WIDTHS = (1, 2, 4, 8, 16, 32, 64)
+FORMATS = ("Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K", "Q8_0")
+BLOCK = 256 << 20  # bytes that are read to know how fast memory is
+
+Product = Callable[[torch.Tensor], torch.Tensor]
+
+
+def in_blocks(format: str) -> tuple[list[Product], int]:
+    """Matrices of random codes, and their bytes."""
+    size = bytes_per_row(format, INPUTS)
+    blocks = torch.randint(0, 256, (OUTPUTS, size), dtype=torch.uint8)
+    made = [BlockMatrix.pack(format, blocks, INPUTS) for _ in range(MATRICES)]
+    return [each.product for each in made], sum(each.nbytes for each in made)
+
+
+def packed() -> tuple[list[Product], int]:
+    """Four of torch's packed float32 matrices: twelve would be a gigabyte."""
+    made = [PackedLinear(torch.randn(OUTPUTS, INPUTS), None) for _ in range(4)]
+    return [each.forward for each in made], sum(each.weight_bytes for each in made)
+
+
+def of_torch_in_4_bits() -> tuple[list[Product], int]:
+    """Torch's 4-bit product for CPUs, groups of 32, activations in bfloat16."""
+    codes = torch.randint(0, 16, (OUTPUTS, INPUTS), dtype=torch.int32)
+    scales = torch.rand(INPUTS // 32, OUTPUTS, 2, dtype=torch.bfloat16)
+    held = [torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1) for _ in range(MATRICES)]
+    size = sum(each.nbytes + scales.nbytes for each in held)
+
+    def one(weight: torch.Tensor) -> Product:
+        return lambda rows: torch.ops.aten._weight_int4pack_mm_for_cpu(
+            rows.bfloat16(), weight, 32, scales
+        )
+
+    return [one(each) for each in held], size
+
+
+def seconds(run: Callable[[], Any]) -> float:
+    began = perf_counter()
+    run()
+    return perf_counter() - began
+
+
+def measured(products: list[Product], size: int, repeats: int) -> dict[str, Any]:
+    block = torch.ones(BLOCK // 4)
+    times: dict[int, list[float]] = {width: [] for width in WIDTHS}
+    rates = []
+    for _ in range(repeats):
+        rates.append(BLOCK / seconds(block.sum))
+        for width in WIDTHS:
+            rows = torch.randn(width, INPUTS)
+            products[0](rows)
+            times[width].append(seconds(lambda rows=rows: [each(rows) for each in products]))
+    reading = size / median(rates)
+    found = {width: median(each) for width, each in times.items()}
+    return {
+        "bytes": size,
+        "gigabytes_per_second": median(rates) / 1e9,
+        "milliseconds_to_read": 1e3 * reading,
+        "milliseconds": {width: 1e3 * each for width, each in found.items()},
+        "over_reading": {width: each / reading for width, each in found.items()},
+        "over_one_row": {width: each / found[1] for width, each in found.items()},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--formats", default=",".join(FORMATS))
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--json", type=Path, required=True)
+    options = parser.parse_args()
+    makers: dict[str, Callable[[], tuple[list[Product], int]]] = {
+        name: lambda name=name: in_blocks(name) for name in options.formats.split(",")
+    }
+    makers |= {"torch packed float32": packed, "torch int4": of_torch_in_4_bits}
+    found = {}
+    for name, make in makers.items():
+        found[name] = measured(*make(), options.repeats)
+        print(name, found[name], flush=True)
+    content = {
+        **describe_run(),
+        "command": shown_command(),
+        "tier": kernels().tier,
+        "matrices": [MATRICES, OUTPUTS, INPUTS],
+        "products": found,
+    }
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""What the C library's functions take and give: native/src/api.h and tier.h, for ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_char_p, c_int, c_int64, c_void_p
+from typing import Any
+
+__all__ = ["SIGNATURES", "Attention"]
+
+# Name of a function -> what it gives back, what it takes. Sizes are int64_t, pointers void*.
+_MATRIX = (c_int, c_void_p, c_int64, c_int64)
+SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "pl_sources": (c_char_p, ()),
+    "pl_tiers": (c_char_p, ()),
+    "pl_tier": (c_char_p, ()),
+    "pl_use_tier": (c_int, (c_char_p,)),
+    "pl_cpu_has": (c_int, (c_char_p,)),
+    "pl_packed_bytes": (c_int64, (c_int, c_int64, c_int64)),
+    "pl_pack": (c_int, (c_int, c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_int)),
+    "pl_values": (c_int, (*_MATRIX, c_void_p, c_int64, c_void_p, c_int)),
+    "pl_dequantise": (c_int, (*_MATRIX, c_void_p, c_int)),
+    "pl_attend": (c_int, (c_void_p, c_int)),
+    "pl_product": (c_int, (*_MATRIX, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int)),
+}
+
+
+class Attention(ctypes.Structure):
+    """`struct pl_attention` of native/src/tier.h, as far as callers fill it."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("rows", "heads", "key_heads", "size", "value_size")),
+        ("query", ctypes.c_void_p),
+        ("query_head", ctypes.c_int64),
+        ("query_row", ctypes.c_int64),
+        ("keys", ctypes.c_void_p),
+        ("key_head", ctypes.c_int64),
+        ("key_slot", ctypes.c_int64),
+        ("values", ctypes.c_void_p),
+        ("value_head", ctypes.c_int64),
+        ("value_slot", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("first", "count", "extra_begin", "extra", "out")),
+        ("scale", ctypes.c_float),
+        ("kind", ctypes.c_int32),
+        ("_longest", ctypes.c_int64),
+        ("_ranges", ctypes.c_void_p),
+        ("_failed", ctypes.c_void_p),
+    )
