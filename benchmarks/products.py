@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from tables import shown_command
 OUTPUTS, INPUTS, MATRICES = 8960, 1536, 12
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 FORMATS = ("Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K", "Q8_0")
+SETTLE_SECONDS = 0.05  # torch's threads spin a little before they sleep
 BLOCK = 256 << 20  # bytes that are read to know how fast memory is
 
 Product = Callable[[torch.Tensor], torch.Tensor]
@@ -76,6 +77,7 @@ def measured(products: list[Product], size: int, repeats: int) -> dict[str, Any]
         rates.append(BLOCK / seconds(block.sum))
         for width in WIDTHS:
             rows = torch.randn(width, INPUTS)
+            sleep(SETTLE_SECONDS)
             products[0](rows)
             times[width].append(seconds(lambda rows=rows: [each(rows) for each in products]))
     reading = size / median(rates)

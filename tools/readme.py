@@ -188,27 +188,61 @@ def planning_table() -> str:
     return markdown(rows)
 
 
-def llama_table() -> str:
+def llama_table(model: str) -> str:
     """Beside llama.cpp on the same file."""
-    report = json.loads((RESULTS / "llama-cpp-smollm2-135m.json").read_text("utf-8"))
+    report = json.loads((RESULTS / f"llama-cpp-{model}.json").read_text("utf-8"))
     rows = [
-        ["", "tokens/s", "decoding alone", "first token after", "over", "decoding", "first token"],
+        [
+            model,
+            "tokens/s",
+            "decoding alone",
+            "first token after",
+            "over",
+            "decoding",
+            "first token",
+        ],
         ["---", *["--:"] * 3, "---", *["--:"] * 2],
     ]
     for found in report["contestants"]:
-        over = found["over_base"]
+        over = found.get("over_base")
         rows.append(
             [
                 found["name"],
-                f"{found['tokens_per_second']:.0f}",
-                f"{found['median_decode_tokens_per_second']:.0f}",
+                f"{found['tokens_per_second']:.1f}",
+                f"{found['median_decode_tokens_per_second']:.1f}",
                 f"{found['median_first_seconds']:.2f} s",
-                found["base"],
-                f"{over['decode_tokens_per_second']:.2f}x",
-                f"{1 / over['first_seconds']:.2f}x",
+                *(
+                    [
+                        found["base"],
+                        f"{over['decode_tokens_per_second']:.2f}x",
+                        f"{1 / over['first_seconds']:.2f}x",
+                    ]
+                    if over
+                    else ["", "", ""]
+                ),
             ]
         )
     return markdown(rows)
+
+
+def products_table() -> str:
+    """Products alone, by format and rows."""
+    report = json.loads((RESULTS / "products.json").read_text("utf-8"))
+    widths = next(iter(report["products"].values()))["milliseconds"]
+    rows = [
+        ["weights", "MB", "reading them", *(f"{width} rows" for width in widths)],
+        ["---", *["--:"] * (2 + len(widths))],
+    ]
+    for name, found in report["products"].items():
+        times = (f"{each:.1f}" for each in found["milliseconds"].values())
+        read = f"{found['milliseconds_to_read']:.1f}"
+        rows.append([name, f"{found['bytes'] / 1e6:.0f}", read, *times])
+    machine = report["machine"]
+    rate = report["products"]["Q4_K"]["gigabytes_per_second"]
+    return (
+        f"{markdown(rows)}\n\n{machine['processor']}, {machine['threads']} threads, "
+        f"{report['tier']}, {rate:.0f} GB/s; torch's packed matrices are four of twelve."
+    )
 
 
 def _both(values: list[float], form: str) -> str:
@@ -253,7 +287,9 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     ROOT / "docs/speed.md": {
         "passes": passes_table,
         "plain": plain_table,
-        "llama": llama_table,
+        "products": products_table,
+        "llama": lambda: llama_table(SMALL),
+        "llama-large": lambda: llama_table(LARGE),
         "quality": quality_table,
         "draft-weights": draft_weights_table,
     },

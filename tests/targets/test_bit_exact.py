@@ -1,7 +1,7 @@
 """A token's scores do not depend on what else is in the pass: on prepared weights, not by one bit.
 
-That takes kernels that treat every row alike, which is a property of processor and library, seen
-on AMD Zen 4 with torch 2.13. Where a bare product or attention fails it, there is nothing to test.
+That takes products that treat every row alike: our own do, torch's as processor and library go, seen
+on AMD Zen 4 with torch 2.13. Where a bare product fails it, there is nothing to test.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from random import Random
 import pytest
 import torch
 from tests.in_step import InStep
-from torch.nn import functional as F
 
 import paceline
 from paceline.kernels.linear import PackedLinear
@@ -28,29 +27,13 @@ WIDEST = 24
 def kernels_treat_rows_alike() -> bool:
     torch.manual_seed(0)
     rows, weight = torch.randn(1, WIDEST, 1536), torch.randn(576, 1536)
-    query, keys = torch.randn(1, 9, WIDEST, 64), torch.randn(1, 3, 1024, 64)
-    mask = torch.zeros(1, 1, WIDEST, 1024)
-    mask[..., 500:] = torch.finfo(torch.float32).min
     product = PackedLinear(weight, None)
 
-    def attend(width: int, slots: int) -> torch.Tensor:
-        return F.scaled_dot_product_attention(
-            query[:, :, :width],
-            keys[:, :, :slots],
-            keys[:, :, :slots],
-            attn_mask=mask[:, :, :width, :slots],
-            enable_gqa=True,
-        )
-
     widths = range(4, WIDEST)
-    return all(torch.equal(product(rows[:, :w]), product(rows)[:, :w]) for w in widths) and all(
-        torch.equal(attend(w, slots), attend(WIDEST, 1024)[:, :, :w])
-        for w in widths
-        for slots in (512, 1024)
-    )
+    return all(torch.equal(product(rows[:, :w]), product(rows)[:, :w]) for w in widths)
 
 
-@pytest.fixture(scope="module", params=["packed", "int8", "int4"])
+@pytest.fixture(scope="module", params=["packed", "auto", "int8", "int4"])
 def session(request: pytest.FixtureRequest) -> Session:
     if not kernels_treat_rows_alike():
         pytest.skip("this processor's kernels sum in another order at another width")
@@ -58,7 +41,7 @@ def session(request: pytest.FixtureRequest) -> Session:
         session = paceline.load("smollm2-135m", "plain", weights=request.param)
     except paceline.UsageError as error:
         pytest.skip(str(error))
-    # int4 keeps the output head in int8; a plain one sums in another order at another width.
+    # A plain layer sums in another order at another width.
     if left := session.target.describe().report["preparation"]["left"]:
         pytest.skip(f"layers that could not be replaced: {'; '.join(left)}")
     return session
@@ -110,12 +93,17 @@ def test_a_prompt_is_read_to_the_same_bits_whatever_is_guessed_behind_it(
 def test_drafted_texts_are_those_of_plain_decoding(session: Session, temperature: float) -> None:
     prompt = [{"role": "user", "content": "Repeat after me: one, two, three, one, two, three, one"}]
     texts = []
-    for method in ("plain", "anpd", "llma"):
+    for method in ("plain", "anpd", "llma", "ppd", "medusa"):  # the last ones branch
         # With a budget, so that no plan decides to guess nothing.
         drafting = Session(
-            session.target, session.tokenizer, method, eos_ids=session.eos_ids, budget=16
+            session.target,
+            session.tokenizer,
+            method,
+            eos_ids=session.eos_ids,
+            budget=16,
+            fingerprint=session.fingerprint,
         )
         result = drafting.generate(prompt, max_new_tokens=40, temperature=temperature, seed=3)
         assert (result.stats.drafted > 0) == (method != "plain")
         texts.append(result.tokens)
-    assert texts[0] == texts[1] == texts[2]
+    assert all(text == texts[0] for text in texts)

@@ -28,7 +28,7 @@ MOST_NODES = 64
 """Drafters that are sized node by node are asked for so many nodes at most."""
 _MEMORY, _SESSION_MEMORY = 32.0, 400.0
 _INHERITED = 8.0
-_WAIT = 2.0
+_WAIT = 1.6
 """Prompts may be read beside texts as long as the pass costs no more than so many times as much."""
 _PIECES = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16)
 _FIRST_LOOKS = 2
