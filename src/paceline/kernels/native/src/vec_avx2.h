@@ -8,7 +8,7 @@
 
 #define LANES 8
 #define COLUMNS 2
-#define TOGETHER 1
+#define TOGETHER 2
 #define ROWS_OF_SCORES 3
 #define ROWS_OF_VALUES 3
 #define MOST_ROWS 4
