@@ -296,11 +296,14 @@ def main() -> None:
     parser.add_argument("--tasks", default=",".join(TASKS), help="names of files, by commas")
     parser.add_argument("--model", default="smollm2-135m")
     add_placement(parser, None, None)
+    parser.add_argument("--weights", default="auto")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--methods", default="plain,anpd,llma,pld,lookahead,ppd,medusa,chimera")
     options = parser.parse_args()
-    session = paceline.load(options.model, method="anpd", **placement(options))
+    session = paceline.load(
+        options.model, method="anpd", weights=options.weights, **placement(options)
+    )
     session.settle()
     content = {
         **describe_run(session.target.describe()),

@@ -30,7 +30,7 @@ _MEMORY, _SESSION_MEMORY = 32.0, 400.0
 _INHERITED = 8.0
 _WAIT = 1.6
 """Prompts may be read beside texts as long as the pass costs no more than so many times as much."""
-_PIECES = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16)
+_PIECES = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8)
 _FIRST_LOOKS = 2
 _STALE, _SOON, _LOOK = 64, 4, 2.0
 _FORGOTTEN = 0.9

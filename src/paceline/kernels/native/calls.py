@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ class Kernels:
 
     def __init__(self, found: ctypes.CDLL) -> None:
         self._library = found
+        found.pl_use_openmp(_openmp())
         self.packed_bytes: Callable[[int, int, int], int] = found.pl_packed_bytes
         self._product, self._attend = found.pl_product, found.pl_attend
         self._most = usable_cores()
@@ -76,6 +78,15 @@ def _check(failed: int) -> None:
         raise MemoryError("no memory for the rows of a product")
     if failed:
         raise ValueError("sizes, or ids, that a matrix in blocks does not have")
+
+
+def _openmp() -> int | None:
+    """The address of GNU's entry for parallel regions in the OpenMP that torch itself runs on."""
+    path = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    try:
+        return ctypes.cast(ctypes.CDLL(str(path)).GOMP_parallel, ctypes.c_void_p).value
+    except (OSError, AttributeError):
+        return None
 
 
 @cache

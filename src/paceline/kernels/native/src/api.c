@@ -91,23 +91,16 @@ PL_API int pl_use_tier(const char *name) {
 
 PL_API const char *pl_tier(void) { return pl_current_tier()->name; }
 
-/* Memory for the rows of one product, kept by every thread that asks for products. */
-static _Thread_local struct { uint8_t *bytes; size_t size; } scratch;
-
-static int find_room(struct pl_rows *rows) {
+/* Memory for the rows of one product, to be freed; NULL where there is none. */
+static void *find_room(struct pl_rows *rows) {
     const size_t groups = (size_t)(rows->count * rows->groups);
-    const size_t needed = groups * (PL_GROUP + 2 * sizeof(float) + 2 * sizeof(int32_t));
-    if (needed > scratch.size) {
-        free(scratch.bytes);
-        scratch.bytes = malloc(needed);
-        scratch.size = scratch.bytes ? needed : 0;
-        if (!scratch.bytes) return PL_NO_MEMORY;
-    }
-    rows->scale = (float *)scratch.bytes;
+    void *room = malloc(groups * (PL_GROUP + 2 * sizeof(float) + 2 * sizeof(int32_t)));
+    rows->scale = room;
+    if (!room) return NULL;
     rows->sum = rows->scale + groups;
     rows->start = (int32_t *)(rows->sum + groups);
     rows->codes = (int8_t *)(rows->start + 2 * groups);
-    return PL_OK;
+    return room;
 }
 
 struct product {
@@ -141,16 +134,20 @@ static int some_rows(const struct pl_matrix *matrix, const float *from, int64_t 
                      const float *bias, float *out, int64_t stride, int threads) {
     const struct pl_tier *tier = pl_current_tier();
     struct pl_rows rows = {.count = count, .groups = pl_groups(matrix->inputs)};
-    if (find_room(&rows)) return PL_NO_MEMORY;
+    void *room = find_room(&rows);
+    if (!room) return PL_NO_MEMORY;
+    void (*const share)(void (*)(void *, int64_t, int64_t), void *, int64_t, int64_t, int) =
+        count < PL_MANY_ROWS ? pl_in_pieces : pl_in_large_pieces;
     struct rounding of = {tier, matrix->format, from, matrix->inputs, &rows};
-    pl_in_pieces(round_rows, &of, count, 16, threads);
+    share(round_rows, &of, count, 16, threads);
     struct product product = {tier, {matrix, &rows, bias, out, stride}};
     const int64_t blocks = (matrix->outputs + tier->outputs - 1) / tier->outputs;
     const int64_t bytes = blocks * tier->outputs / PL_PANEL *
                           pl_panel_bytes(matrix->format, matrix->inputs);
     if (bytes * (count + 3) / 4 < WORTH_THREADS) threads = 1;
     int64_t size = blocks / (threads * 6);
-    pl_in_pieces(run_piece, &product, blocks, size > 1 ? size : 1, threads);
+    share(run_piece, &product, blocks, size > 1 ? size : 1, threads);
+    free(room);
     return PL_OK;
 }
 

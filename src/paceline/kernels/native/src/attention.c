@@ -65,7 +65,8 @@ PL_API int pl_attend(const struct pl_attention *given, int threads) {
     const int64_t count = find_ranges(&of, ranges, &of.longest);
     of.ranges = ranges, of.failed = &failed;
     struct attending attending = {pl_current_tier(), &of};
-    pl_in_pieces(some_units, &attending, count * of.key_heads, 1, threads);
+    (of.rows < PL_MANY_ROWS ? pl_in_pieces : pl_in_large_pieces)(
+        some_units, &attending, count * of.key_heads, 1, threads);
     free(ranges);
     return failed ? PL_NO_MEMORY : PL_OK;
 }

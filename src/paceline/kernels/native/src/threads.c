@@ -1,13 +1,17 @@
 #define _POSIX_C_SOURCE 200809L
-/* Workers that wait for pieces of work.
+/* Threads for pieces of work.
 
-   They are not those of OpenMP that torch has: a region of OpenMP ends when all of its threads have
-   been there, so on a busy machine everybody waits until the last one was given a core. */
+   Passes of few rows run on workers of our own: a parallel region of OpenMP, as torch has them, ends
+   when all of its threads have been there, so on a busy machine everybody waits until the last one
+   was given a core. Passes of many rows run on torch's threads: torch uses them itself between our
+   products then, and they look for more work for milliseconds, on the cores that ours would need. */
 #include "threads.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <time.h>
+
+#include "api.h"
 
 
 struct job {
@@ -111,12 +115,29 @@ static void on_workers(struct job *job, int threads) {
     pthread_mutex_unlock(&turn);
 }
 
-void pl_in_pieces(void (*piece)(void *, int64_t, int64_t), void *context, int64_t count,
-                  int64_t size, int threads) {
+/* GNU's entry for a parallel region: every thread of a team calls the function once. */
+typedef void (*parallel_t)(void (*each)(void *), void *data, unsigned threads, unsigned flags);
+static parallel_t openmp;
+
+PL_API void pl_use_openmp(void *gomp_parallel) { openmp = (parallel_t)gomp_parallel; }
+
+static void in_pieces(void (*piece)(void *, int64_t, int64_t), void *context, int64_t count,
+                      int64_t size, int threads, int large) {
     if (threads < 2 || count <= size) {
         if (count > 0) piece(context, 0, count);
         return;
     }
     struct job job = {piece, context, count, size, 0, threads - 1};
-    on_workers(&job, threads);
+    if (large && openmp) openmp(take_part, &job, (unsigned)threads, 0);
+    else on_workers(&job, threads);
+}
+
+void pl_in_pieces(void (*piece)(void *, int64_t, int64_t), void *context, int64_t count,
+                  int64_t size, int threads) {
+    in_pieces(piece, context, count, size, threads, 0);
+}
+
+void pl_in_large_pieces(void (*piece)(void *, int64_t, int64_t), void *context, int64_t count,
+                        int64_t size, int threads) {
+    in_pieces(piece, context, count, size, threads, 1);
 }
