@@ -16,7 +16,11 @@ __all__ = ["BlockEmbedding", "BlockLinear", "Int4Linear", "Int8Linear"]
 
 
 class BlockLinear(FastLinear):
-    """A linear layer on a matrix in blocks."""
+    """A linear layer on a matrix in blocks.
+
+    matrix: [out_features, in_features filled up to whole groups]. bias: [out_features].
+    in_features: those that rows have; the matrix's by default.
+    """
 
     def __init__(
         self, matrix: BlockMatrix, bias: torch.Tensor | None, in_features: int | None = None
@@ -67,7 +71,11 @@ class Int8Linear(_Quantised):
 
 
 class BlockEmbedding(nn.Module):
-    """A table of embeddings in blocks; dtype: of what it gives."""
+    """A table of embeddings in blocks.
+
+    matrix: [num_embeddings, embedding_dim]. dtype: of what it gives. Ids that there are not raise
+    ValueError.
+    """
 
     def __init__(self, matrix: BlockMatrix, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()

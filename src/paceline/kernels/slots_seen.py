@@ -49,6 +49,8 @@ class SlotsSeen:
         size] -> [rows, heads, value size], in the format of the query.
 
         Keys and values have one format, of `KINDS`; numbers of a slot lie side by side.
+
+        Raises ValueError for rows that see nothing, or slots that are not in their order.
         """
         asked = query.float()
         if asked.stride(2) != 1:

@@ -22,9 +22,10 @@ def least_rows(model: nn.Module) -> int:
 
 
 def slot_grain(model: PreTrainedModel) -> int:
-    """Passes attend to a multiple of so many cache slots, those behind the text masked.
+    """Passes attend to a multiple of so many cache slots, those behind the text masked, where
+    attention is torch's; stretches of texts are as long as one.
 
-    The CPU's attention kernel works through the slots in blocks of 512, and sums in another order
+    The CPU's kernel of torch works through the slots in blocks of 512, and sums in another order
     where the last block is shorter. With whole blocks, and products that treat every row alike
     whatever their number, a token's scores are the same bit for bit in a pass of any width.
     """

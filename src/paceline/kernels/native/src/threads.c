@@ -13,7 +13,6 @@
 
 #include "api.h"
 
-
 struct job {
     void (*piece)(void *, int64_t, int64_t);
     void *context;
