@@ -115,6 +115,22 @@ EMULATED __m512i emulated_widen_signed(__m128i from) {
     EACH_OF(16, made.d, bytes[i]);
     return made.bits;
 }
+EMULATED __m512i emulated_widen_words(__m256i from) {
+    wide made;
+    uint16_t words[16];
+    memcpy(words, &from, 32);
+    EACH_OF(16, made.d, words[i]);
+    return made.bits;
+}
+EMULATED __m512 emulated_cast(__m512i from) {
+    wide a = {.bits = from};
+    return a.floats;
+}
+EMULATED __m512i emulated_slli32(__m512i from, int places) {
+    wide a = {.bits = from}, made;
+    EACH_OF(16, made.d, (int32_t)((uint32_t)a.d[i] << places));
+    return made.bits;
+}
 EMULATED __m512 emulated_mul(__m512 one, __m512 other) {
     wide a = {.floats = one}, b = {.floats = other}, made;
     EACH_OF(16, made.f, a.f[i] * b.f[i]);
@@ -138,6 +154,7 @@ EMULATED __m512 emulated_fnma(__m512 one, __m512 other, __m512 third) {
         return made.floats; \
     }
 EMULATED_FLOATS(emulated_add, a.f[i] + b.f[i])
+EMULATED_FLOATS(emulated_div, a.f[i] / b.f[i])
 EMULATED_FLOATS(emulated_sub, a.f[i] - b.f[i])
 EMULATED_FLOATS(emulated_max, a.f[i] > b.f[i] ? a.f[i] : b.f[i])
 EMULATED_FLOATS(emulated_scalef, ldexpf(a.f[i], (int)b.f[i]))
@@ -155,6 +172,10 @@ EMULATED __m512 emulated_where(__mmask16 mask, __m512 from) {
 }
 
 #define _mm512_add_ps emulated_add
+#define _mm512_div_ps emulated_div
+#define _mm512_cvtepu16_epi32 emulated_widen_words
+#define _mm512_slli_epi32 emulated_slli32
+#define _mm512_castsi512_ps emulated_cast
 #define _mm512_sub_ps emulated_sub
 #define _mm512_max_ps emulated_max
 #define _mm512_scalef_ps emulated_scalef

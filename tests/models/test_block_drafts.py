@@ -11,13 +11,13 @@ from transformers import PreTrainedModel
 
 import paceline
 from paceline.errors import UsageError
-from paceline.kernels.block_layers import BlockLinear
 from paceline.models import load_causal_lm
 from paceline.models.draft_folder import DraftRecord, open_draft, save_draft
 from paceline.models.draft_head import ReducedHead
 from paceline.models.draft_model import head_tensors, own_tensors
 from paceline.models.load import LoadedModel
 from paceline.targets.prepare import prepare
+from paceline.targets.weights import is_quantised
 from paceline.training.draft.cutting import cut
 
 SOME = torch.tensor([0, 3, 5, 17, 40, 41, 63])
@@ -107,4 +107,4 @@ def test_blocks_do_not_become_other_weights(tmp_path: Path) -> None:
     packed = paceline.load(str(file), "plain", device="cpu", weights="packed")
     assert packed.target.describe().weights == "packed"
     model = packed.target.model  # type: ignore[attr-defined]
-    assert not any(isinstance(each, BlockLinear) for each in model.modules())
+    assert not is_quantised(model)

@@ -57,12 +57,13 @@ def grouped_attention(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
         return out, None
-    if kwargs.get("softcap") is not None:
-        raise ValueError("softcap is not supported")
+    cap = kwargs.get("softcap")
     if rows_seen is not None:
         seen = rows_seen[attention_mask.data_ptr()]
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        return seen.attend(query[0], key[0], value[0], scale)[None], None
+        return seen.attend(query[0], key[0], value[0], scale, cap or 0.0)[None], None
+    if cap is not None:
+        raise ValueError("softcap is not supported")
     width = query.shape[2]
     if width < _LEAST_ROWS:
         missing = (0, 0, 0, _LEAST_ROWS - width)

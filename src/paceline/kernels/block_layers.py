@@ -8,11 +8,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from paceline.kernels.blocks import BlockMatrix, quantised
+from paceline.kernels.blocks import FORMATS, BlockMatrix, in_floats, quantised
 from paceline.kernels.linear import FastLinear, UnpackableError
 from paceline.kernels.native.calls import unavailable
 
-__all__ = ["BlockEmbedding", "BlockLinear", "Int4Linear", "Int8Linear"]
+__all__ = ["BlockEmbedding", "BlockLinear", "FloatLinear", "Int4Linear", "Int8Linear"]
 
 
 class BlockLinear(FastLinear):
@@ -33,6 +33,11 @@ class BlockLinear(FastLinear):
         self.bias = None if bias is None else bias.detach().float()
         self._missing = matrix.inputs - self.in_features
 
+    @property
+    def rounded(self) -> bool:
+        """Whether its weights have few bits: then its rows are rounded, too."""
+        return self.matrix.format in FORMATS
+
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """[..., in_features] -> [..., out_features]."""
         if self._missing:
@@ -40,6 +45,26 @@ class BlockLinear(FastLinear):
         if rows.dtype == torch.float32:
             return self.matrix.product(rows, self.bias)
         return self.matrix.product(rows.float(), self.bias).to(rows.dtype)
+
+
+def _check_place(weight: torch.Tensor) -> None:
+    if weight.device.type != "cpu":
+        raise UnpackableError(f"weights on {weight.device.type}")
+    if why := unavailable():
+        raise UnpackableError(why)
+
+
+class FloatLinear(BlockLinear):
+    """A layer of float32 as it is, for products of ours.
+
+    Raises UnpackableError where the kernels cannot run, or the layer is elsewhere or not in float32.
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        _check_place(weight)
+        if weight.dtype != torch.float32:
+            raise UnpackableError(f"weights in {str(weight.dtype).removeprefix('torch.')}")
+        super().__init__(in_floats(weight), bias)
 
 
 class _Quantised(BlockLinear):
@@ -51,10 +76,7 @@ class _Quantised(BlockLinear):
     bits: ClassVar[int]
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        if weight.device.type != "cpu":
-            raise UnpackableError(f"weights on {weight.device.type}")
-        if why := unavailable():
-            raise UnpackableError(why)
+        _check_place(weight)
         super().__init__(quantised(weight, self.bits), bias, weight.shape[1])
 
 

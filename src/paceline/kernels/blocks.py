@@ -16,7 +16,15 @@ from torch.nn import functional as F
 
 from paceline.kernels.native.calls import kernels, unavailable
 
-__all__ = ["FORMATS", "BlockMatrix", "bytes_per_row", "dequantise", "quantised"]
+__all__ = [
+    "FORMATS",
+    "BlockMatrix",
+    "bytes_per_row",
+    "dequantise",
+    "in_floats",
+    "number_of_format",
+    "quantised",
+]
 
 # In the library's order; inputs and bytes of a block.
 _BLOCKS = {
@@ -28,12 +36,21 @@ _BLOCKS = {
     "Q4_K": (256, 144),
     "Q5_K": (256, 176),
     "Q6_K": (256, 210),
+    "F32": (1, 4),
+    "F16": (1, 2),
+    "BF16": (1, 2),
 }
 _NUMBERS = {name: number for number, name in enumerate(_BLOCKS)}
 _GROUP, _PANEL = 32, 16
 
-FORMATS = frozenset(_BLOCKS)
-"""Names of the formats that there are kernels for."""
+_FLOATS = frozenset(("F32", "F16", "BF16"))
+FORMATS = frozenset(_BLOCKS) - _FLOATS
+"""Names of the formats of few bits that there are kernels for."""
+
+
+def number_of_format(format: str) -> int:
+    """As the library counts them."""
+    return _NUMBERS[format]
 
 
 def bytes_per_row(format: str, inputs: int) -> int:
@@ -142,6 +159,12 @@ def quantised(weight: torch.Tensor, bits: int) -> BlockMatrix:
     groups = weight.view(outputs, -1, _GROUP)
     blocks = (_four_bits if bits == 4 else _eight_bits)(groups).reshape(outputs, -1)
     return BlockMatrix.pack("Q4_1" if bits == 4 else "Q8_0", blocks, inputs)
+
+
+def in_floats(weight: torch.Tensor) -> BlockMatrix:
+    """A float32 matrix [outputs, inputs] as it is, in panels."""
+    weight = weight.detach().contiguous()
+    return BlockMatrix.pack("F32", weight.view(torch.uint8).view(len(weight), -1), weight.shape[1])
 
 
 def _four_bits(groups: torch.Tensor) -> torch.Tensor:

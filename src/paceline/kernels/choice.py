@@ -13,15 +13,16 @@ from torch.nn import functional as F
 from paceline.kernels.block_layers import Int8Linear
 from paceline.kernels.linear import (
     FastLinear,
-    PackedLinear,
+    Maker,
     PlainLinear,
     UnpackableError,
     make_linear,
 )
+from paceline.kernels.packed import make_packed
 
 __all__ = ["FASTEST", "NATIVE", "WORTH_CHOOSING", "fastest", "quicken"]
 
-Kinds = Mapping[str, type[FastLinear]]
+Kinds = Mapping[str, Maker]
 Size = tuple[torch.Size, torch.dtype]
 
 FASTEST, NATIVE = "fastest", "native"
@@ -29,7 +30,7 @@ FASTEST, NATIVE = "fastest", "native"
 WORTH_CHOOSING = 8 << 20
 """Bytes; what has less stays in the processor's caches and takes no time."""
 
-_KINDS: Kinds = {NATIVE: PlainLinear, "packed": PackedLinear, "int8": Int8Linear}
+_KINDS: Kinds = {NATIVE: PlainLinear, "packed": make_packed, "int8": Int8Linear}
 _REPEATS = 5
 _EVICTING = 64 << 20  # bytes; more than most processors cache
 
@@ -100,7 +101,7 @@ def _size(weight: torch.Tensor) -> Size:
     return weight.shape, weight.dtype
 
 
-def _times(weights: Sequence[torch.Tensor], kind: type[FastLinear], rows: int) -> dict[Size, float]:
+def _times(weights: Sequence[torch.Tensor], kind: Maker, rows: int) -> dict[Size, float]:
     """The least time in seconds that a layer of each size takes for so many rows; nothing where
     there are none of this kind.
 

@@ -7,7 +7,7 @@ up to eight rows cost about as much as one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 import torch
@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 __all__ = [
     "FastLinear",
+    "Maker",
     "PackedAndPlainLinear",
     "PackedLinear",
     "PlainLinear",
@@ -114,9 +115,11 @@ class PackedAndPlainLinear(PackedLinear):
         self.min_rows = PackedLinear.min_rows
 
 
-def make_linear(
-    kind: type[FastLinear], weight: torch.Tensor, bias: torch.Tensor | None
-) -> FastLinear:
+Maker = Callable[[torch.Tensor, torch.Tensor | None], FastLinear]
+"""Weight and bias -> layer; raises UnpackableError where there is none of the kind."""
+
+
+def make_linear(kind: Maker, weight: torch.Tensor, bias: torch.Tensor | None) -> FastLinear:
     """A layer of this kind; raises UnpackableError where torch or the processor has none."""
     try:
         return kind(weight, bias)

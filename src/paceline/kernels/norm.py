@@ -15,7 +15,7 @@ class FastRMSNorm(nn.Module):
 
         hidden / sqrt(mean(hidden^2) + eps) * weight
 
-    weight: [size]
+    weight: [size], eps: what it was made of.
 
     With norm = sqrt(sum(hidden^2)) the root is hypot(norm, sqrt(size * eps)) / sqrt(size): four
     operators, where `F.rms_norm` runs seven on a CPU and takes twice as long.
@@ -24,6 +24,7 @@ class FastRMSNorm(nn.Module):
     def __init__(self, weight: torch.Tensor, eps: float) -> None:
         super().__init__()
         size = len(weight)
+        self.weight, self.eps = weight.detach(), eps
         self._scale = weight.detach() * size**0.5
         self._floor = weight.new_tensor((size * eps) ** 0.5).detach()
 

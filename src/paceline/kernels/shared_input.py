@@ -47,19 +47,19 @@ class SharedInput(nn.Module):
 
 
 class Projection(nn.Module):
-    """Stands where one of several projections of the same input stood."""
+    """Stands where one of several projections of the same input stood: number `part`."""
 
     def __init__(self, shared: SharedInput, part: int) -> None:
         super().__init__()
         self.shared = shared
         self.in_features = shared.linear.in_features
         self.out_features = shared.sizes[part]
-        self._part = part
+        self.part = part
         self._project = shared.project
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """[..., in_features] -> [..., out_features]."""
-        return self._project(rows, self._part)
+        return self._project(rows, self.part)
 
 
 def find_shared_inputs(

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.kernels.native.calls import kernels
-from paceline.kernels.native.signatures import Attention
+from paceline.kernels.native.signatures import Attention, Seen
 
 __all__ = ["KINDS", "SlotsSeen"]
 
@@ -42,11 +42,22 @@ class SlotsSeen:
         for name, numbers in zip(names, self._held, strict=True):
             setattr(self._call, name, numbers.ctypes.data)
 
+    def as_native(self) -> Seen:
+        """Addresses of what is held here."""
+        return Seen(*(numbers.ctypes.data for numbers in self._held))
+
     def attend(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scale: float,
+        cap: float = 0.0,
     ) -> torch.Tensor:
         """Query [heads, rows, size], key [key heads, slots, size], value [key heads, slots, value
         size] -> [rows, heads, value size], in the format of the query.
+
+        cap: where it is not 0, scores are cap x tanh(score / cap).
 
         Keys and values have one format, of `KINDS`; numbers of a slot lie side by side.
 
@@ -70,5 +81,6 @@ class SlotsSeen:
         call.key_head, call.key_slot = key.stride(0) * width, key.stride(1) * width
         call.value_head, call.value_slot = value.stride(0) * width, value.stride(1) * width
         call.out, call.scale, call.kind = out.data_ptr(), scale, KINDS[key.dtype]
+        call.cap = cap
         kernels().attend(ctypes.addressof(call))
         return out if query.dtype == torch.float32 else out.to(query.dtype)

@@ -19,6 +19,7 @@ __all__ = [
     "head_reads_table",
     "is_table",
     "rows_of",
+    "scale_of",
     "size_of",
     "takes_blocks",
 ]
@@ -29,12 +30,12 @@ class ScaledBlockEmbedding(BlockEmbedding):
 
     def __init__(self, matrix: BlockMatrix, dtype: torch.dtype, scale: torch.Tensor) -> None:
         super().__init__(matrix, dtype)
-        self._scale = scale.to(dtype)
+        self.embed_scale = scale.to(dtype)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """[...] -> [..., inputs]."""
         found: torch.Tensor = super().forward(ids)
-        return found * self._scale
+        return found * self.embed_scale
 
 
 def takes_blocks(embedding: nn.Module) -> bool:
@@ -60,6 +61,11 @@ def block_embedding(
         table = ScaledBlockEmbedding(matrix, dtype, scale)
     table.register_parameter("like", nn.Parameter(torch.empty(0, dtype=dtype)))
     return table
+
+
+def scale_of(embedding: nn.Module) -> torch.Tensor | None:
+    """What an embedding that `takes_blocks`, or its stand-in, multiplies every number by."""
+    return getattr(embedding, "embed_scale", None)
 
 
 def is_table(module: nn.Module) -> bool:

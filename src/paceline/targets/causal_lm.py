@@ -2,21 +2,20 @@
 
 The model's own `forward` runs, with a cache of ours, explicit positions and a 4-D float mask, so
 no architecture is re-implemented and `device_map`, quantised weights and tensor parallelism keep
-working.
+working. On a CPU passes run in one call each where the model is fit for that, see `one_call`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
 from transformers import PreTrainedModel
 
-from paceline.errors import ModelError
 from paceline.protocols import HIDDEN_STATES, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS, Target
 from paceline.records import Path, TargetInfo
+from paceline.targets.check_passes import check_passes
 from paceline.targets.hidden_states import output_head
 from paceline.targets.layout import (
     STATIC_WIDTHS,
@@ -32,8 +31,6 @@ from paceline.targets.support import (
     attention_windows,
     check_supported,
     longest_context,
-    narrow_windows,
-    self_check,
 )
 from paceline.targets.text_slots import KEPT_BYTES, TextSlots
 from paceline.targets.virtual_tokens import VirtualTokens
@@ -63,6 +60,7 @@ class CausalLMTarget(Target):
     for a small model).
     static: run passes that recur in few shapes on inputs that keep their place, captured as CUDA
     graphs where the device is one; None where the whole model is on one CUDA device.
+    compiled: run passes in one call each where the model is fit for that.
     kept_bytes: of the cache of closed texts, kept for texts that begin alike.
 
     Raises ModelError, naming the reason, where the model cannot be driven this way.
@@ -77,6 +75,7 @@ class CausalLMTarget(Target):
         preparation: Preparation | None = None,
         check: bool = True,
         static: bool | None = None,
+        compiled: bool = True,
         kept_bytes: int = KEPT_BYTES,
     ) -> None:
         check_supported(model)
@@ -95,12 +94,18 @@ class CausalLMTarget(Target):
         self._pass = ModelPass(model, self._virtual, windows, self._texts.cache)
         self._pass.by_text &= not self.static
         self._new_passes()
+        if compiled:
+            self._pass.compile()
         if check:
-            self._check()
+            try:
+                check_passes(self, self._pass, model)
+            finally:
+                self._forget_all()
 
     def describe(self) -> TargetInfo:
         """See `Target.describe`. "graphs" in its report says what became of static shapes, see
-        `StaticPasses.as_json`."""
+        `StaticPasses.as_json`; "own_forward" why passes are not run in one call, "" where they
+        are."""
         graphs = {"static": self.static, **(self._passes.as_json() if self._passes else {})}
         return TargetInfo(
             type(self.model).__name__,
@@ -108,7 +113,11 @@ class CausalLMTarget(Target):
             str(self.model.dtype).removeprefix("torch."),
             self.preparation.weights,
             weight_bytes(self.model),
-            {"preparation": self.preparation.as_json(), "graphs": graphs},
+            {
+                "preparation": self.preparation.as_json(),
+                "graphs": graphs,
+                "own_forward": self._pass.own_forward,
+            },
         )
 
     def settle(self) -> None:
@@ -185,22 +194,6 @@ class CausalLMTarget(Target):
     def commit(self, paths: Mapping[int, Path]) -> None:
         """Keep the accepted nodes. See `Target.commit`."""
         self._texts.commit(paths)
-
-    def _check(self) -> None:
-        """Raises ModelError where trees do not come out as the model's own forward has them. Where
-        that is for attention by text, which some models do not pass on, it is done without."""
-        config = self.model.config.get_text_config()
-        try:
-            with narrow_windows(config):
-                self._pass.windows = attention_windows(config)
-                if self._pass.by_text:
-                    with suppress(ModelError):
-                        return self_check(self, self.model)
-                    self._pass.by_text = False
-                self_check(self, self.model)
-        finally:
-            self._pass.windows = attention_windows(config)
-            self._forget_all()
 
     def _forget_all(self) -> None:
         """Hold nothing in the cache; texts that are open are to be read once more."""

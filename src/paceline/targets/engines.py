@@ -18,7 +18,7 @@ from paceline.targets.prepare import AUTO, Preparation, check_weights, prepare
 
 __all__ = ["DEFAULT_ENGINE", "ENGINES", "Engine", "check_engine", "open_target"]
 
-DEFAULT_ENGINE = "transformers"
+DEFAULT_ENGINE = "compiled"
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,19 @@ class Engine:
 
 ENGINES = {
     DEFAULT_ENGINE: Engine(
-        "the model's own forward of transformers, on any device",
+        "a pass in one call on a CPU, where the model is fit for that; else as transformers",
         lambda model, done, check: CausalLMTarget(model, preparation=done, check=check),
+    ),
+    "transformers": Engine(
+        "the model's own forward of transformers, on any device",
+        lambda model, done, check: CausalLMTarget(
+            model, preparation=done, check=check, compiled=False
+        ),
     ),
     "transformers-eager": Engine(
         "the same, on a GPU without CUDA graphs",
         lambda model, done, check: CausalLMTarget(
-            model, preparation=done, check=check, static=False
+            model, preparation=done, check=check, static=False, compiled=False
         ),
     ),
 }

@@ -8,7 +8,7 @@ kept beside keys and values, slot by slot.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -50,6 +50,28 @@ class TreeCache(Cache):  # type: ignore[misc]
             self.moves += 1
         for layer in self._all:
             layer.grow(self._slots)
+
+    def allocate(self, sizes: Mapping[int, tuple[int, int, int]]) -> None:
+        """Have memory for all layers, in float32, as an `update` would leave it.
+
+        sizes: heads, size of a key and of a value, by layer.
+        """
+        for number, (heads, *each) in sizes.items():
+            keys, values = (torch.empty(1, heads, 0, size) for size in each)
+            self._all[number].hold(keys, values, self._slots)
+        if self._hidden_size:
+            none = torch.empty(1, 1, 0, self._hidden_size)
+            self._states.hold(none, none[..., :0], self._slots)
+
+    def tensors(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Keys and values of all layers, once there are any."""
+        pairs = ((each.keys, each.values) for each in self.layers)
+        return [(keys, values) for keys, values in pairs if keys is not None and values is not None]
+
+    def all_states(self) -> torch.Tensor:
+        """[slots, hidden], once there are any; see `put_states`."""
+        assert self._states.keys is not None
+        return self._states.keys[0, 0]
 
     def direct(self, where: _Where, view: View) -> None:
         """Tell all layers where the next forward writes its rows, and what it attends to.
@@ -130,11 +152,17 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         view = self._view.to(self.keys.device)
         return self.keys.index_select(2, view), self.values.index_select(2, view)
 
-    def write(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Write [1, heads, rows, head_dim] where the pass was told to."""
+    def hold(self, key_states: torch.Tensor, value_states: torch.Tensor, slots: int) -> None:
+        """Have room for so many slots of states that are like these."""
+        self._slots = slots
         if self.keys is None:
             self.lazy_initialization(key_states, value_states)
-        self.grow(self._slots)  # a growth that was interrupted has left it behind
+        self.grow(slots)
+
+    def write(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Write [1, heads, rows, head_dim] where the pass was told to."""
+        # A growth that was interrupted has left it behind.
+        self.hold(key_states, value_states, self._slots)
         assert self.keys is not None and self.values is not None
         if isinstance(self._where, int):
             end = self._where + key_states.shape[2]

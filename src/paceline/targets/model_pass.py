@@ -14,6 +14,7 @@ from paceline.kernels.token_table import device_of_table
 from paceline.targets.hidden_states import call_with_states
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.layout import PassLayout
+from paceline.targets.one_call.compiled_pass import CompiledPass, UnfitError
 from paceline.targets.pass_inputs import InputsByText, InputsInOne, PassInputs, Windows
 from paceline.targets.virtual_tokens import VirtualTokens
 from paceline.targets.weights import least_rows, slot_grain
@@ -27,7 +28,8 @@ class ModelPass:
     virtual: what ids beyond the vocabulary stand for. windows: see `attention_windows`.
 
     cache: where keys and values go. by_text: texts attend each to its own stretch. keeps_states:
-    the last hidden states go to the cache as well. min_rows: fewer rows cost no less. grain: see
+    the last hidden states go to the cache as well. compiled: runs passes in the model's place; None
+    where the model runs them itself, and own_forward says why. min_rows: fewer rows cost no less. grain: see
     `slot_grain`.
     """
 
@@ -38,6 +40,8 @@ class ModelPass:
         self.windows = windows
         self.by_text = model.config._attn_implementation == GROUPED
         self.keeps_states = False
+        self.compiled: CompiledPass | None = None
+        self.own_forward = "it was asked for"
         self.min_rows = least_rows(model)
         self.grain = slot_grain(model)
         self._model = model
@@ -53,11 +57,23 @@ class ModelPass:
         place = getattr(hook, "execution_device", None)
         return device_of_table(self._model) if place is None else torch.device(place)
 
+    def compile(self) -> None:
+        """Run passes in one call from now on, if the model is fit for that."""
+        try:
+            self.compiled, self.own_forward = (
+                CompiledPass(self._model, self._virtual, self.windows),
+                "",
+            )
+        except UnfitError as reason:
+            self.own_forward = str(reason)
+
     def run(self, layout: PassLayout, keep: Sequence[int], pool: int) -> torch.Tensor:
         """One pass; the logits [at least len(keep), vocabulary] of its rows `keep`.
 
         pool: slots of the cache.
         """
+        if self.compiled is not None:
+            return self.compiled.run(layout, keep, self.windows, self.cache, self.keeps_states)
         inputs = self._inputs_of(layout, pool)
         # The output head, too, costs as much for a few rows as for one.
         least = min(self.min_rows, layout.rows)

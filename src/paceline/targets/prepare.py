@@ -22,8 +22,8 @@ from paceline.kernels.block_layers import BlockLinear, Int4Linear, Int8Linear
 from paceline.kernels.choice import WORTH_CHOOSING, fastest
 from paceline.kernels.linear import (
     FastLinear,
+    Maker,
     PackedAndPlainLinear,
-    PackedLinear,
     PlainLinear,
     UnpackableError,
     keep_faster,
@@ -31,6 +31,7 @@ from paceline.kernels.linear import (
 )
 from paceline.kernels.memory import FilePages, HugePages
 from paceline.kernels.norm import fast_norm
+from paceline.kernels.packed import make_packed
 from paceline.kernels.shared_input import Projection, SharedInput, find_shared_inputs
 from paceline.targets.stacked_blocks import stack_blocks
 from paceline.targets.support import check_supported, differences
@@ -43,16 +44,16 @@ Layer = Any  # nn.Linear, or transformers' Conv1D, which has its weight the othe
 AUTO = "auto"
 NATIVE = "native"
 BLOCKS = "blocks"
-_KINDS: dict[str, type[FastLinear]] = {
+_KINDS: dict[str, Maker] = {
     "fused": PlainLinear,
-    "packed": PackedLinear,
+    "packed": make_packed,
     "packed+plain": PackedAndPlainLinear,
     "int8": Int8Linear,
     "int4": Int4Linear,
 }
 WEIGHTS = (AUTO, NATIVE, *_KINDS)
 """How linear layers hold their weights. native: the model is left alone; fused: layers with one
-input are one product; packed: that, and in oneDNN's layout; packed+plain: that, and a second copy
+input are one product; packed: that, and in the layout of the fastest product; packed+plain: that, and a second copy
 for passes of one row; int8, int4: fused and quantised; auto: on the CPU in blocks where the model was
 loaded so and packed where not, else native."""
 
@@ -123,7 +124,7 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
         return done
     check_supported(model)
     linears = _linear_layers(model, done)
-    in_blocks = [each for each in model.modules() if isinstance(each, BlockLinear)]
+    in_blocks = [each for each in model.modules() if isinstance(each, BlockLinear) and each.rounded]
     done.linears = done.products = len(in_blocks)
     if weights == AUTO and done.linears and (exact or not linears):
         done.weights = BLOCKS
@@ -148,7 +149,7 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
     for group in _largest_first(shared, linears):
         _replace_together(model, group, places, pages, done)
     for group in shared:
-        alike = [layer for layer in group if isinstance(layer, BlockLinear)]
+        alike = [layer for layer in group if isinstance(layer, BlockLinear) and layer.rounded]
         done.products -= stack_blocks(model, alike, places)
     if done.weights in ("int8", "int4") and not done.linears:
         reasons = "; ".join(done.left) or "it has no linear layers"
@@ -266,7 +267,7 @@ def _replace_together(
 
 def _product(model: Any, group: list[Layer], weights: str) -> FastLinear:
     """The stand-in for a group. Raises UnpackableError where torch or the processor has none."""
-    kind = _KINDS.get(weights, PackedLinear)
+    kind = _KINDS.get(weights, make_packed)
     head = model.get_output_embeddings()
     if kind is Int4Linear and head is not None and not set(head.modules()).isdisjoint(group):
         kind = Int8Linear  # four bits for the scores of the vocabulary cost too many right tokens

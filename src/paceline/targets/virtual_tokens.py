@@ -16,17 +16,17 @@ class VirtualTokens:
 
     embed: the model's embedding module; ids [batch, width] -> [batch, width, hidden], as the model
     takes them as `inputs_embeds`.
-    vocab_size, first: the first virtual id.
+    vocab_size, first: the first virtual id. table: [count, hidden], what they stand for.
     """
 
     def __init__(self, embed: Callable[[torch.Tensor], torch.Tensor], vocab_size: int) -> None:
         self._embed = embed
         self.first = vocab_size
         self._given: list[tuple[int, torch.Tensor]] = []
-        self._table: torch.Tensor | None = None  # [count, hidden]
+        self.table: torch.Tensor | None = None  # [count, hidden]
 
     def __len__(self) -> int:
-        return 0 if self._table is None else len(self._table)
+        return 0 if self.table is None else len(self.table)
 
     @torch.no_grad()
     def add(self, embeddings: torch.Tensor, device: torch.device) -> int:
@@ -49,7 +49,7 @@ class VirtualTokens:
             )
         first = self.first + len(self)
         rows = embeddings.detach().to(like)
-        self._table = rows if self._table is None else torch.cat([self._table, rows])
+        self.table = rows if self.table is None else torch.cat([self.table, rows])
         self._given.append((first, embeddings))
         return first
 
@@ -66,6 +66,6 @@ class VirtualTokens:
         """Embeddings of ids [batch, width], virtual ones among them; there are some."""
         virtual = ids >= self.first
         own = self._embed(ids.masked_fill(virtual, 0))
-        table = own.new_zeros(1, own.shape[-1]) if self._table is None else self._table
+        table = own.new_zeros(1, own.shape[-1]) if self.table is None else self.table
         given = table[(ids - self.first).clamp(min=0)].to(own)
         return torch.where(virtual[..., None], given, own)

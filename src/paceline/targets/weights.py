@@ -35,7 +35,7 @@ def slot_grain(model: PreTrainedModel) -> int:
 
 def is_quantised(model: nn.Module) -> bool:
     """Whether the model has weights in blocks of few bits."""
-    return any(isinstance(each, BlockLinear) for each in model.modules())
+    return any(isinstance(each, BlockLinear) and each.rounded for each in model.modules())
 
 
 def weight_bytes(model: PreTrainedModel) -> int:

@@ -28,7 +28,7 @@ class Kernels:
         self._library = found
         found.pl_use_openmp(_openmp())
         self.packed_bytes: Callable[[int, int, int], int] = found.pl_packed_bytes
-        self._product, self._attend = found.pl_product, found.pl_attend
+        self._product, self._attend, self._run = found.pl_product, found.pl_attend, found.pl_run
         self._most = usable_cores()
 
     @property
@@ -67,6 +67,11 @@ class Kernels:
     def product(self, *arguments: Any) -> None:
         """See `pl_product`."""
         if failed := self._product(*arguments, self._threads()):
+            _check(failed)
+
+    def run(self, steps: int, count: int, one_pass: int) -> None:
+        """See `pl_run`; the addresses of an array of `Step` and of a `Pass`."""
+        if failed := self._run(steps, count, one_pass, self._threads()):
             _check(failed)
 
     def _threads(self) -> int:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_char_p, c_int, c_int64, c_void_p
+from ctypes import c_char_p, c_float, c_int, c_int32, c_int64, c_void_p
 from typing import Any
 
-__all__ = ["SIGNATURES", "Attention"]
+__all__ = ["SIGNATURES", "Attention", "Layer", "Operand", "Pass", "Seen", "Step"]
 
 # Name of a function -> what it gives back, what it takes. Sizes are int64_t, pointers void*.
 _MATRIX = (c_int, c_void_p, c_int64, c_int64)
@@ -22,6 +22,7 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "pl_values": (c_int, (*_MATRIX, c_void_p, c_int64, c_void_p, c_int)),
     "pl_dequantise": (c_int, (*_MATRIX, c_void_p, c_int)),
     "pl_attend": (c_int, (c_void_p, c_int)),
+    "pl_run": (c_int, (c_void_p, c_int64, c_void_p, c_int)),
     "pl_product": (c_int, (*_MATRIX, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int)),
 }
 
@@ -43,7 +44,66 @@ class Attention(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("first", "count", "extra_begin", "extra", "out")),
         ("scale", ctypes.c_float),
         ("kind", ctypes.c_int32),
+        ("cap", ctypes.c_float),
+        ("_unused", ctypes.c_int32),
         ("_longest", ctypes.c_int64),
         ("_ranges", ctypes.c_void_p),
         ("_failed", ctypes.c_void_p),
+    )
+
+
+class Operand(ctypes.Structure):
+    """`struct pl_operand` of native/src/program.h; so below."""
+
+    _fields_ = (
+        ("data", c_void_p),
+        *((name, c_int64) for name in ("table", "buffer", "stride", "at", "period", "each")),
+    )
+
+
+class Step(ctypes.Structure):
+    """`struct pl_step`."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("op", "function", "join", "layer", "seen", "halves")),
+        *((name, c_int64) for name in ("count", "size", "heads", "key_heads")),
+        *((name, Operand) for name in ("input", "other", "third")),
+        *((name, c_int64) for name in ("out_buffer", "out_stride", "out_at")),
+        ("order", c_void_p),
+        ("format", c_int32),
+        ("number", c_float),
+        ("cap", c_float),
+        ("of_kept", c_int32),
+        ("outputs", c_int64),
+        ("inputs", c_int64),
+        ("panels", c_void_p),
+        ("bias", c_void_p),
+    )
+
+
+class Layer(ctypes.Structure):
+    """`struct pl_layer`."""
+
+    _fields_ = (
+        ("keys", c_void_p),
+        ("values", c_void_p),
+        *((name, c_int64) for name in ("key_head", "key_slot", "value_head", "value_slot")),
+    )
+
+
+class Seen(ctypes.Structure):
+    """`struct pl_seen`."""
+
+    _fields_ = tuple((name, c_void_p) for name in ("first", "count", "extra_begin", "extra"))
+
+
+class Pass(ctypes.Structure):
+    """`struct pl_pass`."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("rows", "kept", "given_count", "states_stride")),
+        *((name, c_void_p) for name in ("tokens", "positions", "where", "keep", "given")),
+        *((name, c_void_p) for name in ("tables", "table_strides", "layers", "seen")),
+        *((name, c_void_p) for name in ("arena", "arena_of_kept", "logits", "states")),
+        ("kind", c_int64),
     )

@@ -8,10 +8,6 @@
 #define PL_API __declspec(dllexport)
 #else
 #define PL_API __attribute__((visibility("default")))
-struct pl_attention;
-/* See tier.h; `longest`, `ranges` and `failed` are not read. */
-PL_API int pl_attend(const struct pl_attention *of, int threads);
-
 #endif
 
 enum { PL_OK = 0, PL_NO_MEMORY = 1, PL_BAD_ARGUMENT = 2 };
@@ -25,7 +21,7 @@ PL_API const char *pl_tiers(void);
 PL_API int pl_use_tier(const char *name);
 PL_API const char *pl_tier(void);
 
-/* Address of GOMP_parallel in the OpenMP that torch runs on, for work of many rows; NULL for none. */
+/* Address of GOMP_parallel in the OpenMP that torch runs on; NULL for none. */
 PL_API void pl_use_openmp(void *gomp_parallel);
 
 /* Bytes that the panels of a matrix take; 0 for sizes or formats that there are not. */
@@ -52,5 +48,11 @@ PL_API int pl_product(int format, const uint8_t *panels, int64_t outputs, int64_
 struct pl_attention;
 /* See tier.h; `longest`, `ranges` and `failed` are not read. */
 PL_API int pl_attend(const struct pl_attention *of, int threads);
+
+struct pl_step;
+struct pl_pass;
+/* One pass; see program.h. */
+PL_API int pl_run(const struct pl_step *steps, int64_t count, const struct pl_pass *pass,
+                  int threads);
 
 #endif

@@ -94,6 +94,11 @@ INLINE floats_t power_of_e(floats_t x) {
     return where_above(x, same_floats(-87.0f), plus(times_two_to(sum, twos), minus(x, x)));
 }
 
+/* Scores are bent so that none is larger than the cap. */
+static void bend(float cap, float *at, int64_t count) {
+    for (int64_t i = 0; i < count; i++) at[i] = cap * tanhf(at[i] / cap);
+}
+
 /* Scores [count] -> weights before they are divided by their sum, which is returned. `at` has room
    for a multiple of 16. */
 static float weigh(float *at, int64_t count) {
@@ -250,6 +255,7 @@ static void one_unit(const struct pl_attention *of, int64_t head, int64_t begin,
         float *own = at + p * stride + pairs[p].skipped;
         for (int64_t i = stretch; i < pairs[p].seen; i++)
             own[i] = own[of->extra[of->extra_begin[row] + i - stretch] - of->first[row]];
+        if (of->cap != 0) bend(of->cap, own, pairs[p].seen);
         totals[p] = weigh(own, pairs[p].seen);
     }
     int64_t p = 0;

@@ -3,7 +3,7 @@
 
 #include "api.h"
 #include "threads.h"
-#include "tier.h"
+#include "program.h"
 
 struct attending {
     const struct pl_tier *tier;
@@ -55,18 +55,22 @@ static int64_t find_ranges(const struct pl_attention *of, int64_t *ranges, int64
     return count;
 }
 
+int64_t pl_attention_units(struct pl_attention *of, int64_t *ranges) {
+    if (!is_sound(of)) return -1;
+    of->ranges = ranges;
+    return find_ranges(of, ranges, &of->longest) * of->key_heads;
+}
+
 PL_API int pl_attend(const struct pl_attention *given, int threads) {
-    if (!is_sound(given)) return PL_BAD_ARGUMENT;
-    if (!given->rows) return PL_OK;
     struct pl_attention of = *given;
+    if (of.rows < 0) return PL_BAD_ARGUMENT;
     int64_t *ranges = malloc(sizeof *ranges * (size_t)(of.rows + 1));
     if (!ranges) return PL_NO_MEMORY;
     int failed = 0;
-    const int64_t count = find_ranges(&of, ranges, &of.longest);
-    of.ranges = ranges, of.failed = &failed;
+    const int64_t units = pl_attention_units(&of, ranges);
+    of.failed = &failed;
     struct attending attending = {pl_current_tier(), &of};
-    (of.rows < PL_MANY_ROWS ? pl_in_pieces : pl_in_large_pieces)(
-        some_units, &attending, count * of.key_heads, 1, threads);
+    if (units > 0) pl_in_pieces(some_units, &attending, units, 1, threads);
     free(ranges);
-    return failed ? PL_NO_MEMORY : PL_OK;
+    return units < 0 ? PL_BAD_ARGUMENT : failed ? PL_NO_MEMORY : PL_OK;
 }

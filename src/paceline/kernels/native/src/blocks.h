@@ -1,4 +1,4 @@
-/* The formats of quantised weights, and the layout in which products read them.
+/* The formats of weights, and the layout in which products read them.
 
    A matrix [outputs, inputs] is cut into panels of 16 outputs. Of a panel come first the codes of
    all groups of 32 inputs, then their scales, then what several groups share:
@@ -14,6 +14,8 @@
      supers  per 8 groups, for 16 outputs: float16 unit of scales and of minima (Q4_K, Q5_K), or of
              scales (Q6_K)
 
+   Of floats (F32, F16, BF16) a panel is, for every input in turn, those of 16 outputs.
+
    The numbers are those of the GGUF file: nothing is rounded on the way. */
 #ifndef PL_BLOCKS_H
 #define PL_BLOCKS_H
@@ -23,7 +25,10 @@
 
 enum { PL_PANEL = 16, PL_GROUP = 32, PL_SUPER = 8 };
 
-enum pl_format { PL_Q4_0, PL_Q4_1, PL_Q5_0, PL_Q5_1, PL_Q8_0, PL_Q4_K, PL_Q5_K, PL_Q6_K, PL_FORMATS };
+enum pl_format {
+    PL_Q4_0, PL_Q4_1, PL_Q5_0, PL_Q5_1, PL_Q8_0, PL_Q4_K, PL_Q5_K, PL_Q6_K, PL_F32, PL_F16, PL_BF16,
+    PL_FORMATS
+};
 
 /* How a format is laid out; sizes in bytes.
 
@@ -45,6 +50,9 @@ struct pl_layout {
         [PL_Q4_K] = {4, 0, 0, 256, 32, 64, 256, 144}, \
         [PL_Q5_K] = {5, 0, 0, 320, 32, 64, 256, 176}, \
         [PL_Q6_K] = {6, 32, 1, 384, 32, 32, 256, 210}, \
+        [PL_F32] = {32, 0, 0, 0, 0, 0, 1, 4}, \
+        [PL_F16] = {16, 0, 0, 0, 0, 0, 1, 2}, \
+        [PL_BF16] = {16, 0, 0, 0, 0, 0, 1, 2}, \
     }
 
 static const struct pl_layout pl_layouts[PL_FORMATS] = PL_LAYOUTS;
@@ -59,10 +67,13 @@ static inline int64_t pl_groups(int64_t inputs) { return (inputs + PL_GROUP - 1)
 static inline int64_t pl_panels(int64_t outputs) { return (outputs + PL_PANEL - 1) / PL_PANEL; }
 static inline int64_t pl_supers(int64_t groups) { return (groups + PL_SUPER - 1) / PL_SUPER; }
 
+static inline int pl_is_float(enum pl_format format) { return format >= PL_F32; }
+
 /* Of one panel, a multiple of 64. */
 static inline int64_t pl_panel_bytes(enum pl_format format, int64_t inputs) {
     const struct pl_layout *at = &pl_layouts[format];
     const int64_t groups = pl_groups(inputs);
+    if (pl_is_float(format)) return (inputs * PL_PANEL * at->block_bytes + 63) / 64 * 64;
     const int64_t bytes =
         groups * (at->codes + at->scales) + pl_supers(groups) * at->supers;
     return (bytes + 63) / 64 * 64;

@@ -1,4 +1,4 @@
-/* float16 (IEEE) without the processor's help. */
+/* float16 (IEEE) and bfloat16 without the processor's help. */
 #ifndef PL_HALF_H
 #define PL_HALF_H
 
@@ -17,6 +17,13 @@ static inline float pl_half(const uint8_t *from) {
         made.value = (float)rest * 0x1p-24f;
         made.bits |= sign;
     }
+    return made.value;
+}
+
+/* The same for bfloat16: the upper half of a float. */
+static inline float pl_brain(const uint8_t *from) {
+    union { uint32_t bits; float value; } made;
+    made.bits = (uint32_t)from[0] << 16 | (uint32_t)from[1] << 24;
     return made.value;
 }
 

@@ -4,6 +4,7 @@
 #include "api.h"
 #include "blocks.h"
 #include "half.h"
+#include "program.h"
 #include "threads.h"
 
 /* Of one group of 32 numbers: their codes (Q8_0: signed), and how they are meant. */
@@ -165,7 +166,7 @@ static void write_values(enum pl_format format, const struct group *from, float 
 }
 
 PL_API int64_t pl_packed_bytes(int format, int64_t outputs, int64_t inputs) {
-    const int64_t most = (int64_t)1 << 31; /* so that no product of sizes overflows */
+    const int64_t most = (int64_t)1 << 30; /* so that no product of sizes overflows */
     if (format < 0 || format >= PL_FORMATS || outputs < 1 || inputs < 1) return 0;
     if (outputs > most || inputs > most || inputs % pl_layouts[format].block_inputs) return 0;
     return pl_panels(outputs) * pl_panel_bytes((enum pl_format)format, inputs);
@@ -186,6 +187,14 @@ static const uint8_t *row_of(const struct packing *of, int64_t output) {
     return of->blocks + row * (of->inputs / at->block_inputs * at->block_bytes);
 }
 
+static void pack_floats(const struct packing *of, int64_t output, uint8_t *panel) {
+    const size_t width = (size_t)pl_layouts[of->format].block_bytes;
+    const uint8_t *row = row_of(of, output);
+    uint8_t *to = panel + (size_t)(output % PL_PANEL) * width;
+    for (int64_t k = 0; k < of->inputs; k++, row += width, to += PL_PANEL * width)
+        memcpy(to, row, width);
+}
+
 static void pack_panels(void *given, int64_t first, int64_t end) {
     const struct packing *of = given;
     const int64_t groups = pl_groups(of->inputs), bytes = pl_panel_bytes(of->format, of->inputs);
@@ -193,13 +202,18 @@ static void pack_panels(void *given, int64_t first, int64_t end) {
         uint8_t *to = of->panels + panel * bytes;
         memset(to, 0, (size_t)bytes); /* outputs that there are not are 0 */
         const int64_t begin = panel * PL_PANEL;
-        for (int64_t output = begin; output < begin + PL_PANEL && output < of->outputs; output++)
+        for (int64_t output = begin; output < begin + PL_PANEL && output < of->outputs; output++) {
+            if (pl_is_float(of->format)) {
+                pack_floats(of, output, to);
+                continue;
+            }
             for (int64_t number = 0; number < groups; number++) {
                 struct group group;
                 read_group(of->format, row_of(of, output), number, &group);
                 write_group(of->format, &group,
                             find_place(of->format, to, groups, number, (int)(output - begin)));
             }
+        }
     }
 }
 
@@ -211,19 +225,36 @@ PL_API int pl_pack(int format, const uint8_t *blocks, const int64_t *rows, int64
     return PL_OK;
 }
 
+/* Number `i` of floats of this format. */
+static float float_at(enum pl_format format, const uint8_t *from, int64_t i) {
+    float value;
+    if (format == PL_F16) return pl_half(from + 2 * i);
+    if (format == PL_BF16) return pl_brain(from + 2 * i);
+    memcpy(&value, from + 4 * i, 4);
+    return value;
+}
+
+void pl_row_values(enum pl_format format, const uint8_t *panels, int64_t inputs, int64_t id,
+                   float *out) {
+    const int64_t groups = pl_groups(inputs), bytes = pl_panel_bytes(format, inputs);
+    uint8_t *panel = (uint8_t *)panels + id / PL_PANEL * bytes;
+    if (pl_is_float(format)) {
+        for (int64_t k = 0; k < inputs; k++)
+            out[k] = float_at(format, panel, k * PL_PANEL + id % PL_PANEL);
+        return;
+    }
+    for (int64_t number = 0; number < groups; number++) {
+        struct group group;
+        read_packed(format, find_place(format, panel, groups, number, (int)(id % PL_PANEL)), &group);
+        write_values(format, &group, out + number * PL_GROUP);
+    }
+}
+
 static void packed_values(void *given, int64_t first, int64_t end) {
     const struct packing *of = given;
-    const int64_t groups = pl_groups(of->inputs), bytes = pl_panel_bytes(of->format, of->inputs);
-    for (int64_t place = first; place < end; place++) {
-        const int64_t id = of->rows[place];
-        uint8_t *panel = of->panels + id / PL_PANEL * bytes;
-        for (int64_t number = 0; number < groups; number++) {
-            struct group group;
-            read_packed(of->format,
-                        find_place(of->format, panel, groups, number, (int)(id % PL_PANEL)), &group);
-            write_values(of->format, &group, of->out + place * of->inputs + number * PL_GROUP);
-        }
-    }
+    for (int64_t place = first; place < end; place++)
+        pl_row_values(of->format, of->panels, of->inputs, of->rows[place],
+                      of->out + place * of->inputs);
 }
 
 PL_API int pl_values(int format, const uint8_t *panels, int64_t outputs, int64_t inputs,
@@ -238,12 +269,17 @@ PL_API int pl_values(int format, const uint8_t *panels, int64_t outputs, int64_t
 
 static void block_values(void *given, int64_t first, int64_t end) {
     const struct packing *of = given;
-    for (int64_t output = first; output < end; output++)
+    for (int64_t output = first; output < end; output++) {
+        const uint8_t *row = row_of(of, output);
+        for (int64_t k = 0; pl_is_float(of->format) && k < of->inputs; k++)
+            of->out[output * of->inputs + k] = float_at(of->format, row, k);
+        if (pl_is_float(of->format)) continue;
         for (int64_t number = 0; number < pl_groups(of->inputs); number++) {
             struct group group;
-            read_group(of->format, row_of(of, output), number, &group);
+            read_group(of->format, row, number, &group);
             write_values(of->format, &group, of->out + output * of->inputs + number * PL_GROUP);
         }
+    }
 }
 
 PL_API int pl_dequantise(int format, const uint8_t *blocks, int64_t outputs, int64_t inputs,

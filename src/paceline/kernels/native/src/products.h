@@ -8,6 +8,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 8")
+#define UNROLL_ROWS _Pragma("GCC unroll 12")
 /* Compilers would load everything at once here, and run out of registers. */
 #define IN_ORDER __asm__ volatile("" ::: "memory")
 /* Bytes; about what memory brings while a row is multiplied. */
@@ -150,6 +151,21 @@ INLINE void fetch(const struct columns *in, int64_t from, const int bytes) {
             __builtin_prefetch(in->codes[c] + from + AHEAD + line);
 }
 
+/* What came out of a block for one row, with the bias, to where the row's outputs go. */
+INLINE void write_block(const struct pl_work *work, int64_t block, int64_t place,
+                        const floats_t *found) {
+    const int64_t begin = block * OUTPUTS, left = work->matrix->outputs - begin;
+    const int64_t count = left < OUTPUTS ? left : OUTPUTS;
+    float *to = work->out + place * work->stride + begin, whole[OUTPUTS];
+    UNROLL
+    for (int c = 0; c < COLUMNS; c++)
+        store_floats((left >= OUTPUTS ? to : whole) + c * LANES, found[c]);
+    if (left < OUTPUTS)
+        for (int64_t o = 0; o < count; o++) to[o] = whole[o];
+    if (work->bias)
+        for (int64_t o = 0; o < count; o++) to[o] += work->bias[begin + o];
+}
+
 /* `rows` rows from `place` times the panels of one block. */
 INLINE void one_block(const enum pl_format format, const int rows, const struct pl_work *work,
                       int64_t block, int64_t place) {
@@ -172,7 +188,7 @@ INLINE void one_block(const enum pl_format format, const int rows, const struct 
         for (int c = 0; c < COLUMNS; c++) found[r][c] = no_floats();
     }
     for (int64_t group = 0; group < groups; group++) {
-        if (!place) fetch(&columns, group * (at.codes + at.scales), at.codes + at.scales);
+        if (place == work->first_row) fetch(&columns, group * (at.codes + at.scales), at.codes + at.scales);
         UNROLL
         for (int first = 0; first < COLUMNS; first += TOGETHER) {
             IN_ORDER;
@@ -211,27 +227,16 @@ INLINE void one_block(const enum pl_format format, const int rows, const struct 
             }
         }
     }
-    const int64_t begin = block * OUTPUTS, left = matrix->outputs - begin;
     UNROLL
-    for (int r = 0; r < rows; r++) {
-        float *to = work->out + (place + r) * work->stride + begin, whole[OUTPUTS];
-        UNROLL
-        for (int c = 0; c < COLUMNS; c++)
-            store_floats((left >= OUTPUTS ? to : whole) + c * LANES, found[r][c]);
-        if (left < OUTPUTS)
-            for (int64_t o = 0; o < left; o++) to[o] = whole[o];
-        if (work->bias)
-            for (int64_t o = 0; o < (left < OUTPUTS ? left : OUTPUTS); o++)
-                to[o] += work->bias[begin + o];
-    }
+    for (int r = 0; r < rows; r++) write_block(work, block, place + r, found[r]);
 }
 
 /* All rows, as many together as there are registers for. */
 INLINE void all_rows(const enum pl_format format, const struct pl_work *work, int64_t first,
                      int64_t end) {
-    const int64_t count = work->rows->count;
+    const int64_t count = work->end_row;
     for (int64_t block = first; block < end; block++) {
-        int64_t place = 0;
+        int64_t place = work->first_row;
         for (; place + MOST_ROWS <= count; place += MOST_ROWS)
             one_block(format, MOST_ROWS, work, block, place);
         switch (count - place) {
@@ -249,6 +254,8 @@ INLINE void all_rows(const enum pl_format format, const struct pl_work *work, in
     }
 }
 
+#include "floats.h"
+
 #define FOR_FORMAT(format) \
     static void run_##format(const struct pl_work *work, int64_t first, int64_t end) { \
         all_rows(format, work, first, end); \
@@ -262,10 +269,18 @@ FOR_FORMAT(PL_Q4_K)
 FOR_FORMAT(PL_Q5_K)
 FOR_FORMAT(PL_Q6_K)
 
+#define FOR_FLOATS(format) \
+    static void run_##format(const struct pl_work *work, int64_t first, int64_t end) { \
+        all_float_rows(format, work, first, end); \
+    }
+FOR_FLOATS(PL_F32)
+FOR_FLOATS(PL_F16)
+FOR_FLOATS(PL_BF16)
+
 static void run(const struct pl_work *work, int64_t first, int64_t end) {
     static void (*const of[PL_FORMATS])(const struct pl_work *, int64_t, int64_t) = {
-        run_PL_Q4_0, run_PL_Q4_1, run_PL_Q5_0, run_PL_Q5_1,
-        run_PL_Q8_0, run_PL_Q4_K, run_PL_Q5_K, run_PL_Q6_K,
+        run_PL_Q4_0, run_PL_Q4_1, run_PL_Q5_0, run_PL_Q5_1, run_PL_Q8_0, run_PL_Q4_K,
+        run_PL_Q5_K, run_PL_Q6_K, run_PL_F32,  run_PL_F16,  run_PL_BF16,
     };
     of[work->matrix->format](work, first, end);
 }

@@ -1,10 +1,9 @@
 #define _POSIX_C_SOURCE 200809L
 /* Threads for pieces of work.
 
-   Passes of few rows run on workers of our own: a parallel region of OpenMP, as torch has them, ends
-   when all of its threads have been there, so on a busy machine everybody waits until the last one
-   was given a core. Passes of many rows run on torch's threads: torch uses them itself between our
-   products then, and they look for more work for milliseconds, on the cores that ours would need. */
+   They are torch's own where it is known where these are: after its own parallel operators torch's
+   threads look for more work for milliseconds, on the cores that others would need. Elsewhere they
+   are workers of ours. */
 #include "threads.h"
 
 #include <pthread.h>
@@ -14,23 +13,10 @@
 #include "api.h"
 
 struct job {
-    void (*piece)(void *, int64_t, int64_t);
+    void (*part)(void *);
     void *context;
-    int64_t count, size;
-    _Atomic int64_t next;
     _Atomic int seats; /* workers that may still join */
 };
-
-static void take_part(void *given) {
-    struct job *job = given;
-    for (;;) {
-        const int64_t first =
-            atomic_fetch_add_explicit(&job->next, job->size, memory_order_relaxed);
-        if (first >= job->count) return;
-        const int64_t end = first + job->size;
-        job->piece(job->context, first, end < job->count ? end : job->count);
-    }
-}
 
 /* As many workers as were ever asked for, one job at a time. One that has nothing to do
    looks for work for a while before it sleeps: between the products of a pass there is little time,
@@ -64,6 +50,12 @@ static void rest(void) {
 #endif
 }
 
+void pl_rest(int looks) {
+    if (looks < LOOKS) rest();
+    /* Somebody lost his core in the middle of a piece: let him have ours. */
+    else nanosleep(&(struct timespec){0, 20000}, NULL);
+}
+
 /* The number of the next job after `known`. */
 static unsigned next_job(unsigned known) {
     for (int look = 0; look < LOOKS; look++, rest())
@@ -81,7 +73,7 @@ static void *work(void *known) {
         last = next_job(last);
         busy++; /* before the look at `current`: who takes that away waits for us */
         struct job *job = current;
-        if (job && atomic_fetch_sub(&job->seats, 1) > 0) take_part(job);
+        if (job && atomic_fetch_sub(&job->seats, 1) > 0) job->part(job->context);
         busy--;
     }
     return NULL;
@@ -90,7 +82,7 @@ static void *work(void *known) {
 static void on_workers(struct job *job, int threads) {
     pthread_once(&watched, watch_forks);
     if (pthread_mutex_trylock(&turn)) { /* somebody else's job is running */
-        take_part(job);
+        job->part(job->context);
         return;
     }
     for (pthread_t thread; workers < threads - 1; workers++) {
@@ -104,13 +96,9 @@ static void on_workers(struct job *job, int threads) {
         pthread_cond_broadcast(&wake);
         pthread_mutex_unlock(&asleep);
     }
-    take_part(job);
+    job->part(job->context);
     current = NULL;
-    for (int look = 0; busy; look++) {
-        if (look < LOOKS) rest();
-        /* Somebody lost his core in the middle of a piece: let him have ours. */
-        else nanosleep(&(struct timespec){0, 20000}, NULL);
-    }
+    for (int look = 0; busy; look++) pl_rest(look);
     pthread_mutex_unlock(&turn);
 }
 
@@ -120,23 +108,36 @@ static parallel_t openmp;
 
 PL_API void pl_use_openmp(void *gomp_parallel) { openmp = (parallel_t)gomp_parallel; }
 
-static void in_pieces(void (*piece)(void *, int64_t, int64_t), void *context, int64_t count,
-                      int64_t size, int threads, int large) {
-    if (threads < 2 || count <= size) {
-        if (count > 0) piece(context, 0, count);
-        return;
-    }
-    struct job job = {piece, context, count, size, 0, threads - 1};
-    if (large && openmp) openmp(take_part, &job, (unsigned)threads, 0);
+void pl_together(void (*part)(void *), void *context, int threads) {
+    struct job job = {part, context, threads - 1};
+    if (threads < 2) part(context);
+    else if (openmp) openmp(part, context, (unsigned)threads, 0);
     else on_workers(&job, threads);
+}
+
+struct pieces {
+    void (*piece)(void *, int64_t, int64_t);
+    void *context;
+    int64_t count, size;
+    _Atomic int64_t next;
+};
+
+static void take_pieces(void *given) {
+    struct pieces *of = given;
+    for (;;) {
+        const int64_t first = atomic_fetch_add_explicit(&of->next, of->size, memory_order_relaxed);
+        if (first >= of->count) return;
+        const int64_t end = first + of->size;
+        of->piece(of->context, first, end < of->count ? end : of->count);
+    }
 }
 
 void pl_in_pieces(void (*piece)(void *, int64_t, int64_t), void *context, int64_t count,
                   int64_t size, int threads) {
-    in_pieces(piece, context, count, size, threads, 0);
-}
-
-void pl_in_large_pieces(void (*piece)(void *, int64_t, int64_t), void *context, int64_t count,
-                        int64_t size, int threads) {
-    in_pieces(piece, context, count, size, threads, 1);
+    if (threads < 2 || count <= size) {
+        if (count > 0) piece(context, 0, count);
+        return;
+    }
+    struct pieces pieces = {piece, context, count, size, 0};
+    pl_together(take_pieces, &pieces, threads);
 }

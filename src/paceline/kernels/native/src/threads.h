@@ -9,12 +9,11 @@
 void pl_in_pieces(void (*piece)(void *context, int64_t first, int64_t end), void *context,
                   int64_t count, int64_t size, int threads);
 
-/* The same for work of many rows, which takes milliseconds: on torch's own threads where it is known
-   where these are. */
-void pl_in_large_pieces(void (*piece)(void *context, int64_t first, int64_t end), void *context,
-                        int64_t count, int64_t size, int threads);
+/* Calls part(context) on `threads` threads at once, the caller's among them, or on fewer where there
+   are none to be had. Returns when all of them have. */
+void pl_together(void (*part)(void *context), void *context, int threads);
 
-/* Rows from which work is large. */
-enum { PL_MANY_ROWS = 8 };
+/* Lets the processor know that a thread waits for another one; `looks`: how often it has looked. */
+void pl_rest(int looks);
 
 #endif

@@ -8,21 +8,27 @@
 
    codes [count, groups x 32]. scale [count, groups]. sum [count, groups]: of the numbers that the
    codes stand for. start [count, groups, 1 or 2]: minus the zero of the weights times the sum of
-   the codes, of the group or of its two halves. */
+   the codes, of the group or of its two halves.
+
+   For matrices of floats rows stay `floats`, `stride` numbers apart. */
 struct pl_rows {
     int64_t count, groups;
+    const float *floats;
+    int64_t stride;
     int8_t *codes;
     float *scale, *sum;
     int32_t *start;
 };
 
-/* A product: out [count, outputs] = rows x matrix + bias; `bias` may be NULL. */
+/* A product: out [count, outputs] = rows x matrix + bias, of the rows from `first_row` up to
+   `end_row`; `bias` may be NULL. */
 struct pl_work {
     const struct pl_matrix *matrix;
     const struct pl_rows *rows;
     const float *bias;
     float *out;
     int64_t stride; /* of `out`, in numbers */
+    int64_t first_row, end_row;
 };
 
 enum pl_kind { PL_FLOAT32, PL_BFLOAT16, PL_FLOAT16 };
@@ -46,11 +52,16 @@ struct pl_attention {
     float *out;
     float scale;
     int32_t kind; /* of keys and values */
+    float cap;    /* where it is not 0, scores are cap x tanh(score / cap) */
+    int32_t unused;
     /* What the library finds out for itself. */
     int64_t longest;
     const int64_t *ranges;
     int *failed;
 };
+
+struct pl_pass;
+struct pl_step;
 
 struct pl_tier {
     const char *name;
@@ -63,6 +74,9 @@ struct pl_tier {
     void (*run)(const struct pl_work *work, int64_t first, int64_t end);
     /* Units (range of rows x key head) of an attention. */
     void (*attend)(const struct pl_attention *of, int64_t first, int64_t end);
+    /* Steps [begin, end) of a program for rows [first, last), see rowwise.h. */
+    void (*row_steps)(const struct pl_step *begin, const struct pl_step *end,
+                      const struct pl_pass *pass, int64_t first, int64_t last);
 };
 
 /* The tier in use. */

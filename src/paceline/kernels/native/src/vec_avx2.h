@@ -12,6 +12,7 @@
 #define ROWS_OF_SCORES 3
 #define ROWS_OF_VALUES 3
 #define MOST_ROWS 4
+#define ROWS_OF_FLOATS 6
 
 typedef __m256i bytes_t;
 typedef __m256i part_t;
@@ -92,6 +93,10 @@ static inline floats_t to_floats(sums_t sums) { return _mm256_cvtepi32_ps(sums);
 static inline floats_t halfs(const uint8_t *from) {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)from));
 }
+static inline floats_t brains(const uint8_t *from) {
+    const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)from));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
 static inline floats_t unsigned_bytes(const uint8_t *from) {
     return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)from)));
 }
@@ -107,6 +112,7 @@ static inline floats_t minus_times_plus(floats_t a, floats_t b, floats_t c) {
 }
 static inline floats_t plus(floats_t a, floats_t b) { return _mm256_add_ps(a, b); }
 static inline floats_t minus(floats_t a, floats_t b) { return _mm256_sub_ps(a, b); }
+static inline floats_t over(floats_t a, floats_t b) { return _mm256_div_ps(a, b); }
 static inline floats_t largest(floats_t a, floats_t b) { return _mm256_max_ps(a, b); }
 /* Where x is above the limit or no number: value; elsewhere 0. */
 static inline floats_t where_above(floats_t x, floats_t limit, floats_t value) {

@@ -8,6 +8,7 @@
 #define ROWS_OF_SCORES 6
 #define ROWS_OF_VALUES 6
 #define MOST_ROWS 6
+#define ROWS_OF_FLOATS 12
 
 typedef __m512i bytes_t;
 typedef __m512i part_t;
@@ -64,6 +65,10 @@ static inline floats_t to_floats(sums_t sums) { return _mm512_cvtepi32_ps(sums);
 static inline floats_t halfs(const uint8_t *from) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)from));
 }
+static inline floats_t brains(const uint8_t *from) {
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)from));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
 static inline floats_t unsigned_bytes(const uint8_t *from) {
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)from)));
 }
@@ -79,6 +84,7 @@ static inline floats_t minus_times_plus(floats_t a, floats_t b, floats_t c) {
 }
 static inline floats_t plus(floats_t a, floats_t b) { return _mm512_add_ps(a, b); }
 static inline floats_t minus(floats_t a, floats_t b) { return _mm512_sub_ps(a, b); }
+static inline floats_t over(floats_t a, floats_t b) { return _mm512_div_ps(a, b); }
 static inline floats_t largest(floats_t a, floats_t b) { return _mm512_max_ps(a, b); }
 /* Where x is above the limit or no number: value; elsewhere 0. */
 static inline floats_t where_above(floats_t x, floats_t limit, floats_t value) {

@@ -8,6 +8,7 @@
 #define ROWS_OF_SCORES 3
 #define ROWS_OF_VALUES 3
 #define MOST_ROWS 4
+#define ROWS_OF_FLOATS 6
 
 typedef int8x16_t bytes_t;
 typedef int32x4_t part_t;
@@ -61,6 +62,10 @@ static inline floats_t to_floats(sums_t sums) { return vcvtq_f32_s32(sums); }
 static inline floats_t halfs(const uint8_t *from) {
     return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(from)));
 }
+static inline floats_t brains(const uint8_t *from) {
+    const uint16x4_t narrow = vreinterpret_u16_u8(vld1_u8(from));
+    return vreinterpretq_f32_u32(vshll_n_u16(narrow, 16));
+}
 static inline floats_t unsigned_bytes(const uint8_t *from) {
     uint32_t word;
     __builtin_memcpy(&word, from, 4);
@@ -80,6 +85,7 @@ static inline floats_t minus_times_plus(floats_t a, floats_t b, floats_t c) {
 }
 static inline floats_t plus(floats_t a, floats_t b) { return vaddq_f32(a, b); }
 static inline floats_t minus(floats_t a, floats_t b) { return vsubq_f32(a, b); }
+static inline floats_t over(floats_t a, floats_t b) { return vdivq_f32(a, b); }
 static inline floats_t largest(floats_t a, floats_t b) { return vmaxq_f32(a, b); }
 /* Where x is above the limit or no number: value; elsewhere 0. */
 static inline floats_t where_above(floats_t x, floats_t limit, floats_t value) {

@@ -10,6 +10,7 @@
 #define ROWS_OF_SCORES 1
 #define ROWS_OF_VALUES 1
 #define MOST_ROWS 2
+#define ROWS_OF_FLOATS 2
 
 typedef struct { uint8_t at[4 * LANES]; } bytes_t;
 typedef struct { int32_t at[LANES]; } sums_t;
@@ -65,6 +66,9 @@ static inline void store_floats(float *to, floats_t from) {
 }
 static inline floats_t to_floats(sums_t sums) { EACH(floats_t, LANES, (float)sums.at[i]); }
 static inline floats_t halfs(const uint8_t *from) { EACH(floats_t, LANES, pl_half(from + 2 * i)); }
+static inline floats_t brains(const uint8_t *from) {
+    EACH(floats_t, LANES, pl_brain(from + 2 * i));
+}
 static inline floats_t unsigned_bytes(const uint8_t *from) {
     EACH(floats_t, LANES, (float)from[i]);
 }
@@ -80,6 +84,7 @@ static inline floats_t minus_times_plus(floats_t a, floats_t b, floats_t c) {
 }
 static inline floats_t plus(floats_t a, floats_t b) { EACH(floats_t, LANES, a.at[i] + b.at[i]); }
 static inline floats_t minus(floats_t a, floats_t b) { EACH(floats_t, LANES, a.at[i] - b.at[i]); }
+static inline floats_t over(floats_t a, floats_t b) { EACH(floats_t, LANES, a.at[i] / b.at[i]); }
 /* b where either is no number, as the instructions of x86 have it. */
 static inline floats_t largest(floats_t a, floats_t b) {
     EACH(floats_t, LANES, a.at[i] > b.at[i] ? a.at[i] : b.at[i]);

@@ -1,0 +1,73 @@
+/* Rows of floats times a block of panels of floats.
+
+   Of an output and a row the inputs are multiplied and added one after the other,
+       sum = fma(weight, number, sum)
+   so a row has the same bits beside any others, and in every tier. */
+
+/* The numbers of LANES outputs. */
+INLINE floats_t load_weights(const enum pl_format format, const uint8_t *from) {
+    if (format == PL_F32) return load_floats((const float *)from);
+    return format == PL_F16 ? halfs(from) : brains(from);
+}
+
+/* `rows` rows from `place`. */
+INLINE void float_block(const enum pl_format format, const int rows, const struct pl_work *work,
+                        int64_t block, int64_t place) {
+    const struct pl_matrix *matrix = work->matrix;
+    const int64_t panels = pl_panels(matrix->outputs);
+    const int64_t bytes = pl_panel_bytes(format, matrix->inputs);
+    const int width = format == PL_F32 ? 4 : 2;
+    const uint8_t *columns[COLUMNS];
+    const float *numbers[ROWS_OF_FLOATS];
+    floats_t found[ROWS_OF_FLOATS][COLUMNS];
+    UNROLL
+    for (int c = 0; c < COLUMNS; c++) {
+        const int64_t panel = (block * OUTPUTS + (int64_t)c * LANES) / PL_PANEL;
+        columns[c] = matrix->panels + (panel < panels ? panel : panels - 1) * bytes +
+                     width * LANES * (c % VECTORS);
+    }
+    UNROLL_ROWS
+    for (int r = 0; r < rows; r++) {
+        numbers[r] = work->rows->floats + (place + r) * work->rows->stride;
+        UNROLL
+        for (int c = 0; c < COLUMNS; c++) found[r][c] = no_floats();
+    }
+    for (int64_t k = 0; k < matrix->inputs; k++) {
+        floats_t weights[COLUMNS];
+        UNROLL
+        for (int c = 0; c < COLUMNS; c++) {
+            const uint8_t *at = columns[c] + k * width * PL_PANEL;
+            if (place == work->first_row && c % VECTORS == 0) __builtin_prefetch(at + AHEAD);
+            weights[c] = load_weights(format, at);
+        }
+        UNROLL_ROWS
+        for (int r = 0; r < rows; r++) {
+            const floats_t number = same_floats(numbers[r][k]);
+            UNROLL
+            for (int c = 0; c < COLUMNS; c++)
+                found[r][c] = times_plus(weights[c], number, found[r][c]);
+        }
+    }
+    UNROLL_ROWS
+    for (int r = 0; r < rows; r++) write_block(work, block, place + r, found[r]);
+}
+
+INLINE void all_float_rows(const enum pl_format format, const struct pl_work *work, int64_t first,
+                           int64_t end) {
+    const int64_t begin = work->first_row, count = work->end_row;
+    for (int64_t block = first; block < end; block++) {
+        int64_t place = begin;
+        for (; place + ROWS_OF_FLOATS <= count; place += ROWS_OF_FLOATS)
+            float_block(format, ROWS_OF_FLOATS, work, block, place);
+#if ROWS_OF_FLOATS > 6
+        if (count - place >= 6) float_block(format, 6, work, block, place), place += 6;
+#endif
+#if ROWS_OF_FLOATS > 4
+        if (count - place >= 4) float_block(format, 4, work, block, place), place += 4;
+#endif
+#if ROWS_OF_FLOATS > 2
+        if (count - place >= 2) float_block(format, 2, work, block, place), place += 2;
+#endif
+        if (count > place) float_block(format, 1, work, block, place), place++;
+    }
+}

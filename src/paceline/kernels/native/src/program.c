@@ -1,0 +1,198 @@
+/* Programs: a pass in one call.
+
+   Steps that treat rows alone are done together, row by row; products and attentions are cut into
+   pieces. Threads take what is left of a phase and go on when all of it is done. Nobody waits for a
+   thread that has taken nothing: it may have lost its core. */
+#include "program.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "api.h"
+#include "multiply.h"
+#include "threads.h"
+
+enum { WORTH_SHARING = 32 << 10 }; /* numbers of a phase that treats rows alone */
+
+struct phase {
+    _Atomic int64_t next, done;
+    int64_t count, size;
+    const struct pl_step *begin, *end; /* of steps that treat rows alone */
+    /* Rows are rounded for this product after them; or this is the product itself. */
+    struct pl_matrix matrix;
+    struct pl_rows rows;
+    struct pl_product product;
+    struct pl_attention attention;
+    enum { ROWS, PRODUCT, ATTENTION } kind;
+    int rounds;
+    int64_t numbers; /* of a row that is rounded */
+};
+
+struct running {
+    const struct pl_tier *tier;
+    const struct pl_pass *pass;
+    struct phase *phases;
+    int64_t count;
+    int threads, failed;
+};
+
+static void run_piece(const struct running *of, struct phase *phase, int64_t first, int64_t end) {
+    if (phase->kind == PRODUCT) {
+        pl_run_product(&phase->product, first, end);
+    } else if (phase->kind == ATTENTION) {
+        of->tier->attend(&phase->attention, first, end);
+    } else {
+        of->tier->row_steps(phase->begin, phase->end, of->pass, first, end);
+        if (phase->rounds)
+            pl_round_rows(of->tier, &phase->matrix, &phase->rows, phase->numbers, first, end);
+    }
+}
+
+static void take_part(void *given) {
+    const struct running *of = given;
+    for (struct phase *phase = of->phases; phase < of->phases + of->count; phase++) {
+        for (;;) {
+            const int64_t first =
+                atomic_fetch_add_explicit(&phase->next, phase->size, memory_order_relaxed);
+            if (first >= phase->count) break;
+            const int64_t left = phase->count - first;
+            const int64_t some = left < phase->size ? left : phase->size;
+            run_piece(of, phase, first, first + some);
+            atomic_fetch_add_explicit(&phase->done, some, memory_order_release);
+        }
+        for (int look = 0;
+             atomic_load_explicit(&phase->done, memory_order_acquire) < phase->count; look++)
+            pl_rest(look);
+    }
+}
+
+static int64_t rows_of(const struct pl_pass *pass, int kept) {
+    return kept ? pass->kept : pass->rows;
+}
+
+static struct pl_matrix matrix_of(const struct pl_step *step) {
+    return (struct pl_matrix){(enum pl_format)step->format, step->outputs, step->inputs,
+                              step->panels};
+}
+
+static int treats_rows_alone(const struct pl_step *step) {
+    return step->op != PL_PRODUCT && step->op != PL_ATTEND;
+}
+
+/* Steps from `step` on that treat the same rows alone, and then the rounding for a product. */
+static const struct pl_step *plan_rows(struct running *of, struct phase *phase,
+                                       const struct pl_step *step, const struct pl_step *end,
+                                       int *kept, void *room) {
+    int64_t numbers = 0;
+    phase->kind = ROWS, phase->begin = step;
+    if (step->op == PL_SELECT) *kept = 1;
+    for (; step < end && treats_rows_alone(step); step++) {
+        if (step->op == PL_SELECT && step > phase->begin) break;
+        numbers += step->count;
+    }
+    phase->end = step, phase->count = rows_of(of->pass, *kept);
+    if (step < end && step->op == PL_PRODUCT) {
+        phase->matrix = matrix_of(step);
+        phase->rows = pl_rows_in(room, &phase->matrix, phase->count,
+                                 pl_row_of(&step->in, of->pass, 0), step->in.stride);
+        phase->rounds = 1, phase->numbers = step->size, numbers += step->size;
+    }
+    const int64_t share = phase->count / (4 * of->threads);
+    phase->size = numbers * phase->count < WORTH_SHARING ? phase->count : share;
+    if (phase->size < 1) phase->size = 1;
+    return step;
+}
+
+static void plan_product(struct running *of, struct phase *phase, const struct pl_step *step,
+                         int kept, void *room) {
+    phase->kind = PRODUCT, phase->matrix = matrix_of(step);
+    phase->rows = pl_rows_in(room, &phase->matrix, rows_of(of->pass, kept),
+                             pl_row_of(&step->in, of->pass, 0), step->in.stride);
+    phase->product = pl_plan_product(of->tier, &phase->matrix, &phase->rows, step->bias,
+                                     pl_out_of(step, of->pass, 0), step->out_stride);
+    phase->count = pl_product_pieces(&phase->product);
+    phase->size = pl_product_size(&phase->product, of->threads);
+}
+
+static int plan_attention(struct running *of, struct phase *phase, const struct pl_step *step,
+                          int64_t *ranges) {
+    const struct pl_layer *layer = of->pass->layers + step->layer;
+    const struct pl_seen *seen = of->pass->seen + step->seen;
+    phase->kind = ATTENTION;
+    phase->attention = (struct pl_attention){
+        .rows = of->pass->rows, .heads = step->heads, .key_heads = step->key_heads,
+        .size = step->size, .value_size = step->count / step->heads,
+        .query = pl_row_of(&step->in, of->pass, 0),
+        .query_head = step->size, .query_row = step->in.stride,
+        .keys = layer->keys, .key_head = layer->key_head, .key_slot = layer->key_slot,
+        .values = layer->values, .value_head = layer->value_head,
+        .value_slot = layer->value_slot,
+        .first = seen->first, .count = seen->count,
+        .extra_begin = seen->extra_begin, .extra = seen->extra,
+        .out = pl_out_of(step, of->pass, 0), .scale = step->number, .cap = step->cap,
+        .kind = PL_FLOAT32, .failed = &of->failed,
+    };
+    phase->count = pl_attention_units(&phase->attention, ranges);
+    phase->size = 1;
+    return phase->count >= 0;
+}
+
+static int plan(struct running *of, const struct pl_step *steps, const struct pl_step *end,
+                int64_t *ranges, void *room) {
+    int kept = 0;
+    for (const struct pl_step *step = steps; step < end;) {
+        struct phase *phase = of->phases + of->count++;
+        const struct phase *before = of->count > 1 ? phase - 1 : NULL;
+        if (step->op == PL_ATTEND) {
+            if (!plan_attention(of, phase, step++, ranges)) return 0;
+            ranges += of->pass->rows + 1;
+        } else if (step->op == PL_PRODUCT && before && before->rounds) {
+            plan_product(of, phase, step++, kept, room);
+        } else {
+            step = plan_rows(of, phase, step, end, &kept, room);
+        }
+    }
+    return 1;
+}
+
+static int is_sound(const struct pl_step *step, const struct pl_step *end,
+                    const struct pl_pass *pass) {
+    if (pass->rows < 1 || pass->kept < 0 || pass->kept > pass->rows) return 0;
+    for (int64_t i = 0; i < pass->kept; i++)
+        if (pass->keep[i] < 0 || pass->keep[i] >= pass->rows) return 0;
+    for (; step < end; step++) {
+        if (step->op < 0 || step->op >= PL_OPS) return 0;
+        if (step->op == PL_PRODUCT && !pl_packed_bytes(step->format, step->outputs, step->inputs))
+            return 0;
+        if (step->op == PL_EMBED)
+            for (int64_t row = 0; row < pass->rows; row++)
+                if (pass->tokens[row] < 0 ||
+                    pass->tokens[row] >= step->outputs + pass->given_count)
+                    return 0;
+    }
+    return 1;
+}
+
+PL_API int pl_run(const struct pl_step *steps, int64_t count, const struct pl_pass *pass,
+                  int threads) {
+    const struct pl_step *end = steps + count;
+    if (count < 1 || !is_sound(steps, end, pass)) return PL_BAD_ARGUMENT;
+    size_t room = 0, attentions = 0;
+    for (const struct pl_step *step = steps; step < end; step++) {
+        const struct pl_matrix matrix = matrix_of(step);
+        const size_t needed = step->op == PL_PRODUCT ? pl_room_for(&matrix, pass->rows) : 0;
+        room = needed > room ? needed : room;
+        attentions += step->op == PL_ATTEND;
+    }
+    const size_t ranges = attentions * (size_t)(pass->rows + 1) * sizeof(int64_t);
+    const size_t phases = 2 * (size_t)count * sizeof(struct phase);
+    char *memory = calloc(1, phases + ranges + room);
+    if (!memory) return PL_NO_MEMORY;
+    struct running of = {pl_current_tier(), pass, (struct phase *)memory, 0, threads, 0};
+    const int planned =
+        plan(&of, steps, end, (int64_t *)(memory + phases), memory + phases + ranges);
+    if (planned) pl_together(take_part, &of, threads);
+    const int failed = of.failed;
+    free(memory);
+    return !planned ? PL_BAD_ARGUMENT : failed ? PL_NO_MEMORY : PL_OK;
+}

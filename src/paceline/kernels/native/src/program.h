@@ -1,0 +1,117 @@
+/* A pass as a list of steps.
+
+   Every value is numbers of a row; rows meet in attention only. A step reads and writes buffers of
+   one arena: a buffer that begins at `buffer` has its first row at arena + buffer x rows. */
+#ifndef PL_PROGRAM_H
+#define PL_PROGRAM_H
+
+#include "blocks.h"
+#include "tier.h"
+
+enum pl_op {
+    PL_EMBED,      /* out: the numbers of the row's token */
+    PL_GIVEN,      /* out: of tokens beyond the vocabulary the numbers that were given for them */
+    PL_MAP,        /* out = function(in), joined with `other` */
+    PL_MEAN,       /* out: the means of function(in), a segment each */
+    PL_RMS_NORM,   /* out = in / sqrt(mean of squares + number) x other, by segments */
+    PL_LAYER_NORM, /* out = (in - mean) / sqrt(variance + number) x other + third, by segments */
+    PL_ROTATE,     /* out = in x other + in in another order and with other signs x third */
+    PL_GATHER,     /* out = in in another order and with other signs */
+    PL_PRODUCT,    /* out = in x matrix + bias */
+    PL_STORE,      /* keys (in) and values (other) go to the layer's cache */
+    PL_ATTEND,     /* out: what queries (in) take from the layer's cache */
+    PL_STATES,     /* in goes to the cache of states */
+    PL_SELECT,     /* out = in of the rows that are kept; all later steps are of these */
+    PL_OPS
+};
+
+enum pl_function {
+    PL_SAME, PL_SILU, PL_GELU, PL_GELU_TANH, PL_RELU, PL_TANH, PL_SIGMOID, PL_SQUARE, PL_CUBE,
+    PL_RSQRT, PL_FUNCTIONS
+};
+
+enum pl_join { PL_ALONE, PL_PLUS, PL_MINUS, PL_TIMES, PL_OVER, PL_FROM, PL_UNDER, PL_JOINS };
+
+/* Numbers that a step reads: number i of a row is at place i / each % period of
+   - `data`, the same for all rows, where that is not NULL;
+   - the row's position in table `table` of the pass, where that is not negative;
+   - else the row of a buffer, from `at` on, which is one of the rows that are kept where `table` is
+     PL_OF_KEPT. */
+enum { PL_OF_ROWS = -1, PL_OF_KEPT = -2 };
+
+struct pl_operand {
+    const float *data;
+    int64_t table, buffer, stride, at, period, each;
+};
+
+/* count: numbers of a row that come out. size: of a segment or head, or what a product reads.
+   order [size]: which number of a head, counted from 1, negative with the other sign; beyond
+   PL_OTHER it is one of `other`. of_kept: out is a buffer of the rows that are kept. */
+enum { PL_OTHER = 1 << 24 };
+
+struct pl_step {
+    int32_t op, function, join, layer, seen, halves;
+    int64_t count, size, heads, key_heads;
+    struct pl_operand in, other, third;
+    int64_t out_buffer, out_stride, out_at; /* buffer -1: the logits of the pass */
+    const int32_t *order;
+    int32_t format;
+    float number, cap;
+    int32_t of_kept;
+    int64_t outputs, inputs;
+    const void *panels; /* of a matrix, or a table of float32 where the format is -1 */
+    const float *bias;
+};
+
+/* A layer's cache, by head and slot at strides in bytes. */
+struct pl_layer {
+    char *keys, *values;
+    int64_t key_head, key_slot, value_head, value_slot;
+};
+
+/* What rows see, see pl_attention. */
+struct pl_seen {
+    const int32_t *first, *count, *extra_begin, *extra;
+};
+
+struct pl_pass {
+    int64_t rows, kept, given_count, states_stride;
+    const int64_t *tokens, *positions, *where, *keep;
+    const float *given; /* [given_count, numbers of an embedding] */
+    const float *const *tables;
+    const int64_t *table_strides;
+    const struct pl_layer *layers;
+    const struct pl_seen *seen;
+    float *arena, *arena_of_kept, *logits, *states; /* NULL: states are not kept */
+    int64_t kind; /* of keys and values */
+};
+
+/* Address of an operand for a row; `row` among those of the step. */
+static inline const float *pl_row_of(const struct pl_operand *of, const struct pl_pass *pass,
+                                     int64_t row) {
+    if (of->data) return of->data + of->at;
+    if (of->table >= 0)
+        return pass->tables[of->table] + pass->positions[row] * pass->table_strides[of->table] +
+               of->at;
+    float *begin = of->table == PL_OF_KEPT ? pass->arena_of_kept + of->buffer * pass->kept
+                                           : pass->arena + of->buffer * pass->rows;
+    return begin + row * of->stride + of->at;
+}
+
+static inline float *pl_out_of(const struct pl_step *step, const struct pl_pass *pass,
+                               int64_t row) {
+    float *begin = step->out_buffer < 0 ? pass->logits
+                   : step->of_kept      ? pass->arena_of_kept + step->out_buffer * pass->kept
+                                        : pass->arena + step->out_buffer * pass->rows;
+    return begin + row * step->out_stride + step->out_at;
+}
+
+/* The numbers of one output of a packed matrix. */
+void pl_row_values(enum pl_format format, const uint8_t *panels, int64_t inputs, int64_t id,
+                   float *out);
+
+/* An attention whose `ranges` [at least rows + 1] are to be found; how many units it has, or -1
+   where its sizes make no sense. */
+int64_t pl_attention_units(struct pl_attention *of, int64_t *ranges);
+
+#endif

@@ -1,0 +1,21 @@
+"""Weights in their own precision, in the layout of the fastest product that there is for them."""
+
+from __future__ import annotations
+
+import torch
+
+from paceline.kernels.block_layers import FloatLinear
+from paceline.kernels.linear import FastLinear, PackedLinear, UnpackableError
+
+__all__ = ["make_packed"]
+
+
+def make_packed(weight: torch.Tensor, bias: torch.Tensor | None) -> FastLinear:
+    """A layer for products of ours, or else for oneDNN's.
+
+    Raises UnpackableError where there is neither.
+    """
+    try:
+        return FloatLinear(weight, bias)
+    except UnpackableError:
+        return PackedLinear(weight, bias)

@@ -1,0 +1,37 @@
+"""Which way of running passes gives what the model's own forward gives."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from transformers import PreTrainedModel
+
+from paceline.errors import ModelError
+from paceline.protocols import Target
+from paceline.targets.model_pass import ModelPass
+from paceline.targets.support import attention_windows, narrow_windows, self_check
+
+__all__ = ["check_passes"]
+
+
+def check_passes(target: Target, passes: ModelPass, model: PreTrainedModel) -> None:
+    """Raises ModelError where trees do not come out as the model's own forward has them. Where
+    that is for passes in one call, or attention by text, which some models do not pass on, it is
+    done without. Texts of `target` are to be read again.
+    """
+    config = model.config.get_text_config()
+    try:
+        with narrow_windows(config):
+            passes.windows = attention_windows(config)
+            if passes.compiled is not None:
+                try:
+                    return self_check(target, model)
+                except ModelError as reason:
+                    passes.compiled, passes.own_forward = None, str(reason)
+            if passes.by_text:
+                with suppress(ModelError):
+                    return self_check(target, model)
+                passes.by_text = False
+            self_check(target, model)
+    finally:
+        passes.windows = attention_windows(config)

@@ -1,0 +1,64 @@
+"""Places for values in as little memory as they need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from paceline.targets.one_call.steps import Kind, Op, Step, Value
+
+__all__ = ["Places", "find_places"]
+
+_GRAIN = 16  # numbers; 64 bytes
+
+
+@dataclass
+class Places:
+    """Where values begin, in numbers per row, and how many numbers per row there are by kind."""
+
+    begin: dict[Value, int] = field(default_factory=dict)
+    width: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(Kind, 0))
+
+
+def find_places(steps: Sequence[Step], logits: Value) -> Places:
+    """logits: have a place of their own elsewhere.
+
+    Rows are treated one after the other in all steps between two products, so memory changes hands
+    only from one such stretch to the next.
+    """
+    first: dict[Value, int] = {}
+    last: dict[Value, int] = {}
+    for stretch, step in _by_stretch(steps):
+        if step.out is not None:
+            first.setdefault(step.out, stretch)
+        # A product's rows are rounded in the stretch before it.
+        for value in step.reads():
+            last[value] = stretch
+    found = Places()
+    taken: dict[Kind, list[tuple[int, int, int]]] = {kind: [] for kind in Kind}
+    for value, begin in first.items():  # in the order of steps
+        if value is logits:
+            continue
+        end = max(last.get(value, begin), begin)
+        size = -(-value.count // _GRAIN) * _GRAIN
+        held = sorted((at, at + long) for at, long, until in taken[value.kind] if until >= begin)
+        place = 0
+        for at, behind in held:
+            if at - place >= size:
+                break
+            place = max(place, behind)
+        taken[value.kind] = [each for each in taken[value.kind] if each[2] >= begin]
+        taken[value.kind].append((place, size, end))
+        found.begin[value] = place
+        found.width[value.kind] = max(found.width[value.kind], place + size)
+    return found
+
+
+def _by_stretch(steps: Sequence[Step]) -> Iterator[tuple[int, Step]]:
+    """Steps with the number of the stretch that they are done in."""
+    stretch = 0
+    for step in steps:
+        alone = step.op in (Op.PRODUCT, Op.ATTEND, Op.SELECT)
+        stretch += alone
+        yield stretch, step
+        stretch += alone

@@ -1,0 +1,113 @@
+"""Operators that compute, as steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from paceline.targets.one_call.emitter import Emitter
+from paceline.targets.one_call.operators import BINARY, CURVES, POWERS
+from paceline.targets.one_call.recording import Node, Recording, UnfitError
+from paceline.targets.one_call.steps import Function, Join, Kind, Operand, Value
+from paceline.targets.one_call.values import Codes, features_of
+
+__all__ = ["Arithmetic"]
+
+_ATEN = torch.ops.aten
+
+
+class Arithmetic:
+    """codes: of all tensors so far, by their ids."""
+
+    def __init__(self, recording: Recording, codes: Mapping[int, Codes], emit: Emitter) -> None:
+        self._recording, self._codes, self._emit = recording, codes, emit
+
+    def value(self, node: Node) -> tuple[Value, int]:
+        """What the operator makes, and the axis of its rows in the output. Raises UnfitError."""
+        what, output = node.what, node.outputs[0]
+        name = what.overloadpacket
+        if node.outputs[0].dtype != torch.float32:
+            raise UnfitError(f"{what} in {output.dtype}")
+        if name in BINARY:
+            value, axis = self._binary(node, BINARY[name])
+        elif name in CURVES or name is _ATEN.pow:
+            features = features_of(self._codes[id(node.inputs[0])])
+            value = self._emit.curve(features, _function_of(node))
+            axis = features.axis
+        elif what == _ATEN.mean.dim and list(node.inputs[1]) in ([-1], [output.dim() - 1]):
+            rows = node.inputs[0]
+            features = features_of(self._codes[id(rows)])
+            value, axis = self._emit.mean(features, rows.shape[-1]), features.axis
+        elif what == _ATEN.native_layer_norm.default:
+            rows, _, weight, bias, eps = node.inputs
+            features = features_of(self._codes[id(rows)])
+            scale, shift = (Operand(len(e), data=e.detach().float()) for e in (weight, bias))
+            value, axis = self._emit.norm(features, scale, shift, eps), features.axis
+        else:
+            raise UnfitError(f"it computes {what}")
+        if name._qualified_op_name.endswith("_") and self._has_views(node.inputs[0]):
+            raise UnfitError(f"{what} changes what others see")
+        return value, axis
+
+    def _binary(self, node: Node, join: Join) -> tuple[Value, int]:
+        left, right = node.inputs[:2]
+        shape = node.outputs[0].shape
+        if node.options.get("alpha", 1) != 1 or len(node.inputs) > 2:
+            raise UnfitError(f"{node.what} with a factor")
+        known = left if id(left) in self._codes else right
+        axis = features_of(self._codes[id(known)].broadcast_to(shape)).axis
+        operands = [self._spread(each, shape, axis) for each in (left, right)]
+        if operands[0].data is not None or _is_of_place(operands[0]):
+            turned = {Join.MINUS: Join.FROM, Join.OVER: Join.UNDER}
+            operands.reverse()
+            join = turned.get(join, join)
+        return self._emit.map(operands[0], join, operands[1], _count(shape, axis)), axis
+
+    def _spread(self, given: Any, shape: torch.Size, axis: int) -> Operand:
+        """An operand as it is broadcast to a shape."""
+        if not isinstance(given, torch.Tensor):
+            return Operand(1, data=torch.tensor([float(given)]))
+        if id(given) in self._codes:
+            return self._emit.operand(features_of(self._codes[id(given)].broadcast_to(shape)))
+        wide = given.detach().float().broadcast_to(shape)
+        first = wide.select(axis, 0)
+        if not bool((wide == first.unsqueeze(axis)).all()):
+            raise UnfitError("a constant that differs by row")
+        numbers = first.reshape(-1)
+        if bool((numbers == numbers[0]).all()):
+            numbers = numbers[:1]
+        return Operand(len(numbers), data=numbers.clone())
+
+    def _has_views(self, tensor: torch.Tensor) -> bool:
+        place = tensor.untyped_storage().data_ptr()
+        alike = {
+            id(each)
+            for node in self._recording.nodes
+            for each in node.outputs
+            if isinstance(each, torch.Tensor) and each.untyped_storage().data_ptr() == place
+        }
+        return len(alike) > 1
+
+
+def _function_of(node: Node) -> Function:
+    name = node.what.overloadpacket
+    if name is _ATEN.pow:
+        if node.inputs[1] not in POWERS:
+            raise UnfitError(f"a power of {node.inputs[1]}")
+        return POWERS[node.inputs[1]]
+    if name is _ATEN.gelu and node.options.get("approximate", "none") == "tanh":
+        return Function.GELU_TANH
+    return CURVES[name]
+
+
+def _is_of_place(operand: Operand) -> bool:
+    return operand.value is not None and operand.value.kind == Kind.PLACE
+
+
+def _count(shape: Sequence[int], axis: int) -> int:
+    count = 1
+    for place, size in enumerate(shape):
+        count *= 1 if place == axis else size
+    return count

@@ -1,0 +1,252 @@
+"""A recording of a model -> the steps of a program.
+
+Operators that move elements are done on codes, see `values`. Of those that compute there are a
+dozen kinds; a model with any other is not run in one call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from paceline.kernels.block_layers import BlockEmbedding, BlockLinear
+from paceline.kernels.norm import FastRMSNorm
+from paceline.kernels.shared_input import Projection
+from paceline.kernels.token_table import scale_of
+from paceline.targets.one_call.arithmetic import Arithmetic
+from paceline.targets.one_call.emitter import Emitter
+from paceline.targets.one_call.operators import MOVES
+from paceline.targets.one_call.positions import PositionTables
+from paceline.targets.one_call.recording import (
+    Attended,
+    Node,
+    Recording,
+    Stored,
+    UnfitError,
+)
+from paceline.targets.one_call.steps import (
+    Join,
+    Kind,
+    Op,
+    Operand,
+    Step,
+    Value,
+    live_steps,
+)
+from paceline.targets.one_call.values import Codes, features_of, new_codes, row_axis
+
+__all__ = ["Lowered", "lower"]
+
+
+class Lowered:
+    """What a recording became.
+
+    steps: in their order. logits: the value that they make. tables: of positions.
+    """
+
+    def __init__(self, steps: list[Step], logits: Value, tables: PositionTables) -> None:
+        self.steps, self.logits, self.tables = steps, logits, tables
+
+
+def lower(model: PreTrainedModel, recording: Recording, longest: int | None = None) -> Lowered:
+    """longest: position that there may be. Raises UnfitError, naming what it met."""
+    lowering = _Lowering(model, recording, longest)
+    for node in recording.nodes:
+        lowering.take(node)
+    return lowering.finish()
+
+
+class _Lowering:
+    def __init__(self, model: PreTrainedModel, recording: Recording, longest: int | None) -> None:
+        self._recording = recording
+        self._table = model.get_input_embeddings()
+        self._codes: dict[int, Codes] = {}
+        self._emit = Emitter()
+        self._tables = PositionTables(recording, longest)
+        self._products: dict[tuple[int, Operand], Value] = {}
+        self._arithmetic = Arithmetic(recording, self._codes, self._emit)
+        self._stored = -1
+        positions = recording.positions
+        self._codes[id(positions)] = self._place(positions)
+
+    def finish(self) -> Lowered:
+        """Raises UnfitError where the logits are not what a step makes."""
+        codes = self._codes.get(id(self._recording.logits))
+        if codes is None:
+            raise UnfitError("its logits come from nothing that was seen")
+        logits = self._emit.operand(features_of(codes))
+        if logits.value is None or not logits.whole or logits.value.kind != Kind.KEPT:
+            raise UnfitError("its logits are not what the last step makes")
+        return Lowered(live_steps(self._emit.steps, logits.value), logits.value, self._tables)
+
+    def take(self, node: Node) -> None:
+        """The next node in order."""
+        coded = [each for each in _tensors(node.inputs) if id(each) in self._codes]
+        if isinstance(node.what, Stored):
+            self._store(node)
+        elif isinstance(node.what, Attended):
+            self._attend(node)
+        elif node.what is self._table:
+            self._embed(node)
+        elif isinstance(node.what, nn.Module):
+            self._module(node)
+        elif coded and not all(isinstance(each, torch.Tensor) for each in node.outputs):
+            raise UnfitError(f"its own code reads a number of a tensor ({node.what})")
+        elif coded and node.what in MOVES:
+            self._move(node)
+        elif coded and all(self._is_place(each) for each in coded):
+            self._tables.add(node)
+            for output in node.outputs:
+                self._codes[id(output)] = self._place(output)
+        elif coded:
+            value, axis = self._arithmetic.value(node)
+            self._codes[id(node.outputs[0])] = new_codes(value.number, node.outputs[0].shape, axis)
+        if any(output is self._recording.states for output in node.outputs):
+            self._select()
+
+    # What only moves elements, and what depends on nothing but positions.
+
+    def _move(self, node: Node) -> None:
+        if all(self._is_place(each) for each in _tensors(node.inputs) if id(each) in self._codes):
+            self._tables.add(node)
+
+        def coded(given: Any) -> Any:
+            if isinstance(given, torch.Tensor):
+                if id(given) not in self._codes:
+                    raise UnfitError(f"{node.what} of a constant")
+                return self._codes[id(given)]
+            if isinstance(given, list | tuple) and any(map(torch.is_tensor, given)):
+                return [coded(each) for each in given]
+            return given
+
+        found = MOVES[node.what](*map(coded, node.inputs), **node.options)
+        several = isinstance(found, tuple | list)
+        for output, codes in zip(node.outputs, found if several else [found], strict=True):
+            if output.shape != codes.shape:
+                raise UnfitError(f"{node.what} moves what it should not")
+            self._codes[id(output)] = codes
+
+    def _place(self, output: torch.Tensor) -> Codes:
+        axis = row_axis(output.shape)
+        value = self._emit.new_value(output.numel() // output.shape[axis], Kind.PLACE)
+        self._tables.define(value, output, axis)
+        return new_codes(value.number, output.shape, axis)
+
+    def _is_place(self, tensor: torch.Tensor) -> bool:
+        code = int(self._codes[id(tensor)].reshape(-1)[0])
+        return self._emit.value_of_code(code).kind == Kind.PLACE
+
+    # Layers that were noted as a whole.
+
+    def _embed(self, node: Node) -> None:
+        output = node.outputs[0]
+        count = output.shape[-1]
+        value = self._emit.embed(count, **_table_of(self._table))
+        scale = scale_of(self._table)
+        if scale is not None:
+            number = Operand(1, data=scale.detach().float().reshape(1))
+            value = self._emit.map(_whole(value), Join.TIMES, number)
+        self._emit.step(Step(Op.GIVEN, count, value, size=self._table.num_embeddings))
+        self._codes[id(output)] = new_codes(value.number, output.shape, 1)
+
+    def _module(self, node: Node) -> None:
+        module, (rows, *_) = node.what, node.inputs
+        codes, output = self._codes_of(rows), node.outputs[0]
+        features = features_of(codes)
+        if isinstance(module, FastRMSNorm):
+            weight = Operand(len(module.weight), data=module.weight.float().contiguous())
+            value = self._emit.norm(features, weight, None, module.eps)
+            self._codes[id(output)] = new_codes(value.number, output.shape, features.axis)
+            return
+        linear = module.shared.linear if isinstance(module, Projection) else module
+        if not isinstance(linear, BlockLinear):
+            raise UnfitError(f"a product on {type(linear).__name__}")
+        key = id(linear), self._emit.operand(features)
+        if key not in self._products:
+            self._products[key] = self._emit.product(linear, key[1])
+        shape = torch.Size([*rows.shape[:-1], linear.out_features])
+        found = new_codes(self._products[key].number, shape, features.axis)
+        if isinstance(module, Projection):
+            found = torch.split(found, list(module.shared.sizes), -1)[module.part]
+        self._codes[id(output)] = found
+
+    def _store(self, node: Node) -> None:
+        keys, values = (features_of(self._codes_of(each)) for each in node.inputs)
+        heads, size = node.inputs[0].shape[1], node.inputs[0].shape[3]
+        self._stored = node.what.layer
+        self._emit.step(
+            Step(
+                Op.STORE,
+                node.inputs[1].shape[3],
+                None,
+                (self._emit.operand(keys), self._emit.operand(values)),
+                layer=self._stored,
+                size=size,
+                key_heads=heads,
+            )
+        )
+
+    def _attend(self, node: Node) -> None:
+        query, key, value = node.inputs
+        what: Attended = node.what
+        if self._stored < 0:
+            raise UnfitError("it attends to what is in no cache")
+        operand = self._emit.operand(features_of(self._codes_of(query)))
+        made = self._emit.new_value(query.shape[0] * value.shape[2], Kind.ROWS)
+        self._emit.step(
+            Step(
+                Op.ATTEND,
+                made.count,
+                made,
+                (operand,),
+                layer=self._stored,
+                seen=what.window,
+                size=query.shape[2],
+                heads=query.shape[0],
+                key_heads=key.shape[0],
+                number=what.scale,
+                cap=what.cap,
+            )
+        )
+        self._stored = -1
+        self._codes[id(node.outputs[0])] = new_codes(made.number, node.outputs[0].shape, 0)
+
+    def _select(self) -> None:
+        """From here on only rows that are kept count."""
+        states = self._recording.states
+        features = features_of(self._codes_of(states))
+        operand = self._emit.operand(features)
+        count = operand.period
+        self._emit.step(Step(Op.STATES, count, None, (operand,)))
+        kept = self._emit.new_value(count, Kind.KEPT)
+        self._emit.step(Step(Op.SELECT, count, kept, (operand,)))
+        self._codes[id(states)] = new_codes(kept.number, states.shape, features.axis)
+
+    def _codes_of(self, tensor: torch.Tensor) -> Codes:
+        if id(tensor) not in self._codes:
+            raise UnfitError("a layer reads what does not come from the text")
+        return self._codes[id(tensor)]
+
+
+def _tensors(given: Any) -> list[torch.Tensor]:
+    if isinstance(given, torch.Tensor):
+        return [given]
+    if isinstance(given, list | tuple):
+        return [each for part in given for each in _tensors(part)]
+    return []
+
+
+def _table_of(module: Any) -> dict[str, Any]:
+    if isinstance(module, BlockEmbedding):
+        return {"matrix": module.matrix}
+    weight = module.weight.detach()
+    if weight.dtype != torch.float32 or not weight.is_contiguous():
+        raise UnfitError(f"a table of tokens in {weight.dtype}")
+    return {"table": weight}
+
+
+def _whole(value: Value) -> Operand:
+    return Operand(value.count, value)

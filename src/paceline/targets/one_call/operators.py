@@ -1,0 +1,83 @@
+"""Operators of torch that programs know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from paceline.targets.one_call.recording import UnfitError
+from paceline.targets.one_call.steps import Function, Join
+
+__all__ = ["BINARY", "CURVES", "MOVES", "POWERS"]
+
+_ATEN = torch.ops.aten
+
+
+def _same(codes: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    return codes
+
+
+def _view(codes: torch.Tensor, shape: Any) -> torch.Tensor:
+    # By the order of elements, which is what a view is; codes lie in memory as they please.
+    return codes.reshape(shape)
+
+
+def _converted(codes: torch.Tensor, **options: Any) -> torch.Tensor:
+    if options.get("dtype") not in (None, torch.float32):
+        raise UnfitError(f"a conversion to {options['dtype']}")
+    return codes
+
+
+MOVES: dict[Any, Callable[..., Any]] = {
+    _ATEN.view.default: _view,
+    _ATEN._unsafe_view.default: _view,
+    _ATEN.detach.default: _same,
+    _ATEN.alias.default: _same,
+    _ATEN.clone.default: _same,
+    _ATEN.lift_fresh.default: _same,
+    _ATEN._to_copy.default: _converted,
+    **{
+        each: each
+        for each in (
+            _ATEN.unsqueeze.default,
+            _ATEN.squeeze.dim,
+            _ATEN.transpose.int,
+            _ATEN.permute.default,
+            _ATEN.t.default,
+            _ATEN.expand.default,
+            _ATEN.slice.Tensor,
+            _ATEN.select.int,
+            _ATEN.split.Tensor,
+            _ATEN.split_with_sizes.default,
+            _ATEN.unbind.int,
+            _ATEN.cat.default,
+            _ATEN.stack.default,
+            _ATEN.neg.default,
+        )
+    },
+}
+"""What only moves elements, or turns their signs -> what does so with codes."""
+
+BINARY = {
+    _ATEN.add: Join.PLUS,
+    _ATEN.add_: Join.PLUS,
+    _ATEN.sub: Join.MINUS,
+    _ATEN.rsub: Join.FROM,
+    _ATEN.mul: Join.TIMES,
+    _ATEN.mul_: Join.TIMES,
+    _ATEN.div: Join.OVER,
+    _ATEN.div_: Join.OVER,
+}
+
+CURVES = {
+    _ATEN.silu: Function.SILU,
+    _ATEN.gelu: Function.GELU,
+    _ATEN.relu: Function.RELU,
+    _ATEN.tanh: Function.TANH,
+    _ATEN.sigmoid: Function.SIGMOID,
+    _ATEN.rsqrt: Function.RSQRT,
+}
+
+POWERS: dict[float, Function] = {2: Function.SQUARE, 3: Function.CUBE}

@@ -1,0 +1,81 @@
+"""What a model computes of positions alone, as tables: cosines and sines of rotary embeddings, or
+embeddings of positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from paceline.targets.one_call.recording import ROWS, Node, Recording, UnfitError
+from paceline.targets.one_call.steps import Value
+
+__all__ = ["PositionTables"]
+
+_GRAIN = 512
+
+
+class PositionTables:
+    """Values by position, made by playing the model's own operators again."""
+
+    def __init__(self, recording: Recording, limit: int | None = None) -> None:
+        self._limit = limit
+        self._positions = recording.positions
+        self._nodes: list[Node] = []
+        self._defined: dict[Value, tuple[torch.Tensor, int]] = {}
+        self._tables: list[torch.Tensor] = []
+        self._used: list[Value] = []
+        self._length = 0
+
+    def add(self, node: Node) -> None:
+        """An operator on positions."""
+        self._nodes.append(node)
+
+    def define(self, value: Value, output: torch.Tensor, axis: int) -> None:
+        """What a tensor of the recording is, with its rows along an axis."""
+        self._defined[value] = output, axis
+
+    def number_of(self, value: Value) -> int:
+        """Of the table of a value, which is kept from now on."""
+        if value not in self._used:
+            self._used.append(value)
+            self._length = 0
+        return self._used.index(value)
+
+    def reach(self, positions: int) -> list[torch.Tensor]:
+        """Tables [at least so many positions, numbers] by their numbers."""
+        if positions > self._length:
+            length = -(-positions // _GRAIN) * _GRAIN
+            length = min(length, self._limit or length)
+            self._tables = self._played(length)
+            self._length = length
+        return self._tables
+
+    def _played(self, length: int) -> list[torch.Tensor]:
+        parts: list[list[torch.Tensor]] = [[] for _ in self._used]
+        for first in range(0, length, ROWS):
+            at = torch.arange(first, first + ROWS).clamp(max=length - 1)[None]
+            known = {id(self._positions): at}
+            for node in self._nodes:
+                self._play(node, known)
+            for part, value in zip(parts, self._used, strict=True):
+                output, axis = self._defined[value]
+                part.append(known[id(output)].movedim(axis, 0).reshape(ROWS, -1).float())
+        return [torch.cat(part)[:length].contiguous() for part in parts]
+
+    @torch.no_grad()
+    def _play(self, node: Node, known: dict[int, torch.Tensor]) -> None:
+        def now(given: Any) -> Any:
+            if isinstance(given, torch.Tensor):
+                return known.get(id(given), given)
+            if isinstance(given, list | tuple):
+                return type(given)(now(each) for each in given)
+            return given
+
+        try:
+            found = node.what(*map(now, node.inputs), **node.options)
+        except (RuntimeError, IndexError) as error:
+            raise UnfitError(f"positions cannot be tabled ({error})") from error
+        outputs = found if isinstance(found, tuple | list) else (found,)
+        for output, one in zip(node.outputs, outputs, strict=True):
+            known[id(output)] = one

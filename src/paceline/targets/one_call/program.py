@@ -1,0 +1,185 @@
+"""Steps with their places in memory, and the call that runs them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from paceline.kernels.blocks import number_of_format
+from paceline.kernels.native import signatures as native
+from paceline.kernels.native.calls import kernels
+from paceline.kernels.slots_seen import SlotsSeen
+from paceline.targets.one_call.arena import find_places
+from paceline.targets.one_call.lowering import Lowered
+from paceline.targets.one_call.steps import Kind, Op, Operand, Step, Value
+
+__all__ = ["CacheLayer", "PassRows", "Program"]
+
+_OF_ROWS, _OF_KEPT = -1, -2  # PL_OF_ROWS, PL_OF_KEPT
+_FLOAT = 4  # bytes
+
+Longs = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class PassRows:
+    """What one pass reads.
+
+    tokens, positions, slots: int64 [rows]; slots: of the cache, that rows go to. keep: int64
+    [kept], rows whose logits are wanted. seen: what rows see, by kinds of layers.
+    given: float32 [count, hidden], embeddings of ids beyond the vocabulary; None for none.
+    """
+
+    tokens: Longs
+    positions: Longs
+    slots: Longs
+    keep: Longs
+    seen: Sequence[SlotsSeen]
+    given: torch.Tensor | None
+
+
+@dataclass(frozen=True)
+class CacheLayer:
+    """One layer's keys and values [1, heads, slots, size], float32."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+    def as_native(self) -> native.Layer:
+        """Addresses and strides in bytes."""
+        keys, values = self.keys, self.values
+        return native.Layer(
+            keys.data_ptr(),
+            values.data_ptr(),
+            keys.stride(1) * _FLOAT,
+            keys.stride(2) * _FLOAT,
+            values.stride(1) * _FLOAT,
+            values.stride(2) * _FLOAT,
+        )
+
+
+class Program:
+    """Runs what a recording was lowered to.
+
+    layers: heads, size of a key and of a value, by layer of the cache. vocabulary: logits per row.
+    """
+
+    def __init__(self, lowered: Lowered) -> None:
+        self._lowered = lowered  # holds what steps point to
+        self._places = find_places(lowered.steps, lowered.logits)
+        self._steps = (native.Step * len(lowered.steps))(*map(self._native, lowered.steps))
+        self.vocabulary = lowered.logits.count
+        stores = [step for step in lowered.steps if step.op == Op.STORE]
+        self.layers = {each.layer: (each.key_heads, each.size, each.count) for each in stores}
+        self._arenas: dict[Kind, torch.Tensor] = {}
+        self._tables: list[torch.Tensor] = []
+        self._table_addresses = (ctypes.c_void_p * 1)()
+        self._table_strides = (ctypes.c_int64 * 1)()
+        self._cache = (native.Layer * (max(self.layers) + 1))()
+        self._cached: object = None
+
+    def use_cache(self, layers: Sequence[CacheLayer], version: object) -> None:
+        """Where keys and values are; looked at again where the version is another."""
+        if version != self._cached:
+            for number, layer in enumerate(layers):
+                self._cache[number] = layer.as_native()
+            self._cached = version
+
+    def run(self, rows: PassRows, states: torch.Tensor | None = None) -> torch.Tensor:
+        """Logits [kept, vocabulary]. states: [slots, hidden], where the last hidden states go."""
+        count, kept = len(rows.tokens), len(rows.keep)
+        logits = torch.empty(kept, self.vocabulary)
+        self._reach(int(rows.positions.max()) + 1)
+        seen = (native.Seen * len(rows.seen))(*(each.as_native() for each in rows.seen))
+        one = native.Pass(rows=count, kept=kept)
+        one.tokens, one.positions = rows.tokens.ctypes.data, rows.positions.ctypes.data
+        one.where, one.keep = rows.slots.ctypes.data, rows.keep.ctypes.data
+        if rows.given is not None:
+            one.given_count, one.given = len(rows.given), rows.given.data_ptr()
+        if states is not None:
+            one.states, one.states_stride = states.data_ptr(), states.stride(0)
+        one.tables = ctypes.addressof(self._table_addresses)
+        one.table_strides = ctypes.addressof(self._table_strides)
+        one.layers, one.seen = ctypes.addressof(self._cache), ctypes.addressof(seen)
+        one.arena = self._arena(Kind.ROWS, count).data_ptr()
+        one.arena_of_kept = self._arena(Kind.KEPT, kept).data_ptr()
+        one.logits = logits.data_ptr()
+        kernels().run(ctypes.addressof(self._steps), len(self._steps), ctypes.addressof(one))
+        return logits
+
+    def _arena(self, kind: Kind, rows: int) -> torch.Tensor:
+        needed = max(1, self._places.width[kind] * rows)
+        known = self._arenas.get(kind)
+        if known is None or known.numel() < needed:
+            known = self._arenas[kind] = torch.empty(needed)
+        return known
+
+    def _reach(self, positions: int) -> None:
+        tables = self._lowered.tables.reach(positions)
+        if tables is self._tables:
+            return
+        self._tables = tables
+        count = max(1, len(tables))
+        self._table_addresses = (ctypes.c_void_p * count)(*(each.data_ptr() for each in tables))
+        self._table_strides = (ctypes.c_int64 * count)(*(each.stride(0) for each in tables))
+
+    def _native(self, step: Step) -> native.Step:
+        made = native.Step(
+            op=step.op,
+            function=step.function,
+            join=step.join,
+            layer=step.layer,
+            seen=step.seen,
+            halves=step.halves,
+            count=step.count,
+            size=step.size,
+            heads=step.heads,
+            key_heads=step.key_heads,
+            number=step.number,
+            cap=step.cap,
+            format=-1,
+        )
+        for name, operand in zip(("input", "other", "third"), step.of, strict=False):
+            setattr(made, name, self._operand(operand))
+        if step.out is not None:
+            made.of_kept = step.out.kind == Kind.KEPT
+            logits = step.out is self._lowered.logits
+            made.out_buffer = -1 if logits else self._places.begin[step.out]
+            made.out_stride = step.out.count
+        if step.order is not None:
+            made.order = step.order.data_ptr()
+        if step.matrix is not None:
+            matrix = step.matrix
+            made.format, made.panels = number_of_format(matrix.format), matrix.panels.data_ptr()
+            made.outputs, made.inputs = matrix.outputs, matrix.inputs
+        if step.table is not None:
+            made.panels, made.outputs = step.table.data_ptr(), len(step.table)
+        if step.op == Op.GIVEN:
+            made.outputs = step.size
+        if step.bias is not None:
+            made.bias = step.bias.data_ptr()
+        return made
+
+    def _operand(self, operand: Operand) -> native.Operand:
+        made = native.Operand(
+            table=_OF_ROWS, at=operand.at, period=operand.period, each=operand.each
+        )
+        if operand.data is not None:
+            made.data = operand.data.data_ptr()
+        elif operand.value is not None:
+            self._of_value(made, operand.value)
+        return made
+
+    def _of_value(self, made: native.Operand, value: Value) -> None:
+        if value.kind == Kind.PLACE:
+            made.table = self._lowered.tables.number_of(value)
+            return
+        if value.kind == Kind.KEPT:
+            made.table = _OF_KEPT
+        made.buffer = self._places.begin[value]
+        made.stride = value.count

@@ -1,0 +1,193 @@
+"""What a model computes, seen in one pass of its own forward.
+
+All operators of torch that run are noted, in order, with the tensors they take and give. Layers of
+ours (products, norms, the table of tokens) are noted as a whole, and so are attention and cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache
+
+from paceline.kernels.block_layers import BlockLinear
+from paceline.kernels.norm import FastRMSNorm
+from paceline.kernels.shared_input import Projection
+
+__all__ = ["ROWS", "Attended", "Node", "Recording", "Stored", "UnfitError", "record"]
+
+ROWS = 11
+"""Rows of the pass that is recorded; no size of a model's own, so that it tells rows apart."""
+
+_WHOLE = (BlockLinear, Projection, FastRMSNorm)
+
+
+class UnfitError(Exception):
+    """A model that cannot run in one call; the message says why."""
+
+
+@dataclass(frozen=True)
+class Attended:
+    """An attention. window: which kind of layer it is of. scale, cap: of its scores."""
+
+    window: int
+    scale: float
+    cap: float
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Keys and values of a layer go to the cache."""
+
+    layer: int
+
+
+@dataclass(frozen=True)
+class Node:
+    """Something that was computed.
+
+    what: an operator of torch, a module, or an attention or cache. inputs, options: its arguments.
+    outputs: tensors.
+    """
+
+    what: Any
+    inputs: tuple[Any, ...]
+    options: Mapping[str, Any]
+    outputs: tuple[torch.Tensor, ...]
+
+
+@dataclass
+class Recording:
+    """A pass over `ROWS` rows.
+
+    positions: [1, ROWS]. states: the last hidden states [1, ROWS, hidden]. logits: [1, ROWS,
+    vocabulary].
+    """
+
+    nodes: list[Node] = field(default_factory=list)
+    positions: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    states: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    logits: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes what runs, but for what runs inside of something that is noted as a whole."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.nodes: list[Node] = []
+        self.inside = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if not self.inside:
+            outputs = tuple(found) if isinstance(found, tuple | list) else (found,)
+            self.nodes.append(Node(func, tuple(args), dict(kwargs or {}), outputs))
+        return found
+
+    def enter(self, module: nn.Module, arguments: Any) -> None:
+        """A hook for before a module that is noted as a whole."""
+        self.inside += 1
+
+    def leave(self, module: nn.Module, arguments: Any, output: Any) -> None:
+        """A hook for after it."""
+        self.inside -= 1
+        if not self.inside:
+            self.nodes.append(Node(module, tuple(arguments), {}, (output,)))
+
+
+class _Keys(Cache):  # type: ignore[misc]
+    """A cache that holds nothing, and notes what it is to hold."""
+
+    def __init__(self, recorder: _Recorder) -> None:
+        super().__init__(layers=[])
+        self._recorder = recorder
+
+    def update(
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        layer_idx: int,
+        *_: Any,
+        **__: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of this pass alone."""
+        inputs = key_states, value_states
+        self._recorder.nodes.append(Node(Stored(layer_idx), inputs, {}, ()))
+        return inputs
+
+    def get_seq_length(self, layer_idx: int = 0, cache_position: Any = None) -> int:
+        """Nothing is cached."""
+        return 0
+
+
+class _Attention:
+    """Stands for what rows see, see `SlotsSeen`."""
+
+    def __init__(self, recorder: _Recorder, window: int) -> None:
+        self._recorder, self._window = recorder, window
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scale: float,
+        cap: float = 0.0,
+    ) -> torch.Tensor:
+        """[rows, heads, value size] of zeros: what numbers come out does not matter here."""
+        recorder = self._recorder
+        recorder.inside += 1
+        out = torch.zeros(query.shape[1], query.shape[0], value.shape[2])
+        recorder.inside -= 1
+        what = Attended(self._window, scale, cap)
+        recorder.nodes.append(Node(what, (query, key, value), {}, (out,)))
+        return out
+
+
+@torch.no_grad()
+def record(model: PreTrainedModel, windows: Mapping[str, Any]) -> Recording:
+    """One pass of `model`. windows: kinds of layers by what they see, in their order.
+
+    Raises UnfitError where the model does not pass our attention on, or shows no hidden states.
+    """
+    recorder, found = _Recorder(), Recording()
+    masks = {kind: torch.zeros(1, 1, 1, 1) for kind in windows}
+    seen = {
+        mask.data_ptr(): _Attention(recorder, number) for number, mask in enumerate(masks.values())
+    }
+    ids, found.positions = torch.zeros(1, ROWS, dtype=torch.long), torch.arange(ROWS)[None]
+    caught: list[Any] = []
+    whole = [each for each in model.modules() if isinstance(each, _WHOLE)]
+    with ExitStack() as hooks:
+        # Hooks that are left first were set last: a module is left before what it is part of.
+        for module in [model.get_input_embeddings(), *whole]:
+            hooks.callback(module.register_forward_pre_hook(recorder.enter).remove)
+            hooks.callback(module.register_forward_hook(recorder.leave).remove)
+        decoder = model.get_decoder()
+        keep = decoder.register_forward_hook(lambda module, given, out: caught.append(out))
+        hooks.callback(keep.remove)
+        hooks.enter_context(recorder)
+        out = model(
+            input_ids=ids,
+            position_ids=found.positions,
+            attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
+            past_key_values=_Keys(recorder),
+            use_cache=True,
+            rows_seen=seen,
+        )
+    if len(caught) != 1:
+        raise UnfitError("it shows no hidden states")
+    states = getattr(caught[0], "last_hidden_state", None)
+    found.states = caught[0][0] if states is None else states
+    found.nodes, found.logits = recorder.nodes, out.logits
+    if not any(isinstance(node.what, Attended) for node in found.nodes):
+        raise UnfitError("it takes no attention of ours")
+    return found
