@@ -46,6 +46,22 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
             "layer_types": _MIXED,
         },
     ),
+    # Scores of attention and of the vocabulary are capped.
+    "gemma2": (
+        "Gemma2",
+        {**_LLAMA, "head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 8},
+    ),
+    "gpt_neox": (
+        "GPTNeoX",
+        {
+            **_COMMON,
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "max_position_embeddings": 256,
+        },
+    ),
     "gpt2": ("GPT2", {**_COMMON, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 256}),
     "phi": ("Phi", {**_LLAMA, "num_key_value_heads": 4, "partial_rotary_factor": 0.5}),
     # All layers slide, though none of these configurations lists the kinds of layers. The window

@@ -52,18 +52,18 @@ def grouped_attention(
 
     rows_seen: the one text of the batch is several, and keys and values are all of the cache.
     """
+    cap = kwargs.get("softcap")
+    if cap is not None and rows_seen is None:
+        return _capped(query, key, value, attention_mask, scaling, cap), None
     if attention_mask is None or kwargs.get("position_bias") is not None:
         out, _ = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
         return out, None
-    cap = kwargs.get("softcap")
     if rows_seen is not None:
         seen = rows_seen[attention_mask.data_ptr()]
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         return seen.attend(query[0], key[0], value[0], scale, cap or 0.0)[None], None
-    if cap is not None:
-        raise ValueError("softcap is not supported")
     width = query.shape[2]
     if width < _LEAST_ROWS:
         missing = (0, 0, 0, _LEAST_ROWS - width)
@@ -74,9 +74,37 @@ def grouped_attention(
     return out[:, :, :width].transpose(1, 2).contiguous(), None
 
 
+def _capped(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scaling: float | None,
+    cap: float,
+) -> torch.Tensor:
+    """Attention whose scores are cap x tanh(score / cap), step by step: torch has no kernel.
+
+    mask: True or 0 where a row sees a slot; None for text as it comes.
+    """
+    width, slots = query.shape[2], key.shape[2]
+    if mask is None:
+        mask = torch.ones(width, slots, dtype=torch.bool).tril(slots - width)
+    if mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -torch.inf)
+    groups = query.shape[1] // key.shape[1]
+    key, value = (each.repeat_interleave(groups, dim=1) for each in (key, value))
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    scores = torch.tanh(query @ key.transpose(2, 3) * scale / cap) * cap + mask
+    return (scores.softmax(-1) @ value).transpose(1, 2).contiguous()
+
+
 def use_grouped_attention(model: PreTrainedModel) -> bool:
-    """Switch a model on the CPU from "sdpa" over; returns whether that was possible."""
-    if model.config._attn_implementation != "sdpa" or model.device.type != "cpu":
+    """Switch a model on the CPU from "sdpa" over, or from "eager" where that is for its capped
+    scores; returns whether that was possible."""
+    config = model.config.get_text_config()
+    capped = getattr(config, "attn_logit_softcapping", None) is not None
+    usual = {"sdpa", "eager"} if capped else {"sdpa"}
+    if model.config._attn_implementation not in usual or model.device.type != "cpu":
         return False
     if model.dtype not in KINDS or unavailable():
         return False

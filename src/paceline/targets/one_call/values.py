@@ -25,6 +25,8 @@ has the other sign."""
 def row_axis(shape: torch.Size) -> int:
     """The axis of a tensor's rows: the only one that is so long."""
     axes = [axis for axis, size in enumerate(shape) if size == ROWS]
+    if not axes:
+        raise UnfitError("it makes one number of all positions (as longrope does)")
     if len(axes) != 1:
         raise UnfitError(f"a tensor of {list(shape)} does not show which axis its rows are")
     return axes[0]

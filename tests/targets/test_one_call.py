@@ -1,0 +1,147 @@
+"""Passes in one call: what they compute, and what is not run so."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.tiny_models import VOCAB, new_model, some_prompt
+from transformers import PreTrainedModel
+
+from paceline.kernels.native.calls import kernels, unavailable
+from paceline.records import Path
+from paceline.targets import model_pass
+from paceline.targets.causal_lm import CausalLMTarget
+from paceline.targets.engines import open_target
+from paceline.targets.one_call.recording import UnfitError
+from paceline.targets.prepare import prepare
+from paceline.testing import check_target
+from paceline.tree import EMPTY, Tree
+
+pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
+
+EAGER = {"gemma2"}
+FAMILIES = [
+    *("llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3", "gpt2", "gpt_neox"),
+    *("phi", "phi3", "starcoder2", "ministral3"),
+]
+TREE = Tree((5, 9, 11, 3, 7), (-1, -1, 0, 2, 1))
+
+
+def new(name: str, **changes: object) -> PreTrainedModel:
+    return new_model(name, "eager" if name in EAGER else "sdpa", **changes)  # type: ignore[arg-type]
+
+
+def compiled(model: PreTrainedModel, weights: str = "packed", check: bool = True) -> CausalLMTarget:
+    target = open_target(model, weights=weights, check=check)
+    assert isinstance(target, CausalLMTarget)
+    assert target.describe().report["own_forward"] == ""
+    return target
+
+
+def exact_scores(model: PreTrainedModel, texts: list[list[int]]) -> torch.Tensor:
+    """The last row of each text, from the model's own forward in float64."""
+    rows = [model(torch.tensor([text]), use_cache=False).logits[0, -1] for text in texts]
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_families_compute_what_their_own_forward_does(name: str) -> None:
+    exact = new(name, dtype=torch.float64)
+    target = compiled(new(name))
+    prompt = some_prompt(40)
+    slot = target.open(prompt)
+    found = target.score({slot: TREE})[slot]
+    paths = [[], [5], [9], [5, 11], [5, 11, 3], [9, 7]]
+    expected = exact_scores(exact, [[*prompt, *path] for path in paths])
+    torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=2e-4)
+    target.commit({slot: Path((0, 2), (5, 11, 2))})
+    after = target.score({slot: EMPTY})[slot]
+    expected = exact_scores(exact, [[*prompt, 5, 11, 2]])
+    torch.testing.assert_close(after.double(), expected, rtol=1e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])
+def test_it_keeps_the_contract(name: str) -> None:
+    model = new(name)
+    done = prepare(model, "packed")
+    check_target(lambda: CausalLMTarget(model, preparation=done, check=False))
+
+
+@pytest.mark.parametrize("weights", ["packed", "int8", "int4"])
+def test_states_and_given_embeddings_are_those_of_the_model(weights: str) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 96}
+    model = new("llama", **sizes)
+    target = compiled(model, weights)
+    own = open_target(model, "transformers", weights="native")
+    found = []
+    for each in (target, own):
+        each.keep_states()
+        first = each.add_virtual_tokens(torch.linspace(-1, 1, 128).view(2, 64))
+        slot = each.open(some_prompt(12))
+        tree = Tree((3, first, first + 1), (-1, 0, 1))
+        scores = each.score({slot: tree})[slot]
+        each.commit({slot: Path((0,), (3, 4))})
+        found.append((scores, each.states(slot)))
+    for mine, theirs in zip(*found, strict=True):
+        # Of rounded weights a last bit decides here and there to what a row is rounded.
+        close = 1e-4 if weights == "packed" else 0.15
+        assert float((mine - theirs).norm() / theirs.norm()) < close
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gpt_neox"])
+def test_every_tier_makes_the_same_bits(name: str) -> None:
+    target, found = compiled(new(name), check=False), []
+    try:
+        for tier in kernels().tiers:
+            kernels().use(tier)
+            slot = target.open(some_prompt(30))
+            found.append(target.score({slot: TREE})[slot])
+            target.close(slot)
+            target.forget()
+    finally:
+        kernels().use(kernels().tiers[0])
+    assert all(torch.equal(each, found[0]) for each in found)
+
+
+@pytest.mark.parametrize("name", ["mixtral", "phi3 longrope"])
+def test_other_models_run_their_own_forward_and_say_why(name: str) -> None:
+    target = open_target(new(name), weights="packed")
+    assert target.describe().report["own_forward"]
+    slot = target.open(some_prompt(9))
+    assert target.score({slot: EMPTY})[slot].shape == (1, VOCAB)
+
+
+def test_a_pass_that_computes_something_else_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wrong(model_pass.CompiledPass):
+        def run(self, *args: object) -> torch.Tensor:
+            return super().run(*args).flip(-1)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(model_pass, "CompiledPass", Wrong)
+    target = open_target(new("llama"), weights="packed")
+    assert "differs from its plain forward" in target.describe().report["own_forward"]
+    slot, plain = target.open(some_prompt(9)), new("llama")
+    found = target.score({slot: EMPTY})[slot]
+    torch.testing.assert_close(found, exact_scores(plain, [some_prompt(9)]), rtol=1e-3, atol=1e-3)
+
+
+def test_a_model_that_cannot_be_watched_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise UnfitError("it is Tuesday")
+
+    monkeypatch.setattr("paceline.targets.one_call.compiled_pass.record", broken)
+    report = open_target(new("llama"), weights="packed").describe().report
+    assert report["own_forward"] == "it is Tuesday"
+
+
+def test_prompts_in_pieces() -> None:
+    target, own = (
+        compiled(new("llama")),
+        open_target(new("llama"), "transformers", weights="native"),
+    )
+    prompt = some_prompt(200)
+    rows = []
+    for each in (target, own):
+        slot = each.open(prompt)
+        each.score({}, {slot: 150})
+        rows.append(each.score({slot: EMPTY})[slot])
+    torch.testing.assert_close(*rows, rtol=1e-3, atol=1e-4)
