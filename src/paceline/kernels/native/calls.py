@@ -26,7 +26,7 @@ class Kernels:
 
     def __init__(self, found: ctypes.CDLL) -> None:
         self._library = found
-        found.pl_use_openmp(_openmp())
+        found.pl_use_openmp(*_openmp())
         self.packed_bytes: Callable[[int, int, int], int] = found.pl_packed_bytes
         self._product, self._attend, self._run = found.pl_product, found.pl_attend, found.pl_run
         self._most = usable_cores()
@@ -85,13 +85,17 @@ def _check(failed: int) -> None:
         raise ValueError("sizes, or ids, that a matrix in blocks does not have")
 
 
-def _openmp() -> int | None:
-    """The address of GNU's entry for parallel regions in the OpenMP that torch itself runs on."""
+def _openmp() -> tuple[int | None, int | None]:
+    """Where the OpenMP that torch itself runs on has GNU's entry for parallel regions, and the
+    number of their threads."""
     path = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     try:
-        return ctypes.cast(ctypes.CDLL(str(path)).GOMP_parallel, ctypes.c_void_p).value
+        found = ctypes.CDLL(str(path))
+        parallel, threads = found.GOMP_parallel, found.omp_get_num_threads
     except (OSError, AttributeError):
-        return None
+        return None, None
+    as_address = (ctypes.cast(each, ctypes.c_void_p).value for each in (parallel, threads))
+    return next(as_address), next(as_address)
 
 
 @cache

@@ -15,7 +15,7 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "pl_tiers": (c_char_p, ()),
     "pl_tier": (c_char_p, ()),
     "pl_use_tier": (c_int, (c_char_p,)),
-    "pl_use_openmp": (None, (c_void_p,)),
+    "pl_use_openmp": (None, (c_void_p, c_void_p)),
     "pl_cpu_has": (c_int, (c_char_p,)),
     "pl_packed_bytes": (c_int64, (c_int, c_int64, c_int64)),
     "pl_pack": (c_int, (c_int, c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_int)),

@@ -21,8 +21,8 @@ PL_API const char *pl_tiers(void);
 PL_API int pl_use_tier(const char *name);
 PL_API const char *pl_tier(void);
 
-/* Address of GOMP_parallel in the OpenMP that torch runs on; NULL for none. */
-PL_API void pl_use_openmp(void *gomp_parallel);
+/* Addresses of these functions in the OpenMP that torch runs on; NULL for none. */
+PL_API void pl_use_openmp(void *gomp_parallel, void *omp_get_num_threads);
 
 /* Bytes that the panels of a matrix take; 0 for sizes or formats that there are not. */
 PL_API int64_t pl_packed_bytes(int format, int64_t outputs, int64_t inputs);

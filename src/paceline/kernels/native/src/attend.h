@@ -31,18 +31,31 @@ static inline float key_at(const struct pl_attention *of, const char *slot, int6
     return value;
 }
 
+/* Sixteen slots of floats to [size, 16], as many of their numbers as there are whole fours of. */
+static int64_t turn_slots(const struct pl_attention *of, const char *slots, float *to) {
+    int64_t d = 0;
+    for (; d + 4 <= of->size; d += 4)
+        for (int64_t j = 0; j < CHUNK; j += 4) {
+            const float *rows[4];
+            for (int i = 0; i < 4; i++)
+                rows[i] = (const float *)(slots + (j + i) * of->key_slot) + d;
+            turn_four(rows, to + d * CHUNK + j, CHUNK);
+        }
+    return d;
+}
+
 /* Slots from `first` on, `count` of them, to [size, 16]; the rest is 0. */
 static void transpose(const struct pl_attention *of, const char *keys, int64_t first,
                       int64_t count, float *to) {
-    for (int64_t j = 0; j < CHUNK; j++) {
+    int64_t begin = 0;
+    if (count >= CHUNK && of->kind == PL_FLOAT32)
+        begin = turn_slots(of, keys + first * of->key_slot, to);
+    for (int64_t j = 0; j < CHUNK && begin < of->size; j++) {
         const char *slot = keys + (first + j) * of->key_slot;
-        if (j >= count) {
-            for (int64_t d = 0; d < of->size; d++) to[d * CHUNK + j] = 0;
-        } else if (of->kind == PL_FLOAT32) {
-            for (int64_t d = 0; d < of->size; d++) to[d * CHUNK + j] = ((const float *)slot)[d];
-        } else {
-            for (int64_t d = 0; d < of->size; d++) to[d * CHUNK + j] = key_at(of, slot, d);
-        }
+        if (j >= count)
+            for (int64_t d = begin; d < of->size; d++) to[d * CHUNK + j] = 0;
+        else
+            for (int64_t d = begin; d < of->size; d++) to[d * CHUNK + j] = key_at(of, slot, d);
     }
 }
 

@@ -17,39 +17,39 @@ INLINE void float_block(const enum pl_format format, const int rows, const struc
     const int64_t panels = pl_panels(matrix->outputs);
     const int64_t bytes = pl_panel_bytes(format, matrix->inputs);
     const int width = format == PL_F32 ? 4 : 2;
-    const uint8_t *columns[COLUMNS];
+    const uint8_t *columns[FLOAT_COLUMNS];
     const float *numbers[ROWS_OF_FLOATS];
-    floats_t found[ROWS_OF_FLOATS][COLUMNS];
+    floats_t found[ROWS_OF_FLOATS][FLOAT_COLUMNS];
     UNROLL
-    for (int c = 0; c < COLUMNS; c++) {
-        const int64_t panel = (block * OUTPUTS + (int64_t)c * LANES) / PL_PANEL;
+    for (int c = 0; c < FLOAT_COLUMNS; c++) {
+        const int64_t panel = (block * FLOAT_OUTPUTS + (int64_t)c * LANES) / PL_PANEL;
         columns[c] = matrix->panels + (panel < panels ? panel : panels - 1) * bytes +
                      width * LANES * (c % VECTORS);
     }
-    UNROLL_ROWS
+    UNROLL
     for (int r = 0; r < rows; r++) {
         numbers[r] = work->rows->floats + (place + r) * work->rows->stride;
         UNROLL
-        for (int c = 0; c < COLUMNS; c++) found[r][c] = no_floats();
+        for (int c = 0; c < FLOAT_COLUMNS; c++) found[r][c] = no_floats();
     }
     for (int64_t k = 0; k < matrix->inputs; k++) {
-        floats_t weights[COLUMNS];
+        floats_t weights[FLOAT_COLUMNS];
         UNROLL
-        for (int c = 0; c < COLUMNS; c++) {
+        for (int c = 0; c < FLOAT_COLUMNS; c++) {
             const uint8_t *at = columns[c] + k * width * PL_PANEL;
             if (place == work->first_row && c % VECTORS == 0) __builtin_prefetch(at + AHEAD);
             weights[c] = load_weights(format, at);
         }
-        UNROLL_ROWS
+        UNROLL
         for (int r = 0; r < rows; r++) {
             const floats_t number = same_floats(numbers[r][k]);
             UNROLL
-            for (int c = 0; c < COLUMNS; c++)
+            for (int c = 0; c < FLOAT_COLUMNS; c++)
                 found[r][c] = times_plus(weights[c], number, found[r][c]);
         }
     }
-    UNROLL_ROWS
-    for (int r = 0; r < rows; r++) write_block(work, block, place + r, found[r]);
+    UNROLL
+    for (int r = 0; r < rows; r++) write_block(work, FLOAT_COLUMNS, block, place + r, found[r]);
 }
 
 INLINE void all_float_rows(const enum pl_format format, const struct pl_work *work, int64_t first,

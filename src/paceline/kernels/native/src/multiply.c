@@ -37,12 +37,14 @@ void pl_round_rows(const struct pl_tier *tier, const struct pl_matrix *matrix,
 struct pl_product pl_plan_product(const struct pl_tier *tier, const struct pl_matrix *matrix,
                                   const struct pl_rows *rows, const float *bias, float *out,
                                   int64_t stride) {
-    const int64_t of_row = matrix->inputs * (pl_is_float(matrix->format) ? 4 : 1);
+    const int floats = pl_is_float(matrix->format);
+    const int64_t of_row = matrix->inputs * (floats ? 4 : 1);
+    const int outputs = floats ? tier->float_outputs : tier->outputs;
     const int64_t together = OF_ROWS / of_row;
     return (struct pl_product){
         tier,
         {matrix, rows, bias, out, stride, 0, rows->count},
-        (matrix->outputs + tier->outputs - 1) / tier->outputs,
+        (matrix->outputs + outputs - 1) / outputs,
         together < LEAST_ROWS ? LEAST_ROWS : together,
     };
 }

@@ -7,8 +7,7 @@
 #include "tier.h"
 
 #define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 8")
-#define UNROLL_ROWS _Pragma("GCC unroll 12")
+#define UNROLL _Pragma("GCC unroll 12")
 /* Compilers would load everything at once here, and run out of registers. */
 #define IN_ORDER __asm__ volatile("" ::: "memory")
 /* Bytes; about what memory brings while a row is multiplied. */
@@ -17,6 +16,7 @@
 #endif
 #define VECTORS (PL_PANEL / LANES)
 #define OUTPUTS (COLUMNS * LANES)
+#define FLOAT_OUTPUTS (FLOAT_COLUMNS * LANES)
 
 /* Where the columns of a block (vectors of LANES outputs) are. */
 struct columns {
@@ -151,16 +151,18 @@ INLINE void fetch(const struct columns *in, int64_t from, const int bytes) {
             __builtin_prefetch(in->codes[c] + from + AHEAD + line);
 }
 
-/* What came out of a block for one row, with the bias, to where the row's outputs go. */
-INLINE void write_block(const struct pl_work *work, int64_t block, int64_t place,
-                        const floats_t *found) {
-    const int64_t begin = block * OUTPUTS, left = work->matrix->outputs - begin;
-    const int64_t count = left < OUTPUTS ? left : OUTPUTS;
-    float *to = work->out + place * work->stride + begin, whole[OUTPUTS];
+/* What came out of a block of `columns` columns for one row, with the bias, to where the row's
+   outputs go. */
+INLINE void write_block(const struct pl_work *work, const int columns, int64_t block,
+                        int64_t place, const floats_t *found) {
+    const int outputs = columns * LANES;
+    const int64_t begin = block * outputs, left = work->matrix->outputs - begin;
+    const int64_t count = left < outputs ? left : outputs;
+    float *to = work->out + place * work->stride + begin, whole[FLOAT_OUTPUTS + OUTPUTS];
     UNROLL
-    for (int c = 0; c < COLUMNS; c++)
-        store_floats((left >= OUTPUTS ? to : whole) + c * LANES, found[c]);
-    if (left < OUTPUTS)
+    for (int c = 0; c < columns; c++)
+        store_floats((left >= outputs ? to : whole) + c * LANES, found[c]);
+    if (left < outputs)
         for (int64_t o = 0; o < count; o++) to[o] = whole[o];
     if (work->bias)
         for (int64_t o = 0; o < count; o++) to[o] += work->bias[begin + o];
@@ -228,7 +230,7 @@ INLINE void one_block(const enum pl_format format, const int rows, const struct 
         }
     }
     UNROLL
-    for (int r = 0; r < rows; r++) write_block(work, block, place + r, found[r]);
+    for (int r = 0; r < rows; r++) write_block(work, COLUMNS, block, place + r, found[r]);
 }
 
 /* All rows, as many together as there are registers for. */
@@ -240,7 +242,13 @@ INLINE void all_rows(const enum pl_format format, const struct pl_work *work, in
         for (; place + MOST_ROWS <= count; place += MOST_ROWS)
             one_block(format, MOST_ROWS, work, block, place);
         switch (count - place) {
-#if MOST_ROWS > 5
+#if MOST_ROWS > 6
+        case 11: one_block(format, 11, work, block, place); break;
+        case 10: one_block(format, 10, work, block, place); break;
+        case 9: one_block(format, 9, work, block, place); break;
+        case 8: one_block(format, 8, work, block, place); break;
+        case 7: one_block(format, 7, work, block, place); break;
+        case 6: one_block(format, 6, work, block, place); break;
         case 5: one_block(format, 5, work, block, place); break;
         case 4: one_block(format, 4, work, block, place); break;
 #endif

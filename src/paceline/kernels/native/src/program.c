@@ -34,7 +34,15 @@ struct running {
     struct phase *phases;
     int64_t count;
     int threads, failed;
+    _Atomic int here; /* threads that have come */
 };
+
+/* Who does not come although there is work waits for this very core, as a rule: a short sleep lets
+   the system put one of us on another. */
+static void look_for_others(struct running *of) {
+    for (int look = 0; look < 300 && of->here < of->threads; look++) pl_rest(look);
+    if (of->here < of->threads) pl_rest(PL_PATIENCE);
+}
 
 static void run_piece(const struct running *of, struct phase *phase, int64_t first, int64_t end) {
     if (phase->kind == PRODUCT) {
@@ -49,7 +57,8 @@ static void run_piece(const struct running *of, struct phase *phase, int64_t fir
 }
 
 static void take_part(void *given) {
-    const struct running *of = given;
+    struct running *of = given;
+    const int first_here = !of->here++;
     for (struct phase *phase = of->phases; phase < of->phases + of->count; phase++) {
         for (;;) {
             const int64_t first =
@@ -63,6 +72,7 @@ static void take_part(void *given) {
         for (int look = 0;
              atomic_load_explicit(&phase->done, memory_order_acquire) < phase->count; look++)
             pl_rest(look);
+        if (first_here && phase == of->phases) look_for_others(of);
     }
 }
 
@@ -188,7 +198,7 @@ PL_API int pl_run(const struct pl_step *steps, int64_t count, const struct pl_pa
     const size_t phases = 2 * (size_t)count * sizeof(struct phase);
     char *memory = calloc(1, phases + ranges + room);
     if (!memory) return PL_NO_MEMORY;
-    struct running of = {pl_current_tier(), pass, (struct phase *)memory, 0, threads, 0};
+    struct running of = {pl_current_tier(), pass, (struct phase *)memory, 0, threads, 0, 0};
     const int planned =
         plan(&of, steps, end, (int64_t *)(memory + phases), memory + phases + ranges);
     if (planned) pl_together(take_part, &of, threads);

@@ -21,7 +21,7 @@ struct job {
 /* As many workers as were ever asked for, one job at a time. One that has nothing to do
    looks for work for a while before it sleeps: between the products of a pass there is little time,
    and waking somebody takes long. Who comes late is not waited for. */
-enum { LOOKS = 3000 };
+enum { LOOKS = PL_PATIENCE };
 
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER, asleep = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
@@ -105,13 +105,35 @@ static void on_workers(struct job *job, int threads) {
 /* GNU's entry for a parallel region: every thread of a team calls the function once. */
 typedef void (*parallel_t)(void (*each)(void *), void *data, unsigned threads, unsigned flags);
 static parallel_t openmp;
+static int (*openmp_threads)(void);
 
-PL_API void pl_use_openmp(void *gomp_parallel) { openmp = (parallel_t)gomp_parallel; }
+PL_API void pl_use_openmp(void *gomp_parallel, void *omp_get_num_threads) {
+    openmp = (parallel_t)gomp_parallel;
+    openmp_threads = (int (*)(void))omp_get_num_threads;
+}
+
+/* A team of OpenMP's. Its threads may find themselves on one core, and OpenMP looks for the others
+   without ever giving that away: so whoever is done rests until all of them are. */
+struct team {
+    void (*part)(void *);
+    void *context;
+    int threads; /* that were asked for */
+    _Atomic int done;
+};
+
+static void in_team(void *given) {
+    struct team *team = given;
+    team->part(team->context);
+    team->done++;
+    const int threads = openmp_threads ? openmp_threads() : team->threads;
+    for (int look = 0; team->done < threads; look++) pl_rest(look);
+}
 
 void pl_together(void (*part)(void *), void *context, int threads) {
+    struct team team = {part, context, threads, 0};
     struct job job = {part, context, threads - 1};
     if (threads < 2) part(context);
-    else if (openmp) openmp(part, context, (unsigned)threads, 0);
+    else if (openmp) openmp(in_team, &team, (unsigned)threads, 0);
     else on_workers(&job, threads);
 }
 

@@ -13,7 +13,9 @@ void pl_in_pieces(void (*piece)(void *context, int64_t first, int64_t end), void
    are none to be had. Returns when all of them have. */
 void pl_together(void (*part)(void *context), void *context, int threads);
 
-/* Lets the processor know that a thread waits for another one; `looks`: how often it has looked. */
+/* Lets the processor know that a thread waits for another one, and gives the core away after a
+   while; `looks`: how often it has looked. */
+enum { PL_PATIENCE = 3000 };
 void pl_rest(int looks);
 
 #endif

@@ -65,12 +65,12 @@ struct pl_step;
 
 struct pl_tier {
     const char *name;
-    /* Outputs that are computed together; a multiple of 16. */
-    int outputs;
+    /* Outputs that are computed together, multiples of 16: of rounded weights, of floats. */
+    int outputs, float_outputs;
     /* `row` [inputs] -> row `place` of `rows`, for weights of this format. */
     void (*quantise)(enum pl_format format, const float *row, int64_t inputs,
                      struct pl_rows *rows, int64_t place);
-    /* Blocks of `outputs` outputs, from `first` up to `end`. */
+    /* Blocks of so many outputs, from `first` up to `end`. */
     void (*run)(const struct pl_work *work, int64_t first, int64_t end);
     /* Units (range of rows x key head) of an attention. */
     void (*attend)(const struct pl_attention *of, int64_t first, int64_t end);

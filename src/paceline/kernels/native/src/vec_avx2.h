@@ -9,6 +9,7 @@
 #define LANES 8
 #define COLUMNS 2
 #define TOGETHER 2
+#define FLOAT_COLUMNS 2
 #define ROWS_OF_SCORES 3
 #define ROWS_OF_VALUES 3
 #define MOST_ROWS 4
@@ -122,4 +123,12 @@ static inline floats_t where_above(floats_t x, floats_t limit, floats_t value) {
 static inline floats_t times_two_to(floats_t value, floats_t power) {
     const __m256i places = _mm256_slli_epi32(_mm256_cvtps_epi32(power), 23);
     return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(value), places));
+}
+/* Four numbers of each of four rows, to four of each of four columns `stride` apart. */
+static inline void turn_four(const float *const *rows, float *to, int64_t stride) {
+    __m128 a = _mm_loadu_ps(rows[0]), b = _mm_loadu_ps(rows[1]);
+    __m128 c = _mm_loadu_ps(rows[2]), d = _mm_loadu_ps(rows[3]);
+    _MM_TRANSPOSE4_PS(a, b, c, d);
+    _mm_storeu_ps(to, a), _mm_storeu_ps(to + stride, b);
+    _mm_storeu_ps(to + 2 * stride, c), _mm_storeu_ps(to + 3 * stride, d);
 }

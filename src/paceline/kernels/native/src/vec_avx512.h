@@ -1,13 +1,14 @@
-/* Sixteen outputs at once with AVX-512 and its VNNI; two panels together. */
+/* Sixteen outputs at once with AVX-512 and its VNNI. */
 #include <immintrin.h>
 #include <stdint.h>
 
 #define LANES 16
-#define COLUMNS 2
-#define TOGETHER 2
+#define COLUMNS 1
+#define TOGETHER 1
+#define FLOAT_COLUMNS 2
 #define ROWS_OF_SCORES 6
 #define ROWS_OF_VALUES 6
-#define MOST_ROWS 6
+#define MOST_ROWS 12
 #define ROWS_OF_FLOATS 12
 
 typedef __m512i bytes_t;
@@ -93,4 +94,12 @@ static inline floats_t where_above(floats_t x, floats_t limit, floats_t value) {
 /* value x 2^power, for whole powers that lead to no subnormal number. */
 static inline floats_t times_two_to(floats_t value, floats_t power) {
     return _mm512_scalef_ps(value, power);
+}
+/* Four numbers of each of four rows, to four of each of four columns `stride` apart. */
+static inline void turn_four(const float *const *rows, float *to, int64_t stride) {
+    __m128 a = _mm_loadu_ps(rows[0]), b = _mm_loadu_ps(rows[1]);
+    __m128 c = _mm_loadu_ps(rows[2]), d = _mm_loadu_ps(rows[3]);
+    _MM_TRANSPOSE4_PS(a, b, c, d);
+    _mm_storeu_ps(to, a), _mm_storeu_ps(to + stride, b);
+    _mm_storeu_ps(to + 2 * stride, c), _mm_storeu_ps(to + 3 * stride, d);
 }
