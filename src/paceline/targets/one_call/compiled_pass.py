@@ -48,6 +48,8 @@ class CompiledPass:
             reason = str(error).partition("\n")[0]
             raise UnfitError(f"it cannot be recorded ({type(error).__name__}: {reason})") from error
         self._virtual = virtual
+        self._known: TreeCache | None = None  # as it was before it moved so often
+        self._moves = -1
 
     def run(
         self,
@@ -58,10 +60,11 @@ class CompiledPass:
         keeps_states: bool,
     ) -> torch.Tensor:
         """One pass; the logits [len(keep), vocabulary] of its rows `keep`."""
-        cache.allocate(self._program.layers)
-        self._program.use_cache(
-            [CacheLayer(*each) for each in cache.tensors()], (id(cache), cache.moves)
-        )
+        if self._known is not cache or self._moves != cache.moves:
+            self._moves = cache.moves
+            cache.allocate(self._program.layers)
+            self._program.use_cache([CacheLayer(*each) for each in cache.tensors()])
+            self._known = cache
         rows = PassRows(
             layout.tokens(),
             layout.positions(),

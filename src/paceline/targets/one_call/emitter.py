@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from paceline.kernels.block_layers import BlockLinear
-from paceline.targets.one_call.recording import ROWS, UnfitError
+from paceline.targets.one_call.recording import UnfitError
 from paceline.targets.one_call.steps import Function, Join, Kind, Op, Operand, Step, Value
-from paceline.targets.one_call.values import FEATURES, Features
+from paceline.targets.one_call.values import Features, value_of
 
 __all__ = ["Emitter"]
 
@@ -24,18 +24,18 @@ class Emitter:
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
-        self._values: list[Value] = []
+        self._values: dict[int, Value] = {}
         self._gathered: dict[tuple[Any, ...], Value] = {}
 
     def new_value(self, count: int, kind: Kind) -> Value:
         """With so many numbers per row."""
-        value = Value(len(self._values), count, kind)
-        self._values.append(value)
+        value = Value(1 + len(self._values), count, kind)
+        self._values[value.number] = value
         return value
 
     def value_of_code(self, code: int) -> Value:
         """Which one an element is of."""
-        return self._values[(abs(code) - 1) // ROWS // FEATURES]
+        return self._values[value_of(code)]
 
     def step(self, step: Step) -> Value | None:
         """One more; gives what it makes."""

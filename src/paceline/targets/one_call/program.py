@@ -80,15 +80,11 @@ class Program:
         self._tables: list[torch.Tensor] = []
         self._table_addresses = (ctypes.c_void_p * 1)()
         self._table_strides = (ctypes.c_int64 * 1)()
-        self._cache = (native.Layer * (max(self.layers) + 1))()
-        self._cached: object = None
+        self._cache = (native.Layer * 0)()
 
-    def use_cache(self, layers: Sequence[CacheLayer], version: object) -> None:
-        """Where keys and values are; looked at again where the version is another."""
-        if version != self._cached:
-            for number, layer in enumerate(layers):
-                self._cache[number] = layer.as_native()
-            self._cached = version
+    def use_cache(self, layers: Sequence[CacheLayer]) -> None:
+        """Where keys and values are from now on."""
+        self._cache = (native.Layer * len(layers))(*(each.as_native() for each in layers))
 
     def run(self, rows: PassRows, states: torch.Tensor | None = None) -> torch.Tensor:
         """Logits [kept, vocabulary]. states: [slots, hidden], where the last hidden states go."""

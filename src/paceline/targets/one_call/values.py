@@ -13,13 +13,13 @@ import torch
 
 from paceline.targets.one_call.recording import ROWS, UnfitError
 
-__all__ = ["FEATURES", "Codes", "Features", "features_of", "new_codes", "row_axis"]
+__all__ = ["Codes", "Features", "features_of", "new_codes", "row_axis", "value_of"]
 
-FEATURES = 1 << 24
+_ROW_BITS, _FEATURE_BITS = 4, 24
 
 Codes = torch.Tensor
-"""int64, of a tensor's shape: 1 + (value x 2^24 + feature) x ROWS + row, negative where the number
-has the other sign."""
+"""int64, of a tensor's shape: value, feature (24 bits) and row (4 bits) side by side, and negative
+where the number has the other sign. Values count from 1."""
 
 
 def row_axis(shape: torch.Size) -> int:
@@ -39,11 +39,16 @@ def new_codes(value: int, shape: torch.Size, axis: int) -> Codes:
     count = 1
     for size in others:
         count *= size
-    if count >= FEATURES:
+    if count >= 1 << _FEATURE_BITS:
         raise UnfitError(f"a value has {count} numbers per row")
     features = torch.arange(count).view(others).unsqueeze(axis)
     rows = torch.arange(ROWS).view([-1 if place == axis else 1 for place in range(len(shape))])
-    return 1 + (value * FEATURES + features) * ROWS + rows
+    return ((value << _FEATURE_BITS) + features << _ROW_BITS) + rows
+
+
+def value_of(code: int) -> int:
+    """The value that an element is of."""
+    return abs(code) >> _FEATURE_BITS + _ROW_BITS
 
 
 @dataclass(frozen=True)
@@ -66,17 +71,14 @@ class Features:
 
 def features_of(codes: Codes) -> Features:
     """Raises UnfitError for elements that do not lie row by row."""
-    rows = (codes.abs() - 1) % ROWS
     for axis, size in enumerate(codes.shape):
         if size != ROWS:
             continue
-        wanted = torch.arange(ROWS).view([-1 if each == axis else 1 for each in range(codes.dim())])
-        if not bool((rows == wanted).all()):
-            continue
-        plain = codes.sign() * ((codes.abs() - 1) // ROWS + 1)
-        first = plain.select(axis, 0)
-        if bool((plain == first.unsqueeze(axis)).all()):
+        order = torch.arange(ROWS).view([-1 if each == axis else 1 for each in range(codes.dim())])
+        first = codes.select(axis, 0)  # of row 0, whose bits are none
+        if torch.equal(codes, (first.unsqueeze(axis) + first.sign().unsqueeze(axis) * order)):
             flat = first.reshape(-1)
-            place = flat.abs() - 1
-            return Features(place // FEATURES, place % FEATURES, flat.sign(), axis)
+            place = flat.abs() >> _ROW_BITS
+            feature = place & (1 << _FEATURE_BITS) - 1
+            return Features(place >> _FEATURE_BITS, feature, flat.sign(), axis)
     raise UnfitError(f"rows are mixed in a tensor of {list(codes.shape)}")
