@@ -1,13 +1,11 @@
-"""The likeliest tokens of a pass."""
+"""The likeliest tokens of a pass, and what their chances are relative to."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import numpy as np
+import torch
 
-if TYPE_CHECKING:
-    import torch
-
-__all__ = ["likeliest"]
+__all__ = ["likeliest", "log_totals"]
 
 _SHORTEST = 4  # bytes of a number; numpy has no bfloat16
 
@@ -23,3 +21,19 @@ def likeliest(logits: torch.Tensor) -> list[int]:
     else:
         found = logits.argmax(dim=-1).tolist()
     return found
+
+
+def log_totals(scores: torch.Tensor) -> torch.Tensor:
+    """The logarithm of the sum of e to the power of each row [rows, vocabulary] -> [rows, 1].
+
+    Scores of -inf count for nothing; a row of nothing else is not a number. On a CPU numpy adds
+    up: torch would wake its other threads for each row, which takes longer than a row.
+    """
+    if scores.device.type != "cpu" or scores.dtype != torch.float32:
+        return scores.logsumexp(dim=-1, keepdim=True)
+    rows = scores.detach().numpy()
+    largest = rows.max(axis=-1, keepdims=True)
+    with np.errstate(invalid="ignore"):
+        return torch.from_numpy(
+            np.log(np.exp(rows - largest).sum(axis=-1, keepdims=True)) + largest
+        )

@@ -27,6 +27,7 @@ from paceline.prefix import common_prefix
 from paceline.protocols import Drafter, Planner, check_capabilities
 from paceline.records import Round, TextStart
 from paceline.sampling import GREEDY, Sampler
+from paceline.scores import log_totals
 from paceline.stopping import Stopping
 
 __all__ = ["DraftText", "Guess"]
@@ -190,17 +191,18 @@ class DraftText:
             begin = len(text) - len(said)
             for place, row in enumerate([0, *(node + 1 for node in round.path.nodes)]):
                 self._sampler.decide(round.logits[row], text[: begin + place])
-        scores = torch.stack(noted)
+        scores = torch.stack(noted) if len(noted) > 1 else noted[0][None]
         noted.clear()
         if not self._sampler.greedy:
             scores = scores * self._sampler.temperature
-        chances = scores.softmax(dim=-1).nan_to_num()
-        best = chances.topk(min(1 + self._others, chances.shape[1]))
-        own = chances.gather(1, torch.tensor(said, device=chances.device)[:, None])[:, 0].tolist()
+        # Chances of a few tokens only: a softmax of all would take longer than the model's pass.
+        total = log_totals(scores)
+        best = scores.topk(min(1 + self._others, scores.shape[1]))
+        ranks = (best.values - total).exp().nan_to_num().tolist()
+        index = torch.tensor(said, device=scores.device)[:, None]
+        own = (scores.gather(1, index) - total).exp().nan_to_num()[:, 0].tolist()
         guesses = []
-        for token, chance, *best_here in zip(
-            said, own, best.indices.tolist(), best.values.tolist()
-        ):
+        for token, chance, *best_here in zip(said, own, best.indices.tolist(), ranks):
             ranked: Iterator[tuple[int, float]] = zip(*best_here)
             others = [(other, share) for other, share in ranked if other != token and share > 0]
             guesses.append(Guess(token, chance, tuple(others[: self._others])))

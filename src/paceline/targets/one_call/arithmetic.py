@@ -45,11 +45,29 @@ class Arithmetic:
             features = features_of(self._codes[id(rows)])
             scale, shift = (Operand(len(e), data=e.detach().float()) for e in (weight, bias))
             value, axis = self._emit.norm(features, scale, shift, eps), features.axis
+        elif what == _ATEN.index_copy_.default:
+            return self._scatter(node)
         else:
             raise UnfitError(f"it computes {what}")
         if name._qualified_op_name.endswith("_") and self._has_views(node.inputs[0]):
             raise UnfitError(f"{what} changes what others see")
         return value, axis
+
+    def _scatter(self, node: Node) -> tuple[Value, int]:
+        """Scores of some tokens among those that cannot be said."""
+        others, axis, places, rows = node.inputs
+        if id(others) in self._codes or axis not in (-1, others.dim() - 1):
+            raise UnfitError(f"{node.what} into what was computed")
+        features = features_of(self._codes[id(rows)])
+        number = self._recorded_number(others, node)
+        return self._emit.scatter(features, places, others.shape[-1], number), features.axis
+
+    def _recorded_number(self, tensor: torch.Tensor, user: Node) -> float:
+        """What `tensor` was filled with when it was made."""
+        for node in self._recording.nodes:
+            if node is not user and any(each is tensor for each in node.outputs):
+                return float(node.inputs[2]) if node.what == _ATEN.new_full.default else 0.0
+        raise UnfitError(f"{user.what} into a constant")
 
     def _binary(self, node: Node, join: Join) -> tuple[Value, int]:
         left, right = node.inputs[:2]

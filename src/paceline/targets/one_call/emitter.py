@@ -95,6 +95,14 @@ class Emitter:
         out = self.new_value(operand.period // size, self._kind(operand))
         return self._made(Step(Op.MEAN, out.count, out, (operand,), function, size=size))
 
+    def scatter(self, rows: Features, places: torch.Tensor, count: int, number: float) -> Value:
+        """`count` times the number, but for the rows' own at their places."""
+        operand = self._in_a_row(rows)
+        out = self.new_value(count, self._kind(operand))
+        order = (places + 1).int().contiguous()
+        step = Step(Op.SCATTER, count, out, (operand,), size=len(order), order=order, number=number)
+        return self._made(step)
+
     def curve(self, rows: Features, function: Function) -> Value:
         """A function of every number."""
         operand = self.operand(rows)

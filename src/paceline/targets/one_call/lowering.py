@@ -18,7 +18,7 @@ from paceline.kernels.shared_input import Projection
 from paceline.kernels.token_table import scale_of
 from paceline.targets.one_call.arithmetic import Arithmetic
 from paceline.targets.one_call.emitter import Emitter
-from paceline.targets.one_call.operators import MOVES
+from paceline.targets.one_call.operators import CONSTANTS, MOVES
 from paceline.targets.one_call.positions import PositionTables
 from paceline.targets.one_call.recording import (
     Attended,
@@ -95,6 +95,8 @@ class _Lowering:
             self._module(node)
         elif coded and not all(isinstance(each, torch.Tensor) for each in node.outputs):
             raise UnfitError(f"its own code reads a number of a tensor ({node.what})")
+        elif node.what.overloadpacket in CONSTANTS:
+            pass
         elif coded and node.what in MOVES:
             self._move(node)
         elif coded and all(self._is_place(each) for each in coded):

@@ -10,7 +10,7 @@ import torch
 from paceline.targets.one_call.recording import UnfitError
 from paceline.targets.one_call.steps import Function, Join
 
-__all__ = ["BINARY", "CURVES", "MOVES", "POWERS"]
+__all__ = ["BINARY", "CONSTANTS", "CURVES", "MOVES", "POWERS"]
 
 _ATEN = torch.ops.aten
 
@@ -59,6 +59,9 @@ MOVES: dict[Any, Callable[..., Any]] = {
     },
 }
 """What only moves elements, or turns their signs -> what does so with codes."""
+
+CONSTANTS = {_ATEN.new_full, _ATEN.new_zeros, _ATEN.full_like, _ATEN.zeros_like}
+"""What makes the same of any numbers."""
 
 BINARY = {
     _ATEN.add: Join.PLUS,

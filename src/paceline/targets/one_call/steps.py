@@ -30,6 +30,7 @@ class Op(IntEnum):
     ATTEND = 10
     STATES = 11
     SELECT = 12
+    SCATTER = 13
 
 
 class Function(IntEnum):

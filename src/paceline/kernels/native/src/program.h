@@ -22,6 +22,7 @@ enum pl_op {
     PL_ATTEND,     /* out: what queries (in) take from the layer's cache */
     PL_STATES,     /* in goes to the cache of states */
     PL_SELECT,     /* out = in of the rows that are kept; all later steps are of these */
+    PL_SCATTER,    /* out = number, but for `size` numbers of in, each at its place of `order` */
     PL_OPS
 };
 
@@ -45,8 +46,8 @@ struct pl_operand {
 };
 
 /* count: numbers of a row that come out. size: of a segment or head, or what a product reads.
-   order [size]: which number of a head, counted from 1, negative with the other sign; beyond
-   PL_OTHER it is one of `other`. of_kept: out is a buffer of the rows that are kept. */
+   order [size]: places, counted from 1: which number of a head, negative with the other sign;
+   beyond PL_OTHER it is one of `other`. of_kept: out is a buffer of the rows that are kept. */
 enum { PL_OTHER = 1 << 24 };
 
 struct pl_step {

@@ -214,6 +214,13 @@ static void gather_row(const struct pl_step *step, const struct pl_pass *pass, i
     }
 }
 
+static void scatter_row(const struct pl_step *step, const struct pl_pass *pass, int64_t row) {
+    const float *in = pl_row_of(&step->in, pass, row);
+    float *to = pl_out_of(step, pass, row);
+    for (int64_t i = 0; i < step->count; i++) to[i] = step->number;
+    for (int64_t i = 0; i < step->size; i++) to[step->order[i] - 1] = in[i];
+}
+
 static void embed_row(const struct pl_step *step, const struct pl_pass *pass, int64_t row) {
     float *to = pl_out_of(step, pass, row);
     const int64_t token = pass->tokens[row];
@@ -258,6 +265,7 @@ static void row_step(const struct pl_step *step, const struct pl_pass *pass, int
     case PL_LAYER_NORM: norm_row(step, pass, row); break;
     case PL_ROTATE: rotate_row(step, pass, row); break;
     case PL_GATHER: gather_row(step, pass, row); break;
+    case PL_SCATTER: scatter_row(step, pass, row); break;
     case PL_STORE: store_row(step, pass, row); break;
     case PL_STATES:
         if (pass->states)
