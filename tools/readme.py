@@ -26,7 +26,6 @@ from bench_tables import (
     task_table,
     trace_table,
 )
-from draft_tables import draft_weights_table
 from head_speed_tables import cases_table, lengths_table, times_table
 from head_tables import costs_table, heads_table, orders_table, variants_table
 from ouroboros_tables import OUROBOROS
@@ -291,7 +290,6 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
         "llama": lambda: llama_table(SMALL),
         "llama-large": lambda: llama_table(LARGE),
         "quality": quality_table,
-        "draft-weights": draft_weights_table,
     },
 }
 

@@ -8,11 +8,16 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-BLOCKS = [(32, 18), (32, 20), (32, 22), (32, 24), (32, 34), (256, 144), (256, 176), (256, 210)]
+BLOCKS = [
+    *((32, 18), (32, 20), (32, 22), (32, 24), (32, 34), (256, 144), (256, 176), (256, 210)),
+    *((1, 4), (1, 2), (1, 2)),
+]
 POOL, SIZE = 70, 24
 
 
@@ -25,7 +30,7 @@ def products(library: ctypes.CDLL, rng: np.random.Generator) -> None:
     for format, (per_block, size) in enumerate(BLOCKS):
         for outputs in (1, 16, 33):
             inputs = 2 * per_block
-            blocks = exact(rng.integers(0, 256, (outputs, 2 * size), dtype=np.uint8))
+            blocks = exact(rng.integers(0, 60, (outputs, 2 * size), dtype=np.uint8))
             order = exact(rng.permutation(outputs).astype(np.int64))
             panels = np.empty(library.pl_packed_bytes(format, outputs, inputs), np.uint8)
             at = panels.ctypes.data
@@ -72,7 +77,105 @@ def attention(
         assert np.isfinite(out).all()
 
 
-def module(path: Path) -> object:
+ROWS, KEPT, HIDDEN, HEADS, VOCAB, SLOTS = 5, 2, 64, 2, 33, 9
+OF_KEPT, LOGITS = -2, -1
+
+
+def one_pass(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> None:
+    """Every kind of step once, on arenas that end where they have to."""
+    held: list[np.ndarray] = []
+
+    def numbers(*shape: int) -> int:
+        held.append(exact(rng.standard_normal(shape, dtype=np.float32)))
+        return int(held[-1].ctypes.data)
+
+    def integers(kind: type, values: Sequence[int]) -> int:
+        held.append(exact(np.array(values, kind)))
+        return int(held[-1].ctypes.data)
+
+    def value(place: int, table: int = -1, count: int = HIDDEN) -> Any:
+        return native.Operand(
+            table=table, buffer=place * HIDDEN, stride=count, period=count, each=1
+        )
+
+    def data(count: int) -> Any:
+        return native.Operand(data=numbers(count), table=-1, period=count, each=1)
+
+    def matrix(format: int, outputs: int, width: int) -> dict[str, Any]:
+        blocks = exact(rng.integers(0, 60, (outputs, width), dtype=np.uint8))
+        panels = np.empty(library.pl_packed_bytes(format, outputs, HIDDEN), np.uint8)
+        at = panels.ctypes.data
+        assert not library.pl_pack(format, blocks.ctypes.data, None, outputs, HIDDEN, at, 2)
+        held.append(panels)
+        return {"format": format, "outputs": outputs, "inputs": HIDDEN, "panels": at}
+
+    def step(op: int, out: int, *operands: Any, **others: Any) -> Any:
+        made = native.Step(op=op, count=HIDDEN, out_buffer=out * HIDDEN, out_stride=HIDDEN)
+        for name, number in others.items():
+            setattr(made, name, number)
+        for name, operand in zip(("input", "other", "third"), operands):
+            setattr(made, name, operand)
+        return made
+
+    size, place = HIDDEN // HEADS, native.Operand(table=0, period=HIDDEN // HEADS, each=1)
+    turned = integers(np.int32, [-(size - i) for i in range(size)])
+    mixed = integers(np.int32, [(i + 1) + (1 << 24) * (i % 2) for i in range(HIDDEN)])
+    scattered = integers(np.int32, range(1, VOCAB, 2))
+    head = matrix(0, VOCAB // 2, 36)
+    steps = [
+        step(0, 0, format=-1, outputs=VOCAB, panels=numbers(VOCAB, HIDDEN)),
+        step(1, 0, outputs=VOCAB),
+        step(4, 1, value(0), data(size), size=size, number=1e-6),
+        step(8, 2, value(1), size=HIDDEN, bias=numbers(HIDDEN), **matrix(0, HIDDEN, 36)),
+        step(6, 3, value(2), place, place, size=size, order=turned),
+        step(9, 0, value(3), value(2), size=size, key_heads=HEADS, count=size),
+        step(10, 4, value(3), size=size, heads=HEADS, key_heads=HEADS, number=0.2, cap=30.0),
+        step(7, 5, value(4), value(0), order=mixed),
+        step(2, 6, value(5), value(0), function=1, join=3),
+        step(5, 7, value(6), data(HIDDEN), data(HIDDEN), size=HIDDEN, number=1e-5),
+        step(8, 8, value(7), size=HIDDEN, **matrix(8, HIDDEN, 4 * HIDDEN)),
+        step(3, 9, value(8), size=size, count=HEADS, out_stride=HEADS),
+        step(11, 0, value(8)),
+        step(12, 0, value(8), of_kept=1),
+        step(8, 1, value(0, OF_KEPT), of_kept=1, size=HIDDEN, out_stride=VOCAB // 2, **head),
+        step(
+            13, 0, value(1, OF_KEPT, VOCAB // 2), of_kept=1, count=VOCAB, size=VOCAB // 2,
+            order=scattered, number=-np.inf, out_stride=VOCAB,
+        ),
+    ]  # fmt: skip
+    steps[-1].out_buffer = LOGITS
+    keys, logits = np.zeros((2, HEADS, SLOTS, size), np.float32), np.empty((KEPT, VOCAB))
+    layer = native.Layer(keys[0].ctypes.data, keys[1].ctypes.data, 4 * SLOTS * size, 4 * size)
+    layer.value_head, layer.value_slot = layer.key_head, layer.key_slot
+    seen = native.Seen(
+        integers(np.int32, [0] * ROWS), integers(np.int32, range(1, ROWS + 1)),
+        integers(np.int32, [0] * (ROWS + 1)), integers(np.int32, [0]),
+    )  # fmt: skip
+    logits = exact(np.empty((KEPT, VOCAB), np.float32))
+    given = native.Pass(rows=ROWS, kept=KEPT, given_count=2, states_stride=HIDDEN)
+    given.tokens, given.given = (
+        integers(np.int64, [0, VOCAB - 1, VOCAB, 1, VOCAB + 1]),
+        numbers(2, HIDDEN),
+    )
+    given.positions = given.where = integers(np.int64, range(ROWS))
+    given.keep, given.logits = integers(np.int64, [1, 4]), logits.ctypes.data
+    tables, strides = (ctypes.c_void_p * 1)(numbers(ROWS, size)), (ctypes.c_int64 * 1)(size)
+    given.tables, given.table_strides = ctypes.addressof(tables), ctypes.addressof(strides)
+    given.layers, given.seen = ctypes.addressof(layer), ctypes.addressof(seen)
+    given.arena, given.arena_of_kept = numbers(10 * ROWS, HIDDEN), numbers(2 * KEPT, HIDDEN)
+    given.states = numbers(SLOTS, HIDDEN)
+    array = (native.Step * len(steps))(*steps)
+    for threads in (1, 2):
+        assert not library.pl_run(
+            ctypes.addressof(array), len(steps), ctypes.addressof(given), threads
+        )
+        assert np.isfinite(logits[:, ::2][:, : VOCAB // 2]).all()
+        assert np.isneginf(logits[:, 1::2]).all()
+    given.tokens = integers(np.int64, [0, 1, 2, 3, VOCAB + 2])
+    assert library.pl_run(ctypes.addressof(array), len(steps), ctypes.addressof(given), 1) == 2
+
+
+def module(path: Path) -> Any:
     """A module by its file: importing the package would bring torch."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec and spec.loader
@@ -85,14 +188,15 @@ def module(path: Path) -> object:
 def main() -> None:
     library = ctypes.CDLL(sys.argv[1])
     signatures = module(Path(sys.argv[2]) / "signatures.py")
-    for name, (gives, takes) in signatures.SIGNATURES.items():  # type: ignore[attr-defined]
+    for name, (gives, takes) in signatures.SIGNATURES.items():
         getattr(library, name).restype, getattr(library, name).argtypes = gives, takes
     for tier in library.pl_tiers().decode().split(","):
         assert not library.pl_use_tier(tier.encode())
         rng = np.random.default_rng(0)
         with np.errstate(all="ignore"):
             products(library, rng)
-        attention(library, signatures.Attention, rng)  # type: ignore[attr-defined]
+        attention(library, signatures.Attention, rng)
+        one_pass(library, signatures, rng)
         sys.stdout.write(f"{tier} is clean\n")
 
 

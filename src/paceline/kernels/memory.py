@@ -1,26 +1,48 @@
-"""Two favours to ask of Linux: drop what was read from a file, and use huge pages for the rest.
+"""Favours to ask of the system: drop what was read from a file, use huge pages for the rest, and
+reserve memory that is taken when it is written.
 
-Elsewhere, or where the kernel refuses, nothing happens and nothing is lost.
+Where it refuses, nothing happens and nothing is lost.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock, Timer
 
 import torch
 
-__all__ = ["FilePages", "HugePages"]
+__all__ = ["FilePages", "HugePages", "lazy_zeros"]
 
 _MAPS = Path("/proc/self/smaps")
 _DONTNEED, _HUGEPAGE, _COLLAPSE = 4, 14, 25  # advice of madvise(2)
 _LARGE = 4 << 20  # smaller regions hold no weights worth a huge page of two megabytes
 _PATIENCE = 4.0  # seconds; what ends sooner would pay for the move and gain nothing by it
+
+
+def lazy_zeros(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Zeros on the CPU that take memory page by page, as they are written."""
+    size = dtype.itemsize * math.prod(shape)
+    try:
+        block = mmap.mmap(-1, max(size, 1))
+    except OSError:  # a system that reserves nothing it does not have
+        return torch.zeros(*shape, dtype=dtype)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        # Else the first number of every huge page would take two megabytes.
+        with suppress(OSError):
+            block.madvise(mmap.MADV_NOHUGEPAGE)
+    count = size // dtype.itemsize
+    return (
+        torch.frombuffer(block, dtype=dtype, count=count).view(*shape)
+        if count
+        else (torch.zeros(*shape, dtype=dtype))
+    )
 
 
 class FilePages:
@@ -71,20 +93,22 @@ class HugePages:
 
 def _collapse_large_regions() -> None:
     for region in _regions():
-        if region.anonymous and region.end - region.start >= _LARGE:
+        if region.anonymous and not region.lazy and region.end - region.start >= _LARGE:
             _advise(region.start, region.end, _HUGEPAGE)
             _advise(region.start, region.end, _COLLAPSE)
 
 
 @dataclass
 class _Region:
-    """A stretch of this process's memory; `written`: some of its pages are its own by now."""
+    """A stretch of this process's memory; `written`: some of its pages are its own by now; `lazy`:
+    it is to have no huge pages."""
 
     start: int
     end: int
     from_file: bool
     anonymous: bool
     written: bool = False
+    lazy: bool = False
 
 
 def _supported() -> bool:
@@ -111,6 +135,8 @@ def _regions() -> Iterator[_Region]:
             region = _region(name, words)
         elif region is not None and name == "Anonymous:":
             region.written = words[0] != "0"
+        elif region is not None and name == "VmFlags:":
+            region.lazy = "nh" in words
     if region is not None:
         yield region
 

@@ -45,6 +45,10 @@ PREFILL_CHUNK = 1024
 # move.
 STATIC_ROOM = 2048
 
+# The same on a CPU, which takes no memory for slots before they are written: a pool that moves takes
+# longer than many passes.
+_LAZY_ROOM = 16384
+
 # Pending tokens per text up to which a pass may have a static shape: its root and what a draft
 # model, which is a target of its own, lags behind. Passes that read a prompt seldom come twice in
 # one shape.
@@ -208,7 +212,7 @@ class CausalLMTarget(Target):
             self._hidden_size,
             slot_grain(self.model),
             self._kept_bytes,
-            STATIC_ROOM if self.static else 0,
+            STATIC_ROOM if self.static else _LAZY_ROOM * (self.model.device.type == "cpu"),
         )
 
     def _new_passes(self) -> None:

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from paceline.kernels.memory import lazy_zeros
+
 __all__ = ["TreeCache", "View"]
 
 View = tuple[int, int] | torch.Tensor
@@ -210,6 +212,8 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
 def _allocate(states: torch.Tensor, slots: int) -> torch.Tensor:
     _, heads, _, head_dim = states.shape
     # Zeros, not garbage: masked slots take part in the products, and 0 * NaN is NaN.
+    if states.device.type == "cpu":
+        return lazy_zeros((1, heads, slots, head_dim), states.dtype)
     return states.new_zeros(1, heads, slots, head_dim)
 
 

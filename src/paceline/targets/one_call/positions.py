@@ -12,7 +12,7 @@ from paceline.targets.one_call.steps import Value
 
 __all__ = ["PositionTables"]
 
-_GRAIN = 512
+_GRAIN = 256
 
 
 class PositionTables:
@@ -47,13 +47,15 @@ class PositionTables:
         if positions > self._length:
             length = -(-positions // _GRAIN) * _GRAIN
             length = min(length, self._limit or length)
-            self._tables = self._played(length)
+            more = self._played(self._length, length)
+            known = self._tables if self._length else [each[:0] for each in more]
+            self._tables = [torch.cat(pair) for pair in zip(known, more, strict=True)]
             self._length = length
         return self._tables
 
-    def _played(self, length: int) -> list[torch.Tensor]:
+    def _played(self, begin: int, length: int) -> list[torch.Tensor]:
         parts: list[list[torch.Tensor]] = [[] for _ in self._used]
-        for first in range(0, length, ROWS):
+        for first in range(begin, length, ROWS):
             at = torch.arange(first, first + ROWS).clamp(max=length - 1)[None]
             known = {id(self._positions): at}
             for node in self._nodes:
@@ -61,7 +63,7 @@ class PositionTables:
             for part, value in zip(parts, self._used, strict=True):
                 output, axis = self._defined[value]
                 part.append(known[id(output)].movedim(axis, 0).reshape(ROWS, -1).float())
-        return [torch.cat(part)[:length].contiguous() for part in parts]
+        return [torch.cat(part)[: length - begin] for part in parts]
 
     @torch.no_grad()
     def _play(self, node: Node, known: dict[int, torch.Tensor]) -> None:
