@@ -41,7 +41,7 @@ PACELINE = {"auto": "as it is", "packed": "f32", "int8": "q8_0", "int4": "as it 
 
 LLAMA_FILES = ("f32", "q8_0", "as it is")
 LLAMA_METHODS = ("plain", "lookup")
-SPARE = 64  # slots of llama.cpp's context for guesses beyond the end
+SPARE = 256  # slots of llama.cpp's context for guesses beyond the end
 SETTLE_SECONDS = 0.05  # threads of the process before spin a little before they sleep
 
 

@@ -16,7 +16,7 @@ SMALL, LARGE = "smollm2-135m", "qwen2.5-coder-1.5b"
 # the bare names.
 ANPD, LLMA = "anpd:n=5,k=7,branches=1", "llma:n=1,k=15"
 _BARE = {ANPD: "anpd", LLMA: "llma"}
-PLANNED = "../planned/run"
+PUBLISHED, FLOAT32 = "../planned/published", "../planned/float32"
 DEV = "../planned/dev"  # ANPD and PPD on every suite
 
 
@@ -34,7 +34,7 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
 
 def planned_table() -> str:
     """Every method as it runs by default, trees planned, all tasks together."""
-    return overall({SMALL: found(PLANNED, SMALL)})
+    return overall({SMALL: found(PUBLISHED, SMALL)})
 
 
 def overall_table() -> str:
@@ -75,9 +75,10 @@ def _basis(model: str, run: dict[str, Any], summary: Summary) -> str:
     machine, options = run["machine"], run["options"]
     together, on_cpu = summary.overall, machine["device"] == "cpu"
     place = f"{machine['processor']}, {machine['threads']} threads" if on_cpu else machine["device"]
+    as_published = run.get("preparation", {}).get("weights") == "blocks"
+    weights = "weights as published" if as_published else run.get("dtype") or "float32"
     return (
-        f"{model}: {together.texts} texts of {len(summary.groups)} tasks, "
-        f"{run.get('dtype') or 'float32'}, {place}, at most "
+        f"{model}: {together.texts} texts of {len(summary.groups)} tasks, {weights}, {place}, at most "
         f"{options['max_new_tokens']} new tokens, greedy, each {times(run['repeats'])}, in turns; "
         f"{together.looping} texts loop."
     )

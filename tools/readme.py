@@ -13,9 +13,11 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from batch_tables import joining_table, throughput_table
 from bench_tables import (
+    FLOAT32,
     LARGE,
-    PLANNED,
+    PUBLISHED,
     SMALL,
     ablation,
     anpd_table,
@@ -36,6 +38,13 @@ from ppd_tables import (
     short_tables,
     speed_table,
     trees_table,
+)
+from speed_tables import (
+    llama_table,
+    passes_table,
+    plain_table,
+    products_table,
+    quality_table,
 )
 
 ROOT = Path(__file__).parent.parent
@@ -105,67 +114,6 @@ def without_docstring(function: ast.FunctionDef, lines: Sequence[str]) -> str:
     return "\n".join([*lines[first : docstring.lineno - 1], *lines[docstring.end_lineno : last]])
 
 
-def quality_table() -> str:
-    """What quantised weights cost in quality."""
-    report = json.loads((RESULTS / "weights-quality-smollm2-135m.json").read_text("utf-8"))
-    rows = [["weights", "perplexity", "best token as with native weights"], ["---", "--:", "--:"]]
-    for name, found in report["weights"].items():
-        agrees = f"{found['best_token_agrees']:.1%}"
-        rows.append([f"`{name}`", f"{found['perplexity']:.3f}", agrees])
-    return markdown(rows)
-
-
-def passes_table() -> str:
-    """Cost of a pass by width, beside transformers' own, for two models."""
-    models = ["smollm2-135m", "qwen2.5-coder-1.5b"]
-    reports = [
-        json.loads((RESULTS / f"target-pass-{model}.json").read_text("utf-8")) for model in models
-    ]
-    rows = [["width"], ["--:"]]
-    for model in models:
-        rows[0] += [f"{model}, ms", "of one token", "transformers takes"]
-        rows[1] += ["--:"] * 3
-    for points in zip(*(report["passes"]["widths"] for report in reports), strict=True):
-        cells = [str(points[0]["width"])]
-        for point in points:
-            cells += [
-                f"{point['paceline_ms']:.0f}",
-                f"{point['paceline_relative']:.2f}x",
-                f"{point['transformers_over_paceline']:.2f}x",
-            ]
-        rows.append(cells)
-    return markdown(rows)
-
-
-def plain_table() -> str:
-    """Plain decoding and reading a prompt against transformers, and memory."""
-    report = json.loads((RESULTS / "target-pass-smollm2-135m.json").read_text("utf-8"))
-    larger = json.loads((RESULTS / "target-pass-qwen2.5-coder-1.5b.json").read_text("utf-8"))
-    plain = report["plain"]["methods"]["plain"]
-    floors = [each["passes"]["floor"] for each in (report, larger)]
-    shares = [floor["sides"]["paceline"]["share"] for floor in floors]
-    peaks = [each["memory"]["peak_over_parameters"] for each in (report, larger)]
-    rows = [
-        ["smollm2-135m, plain decoding over `transformers.generate`", ""],
-        ["---", "--:"],
-        ["tokens/s, prompt included", f"{plain['total_speedup']['transformers']:.2f}x"],
-        ["tokens/s behind the prompt", f"{plain['median_decode_speedup']['transformers']:.2f}x"],
-        ["texts alike", f"{plain['identical']} of {len(report['plain']['prompts'])}"],
-    ]
-    rows += [
-        [
-            f"reading {length['tokens']} tokens over transformers",
-            f"{length['transformers_over_paceline']:.2f}x",
-        ]
-        for length in report["prefill"]["lengths"]
-    ]
-    rows += [
-        ["share of the floor's speed at one token, 135M and 1.5B", _both(shares, ".0%")],
-        ["peak memory over the parameters, 135M and 1.5B", _both(peaks, ".2f")],
-    ]
-    return markdown(rows)
-
-
 def planning_table() -> str:
     """Planned trees against fixed budgets, on a clock that only passes move."""
     report = json.loads((RESULTS / "planning/smollm2-135m.json").read_text("utf-8"))
@@ -187,71 +135,11 @@ def planning_table() -> str:
     return markdown(rows)
 
 
-def llama_table(model: str) -> str:
-    """Beside llama.cpp on the same file."""
-    report = json.loads((RESULTS / f"llama-cpp-{model}.json").read_text("utf-8"))
-    rows = [
-        [
-            model,
-            "tokens/s",
-            "decoding alone",
-            "first token after",
-            "over",
-            "decoding",
-            "first token",
-        ],
-        ["---", *["--:"] * 3, "---", *["--:"] * 2],
-    ]
-    for found in report["contestants"]:
-        over = found.get("over_base")
-        rows.append(
-            [
-                found["name"],
-                f"{found['tokens_per_second']:.1f}",
-                f"{found['median_decode_tokens_per_second']:.1f}",
-                f"{found['median_first_seconds']:.2f} s",
-                *(
-                    [
-                        found["base"],
-                        f"{over['decode_tokens_per_second']:.2f}x",
-                        f"{1 / over['first_seconds']:.2f}x",
-                    ]
-                    if over
-                    else ["", "", ""]
-                ),
-            ]
-        )
-    return markdown(rows)
-
-
-def products_table() -> str:
-    """Products alone, by format and rows."""
-    report = json.loads((RESULTS / "products.json").read_text("utf-8"))
-    widths = next(iter(report["products"].values()))["milliseconds"]
-    rows = [
-        ["weights", "MB", "reading them", *(f"{width} rows" for width in widths)],
-        ["---", *["--:"] * (2 + len(widths))],
-    ]
-    for name, found in report["products"].items():
-        times = (f"{each:.1f}" for each in found["milliseconds"].values())
-        read = f"{found['milliseconds_to_read']:.1f}"
-        rows.append([name, f"{found['bytes'] / 1e6:.0f}", read, *times])
-    machine = report["machine"]
-    rate = report["products"]["Q4_K"]["gigabytes_per_second"]
-    return (
-        f"{markdown(rows)}\n\n{machine['processor']}, {machine['threads']} threads, "
-        f"{report['tier']}, {rate:.0f} GB/s; torch's packed matrices are four of twelve."
-    )
-
-
-def _both(values: list[float], form: str) -> str:
-    return " and ".join(f"{value:{form}}" for value in values)
-
-
 PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     ROOT / "README.md": {"bench": planned_table, "loop": quoted_loop},
     ROOT / "docs/bench.md": {
-        "tasks-planned": lambda: task_table(SMALL, PLANNED),
+        "tasks-planned": lambda: task_table(SMALL, PUBLISHED),
+        "tasks-float32": lambda: task_table(SMALL, FLOAT32),
         "overall": overall_table,
         "tasks-small": lambda: task_table(SMALL),
         "tasks-large": lambda: task_table(LARGE),
@@ -282,6 +170,11 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
         "times": times_table,
     },
     ROOT / "docs/paper-ouroboros.md": OUROBOROS,
+    ROOT / "docs/batches.md": {
+        "throughput": lambda: throughput_table("throughput"),
+        "throughput-float32": lambda: throughput_table("throughput-float32"),
+        "joining": joining_table,
+    },
     ROOT / "docs/planning.md": {"planning": planning_table},
     ROOT / "docs/speed.md": {
         "passes": passes_table,

@@ -58,6 +58,13 @@ class Emitter:
                 return Operand(period, value, None, int(at[0]), each)
         return self._gather(features)
 
+    def in_a_row(self, features: Features) -> Operand:
+        """An operand whose numbers lie side by side, as most steps want them."""
+        found = self.operand(features)
+        if found.each != 1 or found.period != len(features.feature):
+            found = self._gather(features)
+        return found
+
     def embed(self, count: int, **table: Any) -> Value:
         """The numbers of the rows' tokens."""
         return self._made(Step(Op.EMBED, count, self.new_value(count, Kind.ROWS), **table))
@@ -79,7 +86,7 @@ class Emitter:
 
     def norm(self, rows: Features, scale: Operand, shift: Operand | None, eps: float) -> Value:
         """By segments of the scale's size."""
-        operand = self._in_a_row(rows)
+        operand = self.in_a_row(rows)
         out = self.new_value(operand.period, self._kind(operand))
         op, of = Op.RMS_NORM, (operand, scale)
         if shift is not None:
@@ -88,7 +95,7 @@ class Emitter:
 
     def mean(self, rows: Features, size: int) -> Value:
         """Of every `size` numbers."""
-        operand = self._in_a_row(rows)
+        operand = self.in_a_row(rows)
         function, source = Function.SAME, operand.value and operand.value.source
         if operand.whole and source and _is_curve(source, Function.SQUARE):
             function, operand = Function.SQUARE, source.of[0]
@@ -97,7 +104,7 @@ class Emitter:
 
     def scatter(self, rows: Features, places: torch.Tensor, count: int, number: float) -> Value:
         """`count` times the number, but for the rows' own at their places."""
-        operand = self._in_a_row(rows)
+        operand = self.in_a_row(rows)
         out = self.new_value(count, self._kind(operand))
         order = (places + 1).int().contiguous()
         step = Step(Op.SCATTER, count, out, (operand,), size=len(order), order=order, number=number)
@@ -129,12 +136,6 @@ class Emitter:
         if operand.value is None or operand.value.kind == Kind.PLACE:
             raise UnfitError("a step that reads no rows")
         return operand.value.kind
-
-    def _in_a_row(self, features: Features) -> Operand:
-        found = self.operand(features)
-        if found.each != 1 or found.period != len(features.feature):
-            found = self._gather(features)
-        return found
 
     def _gather(self, features: Features) -> Operand:
         numbers = features.values

@@ -68,7 +68,7 @@ class _Lowering:
         self._tables = PositionTables(recording, longest)
         self._products: dict[tuple[int, Operand], Value] = {}
         self._arithmetic = Arithmetic(recording, self._codes, self._emit)
-        self._stored = -1
+        self._stored: tuple[int, Operand, Operand] | None = None  # layer, keys and values
         positions = recording.positions
         self._codes[id(positions)] = self._place(positions)
 
@@ -166,7 +166,7 @@ class _Lowering:
         linear = module.shared.linear if isinstance(module, Projection) else module
         if not isinstance(linear, BlockLinear):
             raise UnfitError(f"a product on {type(linear).__name__}")
-        key = id(linear), self._emit.operand(features)
+        key = id(linear), self._emit.in_a_row(features)
         if key not in self._products:
             self._products[key] = self._emit.product(linear, key[1])
         shape = torch.Size([*rows.shape[:-1], linear.out_features])
@@ -176,16 +176,18 @@ class _Lowering:
         self._codes[id(output)] = found
 
     def _store(self, node: Node) -> None:
-        keys, values = (features_of(self._codes_of(each)) for each in node.inputs)
+        keys, values = (
+            self._emit.in_a_row(features_of(self._codes_of(each))) for each in node.inputs
+        )
         heads, size = node.inputs[0].shape[1], node.inputs[0].shape[3]
-        self._stored = node.what.layer
+        self._stored = node.what.layer, keys, values
         self._emit.step(
             Step(
                 Op.STORE,
                 node.inputs[1].shape[3],
                 None,
-                (self._emit.operand(keys), self._emit.operand(values)),
-                layer=self._stored,
+                (keys, values),
+                layer=node.what.layer,
                 size=size,
                 key_heads=heads,
             )
@@ -194,17 +196,19 @@ class _Lowering:
     def _attend(self, node: Node) -> None:
         query, key, value = node.inputs
         what: Attended = node.what
-        if self._stored < 0:
-            raise UnfitError("it attends to what is in no cache")
-        operand = self._emit.operand(features_of(self._codes_of(query)))
+        queries, *others = (
+            self._emit.in_a_row(features_of(self._codes_of(each))) for each in node.inputs
+        )
+        if self._stored is None or tuple(others) != self._stored[1:]:
+            raise UnfitError("a layer attends to something else than it has just stored")
         made = self._emit.new_value(query.shape[0] * value.shape[2], Kind.ROWS)
         self._emit.step(
             Step(
                 Op.ATTEND,
                 made.count,
                 made,
-                (operand,),
-                layer=self._stored,
+                (queries,),
+                layer=self._stored[0],
                 seen=what.window,
                 size=query.shape[2],
                 heads=query.shape[0],
@@ -213,14 +217,14 @@ class _Lowering:
                 cap=what.cap,
             )
         )
-        self._stored = -1
+        self._stored = None
         self._codes[id(node.outputs[0])] = new_codes(made.number, node.outputs[0].shape, 0)
 
     def _select(self) -> None:
         """From here on only rows that are kept count."""
         states = self._recording.states
         features = features_of(self._codes_of(states))
-        operand = self._emit.operand(features)
+        operand = self._emit.in_a_row(features)
         count = operand.period
         self._emit.step(Step(Op.STATES, count, None, (operand,)))
         kept = self._emit.new_value(count, Kind.KEPT)

@@ -1,0 +1,43 @@
+"""Memory that is taken when it is written."""
+
+from __future__ import annotations
+
+import mmap
+
+import pytest
+import torch
+
+from paceline.kernels import memory
+from paceline.kernels.memory import lazy_zeros
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("shape", [(1, 3, 70, 8), (1, 1, 0, 8), (1, 2, 5, 0)])
+def test_they_are_zeros_that_can_be_written(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    found = lazy_zeros(shape, dtype)
+    assert found.shape == shape and found.dtype == dtype
+    assert not found.any()
+    found += 1
+    assert bool((found == 1).all())
+    assert found.data_ptr() % 64 == 0 or not found.numel()
+
+
+def test_a_reservation_beyond_memory_takes_what_is_written_only() -> None:
+    large = lazy_zeros((1, 1, 1 << 17, 4096), torch.float32)  # 2 GB
+    large[0, 0, -1] = 1
+    assert float(large[0, 0, -1].sum()) == 4096
+
+
+def test_a_system_that_reserves_nothing_gives_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(memory.mmap, "mmap", refuse)
+    assert lazy_zeros((2, 3), torch.float32).tolist() == [[0.0] * 3] * 2
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_NOHUGEPAGE"), reason="only Linux says so")
+def test_its_pages_are_never_made_huge() -> None:
+    tensor = lazy_zeros((1 << 20,), torch.float32)
+    region = next(each for each in memory._regions() if each.start <= tensor.data_ptr() < each.end)
+    assert region.lazy

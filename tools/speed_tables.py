@@ -1,0 +1,146 @@
+"""Tables of docs/speed.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from bench_tables import markdown
+
+__all__ = ["llama_table", "passes_table", "plain_table", "products_table", "quality_table"]
+
+RESULTS = Path(__file__).parent.parent / "benchmarks/results"
+
+
+def quality_table() -> str:
+    """What quantised weights cost in quality."""
+    report = json.loads((RESULTS / "weights-quality-smollm2-135m.json").read_text("utf-8"))
+    rows = [["weights", "perplexity", "best token as with native weights"], ["---", "--:", "--:"]]
+    for name, found in report["weights"].items():
+        agrees = f"{found['best_token_agrees']:.1%}"
+        rows.append([f"`{name}`", f"{found['perplexity']:.3f}", agrees])
+    return markdown(rows)
+
+
+def passes_table() -> str:
+    """Cost of a pass by width, beside transformers' own."""
+    files = {
+        "smollm2-135m": "smollm2-135m, 4 bits",
+        "smollm2-135m-float32": "smollm2-135m, float32",
+        "qwen2.5-coder-1.5b": "qwen2.5-coder-1.5b, 4 bits",
+    }
+    reports = [
+        json.loads((RESULTS / f"target-pass-{file}.json").read_text("utf-8")) for file in files
+    ]
+    rows = [["width"], ["--:"]]
+    for name in files.values():
+        rows[0] += [f"{name}, ms", "of one token", "transformers takes"]
+        rows[1] += ["--:"] * 3
+    for points in zip(*(report["passes"]["widths"] for report in reports), strict=True):
+        cells = [str(points[0]["width"])]
+        for point in points:
+            cells += [
+                f"{point['paceline_ms']:.1f}",
+                f"{point['paceline_relative']:.2f}x",
+                f"{point['transformers_over_paceline']:.2f}x",
+            ]
+        rows.append(cells)
+    return markdown(rows)
+
+
+def plain_table() -> str:
+    """Plain decoding and reading a prompt against transformers, and memory."""
+    files = {"4 bits": "smollm2-135m", "float32": "smollm2-135m-float32"}
+    reports = [
+        json.loads((RESULTS / f"target-pass-{file}.json").read_text("utf-8"))
+        for file in files.values()
+    ]
+    plain = [report["plain"]["methods"]["plain"] for report in reports]
+    floors = [report["passes"]["floor"] for report in reports]
+    rows = [
+        ["smollm2-135m, over `transformers.generate` in float32", *files],
+        ["---", *["--:"] * len(files)],
+        ["tokens/s, prompt included", *_ratios(each["total_speedup"] for each in plain)],
+        ["tokens/s behind the prompt", *_ratios(each["median_decode_speedup"] for each in plain)],
+        [
+            "texts alike",
+            *(
+                f"{each['identical']} of {len(report['plain']['prompts'])}"
+                for each, report in zip(plain, reports, strict=True)
+            ),
+        ],
+    ]
+    for lengths in zip(*(report["prefill"]["lengths"] for report in reports), strict=True):
+        ratios = (f"{each['transformers_over_paceline']:.2f}x" for each in lengths)
+        rows.append([f"reading {lengths[0]['tokens']} tokens", *ratios])
+    shares = (f"{floor['sides']['paceline']['share']:.0%}" for floor in floors)
+    rates = (f"{floor['gb_per_s']:.0f} GB/s" for floor in floors)
+    peaks = (f"{report['memory']['peak_bytes'] / 1e6:.0f} MB" for report in reports)
+    rows += [
+        ["share of the floor's speed at one token", *shares],
+        ["the floor's rate", *rates],
+        ["peak memory of the process", *peaks],
+    ]
+    return markdown(rows)
+
+
+def _ratios(speedups: Iterable[dict[str, float]]) -> list[str]:
+    return [f"{each['transformers']:.2f}x" for each in speedups]
+
+
+def llama_table(model: str) -> str:
+    """Beside llama.cpp on the same file."""
+    report = json.loads((RESULTS / f"llama-cpp-{model}.json").read_text("utf-8"))
+    rows = [
+        [
+            model,
+            "tokens/s",
+            "decoding alone",
+            "first token after",
+            "over",
+            "decoding",
+            "first token",
+        ],
+        ["---", *["--:"] * 3, "---", *["--:"] * 2],
+    ]
+    for found in report["contestants"]:
+        over = found.get("over_base")
+        rows.append(
+            [
+                found["name"],
+                f"{found['tokens_per_second']:.1f}",
+                f"{found['median_decode_tokens_per_second']:.1f}",
+                f"{found['median_first_seconds']:.2f} s",
+                *(
+                    [
+                        found["base"],
+                        f"{over['decode_tokens_per_second']:.2f}x",
+                        f"{1 / over['first_seconds']:.2f}x",
+                    ]
+                    if over
+                    else ["", "", ""]
+                ),
+            ]
+        )
+    return markdown(rows)
+
+
+def products_table() -> str:
+    """Products alone, by format and rows."""
+    report = json.loads((RESULTS / "products.json").read_text("utf-8"))
+    widths = next(iter(report["products"].values()))["milliseconds"]
+    rows = [
+        ["weights", "MB", "reading them", *(f"{width} rows" for width in widths)],
+        ["---", *["--:"] * (2 + len(widths))],
+    ]
+    for name, found in report["products"].items():
+        times = (f"{each:.1f}" for each in found["milliseconds"].values())
+        read = f"{found['milliseconds_to_read']:.1f}"
+        rows.append([name, f"{found['bytes'] / 1e6:.0f}", read, *times])
+    machine = report["machine"]
+    rate = report["products"]["Q4_K"]["gigabytes_per_second"]
+    return (
+        f"{markdown(rows)}\n\n{machine['processor']}, {machine['threads']} threads, "
+        f"{report['tier']}, {rate:.0f} GB/s; torch's packed matrices are four of twelve."
+    )
