@@ -9,7 +9,7 @@ import torch
 
 from paceline.errors import UsageError
 from paceline.protocols import HIDDEN_STATES, TREES, Drafter, Target, check_capabilities
-from paceline.records import Path, Round, TextStart
+from paceline.records import FinishReason, Path, Round, TextStart
 from paceline.sampling import GREEDY, Sampler
 from paceline.stopping import Stopping
 from paceline.tree import Tree
@@ -125,6 +125,7 @@ class Generation:
         return round
 
     def fail(self, error: BaseException) -> None:
-        """Break the text off."""
+        """Break the text off, for an error or because somebody interrupts."""
         self.error = self.error or error
-        self.stopping.reason = self.stopping.reason or "error"
+        why: FinishReason = "error" if isinstance(error, Exception) else "interrupted"
+        self.stopping.reason = self.stopping.reason or why

@@ -54,12 +54,16 @@ class OutputText:
     def finish(self) -> None:
         """No more tokens: half a character at the end becomes a replacement character."""
         if not self._stopped and self._ends:
+            rest = self._decode(complete=False)
             self._ends.pop()
-            self._extend(self._decode(complete=False))
+            self._extend(rest)
 
     def of(self, tokens: int) -> str:
-        """The text of the first `tokens` tokens: an interrupted walk may have pushed more."""
-        return self.text[: self._ends[tokens - 1]] if tokens else ""
+        """The text of the first `tokens` tokens: an interrupted walk may have pushed more, and an
+        interrupted end may have taken the last one back."""
+        if not tokens:
+            return ""
+        return self.text[: self._ends[tokens - 1]] if tokens <= len(self._ends) else self.text
 
     def release(self, final: bool = False) -> list[Piece]:
         """The text not yet handed out, by token; all of it where `final`."""

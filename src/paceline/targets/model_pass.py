@@ -29,8 +29,8 @@ class ModelPass:
 
     cache: where keys and values go. by_text: texts attend each to its own stretch. keeps_states:
     the last hidden states go to the cache as well. compiled: runs passes in the model's place; None
-    where the model runs them itself, and own_forward says why. min_rows: fewer rows cost no less. grain: see
-    `slot_grain`.
+    where the model runs them itself, and own_forward says why. min_rows: fewer rows cost no less.
+    grain: see `slot_grain`.
     """
 
     def __init__(
@@ -60,10 +60,8 @@ class ModelPass:
     def compile(self) -> None:
         """Run passes in one call from now on, if the model is fit for that."""
         try:
-            self.compiled, self.own_forward = (
-                CompiledPass(self._model, self._virtual, self.windows),
-                "",
-            )
+            self.compiled = CompiledPass(self._model, self._virtual, self.windows)
+            self.own_forward = ""
         except UnfitError as reason:
             self.own_forward = str(reason)
 

@@ -105,5 +105,4 @@ class Pass(ctypes.Structure):
         *((name, c_void_p) for name in ("tokens", "positions", "where", "keep", "given")),
         *((name, c_void_p) for name in ("tables", "table_strides", "layers", "seen")),
         *((name, c_void_p) for name in ("arena", "arena_of_kept", "logits", "states")),
-        ("kind", c_int64),
     )

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
-
 import torch
 
 from paceline.kernels.blocks import BlockMatrix
@@ -130,7 +128,6 @@ class Step:
     matrix: BlockMatrix | None = None
     table: torch.Tensor | None = None
     bias: torch.Tensor | None = None
-    held: list[Any] = field(default_factory=list)
 
     def reads(self) -> Iterator[Value]:
         """Values that it needs."""

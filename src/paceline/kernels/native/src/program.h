@@ -84,7 +84,6 @@ struct pl_pass {
     const struct pl_layer *layers;
     const struct pl_seen *seen;
     float *arena, *arena_of_kept, *logits, *states; /* NULL: states are not kept */
-    int64_t kind; /* of keys and values */
 };
 
 /* Address of an operand for a row; `row` among those of the step. */
