@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+
 import torch
 
 from paceline.kernels.blocks import BlockMatrix
