@@ -66,7 +66,8 @@ class Arithmetic:
         """What `tensor` was filled with when it was made."""
         for node in self._recording.nodes:
             if node is not user and any(each is tensor for each in node.outputs):
-                return float(node.inputs[2]) if node.what == _ATEN.new_full.default else 0.0
+                place = {_ATEN.new_full: 2, _ATEN.full_like: 1}.get(node.what.overloadpacket)
+                return 0.0 if place is None else float(node.inputs[place])
         raise UnfitError(f"{user.what} into a constant")
 
     def _binary(self, node: Node, join: Join) -> tuple[Value, int]:

@@ -98,7 +98,9 @@ class Emitter:
         operand = self.in_a_row(rows)
         function, source = Function.SAME, operand.value and operand.value.source
         if operand.whole and source and _is_curve(source, Function.SQUARE):
-            function, operand = Function.SQUARE, source.of[0]
+            squared = source.of[0]
+            if squared.each == 1 and squared.period == operand.period:
+                function, operand = Function.SQUARE, squared
         out = self.new_value(operand.period // size, self._kind(operand))
         return self._made(Step(Op.MEAN, out.count, out, (operand,), function, size=size))
 
