@@ -52,22 +52,34 @@ INLINE void float_block(const enum pl_format format, const int rows, const struc
     for (int r = 0; r < rows; r++) write_block(work, FLOAT_COLUMNS, block, place + r, found[r]);
 }
 
-INLINE void all_float_rows(const enum pl_format format, const struct pl_work *work, int64_t first,
-                           int64_t end) {
-    const int64_t begin = work->first_row, count = work->end_row;
-    for (int64_t block = first; block < end; block++) {
-        int64_t place = begin;
-        for (; place + ROWS_OF_FLOATS <= count; place += ROWS_OF_FLOATS)
-            float_block(format, ROWS_OF_FLOATS, work, block, place);
+/* Each number of rows has code of its own: in two blocks some rows would wait for their own sums. */
+INLINE void some_float_rows(const enum pl_format format, const int64_t rows,
+                            const struct pl_work *work, int64_t block, int64_t place) {
+    switch (rows) {
 #if ROWS_OF_FLOATS > 6
-        if (count - place >= 6) float_block(format, 6, work, block, place), place += 6;
-#endif
-#if ROWS_OF_FLOATS > 4
-        if (count - place >= 4) float_block(format, 4, work, block, place), place += 4;
+    case 12: float_block(format, 12, work, block, place); break;
+    case 11: float_block(format, 11, work, block, place); break;
+    case 10: float_block(format, 10, work, block, place); break;
+    case 9: float_block(format, 9, work, block, place); break;
+    case 8: float_block(format, 8, work, block, place); break;
+    case 7: float_block(format, 7, work, block, place); break;
 #endif
 #if ROWS_OF_FLOATS > 2
-        if (count - place >= 2) float_block(format, 2, work, block, place), place += 2;
+    case 6: float_block(format, 6, work, block, place); break;
+    case 5: float_block(format, 5, work, block, place); break;
+    case 4: float_block(format, 4, work, block, place); break;
+    case 3: float_block(format, 3, work, block, place); break;
 #endif
-        if (count > place) float_block(format, 1, work, block, place), place++;
+    case 2: float_block(format, 2, work, block, place); break;
+    default: float_block(format, 1, work, block, place); break;
     }
+}
+
+INLINE void all_float_rows(const enum pl_format format, const struct pl_work *work, int64_t first,
+                           int64_t end) {
+    for (int64_t block = first; block < end; block++)
+        for (int64_t place = work->first_row, rows; place < work->end_row; place += rows) {
+            rows = evenly(work->end_row - place, ROWS_OF_FLOATS);
+            some_float_rows(format, rows, work, block, place);
+        }
 }

@@ -233,33 +233,43 @@ INLINE void one_block(const enum pl_format format, const int rows, const struct 
     for (int r = 0; r < rows; r++) write_block(work, COLUMNS, block, place + r, found[r]);
 }
 
+/* How many of `left` rows to take together, so that all blocks have nearly as many: a single row
+   after twelve would take as long as four. */
+INLINE int64_t evenly(int64_t left, const int64_t most) {
+    const int64_t blocks = (left + most - 1) / most;
+    return (left + blocks - 1) / blocks;
+}
+
+INLINE void some_rows(const enum pl_format format, const int64_t rows, const struct pl_work *work,
+                      int64_t block, int64_t place) {
+    switch (rows) {
+#if MOST_ROWS > 6
+    case 12: one_block(format, 12, work, block, place); break;
+    case 11: one_block(format, 11, work, block, place); break;
+    case 10: one_block(format, 10, work, block, place); break;
+    case 9: one_block(format, 9, work, block, place); break;
+    case 8: one_block(format, 8, work, block, place); break;
+    case 7: one_block(format, 7, work, block, place); break;
+    case 6: one_block(format, 6, work, block, place); break;
+    case 5: one_block(format, 5, work, block, place); break;
+#endif
+#if MOST_ROWS > 2
+    case 4: one_block(format, 4, work, block, place); break;
+    case 3: one_block(format, 3, work, block, place); break;
+#endif
+    case 2: one_block(format, 2, work, block, place); break;
+    default: one_block(format, 1, work, block, place); break;
+    }
+}
+
 /* All rows, as many together as there are registers for. */
 INLINE void all_rows(const enum pl_format format, const struct pl_work *work, int64_t first,
                      int64_t end) {
-    const int64_t count = work->end_row;
-    for (int64_t block = first; block < end; block++) {
-        int64_t place = work->first_row;
-        for (; place + MOST_ROWS <= count; place += MOST_ROWS)
-            one_block(format, MOST_ROWS, work, block, place);
-        switch (count - place) {
-#if MOST_ROWS > 6
-        case 11: one_block(format, 11, work, block, place); break;
-        case 10: one_block(format, 10, work, block, place); break;
-        case 9: one_block(format, 9, work, block, place); break;
-        case 8: one_block(format, 8, work, block, place); break;
-        case 7: one_block(format, 7, work, block, place); break;
-        case 6: one_block(format, 6, work, block, place); break;
-        case 5: one_block(format, 5, work, block, place); break;
-        case 4: one_block(format, 4, work, block, place); break;
-#endif
-#if MOST_ROWS > 2
-        case 3: one_block(format, 3, work, block, place); break;
-        case 2: one_block(format, 2, work, block, place); break;
-#endif
-        case 1: one_block(format, 1, work, block, place); break;
-        default: break;
+    for (int64_t block = first; block < end; block++)
+        for (int64_t place = work->first_row, rows; place < work->end_row; place += rows) {
+            rows = evenly(work->end_row - place, MOST_ROWS);
+            some_rows(format, rows, work, block, place);
         }
-    }
 }
 
 #include "floats.h"
