@@ -24,6 +24,7 @@ from paceline.models.draft_model import own_tensors
 from paceline.models.vocabulary import shared_tokens
 from paceline.protocols import Drafter
 from paceline.records import TextStart
+from paceline.targets.late_model import LateModel
 from paceline.training.draft.cutting import cut
 from tests.tiny import EOS, byte_tokenizer, save_tiny_llama
 
@@ -120,7 +121,7 @@ def test_a_draft_model_cut_out_of_its_target_is_opened_with_it(tiny: Path, tmp_p
 
 
 def test_a_model_is_loaded_once_and_its_hosts_share_a_target(tiny: Path) -> None:
-    drafts = DraftModels(base_of(tiny), "", byte_tokenizer(), device="cpu")
+    drafts = DraftModels(LateModel.opened(base_of(tiny)), "", byte_tokenizer(), device="cpu")
     choice = ModelChoice(str(tiny))
     one, other = drafts(choice), drafts(choice)
     assert one.target is other.target and one.shared is other.shared
@@ -149,7 +150,7 @@ def test_two_drafters_of_one_draft_model_keep_a_text_each(tiny: Path) -> None:
 
 
 def test_a_new_host_finds_nothing_of_earlier_texts_in_the_cache(tiny: Path) -> None:
-    drafts = DraftModels(base_of(tiny), "", byte_tokenizer(), device="cpu")
+    drafts = DraftModels(LateModel.opened(base_of(tiny)), "", byte_tokenizer(), device="cpu")
     choice = ModelChoice(str(tiny))
     target = drafts(choice).target
     slot = target.open([1, 2, 3])
@@ -161,7 +162,9 @@ def test_a_new_host_finds_nothing_of_earlier_texts_in_the_cache(tiny: Path) -> N
 
 
 def test_settings_place_the_draft_model(tiny: Path) -> None:
-    drafts = DraftModels(base_of(tiny), "", byte_tokenizer(), device="cpu", dtype="bfloat16")
+    drafts = DraftModels(
+        LateModel.opened(base_of(tiny)), "", byte_tokenizer(), device="cpu", dtype="bfloat16"
+    )
     own = drafts(ModelChoice(str(tiny), dtype="float32", device="cpu", weights="native"))
     default = drafts(ModelChoice(str(tiny), weights="native"))
     assert own.target.model.dtype == torch.float32  # type: ignore[attr-defined]
@@ -267,7 +270,7 @@ def test_what_a_loaded_draft_model_cannot_be(tiny: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(tiny).eval()
     ids = torch.tensor([[5, 6, 7]])
     with pytest.raises(UsageError, match="loaded already stays as it is"):
-        DraftModels(model, "")(ModelChoice(model, weights="int8"))
+        DraftModels(LateModel.opened(model), "")(ModelChoice(model, weights="int8"))
     large = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=1000,

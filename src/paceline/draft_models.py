@@ -14,6 +14,7 @@ from paceline.models.progress import ignore_progress
 from paceline.models.vocabulary import check_same_size, shared_tokens
 from paceline.planning.curve_store import curve_key, load_curve
 from paceline.targets.engines import open_target
+from paceline.targets.late_model import LateModel
 from paceline.targets.prepare import AUTO, NATIVE, check_weights
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class DraftModels:
 
     def __init__(
         self,
-        base: PreTrainedModel,
+        base: LateModel,
         fingerprint: str,
         tokenizer: PreTrainedTokenizerBase | None = None,
         *,
@@ -47,7 +48,7 @@ class DraftModels:
     ) -> None:
         self._base = base
         self._fingerprint = fingerprint
-        self._vocab_size: int = base.config.get_text_config().vocab_size
+        self._vocab_size = base.facts.vocab_size
         self._tokenizer = tokenizer
         self._device, self._dtype = device, dtype
         self._progress = progress
@@ -82,7 +83,7 @@ class DraftModels:
                     f"the draft model in {folder} shares its target's embeddings, so it is where "
                     "that is and in its format: leave out device and dtype"
                 )
-            model = open_draft(folder, self._base, self._fingerprint)
+            model = open_draft(folder, self._base.get(), self._fingerprint)
             kind = choice.weights or AUTO
             return self._host(model, loaded_fingerprint(model), self._vocab_size, kind)
         loaded = load_causal_lm(

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.draft_models import DraftModels
 from paceline.drafters import check_method
-from paceline.models import DEFAULT_MODEL, LoadedModel, ProgressCallback, load_causal_lm
+from paceline.models import DEFAULT_MODEL, ProgressCallback
 from paceline.models.progress import ignore_progress
 from paceline.options import Options
 from paceline.planning.sketch import known_curve
+from paceline.prepared_models import ModelOrder, open_model
 from paceline.session import Session, Store
-from paceline.targets.engines import DEFAULT_ENGINE, check_engine, open_target
+from paceline.targets.engines import DEFAULT_ENGINE, check_engine
 from paceline.targets.prepare import AUTO, check_weights
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["load", "stop_ids"]
+__all__ = ["load"]
 
 
 def load(
@@ -57,55 +57,26 @@ def load(
     check_weights(weights)
     check_engine(engine)
     check_method(method, **settings)  # a wrong method must not wait for the model
-    loaded = load_causal_lm(
-        model,
-        device=device,
-        dtype=dtype,
-        device_map=device_map,
-        attn_implementation=attn_implementation,
-        blocks=weights == AUTO,
-        progress=progress,
-    )
+    order = ModelOrder(model, device, dtype, device_map, attn_implementation, weights, engine)
+    opened = open_model(order, progress)
     sketch = _plans(method, options) if sketch is None else sketch
-    target = open_target(loaded.model, engine, weights=weights)
+    mark = opened.fingerprint
     return Session(
-        target,
-        loaded.tokenizer,
+        opened.target,
+        opened.tokenizer,
         method,
         settings=settings,
-        eos_ids=stop_ids(loaded.model, loaded.tokenizer),
+        eos_ids=opened.eos_ids,
         store=store,
         options=options,
-        fingerprint=loaded.fingerprint,
-        curve=known_curve(target, loaded.fingerprint, sketch, lambda: progress("measure", 0, None)),
-        drafts=_drafts(loaded, device, dtype, progress),
+        fingerprint=mark,
+        curve=known_curve(opened.target, mark, sketch, lambda: progress("measure", 0, None)),
+        drafts=DraftModels(
+            opened.model, mark, opened.tokenizer, device=device, dtype=dtype, progress=progress
+        ),
     )
 
 
 def _plans(method: str, options: Options | None) -> bool:
     """Whether trees are going to be planned."""
     return method != "plain" and (options is None or options.budget is None)
-
-
-def _drafts(
-    loaded: LoadedModel,
-    device: str | torch.device | None,
-    dtype: str | torch.dtype | None,
-    progress: ProgressCallback,
-) -> DraftModels:
-    return DraftModels(
-        loaded.model,
-        loaded.fingerprint,
-        loaded.tokenizer,
-        device=device,
-        dtype=dtype,
-        progress=progress,
-    )
-
-
-def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Tokens that end a text: the generation config's, else the tokenizer's."""
-    eos = model.generation_config.eos_token_id
-    if eos is None:
-        eos = tokenizer.eos_token_id
-    return [] if eos is None else [eos] if isinstance(eos, int) else list(eos)

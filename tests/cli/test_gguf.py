@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from paceline.cli import main
-from paceline.models import ModelStore, description_cache
+from paceline.models import ModelStore
+from paceline.models.prepared_cache import find_prepared, keep_prepared
 from paceline.models.progress import ProgressCallback
 
 
@@ -58,14 +60,16 @@ def test_what_cannot_be_done_is_one_sentence(
 def test_what_is_kept_about_files_is_cleared(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(description_cache, "cache_root", lambda: tmp_path)
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
     kept = tmp_path / "gguf" / "0123"
     kept.mkdir(parents=True)
     (kept / "tokenizer.json").write_bytes(bytes(3_000_000))
+    assert keep_prepared("0123", {}, {"t": torch.zeros(500_000)})
     monkeypatch.setattr(sys, "argv", ["paceline", "models", "clear"])
     with pytest.raises(SystemExit) as ended:
         main()
     assert not ended.value.code
     assert not kept.exists()
+    assert find_prepared("0123") is None
     out, err = capsys.readouterr()
-    assert (out, err.strip()) == ("", "3 MB freed")
+    assert (out, err.strip()) == ("", "5 MB freed")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from tests.tiny_models import VOCAB, new_model, some_prompt
@@ -12,7 +14,9 @@ from paceline.records import Path
 from paceline.targets import model_pass
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.engines import open_target
+from paceline.targets.late_model import LateModel
 from paceline.targets.one_call.recording import UnfitError
+from paceline.targets.one_call.stored import read_steps, written_steps
 from paceline.targets.prepare import prepare
 from paceline.testing import check_target
 from paceline.tree import EMPTY, Tree
@@ -58,6 +62,35 @@ def test_families_compute_what_their_own_forward_does(name: str) -> None:
     after = target.score({slot: EMPTY})[slot]
     expected = exact_scores(exact, [[*prompt, 5, 11, 2]])
     torch.testing.assert_close(after.double(), expected, rtol=1e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_steps_that_were_written_are_read_as_they_were(name: str) -> None:
+    target = compiled(new(name))
+    written = written_steps(target.steps, 128)
+    assert written is not None
+    record, tensors = written
+    copies = {name: each.clone() for name, each in tensors.items()}
+    steps = read_steps(json.loads(json.dumps(record)), copies)
+
+    def nobody() -> PreTrainedModel:
+        raise AssertionError("the model is not needed")
+
+    late = LateModel(target.late_model.facts, nobody)
+    again = CausalLMTarget.stored(late, steps, target.preparation)
+    assert again.describe() == target.describe()
+    found = []
+    for each in (target, again):
+        each.keep_states()
+        slot = each.open(some_prompt(40))
+        found.append((each.score({slot: TREE})[slot], each.states(slot).clone()))
+    assert all(map(torch.equal, *found))
+
+
+def test_tables_that_would_be_too_long_are_not_written() -> None:
+    target = compiled(new("llama"))
+    assert written_steps(target.steps, None) is None
+    assert written_steps(target.steps, 1 << 30) is None
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])

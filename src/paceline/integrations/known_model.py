@@ -16,6 +16,7 @@ from paceline.planning.cost_curve import CostCurve
 from paceline.planning.planner import TreePlanner
 from paceline.planning.sketch import known_curve
 from paceline.protocols import Target
+from paceline.targets.late_model import LateModel
 
 __all__ = ["KnownModel"]
 
@@ -52,7 +53,7 @@ class KnownModel:
         """For the drafters of one call."""
         if self.drafts is None:
             self.drafts = DraftModels(
-                model, self.fingerprint, device=self.device, dtype=model.dtype
+                LateModel.opened(model), self.fingerprint, device=self.device, dtype=model.dtype
             )
         return Host(
             target,

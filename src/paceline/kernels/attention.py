@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
 
 from paceline.kernels.native.calls import unavailable
 from paceline.kernels.slots_seen import KINDS, SlotsSeen
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 __all__ = ["GROUPED", "RowsSeen", "attending_by_text", "use_grouped_attention"]
 
@@ -56,6 +56,8 @@ def grouped_attention(
     if cap is not None and rows_seen is None:
         return _capped(query, key, value, attention_mask, scaling, cap), None
     if attention_mask is None or kwargs.get("position_bias") is not None:
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
         out, _ = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
@@ -110,6 +112,9 @@ def use_grouped_attention(model: PreTrainedModel) -> bool:
         return False
     if not model._can_set_attn_implementation():
         return False
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
     AttentionInterface.register(GROUPED, grouped_attention)
     AttentionMaskInterface.register(GROUPED, sdpa_mask)
     model.set_attn_implementation(GROUPED)

@@ -102,6 +102,17 @@ class BlockMatrix:
         return cls(format, panels, outputs, inputs)
 
     @classmethod
+    def of_panels(cls, format: str, panels: torch.Tensor, outputs: int, inputs: int) -> BlockMatrix:
+        """From panels that were kept. Raises ValueError where they are not those of such a
+        matrix."""
+        known = _NUMBERS.get(format, -1)
+        if panels.dtype != torch.uint8 or panels.shape != (
+            kernels().packed_bytes(known, outputs, inputs),
+        ):
+            raise ValueError(f"no panels of a {format} matrix of {outputs} x {inputs}")
+        return cls(format, panels, outputs, inputs)
+
+    @classmethod
     def stack(cls, matrices: Sequence[BlockMatrix]) -> BlockMatrix | None:
         """All of them one below the other; None where they differ in format or inputs, or where
         one but the last does not end with a panel of 16 outputs."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from paceline.models.cache import cache_root
 from paceline.models.description_cache import clear_descriptions
 from paceline.models.load import LoadedModel, load_causal_lm
+from paceline.models.prepared_cache import clear_prepared
 from paceline.models.progress import ProgressCallback, RichProgress, ignore_progress
 from paceline.models.registry import ALIASES, DEFAULT_MODEL, Alias, ModelInfo
 from paceline.models.source import ModelSource, resolve
@@ -31,6 +32,7 @@ __all__ = [
     "RichProgress",
     "cache_root",
     "clear_descriptions",
+    "clear_prepared",
     "list_models",
     "load_causal_lm",
     "path",

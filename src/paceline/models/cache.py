@@ -14,15 +14,19 @@ from filelock import FileLock, Timeout
 from paceline.errors import ModelError
 
 __all__ = [
+    "LOCK",
     "cache_root",
+    "clear_folder",
     "explain_os_errors",
     "folder_size",
     "hash_file",
     "held",
+    "keep_newest",
     "require_space",
     "sampled",
 ]
 
+LOCK = ".lock"
 _CHUNK = 1 << 22
 _HEAD_BYTES = 1 << 16
 _SAMPLES = 1024
@@ -76,6 +80,37 @@ def held(lock_file: Path, on_wait: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def clear_folder(root: Path) -> int:
+    """Delete what is in a folder of the cache, but for its lock; returns the bytes freed.
+
+    Raises:
+        ModelError: it cannot be written.
+    """
+    if not root.is_dir():
+        return 0
+    freed = folder_size(root)
+    try:
+        with held(root / LOCK, lambda: None):
+            for path in root.iterdir():
+                if path.is_dir():
+                    shutil.rmtree(path)
+                elif path.name != LOCK:
+                    path.unlink()
+    except OSError as error:
+        raise ModelError(
+            f"cannot write to the cache folder {root} ({error.strerror or error}): mend its "
+            "permissions"
+        ) from error
+    return freed
+
+
+def keep_newest(root: Path, holds: str, most: int) -> None:
+    """Of the folders of a cache that hold a file of that name the longest unused ones go."""
+    kept = [each for each in root.iterdir() if (each / holds).is_file()]
+    for each in sorted(kept, key=lambda one: one.stat().st_mtime)[:-most]:
+        shutil.rmtree(each, ignore_errors=True)
 
 
 def hash_file(path: Path, on_bytes: Callable[[int], None] = lambda done: None) -> str:

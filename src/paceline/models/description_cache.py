@@ -17,9 +17,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import ModelError
 from paceline.json_files import json_bytes, replace_file
-from paceline.models.cache import cache_root, folder_size, hash_file, held, sampled
+from paceline.models.cache import (
+    LOCK,
+    cache_root,
+    clear_folder,
+    hash_file,
+    held,
+    keep_newest,
+    sampled,
+)
 from paceline.models.gguf_description import describe_gguf
 from paceline.models.gguf_file import GgufFile
 from paceline.models.progress import ProgressCallback, ignore_progress
@@ -85,23 +92,7 @@ def clear_descriptions() -> int:
     Raises:
         ModelError: the cache folder cannot be written.
     """
-    root = _root()
-    if not root.is_dir():
-        return 0
-    freed = folder_size(root)
-    try:
-        with _changing():
-            for path in root.iterdir():
-                if path.is_dir():
-                    shutil.rmtree(path)
-                elif path.name != ".lock":
-                    path.unlink()
-    except OSError as error:
-        raise ModelError(
-            f"cannot write to the cache folder {root} ({error.strerror or error}): mend its "
-            "permissions"
-        ) from error
-    return freed
+    return clear_folder(_root())
 
 
 def _root() -> Path:
@@ -111,7 +102,7 @@ def _root() -> Path:
 @contextmanager
 def _changing() -> Iterator[None]:
     """Raises OSError where nothing can be written."""
-    with held(_root() / ".lock", lambda: None):
+    with held(_root() / LOCK, lambda: None):
         yield
 
 
@@ -143,9 +134,7 @@ def _keep(made: Path, place: Path) -> None:
             if place.exists():
                 place.replace(Path(staging, "old"))
             new.replace(place)
-            entries = [each for each in _root().iterdir() if (each / _RECORD).is_file()]
-            for each in sorted(entries, key=lambda entry: entry.stat().st_mtime)[:-_MOST]:
-                shutil.rmtree(each, ignore_errors=True)
+            keep_newest(_root(), _RECORD, _MOST)
     except OSError:
         pass  # a full disk or a folder that is read only: it is made again the next time
 

@@ -7,7 +7,7 @@ commands that load nothing should not pay for it.
 from __future__ import annotations
 
 from collections.abc import Collection
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["LoadedModel", "load_causal_lm"]
+__all__ = ["LoadedModel", "load_causal_lm", "load_gguf_tokenizer"]
 
 
 class LoadedModel(NamedTuple):
@@ -114,21 +114,48 @@ def _load(source: ModelSource, hub: dict[str, Any], options: dict[str, Any]) -> 
 def _load_gguf(
     source: ModelSource, options: dict[str, Any], blocks: bool, progress: ProgressCallback
 ) -> LoadedModel:
-    from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerFast
+    from transformers import AutoConfig, GenerationConfig
 
     file = _opened(source)
-    known = nullcontext(Path(source.location)) if source.described else described(file, progress)
-    with known as folder:
+    with _description(source, file, progress) as folder:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         check_config(source.name, config)
         model, missing = _load_weights(source, file, config, options, blocks)
         _check_complete(source, missing)
         model.generation_config = GenerationConfig.from_pretrained(folder)
-        # Not AutoTokenizer: the description holds a tokenizer.json, and needs no class that fits.
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+        tokenizer = _described_tokenizer(folder)
     place = source.folder if source.described else file.path
     model.name_or_path = model.config.name_or_path = str(place)
     return LoadedModel(model, tokenizer, fingerprint(source))
+
+
+def load_gguf_tokenizer(
+    source: ModelSource, progress: ProgressCallback = ignore_progress
+) -> PreTrainedTokenizerBase:
+    """The tokenizer of a GGUF file on this machine, without its model. Raises as `load_causal_lm`
+    does."""
+    with (
+        explained(source),
+        muted(),
+        _description(source, _opened(source), progress) as folder,
+    ):
+        return _described_tokenizer(folder)
+
+
+def _description(
+    source: ModelSource, file: GgufFile, progress: ProgressCallback
+) -> AbstractContextManager[Path]:
+    return nullcontext(Path(source.location)) if source.described else described(file, progress)
+
+
+def _described_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    from transformers import PreTrainedTokenizerFast
+
+    # Not AutoTokenizer: the description holds a tokenizer.json, and needs no class that fits.
+    tokenizer: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(
+        folder, local_files_only=True
+    )
+    return tokenizer
 
 
 def _opened(source: ModelSource) -> GgufFile:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
 
 import torch
-from transformers import PreTrainedModel
 
 from paceline.protocols import HIDDEN_STATES, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS, Target
 from paceline.records import Path, TargetInfo
 from paceline.targets.check_passes import check_passes
 from paceline.targets.hidden_states import output_head
+from paceline.targets.late_model import LateModel
 from paceline.targets.layout import (
     STATIC_WIDTHS,
     PassLayout,
@@ -25,17 +26,16 @@ from paceline.targets.layout import (
     static_slots,
 )
 from paceline.targets.model_pass import ModelPass
+from paceline.targets.one_call.lowering import Lowered
 from paceline.targets.prepare import Preparation
 from paceline.targets.static_pass import StaticPasses, on_one_gpu
-from paceline.targets.support import (
-    attention_windows,
-    check_supported,
-    longest_context,
-)
+from paceline.targets.support import check_supported
 from paceline.targets.text_slots import KEPT_BYTES, TextSlots
 from paceline.targets.virtual_tokens import VirtualTokens
-from paceline.targets.weights import slot_grain, weight_bytes
 from paceline.tree import EMPTY, Tree
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 __all__ = ["CausalLMTarget"]
 
@@ -83,21 +83,8 @@ class CausalLMTarget(Target):
         kept_bytes: int = KEPT_BYTES,
     ) -> None:
         check_supported(model)
-        self.model = model
-        self.preparation = preparation or Preparation()
-        config = model.config.get_text_config()
-        self.vocab_size: int = config.vocab_size
-        self.max_context = longest_context(config)
-        self._virtual = VirtualTokens(model.get_input_embeddings(), self.vocab_size)
-        self._hidden_size = 0  # of the states that are kept
-        self._kept_bytes = kept_bytes
         self.static = on_one_gpu(model) if static is None else static
-        self._passes: StaticPasses | None
-        self._texts = self._new_texts()
-        windows = attention_windows(config)
-        self._pass = ModelPass(model, self._virtual, windows, self._texts.cache)
-        self._pass.by_text &= not self.static
-        self._new_passes()
+        self._begin(LateModel.opened(model), preparation or Preparation(), kept_bytes)
         if compiled:
             self._pass.compile()
         if check:
@@ -106,17 +93,73 @@ class CausalLMTarget(Target):
             finally:
                 self._forget_all()
 
+    @classmethod
+    def stored(
+        cls,
+        model: LateModel,
+        steps: Lowered,
+        preparation: Preparation,
+        kept_bytes: int = KEPT_BYTES,
+    ) -> Self:
+        """A target on the CPU whose passes were compiled, and checked, in another process.
+
+        model: opened where somebody asks for more than passes; it is prepared then. steps: what
+        was compiled.
+        """
+        target = cls.__new__(cls)
+        target.static = False
+        target._begin(model, preparation, kept_bytes)
+        target.use(steps)
+        return target
+
+    def _begin(self, model: LateModel, preparation: Preparation, kept_bytes: int) -> None:
+        """All but which way passes run."""
+        self._late, facts = model, model.facts
+        self.preparation = preparation
+        self.vocab_size: int = facts.vocab_size
+        self.max_context = facts.max_context
+        self._virtual = VirtualTokens(
+            lambda ids: self.model.get_input_embeddings()(ids), self.vocab_size
+        )
+        self._hidden_size = 0  # of the states that are kept
+        self._kept_bytes = kept_bytes
+        self._passes: StaticPasses | None
+        self._texts = self._new_texts()
+        self._pass = ModelPass(model, self._virtual, self._texts.cache)
+        self._pass.by_text &= not self.static
+        self._new_passes()
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model itself."""
+        return self._late.get()
+
+    @property
+    def late_model(self) -> LateModel:
+        """The model, which need not be open."""
+        return self._late
+
+    @property
+    def steps(self) -> Lowered | None:
+        """What passes were compiled to; None where the model runs them itself."""
+        compiled = self._pass.compiled
+        return None if compiled is None else compiled.steps
+
+    def use(self, steps: Lowered) -> None:
+        """Run passes by these steps from now on."""
+        self._pass.use(steps)
+
     def describe(self) -> TargetInfo:
         """See `Target.describe`. "graphs" in its report says what became of static shapes, see
         `StaticPasses.as_json`; "own_forward" why passes are not run in one call, "" where they
         are."""
         graphs = {"static": self.static, **(self._passes.as_json() if self._passes else {})}
         return TargetInfo(
-            type(self.model).__name__,
+            self._late.facts.name,
             str(self.device),
-            str(self.model.dtype).removeprefix("torch."),
+            self._late.facts.dtype,
             self.preparation.weights,
-            weight_bytes(self.model),
+            self._late.facts.weight_bytes,
             {
                 "preparation": self.preparation.as_json(),
                 "graphs": graphs,
@@ -144,7 +187,7 @@ class CausalLMTarget(Target):
     def keep_states(self) -> None:
         """See `Target.keep_states`."""
         if not self._hidden_size:
-            self._hidden_size = self.model.config.get_text_config().hidden_size
+            self._hidden_size = self._late.facts.hidden_size
             self._forget_all()
 
     def states(self, slot: int) -> torch.Tensor:
@@ -208,11 +251,11 @@ class CausalLMTarget(Target):
 
     def _new_texts(self) -> TextSlots:
         return TextSlots(
-            self.model.config.get_text_config().num_hidden_layers,
+            self._late.facts.layers,
             self._hidden_size,
-            slot_grain(self.model),
+            self._late.facts.grain,
             self._kept_bytes,
-            STATIC_ROOM if self.static else _LAZY_ROOM * (self.model.device.type == "cpu"),
+            STATIC_ROOM if self.static else _LAZY_ROOM * (self._late.facts.device == "cpu"),
         )
 
     def _new_passes(self) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from contextlib import suppress
-
-from transformers import PreTrainedModel
+from typing import TYPE_CHECKING
 
 from paceline.errors import ModelError
 from paceline.protocols import Target
 from paceline.targets.model_pass import ModelPass
 from paceline.targets.support import attention_windows, narrow_windows, self_check
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 __all__ = ["check_passes"]
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-
-from transformers import PreTrainedModel
+from typing import TYPE_CHECKING
 
 from paceline.errors import UsageError
 from paceline.protocols import Target
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.prepare import AUTO, Preparation, check_weights, prepare
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 __all__ = ["DEFAULT_ENGINE", "ENGINES", "Engine", "check_engine", "open_target"]
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
 
 from paceline.errors import ModelError
 from paceline.kernels.token_table import (
@@ -17,6 +16,9 @@ from paceline.kernels.token_table import (
     rows_of,
     size_of,
 )
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 __all__ = ["call_with_states", "output_head"]
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import PreTrainedModel
 
-from paceline.kernels.attention import GROUPED
 from paceline.kernels.token_table import device_of_table
 from paceline.targets.hidden_states import call_with_states
 from paceline.targets.kv_cache import TreeCache
+from paceline.targets.late_model import LateModel
 from paceline.targets.layout import PassLayout
-from paceline.targets.one_call.compiled_pass import CompiledPass, UnfitError
+from paceline.targets.one_call.compiled_pass import CompiledPass, UnfitError, compiled
+from paceline.targets.one_call.lowering import Lowered
 from paceline.targets.pass_inputs import InputsByText, InputsInOne, PassInputs, Windows
 from paceline.targets.virtual_tokens import VirtualTokens
-from paceline.targets.weights import least_rows, slot_grain
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 __all__ = ["ModelPass"]
 
@@ -25,33 +28,41 @@ __all__ = ["ModelPass"]
 class ModelPass:
     """Runs `model` with a cache, a mask and positions of ours.
 
-    virtual: what ids beyond the vocabulary stand for. windows: see `attention_windows`.
+    virtual: what ids beyond the vocabulary stand for.
 
-    cache: where keys and values go. by_text: texts attend each to its own stretch. keeps_states:
-    the last hidden states go to the cache as well. compiled: runs passes in the model's place; None
-    where the model runs them itself, and own_forward says why. min_rows: fewer rows cost no less.
-    grain: see `slot_grain`.
+    cache: where keys and values go. windows: see `attention_windows`. by_text: texts attend each to
+    its own stretch. keeps_states: the last hidden states go to the cache as well. compiled: runs
+    passes in the model's place; None where the model runs them itself, and own_forward says why.
+    min_rows: fewer rows cost no less. grain: see `slot_grain`.
     """
 
-    def __init__(
-        self, model: PreTrainedModel, virtual: VirtualTokens, windows: Windows, cache: TreeCache
-    ) -> None:
+    def __init__(self, model: LateModel, virtual: VirtualTokens, cache: TreeCache) -> None:
+        facts = model.facts
         self.cache = cache
-        self.windows = windows
-        self.by_text = model.config._attn_implementation == GROUPED
+        self.windows: Windows = facts.windows
+        self.by_text = facts.by_text
         self.keeps_states = False
         self.compiled: CompiledPass | None = None
         self.own_forward = "it was asked for"
-        self.min_rows = least_rows(model)
-        self.grain = slot_grain(model)
-        self._model = model
+        self.min_rows = facts.min_rows
+        self.grain = facts.grain
+        self._late = model
         self._virtual = virtual
-        self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._inputs: InputsInOne | None = None  # of the last pass
+
+    @property
+    def _model(self) -> PreTrainedModel:
+        return self._late.get()
+
+    @cached_property
+    def _keeps_logits(self) -> bool:
+        return "logits_to_keep" in inspect.signature(self._model.forward).parameters
 
     @property
     def device(self) -> torch.device:
         """Where inputs go: to the embeddings, or where accelerate will bring them."""
+        if self.compiled is not None:
+            return torch.device("cpu")
         embeddings = self._model.get_input_embeddings()
         hook = getattr(embeddings, "_hf_hook", None)
         place = getattr(hook, "execution_device", None)
@@ -60,10 +71,13 @@ class ModelPass:
     def compile(self) -> None:
         """Run passes in one call from now on, if the model is fit for that."""
         try:
-            self.compiled = CompiledPass(self._model, self._virtual, self.windows)
-            self.own_forward = ""
+            self.use(compiled(self._model, self.windows))
         except UnfitError as reason:
             self.own_forward = str(reason)
+
+    def use(self, steps: Lowered) -> None:
+        """Run passes in one call from now on."""
+        self.compiled, self.own_forward = CompiledPass(steps, self._virtual), ""
 
     def run(self, layout: PassLayout, keep: Sequence[int], pool: int) -> torch.Tensor:
         """One pass; the logits [at least len(keep), vocabulary] of its rows `keep`.

@@ -8,12 +8,12 @@ as it is and is listed in the report.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from paceline.errors import ModelError, UsageError
@@ -36,6 +36,9 @@ from paceline.kernels.shared_input import Projection, SharedInput, find_shared_i
 from paceline.targets.stacked_blocks import stack_blocks
 from paceline.targets.support import check_supported, differences
 from paceline.targets.weights import weight_bytes
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 __all__ = ["AUTO", "NATIVE", "WEIGHTS", "Preparation", "check_weights", "prepare"]
 
@@ -93,6 +96,17 @@ class Preparation:
         """For reports."""
         values = {name: value for name, value in vars(self).items() if name != "huge_pages"}
         return values | {"left": dict(self.left)}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any], weight_bytes: int) -> Self:
+        """What `as_json` said of a model of so many bytes. Raises TypeError for anything else."""
+        return cls(**{**found, "left": Counter(found.get("left"))}).on_huge_pages(weight_bytes)
+
+    def on_huge_pages(self, weight_bytes: int) -> Self:
+        """Weights of so many bytes are in memory, and are moved to huge pages where that pays."""
+        if weight_bytes >= _WORTH_HUGE_PAGES:
+            self.huge_pages = HugePages()
+        return self
 
     def settle(self) -> None:
         """Wait for what goes on in the background, so that measurements are not disturbed."""
@@ -160,8 +174,7 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
             _put(model, names, norm)
             done.norms += 1
     done.grouped_attention = use_grouped_attention(model)
-    if weight_bytes(model) >= _WORTH_HUGE_PAGES:
-        done.huge_pages = HugePages()
+    done.on_huge_pages(weight_bytes(model))
     copies = [each for each in model.modules() if isinstance(each, PackedAndPlainLinear)]
     if copies:
         done.plain_copy = keep_faster(copies)

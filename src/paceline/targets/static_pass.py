@@ -11,15 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import PreTrainedModel
 
 from paceline.targets import cuda_graph
 from paceline.targets.cuda_graph import Recorder, Run
 from paceline.targets.layout import PassLayout
 from paceline.targets.pass_inputs import InputsInOne
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 __all__ = ["Forward", "StaticPasses", "on_one_gpu"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
-from transformers import PreTrainedConfig, PreTrainedModel
 
 from paceline.errors import ModelError
 from paceline.kernels.attention import GROUPED
@@ -15,6 +15,9 @@ from paceline.protocols import Target
 from paceline.records import Path
 from paceline.targets.weights import is_quantised
 from paceline.tree import Tree
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 __all__ = [
     "attention_windows",

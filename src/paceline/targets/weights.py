@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torch import nn
-from transformers import PreTrainedModel
 
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.linear import FastLinear
 from paceline.kernels.token_table import head_reads_table
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 __all__ = ["is_quantised", "least_rows", "slot_grain", "weight_bytes"]
 

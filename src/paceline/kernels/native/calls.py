@@ -37,6 +37,12 @@ class Kernels:
         return tuple(self._library.pl_tiers().decode().split(","))
 
     @property
+    def sources(self) -> str:
+        """A hash of what the library was made of."""
+        name: bytes = self._library.pl_sources()
+        return name.decode()
+
+    @property
     def tier(self) -> str:
         """The one in use."""
         name: bytes = self._library.pl_tier()

@@ -3,50 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
 
 from paceline.kernels.attention import GROUPED
 from paceline.kernels.native.calls import unavailable
 from paceline.kernels.slots_seen import SlotsSeen
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.layout import PassLayout
-from paceline.targets.one_call.lowering import lower
+from paceline.targets.one_call.lowering import Lowered, lower
 from paceline.targets.one_call.program import CacheLayer, PassRows, Program
 from paceline.targets.one_call.recording import UnfitError, record
 from paceline.targets.pass_inputs import Windows
 from paceline.targets.support import longest_context
 from paceline.targets.virtual_tokens import VirtualTokens
 
-__all__ = ["CompiledPass", "UnfitError"]
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+__all__ = ["CompiledPass", "UnfitError", "compiled"]
 
 
-class CompiledPass:
-    """Runs what `model` computes without the model.
-
-    virtual: what ids beyond the vocabulary stand for. windows: see `attention_windows`.
+def compiled(model: PreTrainedModel, windows: Windows) -> Lowered:
+    """The steps that `model` computes. windows: see `attention_windows`.
 
     Raises UnfitError, saying why, for a model that cannot be run so.
     """
+    if unavailable():
+        raise UnfitError(unavailable())
+    if model.config._attn_implementation != GROUPED:
+        raise UnfitError("its layers or its attention are its own, not paceline's")
+    if model.dtype != torch.float32:
+        raise UnfitError(f"it computes in {str(model.dtype).removeprefix('torch.')}")
+    try:
+        recording = record(model, windows)
+        return lower(model, recording, longest_context(model.config.get_text_config()))
+    except UnfitError:
+        raise
+    except Exception as error:  # whatever a model's own code raises when it is watched
+        reason = str(error).partition("\n")[0]
+        raise UnfitError(f"it cannot be recorded ({type(error).__name__}: {reason})") from error
 
-    def __init__(self, model: PreTrainedModel, virtual: VirtualTokens, windows: Windows) -> None:
-        if unavailable():
-            raise UnfitError(unavailable())
-        if model.config._attn_implementation != GROUPED:
-            raise UnfitError("its layers or its attention are its own, not paceline's")
-        if model.dtype != torch.float32:
-            raise UnfitError(f"it computes in {str(model.dtype).removeprefix('torch.')}")
-        try:
-            recording = record(model, windows)
-            longest = longest_context(model.config.get_text_config())
-            self._program = Program(lower(model, recording, longest))
-        except UnfitError:
-            raise
-        except Exception as error:  # whatever a model's own code raises when it is watched
-            reason = str(error).partition("\n")[0]
-            raise UnfitError(f"it cannot be recorded ({type(error).__name__}: {reason})") from error
+
+class CompiledPass:
+    """Runs the steps of a model without the model.
+
+    steps: see `compiled`. virtual: what ids beyond the vocabulary stand for.
+    """
+
+    def __init__(self, steps: Lowered, virtual: VirtualTokens) -> None:
+        self.steps = steps
+        self._program = Program(steps)
         self._virtual = virtual
         self._known: TreeCache | None = None  # as it was before it moved so often
         self._moves = -1

@@ -6,11 +6,10 @@ dozen kinds; a model with any other is not run in one call.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
 
 from paceline.kernels.block_layers import BlockEmbedding, BlockLinear
 from paceline.kernels.norm import FastRMSNorm
@@ -19,7 +18,7 @@ from paceline.kernels.token_table import scale_of
 from paceline.targets.one_call.arithmetic import Arithmetic
 from paceline.targets.one_call.emitter import Emitter
 from paceline.targets.one_call.operators import CONSTANTS, MOVES
-from paceline.targets.one_call.positions import PositionTables
+from paceline.targets.one_call.positions import PositionTables, Tables
 from paceline.targets.one_call.recording import (
     Attended,
     Node,
@@ -38,6 +37,9 @@ from paceline.targets.one_call.steps import (
 )
 from paceline.targets.one_call.values import Codes, features_of, new_codes, row_axis
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 __all__ = ["Lowered", "lower"]
 
 
@@ -47,7 +49,7 @@ class Lowered:
     steps: in their order. logits: the value that they make. tables: of positions.
     """
 
-    def __init__(self, steps: list[Step], logits: Value, tables: PositionTables) -> None:
+    def __init__(self, steps: list[Step], logits: Value, tables: Tables) -> None:
         self.steps, self.logits, self.tables = steps, logits, tables
 
 

@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.norm import FastRMSNorm
 from paceline.kernels.shared_input import Projection
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 __all__ = ["ROWS", "Attended", "Node", "Recording", "Stored", "UnfitError", "record"]
 

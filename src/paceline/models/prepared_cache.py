@@ -1,0 +1,117 @@
+"""Models as passes read them, so that the next start needs not make them again.
+
+`<cache root>/prepared/<mark>/` holds `tensors.safetensors`, `record.json` and the sha256 of both.
+Whoever keeps something chooses a mark that says all it depends on. It appears in one rename; what
+is damaged counts as nothing; of many the longest unused ones go.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.json_files import json_bytes
+from paceline.models.cache import LOCK, cache_root, clear_folder, hash_file, held, keep_newest
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["clear_prepared", "find_prepared", "keep_prepared"]
+
+_TENSORS, _RECORD, _HASHES = "tensors.safetensors", "record.json", "hashes.json"
+_MOST = 4  # models
+_SPARE = 4  # so many times its size has to be free before a model is kept
+_KINDS = {"U8": "uint8", "F32": "float32", "I64": "int64", "I32": "int32"}
+
+Tensors = Mapping[str, "torch.Tensor"]
+
+
+def find_prepared(mark: str) -> tuple[dict[str, Any], Tensors] | None:
+    """The record and the tensors that were kept under a mark; None for none, or damaged ones."""
+    place = _root() / mark
+    try:
+        hashes = json.loads((place / _HASHES).read_text(encoding="utf-8"))
+        text = (place / _RECORD).read_bytes()
+        digest, tensors = _read_tensors(place / _TENSORS)
+        if [digest, hashlib.sha256(text).hexdigest()] != [hashes[_TENSORS], hashes[_RECORD]]:
+            return None
+        with suppress(OSError):  # somebody else's cache: it has no say in what goes first
+            os.utime(place)
+        return json.loads(text), tensors
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError):
+        return None
+
+
+def keep_prepared(mark: str, record: Mapping[str, Any], tensors: Tensors) -> bool:
+    """Keep both under a mark; False where the disk is too full for that, or cannot be written."""
+    from safetensors.torch import save_file
+
+    needed = sum(each.nbytes for each in tensors.values())
+    try:
+        with held(_root() / LOCK, lambda: None):
+            if shutil.disk_usage(_root()).free < _SPARE * needed:
+                return False
+            with tempfile.TemporaryDirectory(dir=_root(), prefix=".new-") as scratch:
+                new = Path(scratch, "new")
+                new.mkdir()
+                save_file(dict(tensors), new / _TENSORS)
+                (new / _RECORD).write_bytes(json_bytes(record))
+                hashes = {name: hash_file(new / name) for name in (_TENSORS, _RECORD)}
+                (new / _HASHES).write_bytes(json_bytes(hashes))
+                if (_root() / mark).exists():
+                    (_root() / mark).replace(Path(scratch, "old"))
+                new.replace(_root() / mark)
+            keep_newest(_root(), _HASHES, _MOST)
+        return True
+    except OSError:
+        return False
+
+
+def clear_prepared() -> int:
+    """Delete all of it; returns the bytes freed.
+
+    Raises:
+        ModelError: the cache folder cannot be written.
+    """
+    return clear_folder(_root())
+
+
+def _root() -> Path:
+    return cache_root() / "prepared"
+
+
+def _read_tensors(path: Path) -> tuple[str, Tensors]:
+    """The sha256 of a safetensors file, and its tensors.
+
+    The library's own reader maps the file: a pass would read its small pages. Here every tensor has
+    memory of its own, aligned, and the file is read once for both.
+    """
+    import torch
+
+    digest, found = hashlib.sha256(), {}
+    with path.open("rb", buffering=0) as stream:
+        left = os.fstat(stream.fileno()).st_size
+        length = stream.read(8)
+        text = stream.read(min(int.from_bytes(length, "little"), left))
+        digest.update(length + text)
+        header = json.loads(text)
+        header.pop("__metadata__", None)
+        for name, each in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+            begin, end = each["data_offsets"]
+            if not 0 <= end - begin <= left:
+                raise ValueError(f"{name} is longer than its file")
+            tensor = torch.empty(end - begin, dtype=torch.uint8)
+            into = memoryview(tensor.numpy().data)
+            while into and (count := stream.readinto(into)):
+                digest.update(into[:count])
+                into = into[count:]
+            kind = getattr(torch, _KINDS[each["dtype"]])
+            found[name] = tensor.view(kind).view(each["shape"])
+    return digest.hexdigest(), found

@@ -1,0 +1,180 @@
+"""From a model's name to a target: as it was kept when it was last opened, or anew.
+
+Opening a model takes seconds: transformers' classes, packing, a recording of its forward, checks.
+For a model on the CPU in the blocks of a GGUF file, all that comes of it are steps and tensors.
+They are kept; the next start reads them, and opens the model itself only where somebody asks for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from paceline.kernels.native.calls import kernels, unavailable
+from paceline.machine import describe_versions
+from paceline.models import ProgressCallback, load_causal_lm
+from paceline.models.fingerprint import fingerprint
+from paceline.models.load import load_gguf_tokenizer
+from paceline.models.placement import placement
+from paceline.models.prepared_cache import find_prepared, keep_prepared
+from paceline.models.source import ModelSource, resolve
+from paceline.protocols import Target
+from paceline.targets.causal_lm import CausalLMTarget
+from paceline.targets.engines import DEFAULT_ENGINE, open_target
+from paceline.targets.late_model import LateModel, ModelFacts
+from paceline.targets.one_call.compiled_pass import compiled
+from paceline.targets.one_call.stored import read_steps, written_steps
+from paceline.targets.prepare import AUTO, BLOCKS, Preparation, prepare
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+__all__ = ["ModelOrder", "OpenedModel", "open_model", "stop_ids"]
+
+
+@dataclass(frozen=True)
+class OpenedModel:
+    """A model that is ready to write.
+
+    eos_ids: tokens that end a text. fingerprint: of its weights. model: the model itself, for
+    those who need more than passes.
+    """
+
+    target: Target
+    tokenizer: PreTrainedTokenizerBase
+    eos_ids: list[int]
+    fingerprint: str
+    model: LateModel
+
+
+@dataclass(frozen=True)
+class ModelOrder:
+    """A model, and how it is wanted; see `paceline.load`."""
+
+    name: str
+    device: str | torch.device | None = None
+    dtype: str | torch.dtype | None = None
+    device_map: str | dict[str, Any] | None = None
+    attn_implementation: str | None = None
+    weights: str = AUTO
+    engine: str = DEFAULT_ENGINE
+
+    @property
+    def may_be_kept(self) -> bool:
+        """Whether it is ordered as what is kept is made. Raises UsageError where it cannot be."""
+        usual = (self.device_map, self.attn_implementation) == (None, None)
+        if not usual or (self.weights, self.engine) != (AUTO, DEFAULT_ENGINE) or unavailable():
+            return False
+        return placement(self.device, self.dtype, None) == {"dtype": torch.float32}
+
+
+def open_model(order: ModelOrder, progress: ProgressCallback) -> OpenedModel:
+    """Raises what `paceline.load` raises."""
+    source = resolve(order.name, progress=progress) if order.may_be_kept else None
+    if source is None or source.gguf_file is None or source.folder is None:
+        return _open_anew(order, progress)
+    mark = _mark(source)
+    found = _open_kept(order, source, mark, progress)
+    if found is None:
+        found = _open_anew(order, progress)
+        _keep(found, mark)
+    return found
+
+
+def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Tokens that end a text: the generation config's, else the tokenizer's."""
+    eos = model.generation_config.eos_token_id
+    if eos is None:
+        eos = tokenizer.eos_token_id
+    return [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
+
+
+def _open_anew(order: ModelOrder, progress: ProgressCallback) -> OpenedModel:
+    loaded = load_causal_lm(
+        order.name,
+        device=order.device,
+        dtype=order.dtype,
+        device_map=order.device_map,
+        attn_implementation=order.attn_implementation,
+        blocks=order.weights == AUTO,
+        progress=progress,
+    )
+    target = open_target(loaded.model, order.engine, weights=order.weights)
+    eos_ids = stop_ids(loaded.model, loaded.tokenizer)
+    late = LateModel.opened(loaded.model)
+    return OpenedModel(target, loaded.tokenizer, eos_ids, loaded.fingerprint, late)
+
+
+def _keep(opened: OpenedModel, mark: str) -> None:
+    """Where the model is in blocks, and its passes are compiled."""
+    target = opened.target
+    if not isinstance(target, CausalLMTarget) or target.preparation.weights != BLOCKS:
+        return
+    written = target.steps and written_steps(target.steps, target.max_context)
+    if not written:
+        return
+    steps, tensors = written
+    record = {
+        "facts": opened.model.facts.as_json(),
+        "preparation": target.preparation.as_json(),
+        "eos_ids": opened.eos_ids,
+        "steps": steps,
+    }
+    keep_prepared(mark, record, tensors)
+
+
+def _open_kept(
+    order: ModelOrder, source: ModelSource, mark: str, progress: ProgressCallback
+) -> OpenedModel | None:
+    """As it was kept; None where it was not, or what was kept makes no sense."""
+    kept = find_prepared(mark)
+    if kept is None:
+        return None
+    record, tensors = kept
+    try:
+        facts = ModelFacts(**record["facts"])
+        steps = read_steps(record["steps"], tensors)
+        preparation = Preparation.from_json(record["preparation"], facts.weight_bytes)
+        eos_ids = [int(each) for each in record["eos_ids"]]
+    except (KeyError, TypeError, ValueError, IndexError):
+        return None
+
+    def open_late() -> PreTrainedModel:
+        model = load_causal_lm(order.name, device="cpu", blocks=True, progress=progress).model
+        prepare(model)
+        # Its weights take the place of those that were kept.
+        target.use(compiled(model, facts.windows))
+        return model
+
+    late = LateModel(facts, open_late)
+    target = CausalLMTarget.stored(late, steps, preparation)
+    tokenizer = load_gguf_tokenizer(source, progress)
+    return OpenedModel(target, tokenizer, eos_ids, fingerprint(source), late)
+
+
+def _mark(source: ModelSource) -> str:
+    """Of all that decides what is kept: the file, and everything that computes."""
+    status = Path(source.location, str(source.gguf_file)).stat()
+    parts = {
+        "weights": [fingerprint(source), status.st_size, status.st_mtime_ns],
+        "versions": describe_versions(),
+        "code": _code(),
+        "library": [kernels().sources, kernels().tier],
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _code() -> str:
+    """A hash of this package's modules that models go through; a version alone does not tell one
+    working copy from the next."""
+    digest, root = hashlib.sha256(), Path(__file__).parent
+    for path in sorted(
+        [*root.glob("kernels/**/*.py"), *root.glob("targets/**/*.py"), *root.glob("models/*.py")]
+    ):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,172 @@
+"""Steps as JSON and tensors, and back.
+
+A model that was recorded once need not be opened to be run again: steps, what they read, and the
+tables of positions say all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from paceline.kernels.blocks import BlockMatrix
+from paceline.targets.one_call.lowering import Lowered
+from paceline.targets.one_call.steps import Function, Join, Kind, Op, Operand, Step, Value
+
+__all__ = ["StoredTables", "read_steps", "written_steps"]
+
+_PLAIN = ("count", "layer", "seen", "size", "heads", "key_heads", "number", "cap", "halves")
+_TENSORS = ("order", "table", "bias")
+_MOST_TABLES = 160 << 20  # bytes
+
+Tensors = dict[str, torch.Tensor]
+
+
+class StoredTables:
+    """Values by position, as many as there are; see `PositionTables`."""
+
+    def __init__(self, values: Sequence[Value], tables: Sequence[torch.Tensor]) -> None:
+        self._values, self._tables = [*values], [*tables]
+
+    def number_of(self, value: Value) -> int:
+        """Of the table of a value."""
+        return self._values.index(value)
+
+    def reach(self, positions: int) -> list[torch.Tensor]:
+        """Tables [at least so many positions, numbers] by their numbers."""
+        return self._tables
+
+
+def written_steps(steps: Lowered, positions: int | None) -> tuple[dict[str, Any], Tensors] | None:
+    """What `read_steps` reads: a JSON object, and tensors by name. None where the tables of all
+    `positions` would take too much room.
+
+    Tensors that are one in memory are one here.
+    """
+    used = [value for step in steps.steps for value in step.reads() if value.kind == Kind.PLACE]
+    places = [*dict.fromkeys(used)]
+    numbers = sum(value.count for value in places)
+    if positions is None or 4 * numbers * positions > _MOST_TABLES:
+        return None
+    writing = _Writing()
+    for value in places:
+        steps.tables.number_of(value)
+    tables = steps.tables.reach(positions)
+    return {
+        "steps": [writing.step(step) for step in steps.steps],
+        "logits": writing.value(steps.logits),
+        "tables": [
+            {
+                "value": writing.value(value),
+                "data": writing.tensor(tables[steps.tables.number_of(value)]),
+            }
+            for value in places
+        ],
+        "values": [[value.count, int(value.kind)] for value in writing.values],
+    }, writing.tensors
+
+
+def read_steps(record: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> Lowered:
+    """What was written. Raises KeyError, TypeError, ValueError or IndexError for anything else."""
+    reading = _Reading(record["values"], tensors)
+    steps = [reading.step(each) for each in record["steps"]]
+    values = [reading.values[each["value"]] for each in record["tables"]]
+    tables = [tensors[each["data"]] for each in record["tables"]]
+    return Lowered(steps, reading.values[record["logits"]], StoredTables(values, tables))
+
+
+class _Writing:
+    def __init__(self) -> None:
+        self.values: list[Value] = []
+        self.tensors: Tensors = {}
+        self._numbers: dict[Value, int] = {}
+        self._names: dict[tuple[Any, ...], str] = {}
+
+    def value(self, value: Value) -> int:
+        """Its number."""
+        if value not in self._numbers:
+            self._numbers[value] = len(self.values)
+            self.values.append(value)
+        return self._numbers[value]
+
+    def tensor(self, tensor: torch.Tensor) -> str:
+        """Its name."""
+        key = tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())
+        if key not in self._names:
+            self._names[key] = f"t{len(self._names)}"
+            self.tensors[self._names[key]] = tensor.detach().contiguous()
+        return self._names[key]
+
+    def step(self, step: Step) -> dict[str, Any]:
+        """One step; what is as usual is left out."""
+        usual = Step(step.op, step.count)
+        found: dict[str, Any] = {
+            name: getattr(step, name)
+            for name in _PLAIN
+            if name == "count" or getattr(step, name) != getattr(usual, name)
+        }
+        found |= {"op": step.op.name, "function": step.function.name, "join": step.join.name}
+        if step.out is not None:
+            found["out"] = self.value(step.out)
+        found["of"] = [self.operand(operand) for operand in step.of]
+        for name in _TENSORS:
+            tensor = getattr(step, name)
+            if tensor is not None:
+                found[name] = self.tensor(tensor)
+        if step.matrix is not None:
+            matrix = step.matrix
+            panels = self.tensor(matrix.panels)
+            found["matrix"] = [matrix.format, panels, matrix.outputs, matrix.inputs]
+        return found
+
+    def operand(self, operand: Operand) -> dict[str, Any]:
+        """What a step reads."""
+        found: dict[str, Any] = {"period": operand.period, "at": operand.at, "each": operand.each}
+        if operand.value is not None:
+            found["value"] = self.value(operand.value)
+        if operand.data is not None:
+            found["data"] = self.tensor(operand.data)
+        return found
+
+
+class _Reading:
+    def __init__(
+        self, values: Sequence[Sequence[int]], tensors: Mapping[str, torch.Tensor]
+    ) -> None:
+        self.values = [
+            Value(number, count, Kind(kind)) for number, (count, kind) in enumerate(values, 1)
+        ]
+        self._tensors = tensors
+        self._matrices: dict[str, BlockMatrix] = {}
+
+    def step(self, record: Mapping[str, Any]) -> Step:
+        """One step; its operands are values of steps before it."""
+        others: dict[str, Any] = {name: record[name] for name in _PLAIN if name in record}
+        others |= {name: self._tensors[record[name]] for name in _TENSORS if name in record}
+        if "matrix" in record:
+            others["matrix"] = self._matrix(*record["matrix"])
+        if "out" in record:
+            others["out"] = self.values[record["out"]]
+        step = Step(
+            Op[record["op"]],
+            of=[self._operand(each) for each in record["of"]],
+            function=Function[record["function"]],
+            join=Join[record["join"]],
+            **others,
+        )
+        if step.out is not None:
+            step.out.source = step
+        return step
+
+    def _operand(self, record: Mapping[str, Any]) -> Operand:
+        value = self.values[record["value"]] if "value" in record else None
+        data = self._tensors[record["data"]] if "data" in record else None
+        return Operand(record["period"], value, data, record["at"], record["each"])
+
+    def _matrix(self, format: str, panels: str, outputs: int, inputs: int) -> BlockMatrix:
+        if panels not in self._matrices:
+            known = self._tensors[panels]
+            self._matrices[panels] = BlockMatrix.of_panels(format, known, outputs, inputs)
+        return self._matrices[panels]

@@ -1,0 +1,123 @@
+"""Models that are kept as passes read them."""
+
+from __future__ import annotations
+
+import shutil
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from paceline.models.prepared_cache import clear_prepared, find_prepared, keep_prepared
+
+RECORD = {"some": ["words", 1.5, None]}
+TENSORS = {
+    "bytes": torch.arange(77, dtype=torch.uint8),
+    "floats": torch.randn(3, 5, generator=torch.Generator().manual_seed(0)),
+    "places": torch.tensor([[1, -2], [3, 4]], dtype=torch.int32),
+    "long": torch.tensor(7),
+    "none": torch.zeros(0, 4),
+}
+
+
+@pytest.fixture(autouse=True)
+def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
+    return tmp_path / "prepared"
+
+
+def test_what_was_kept_is_found() -> None:
+    assert find_prepared("mark") is None
+    assert keep_prepared("mark", RECORD, TENSORS)
+    found = find_prepared("mark")
+    assert found is not None
+    record, tensors = found
+    assert record == RECORD
+    assert tensors.keys() == TENSORS.keys()
+    for name, each in TENSORS.items():
+        assert tensors[name].dtype == each.dtype
+        assert torch.equal(tensors[name], each)
+        assert tensors[name].data_ptr() % 64 == 0
+    assert find_prepared("other") is None
+
+
+def test_the_last_one_kept_counts() -> None:
+    assert keep_prepared("mark", RECORD, TENSORS)
+    assert keep_prepared("mark", {"new": 1}, {})
+    assert find_prepared("mark") == ({"new": 1}, {})
+
+
+def flip(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda place: flip(place / "tensors.safetensors", -1),
+        lambda place: flip(place / "tensors.safetensors", 0),
+        lambda place: flip(place / "tensors.safetensors", 12),
+        lambda place: (place / "tensors.safetensors").write_bytes(b""),
+        lambda place: (place / "tensors.safetensors").write_bytes(bytes(range(200)) * 9),
+        lambda place: (place / "tensors.safetensors").unlink(),
+        lambda place: flip(place / "record.json", 3),
+        lambda place: (place / "record.json").unlink(),
+        lambda place: (place / "hashes.json").write_text("[]"),
+        lambda place: (place / "hashes.json").unlink(),
+        shutil.rmtree,
+    ],
+)
+def test_what_is_damaged_counts_as_nothing(root: Path, damage: Callable[[Path], None]) -> None:
+    assert keep_prepared("mark", RECORD, TENSORS)
+    damage(root / "mark")
+    assert find_prepared("mark") is None
+    assert keep_prepared("mark", RECORD, TENSORS)
+    assert find_prepared("mark") is not None
+
+
+def test_every_flipped_bit_of_the_header_is_noticed(root: Path) -> None:
+    assert keep_prepared("mark", RECORD, TENSORS)
+    file = root / "mark" / "tensors.safetensors"
+    whole = file.read_bytes()
+    for place in range(8 + int.from_bytes(whole[:8], "little")):
+        flip(file, place)
+        assert find_prepared("mark") is None
+        file.write_bytes(whole)
+    assert find_prepared("mark") is not None
+
+
+def test_the_longest_unused_ones_go(root: Path) -> None:
+    for number in range(6):
+        assert keep_prepared(str(number), RECORD, TENSORS)
+        assert find_prepared("0") is not None  # used all the time
+    kept = [mark for mark in map(str, range(6)) if find_prepared(mark)]
+    assert len(kept) == 4
+    assert {"0", "5"} <= {*kept}
+    assert {path.name for path in root.iterdir()} == {*kept, ".lock"}
+
+
+def test_a_disk_that_is_nearly_full_is_left_alone(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = namedtuple("usage", ["free"])
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(600))
+    assert not keep_prepared("mark", RECORD, TENSORS)
+    assert find_prepared("mark") is None
+    assert [path.name for path in root.iterdir()] == [".lock"]
+
+
+def test_a_folder_that_cannot_be_made(root: Path) -> None:
+    root.write_text("a file")
+    assert not keep_prepared("mark", RECORD, TENSORS)
+    assert find_prepared("mark") is None
+
+
+def test_clearing(root: Path) -> None:
+    assert clear_prepared() == 0
+    keep_prepared("mark", RECORD, TENSORS)
+    assert clear_prepared() > sum(each.nbytes for each in TENSORS.values())
+    assert find_prepared("mark") is None

@@ -1,0 +1,140 @@
+"""Starts from what was kept of the last one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gguf_files import save_gguf
+
+import paceline
+from paceline import prepared_models
+from paceline.models import load_causal_lm
+from paceline.session import Session
+
+PROMPT = "ABCABCABDE"
+OPTIONS: dict[str, Any] = {"max_new_tokens": 16, "ignore_eos": True, "budget": 6}
+
+
+@pytest.fixture
+def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "prepared"
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Models that are opened, by name."""
+    names = []
+
+    def load(name: str, **options: Any) -> Any:
+        names.append(name)
+        return load_causal_lm(name, **options)
+
+    monkeypatch.setattr(prepared_models, "load_causal_lm", load)
+    return names
+
+
+def start(file: Path, method: str = "anpd", **options: Any) -> Session:
+    return paceline.load(str(file), method, device="cpu", sketch=False, **options)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2"])
+def test_the_next_start_opens_no_model_and_says_the_same(
+    root: Path, opened: list[str], tmp_path: Path, family: str
+) -> None:
+    file = save_gguf(tmp_path / "m.gguf", family, ("Q4_K", "Q8_0"))
+    first = start(file)
+    assert (len(opened), len([*root.glob("*/hashes.json")])) == (1, 1)
+    second = start(file)
+    for temperature in (0.0, 0.8):
+        texts = [
+            each.generate(PROMPT, **OPTIONS, temperature=temperature, seed=3).tokens
+            for each in (first, second)
+        ]
+        assert texts[0] == texts[1]
+    assert len(opened) == 1
+    assert first.target.describe() == second.target.describe()
+    assert (first.eos_ids, first.fingerprint) == (second.eos_ids, second.fingerprint)
+    assert first.target.max_context == second.target.max_context
+
+
+def test_the_model_is_opened_where_somebody_asks_for_it(
+    root: Path, opened: list[str], tmp_path: Path
+) -> None:
+    file = save_gguf(tmp_path / "m.gguf")
+    first, second = start(file), start(file)
+    expected = first.generate(PROMPT, **OPTIONS).tokens
+    assert second.generate(PROMPT, **OPTIONS).tokens == expected
+    for one, other in zip(first.target.output_head(), second.target.output_head(), strict=True):
+        assert torch.equal(one, other)
+    assert len(opened) == 2
+    ids = torch.tensor([[3, 5]])
+    assert torch.equal(first.target.embed(ids), second.target.embed(ids))
+    assert second.generate(PROMPT, **OPTIONS).tokens == expected
+    assert len(opened) == 2
+    assert second.target.describe().report["own_forward"] == ""
+
+
+def test_a_draft_model_is_opened_together_with_its_base(root: Path, tmp_path: Path) -> None:
+    file = save_gguf(tmp_path / "m.gguf")
+    expected = start(file).generate(PROMPT, **OPTIONS).tokens
+    drafted = start(file, "speculative", draft=str(file)).generate(PROMPT, **OPTIONS)
+    assert drafted.tokens == expected
+    assert drafted.stats.accepted
+
+
+def test_another_file_in_the_same_place_is_another_model(
+    root: Path, opened: list[str], tmp_path: Path
+) -> None:
+    file = save_gguf(tmp_path / "m.gguf", seed=1)
+    before = start(file).generate(PROMPT, **OPTIONS).tokens
+    save_gguf(file, seed=2)
+    after = start(file).generate(PROMPT, **OPTIONS).tokens
+    assert len(opened) == 2
+    assert after == start(file).generate(PROMPT, **OPTIONS).tokens != before
+    assert len(opened) == 2
+
+
+@pytest.mark.parametrize("content", ["{}", '{"facts": {}}', "[1]"])
+def test_a_record_that_makes_no_sense_is_made_again(
+    root: Path,
+    opened: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    content: str,
+) -> None:
+    file = save_gguf(tmp_path / "m.gguf")
+    expected = start(file).generate(PROMPT, **OPTIONS).tokens
+    found = {"{}": {}, '{"facts": {}}': {"facts": {}}, "[1]": {"facts": [1]}}[content]
+    with monkeypatch.context() as patch:
+        patch.setattr(prepared_models, "find_prepared", lambda mark: (found, {}))
+        assert start(file).generate(PROMPT, **OPTIONS).tokens == expected
+    assert len(opened) == 2
+    assert start(file).generate(PROMPT, **OPTIONS).tokens == expected
+    assert len(opened) == 2
+
+
+@pytest.mark.parametrize(
+    "options", [{"weights": "packed"}, {"engine": "transformers"}, {"dtype": "bfloat16"}]
+)
+def test_models_that_are_wanted_otherwise_are_not_kept(
+    root: Path, tmp_path: Path, options: dict[str, str]
+) -> None:
+    start(save_gguf(tmp_path / "m.gguf"), **options)
+    assert not root.exists()
+
+
+def test_a_cache_that_cannot_be_written_changes_nothing(root: Path, tmp_path: Path) -> None:
+    file = save_gguf(tmp_path / "m.gguf")
+    expected = start(file).generate(PROMPT, **OPTIONS).tokens
+    for path in root.glob("*/*"):
+        path.unlink()
+    os.makedirs(root, exist_ok=True)
+    lock = root / ".lock"
+    lock.unlink(missing_ok=True)
+    lock.mkdir()
+    assert start(file).generate(PROMPT, **OPTIONS).tokens == expected
