@@ -2,7 +2,8 @@
 
     python benchmarks/open_batch.py throughput --data DIR --json benchmarks/results/open-batch/throughput.json
 
-throughput  tokens per second of sixteen texts of mixed tasks, written 1, 2, 4, … at a time
+throughput  tokens per second of texts of mixed tasks, 1, 2, 4, … at a time: whenever one ends the
+            next one joins
 joining     the time between tokens of seven texts while an eighth one's long prompt is read
 reuse       prompt tokens read and time to the first token, with and without what was read before
 memory      how the process grows over a thousand short texts
@@ -32,7 +33,7 @@ from paceline.loop import Batch, Generation, decode
 from paceline.machine import describe_run
 from paceline.planning.planner import TreePlanner
 from paceline.prompts import read_prompts
-from paceline.records import Stats
+from paceline.records import Round, Stats
 from paceline.sampling import Sampler
 from paceline.session import Session
 from paceline.stopping import Stopping
@@ -64,8 +65,8 @@ def mixed_prompts(
 
 
 def throughput(session: Session, options: argparse.Namespace) -> dict[str, Any]:
-    """Every number of texts at once on the same sixteen texts, in turns."""
-    prompts = mixed_prompts(session, options, 16, LONGEST_PROMPT)
+    """Every number of texts at once on the same texts, in turns."""
+    prompts = mixed_prompts(session, options, options.texts, LONGEST_PROMPT)
     planners = {
         (method, count): TreePlanner(session.host.curve) for method in METHODS for count in AT_ONCE
     }
@@ -74,17 +75,16 @@ def throughput(session: Session, options: argparse.Namespace) -> dict[str, Any]:
     different = 0
     for repeat in range(options.repeats):
         for method, count in in_turns([*runs], repeat):
-            began, stats, outputs = perf_counter(), Stats(), []
-            for first in range(0, len(prompts), count):
-                session.target.forget()
-                generations = [
-                    Generation(ids, make_drafter(method), Stopping(options.max_new_tokens))
-                    for ids in prompts[first : first + count]
-                ]
-                for round in decode(session.target, generations, planners[method, count]):
-                    stats.add(round)
-                outputs += [generation.output for generation in generations]
+            session.target.forget()
+            began, stats = perf_counter(), Stats()
+            generations = [
+                Generation(ids, make_drafter(method), Stopping(options.max_new_tokens))
+                for ids in prompts
+            ]
+            for round in _one_after_the_other(session, generations, planners[method, count], count):
+                stats.add(round)
             seconds = perf_counter() - began
+            outputs = [generation.output for generation in generations]
             for place, output in enumerate(outputs):
                 different += texts.setdefault(place, output) != output
             after = stats.draft_seconds + stats.target_seconds + stats.commit_seconds
@@ -109,6 +109,20 @@ def throughput(session: Session, options: argparse.Namespace) -> dict[str, Any]:
         for key in ("tokens_per_second", "after_the_prompts"):
             row[f"{key}_over_one"] = row[key] / alone[key]
     return {"table": table, "prompt_tokens": [*map(len, prompts)], "different_texts": different}
+
+
+def _one_after_the_other(
+    session: Session, generations: Sequence[Generation], planner: TreePlanner, at_once: int
+) -> Iterator[Round]:
+    """The rounds of all texts, so many at once as long as there are any."""
+    batch, waiting = Batch(session.target, planner), [*reversed(generations)]
+    while waiting or batch:
+        while waiting and len(batch) < at_once:
+            batch.add(waiting.pop())
+        yield from batch.step()
+    for generation in generations:
+        if generation.error is not None:
+            raise generation.error
 
 
 def joining(session: Session, options: argparse.Namespace) -> dict[str, Any]:
@@ -300,6 +314,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m")
     add_placement(parser, None, None)
     parser.add_argument("--weights", default="auto")
+    parser.add_argument("--texts", type=int, default=32, help="of the study throughput")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--methods", default="plain,anpd,llma,pld,lookahead,ppd,medusa,chimera")
