@@ -114,7 +114,7 @@ class CausalLMTarget(Target):
         return TargetInfo(
             type(self.model).__name__,
             str(self.device),
-            str(self.model.dtype).removeprefix("torch."),
+            self.preparation.halves or str(self.model.dtype).removeprefix("torch."),
             self.preparation.weights,
             weight_bytes(self.model),
             {

@@ -8,6 +8,7 @@ as it is and is listed in the report.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +34,12 @@ from paceline.kernels.memory import FilePages, HugePages
 from paceline.kernels.norm import fast_norm
 from paceline.kernels.packed import make_packed
 from paceline.kernels.shared_input import Projection, SharedInput, find_shared_inputs
+from paceline.kernels.token_table import head_reads_table
+from paceline.targets.float_arithmetic import (
+    FloatArithmetic,
+    can_compute_in_floats,
+    compute_in_floats,
+)
 from paceline.targets.stacked_blocks import stack_blocks
 from paceline.targets.support import check_supported, differences
 from paceline.targets.weights import weight_bytes
@@ -51,6 +58,7 @@ _KINDS: dict[str, Maker] = {
     "int8": Int8Linear,
     "int4": Int4Linear,
 }
+_IN_PANELS = ("packed", "int8", "int4")  # for products of ours, which take rows in float32
 WEIGHTS = (AUTO, NATIVE, *_KINDS)
 """How linear layers hold their weights. native: the model is left alone; fused: layers with one
 input are one product; packed: that, and in the layout of the fastest product; packed+plain: that, and a second copy
@@ -77,6 +85,7 @@ class Preparation:
     grouped_attention: whether keys and values are no longer copied per query head.
     plain_copy: whether a second copy for one-row passes was kept, and the times that decided it.
     left: reason -> how many layers stayed as they were.
+    halves: bfloat16 or float16, where weights stay so and all else became float32; "" elsewhere.
     huge_pages: the move of the weights to them, which goes on in the background.
     """
 
@@ -87,6 +96,7 @@ class Preparation:
     grouped_attention: bool = False
     plain_copy: str = ""
     left: Counter[str] = field(default_factory=Counter)
+    halves: str = ""
     huge_pages: HugePages | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -135,10 +145,13 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
         )
     elif weights == AUTO and not exact:
         done.weights = _fastest(linears)
+    in_floats = done.weights in _IN_PANELS and can_compute_in_floats(model, linears)
+    head_is_table = head_reads_table(model)
     before: list[torch.Tensor] = []
     try:
         layers = [*linears, *in_blocks]
-        shared = find_shared_inputs(lambda: before.append(_trial(model)), layers)
+        with FloatArithmetic() if in_floats else nullcontext():
+            shared = find_shared_inputs(lambda: before.append(_trial(model)), layers)
     except Exception as error:  # whatever a model raises that needs more than token ids
         return Preparation(
             left=Counter({f"all layers: a trial pass failed ({error})": len(linears)})
@@ -154,6 +167,9 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
     if done.weights in ("int8", "int4") and not done.linears:
         reasons = "; ".join(done.left) or "it has no linear layers"
         raise UsageError(f"this model cannot run on {done.weights} weights here: {reasons}")
+    if in_floats:
+        done.halves = str(model.dtype).removeprefix("torch.")
+        compute_in_floats(model, head_is_table)
     for module, names in places.items():
         norm = fast_norm(module)
         if norm is not None:
