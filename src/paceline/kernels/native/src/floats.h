@@ -52,22 +52,43 @@ INLINE void float_block(const enum pl_format format, const int rows, const struc
     for (int r = 0; r < rows; r++) write_block(work, FLOAT_COLUMNS, block, place + r, found[r]);
 }
 
-INLINE void all_float_rows(const enum pl_format format, const struct pl_work *work, int64_t first,
-                           int64_t end) {
-    const int64_t begin = work->first_row, count = work->end_row;
-    for (int64_t block = first; block < end; block++) {
-        int64_t place = begin;
-        for (; place + ROWS_OF_FLOATS <= count; place += ROWS_OF_FLOATS)
-            float_block(format, ROWS_OF_FLOATS, work, block, place);
-#if ROWS_OF_FLOATS > 6
-        if (count - place >= 6) float_block(format, 6, work, block, place), place += 6;
-#endif
-#if ROWS_OF_FLOATS > 4
-        if (count - place >= 4) float_block(format, 4, work, block, place), place += 4;
-#endif
-#if ROWS_OF_FLOATS > 2
-        if (count - place >= 2) float_block(format, 2, work, block, place), place += 2;
-#endif
-        if (count > place) float_block(format, 1, work, block, place), place++;
+/* Blocks for 1, 2, … rows, a function each: all in one, a compiler runs out of registers. */
+typedef void float_rows(const struct pl_work *work, int64_t block, int64_t place);
+
+#define FLOAT_ROWS(format, rows) \
+    static __attribute__((noinline)) void floats_##format##_##rows( \
+        const struct pl_work *work, int64_t block, int64_t place) { \
+        float_block(format, rows, work, block, place); \
     }
+#if ROWS_OF_FLOATS == 12
+#define EACH_COUNT(x, of) \
+    x(of, 1) x(of, 2) x(of, 3) x(of, 4) x(of, 5) x(of, 6) \
+    x(of, 7) x(of, 8) x(of, 9) x(of, 10) x(of, 11) x(of, 12)
+#elif ROWS_OF_FLOATS == 6
+#define EACH_COUNT(x, of) x(of, 1) x(of, 2) x(of, 3) x(of, 4) x(of, 5) x(of, 6)
+#else
+#define EACH_COUNT(x, of) x(of, 1) x(of, 2)
+#endif
+
+/* of: functions for 1 row up to ROWS_OF_FLOATS. */
+static void all_float_rows(float_rows *const *of, const struct pl_work *work, int64_t first,
+                           int64_t end) {
+    for (int64_t block = first; block < end; block++)
+        for (int64_t place = work->first_row, some; place < work->end_row; place += some) {
+            const int64_t left = work->end_row - place;
+            some = left < ROWS_OF_FLOATS ? left : ROWS_OF_FLOATS;
+            of[some - 1](work, block, place);
+        }
 }
+
+#define NAME_OF_ROWS(format, rows) floats_##format##_##rows,
+#define FOR_FLOATS(format) \
+    EACH_COUNT(FLOAT_ROWS, format) \
+    static void run_##format(const struct pl_work *work, int64_t first, int64_t end) { \
+        static float_rows *const of[] = {EACH_COUNT(NAME_OF_ROWS, format)}; \
+        _Static_assert(sizeof of / sizeof *of == ROWS_OF_FLOATS, "a function for every count"); \
+        all_float_rows(of, work, first, end); \
+    }
+FOR_FLOATS(PL_F32)
+FOR_FLOATS(PL_F16)
+FOR_FLOATS(PL_BF16)

@@ -277,14 +277,6 @@ FOR_FORMAT(PL_Q4_K)
 FOR_FORMAT(PL_Q5_K)
 FOR_FORMAT(PL_Q6_K)
 
-#define FOR_FLOATS(format) \
-    static void run_##format(const struct pl_work *work, int64_t first, int64_t end) { \
-        all_float_rows(format, work, first, end); \
-    }
-FOR_FLOATS(PL_F32)
-FOR_FLOATS(PL_F16)
-FOR_FLOATS(PL_BF16)
-
 static void run(const struct pl_work *work, int64_t first, int64_t end) {
     static void (*const of[PL_FORMATS])(const struct pl_work *, int64_t, int64_t) = {
         run_PL_Q4_0, run_PL_Q4_1, run_PL_Q5_0, run_PL_Q5_1, run_PL_Q8_0, run_PL_Q4_K,
