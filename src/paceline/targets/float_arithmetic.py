@@ -20,13 +20,16 @@ from paceline.kernels.blocks import in_floats
 from paceline.kernels.native.calls import unavailable
 from paceline.kernels.token_table import block_embedding, takes_blocks
 
-__all__ = ["FloatArithmetic", "compute_in_floats", "can_compute_in_floats"]
+__all__ = ["FloatArithmetic", "can_compute_in_floats", "compute_in_floats"]
 
 _HALVES = (torch.bfloat16, torch.float16)
 
 
-class FloatArithmetic(TorchDispatchMode):
+class FloatArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While it lasts, operators take numbers of 16 bits as float32 and give such."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
