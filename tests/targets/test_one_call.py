@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from tests.tiny_models import VOCAB, new_model, some_prompt
 from transformers import PreTrainedModel
 
 from paceline.kernels.native.calls import kernels, unavailable
+from paceline.kernels.token_table import head_reads_table
 from paceline.records import Path
 from paceline.targets import model_pass
 from paceline.targets.causal_lm import CausalLMTarget
@@ -91,6 +93,51 @@ def test_tables_that_would_be_too_long_are_not_written() -> None:
     target = compiled(new("llama"))
     assert written_steps(target.steps, None) is None
     assert written_steps(target.steps, 1 << 30) is None
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_weights_in_16_bits_compute_what_float32_does_of_the_same_numbers(
+    name: str, dtype: torch.dtype
+) -> None:
+    model = new(name, dtype=dtype)
+    found, held = [], []
+    for each in (deepcopy(model).float(), model):
+        target = compiled(each)
+        slot = target.open(some_prompt(40))
+        found.append(target.score({slot: TREE})[slot])
+        target.commit({slot: Path((0, 2), (5, 11, 2))})
+        found.append(target.score({slot: EMPTY})[slot])
+        held.append(target.describe())
+    assert torch.equal(found[0], found[2]) and torch.equal(found[1], found[3])
+    assert [each.dtype for each in held] == ["float32", str(dtype).removeprefix("torch.")]
+    assert held[1].weight_bytes < 0.6 * held[0].weight_bytes
+
+
+def test_of_a_model_in_16_bits_head_and_table_are_one() -> None:
+    model = new("llama", dtype=torch.bfloat16, tie_word_embeddings=True)
+    compiled(model)
+    assert head_reads_table(model)
+    assert not list(filter(torch.Tensor.numel, model.parameters()))  # nothing is held twice
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_models_in_16_bits_are_rounded_to_the_same_few_bits(weights: str) -> None:
+    model = new("qwen2", dtype=torch.bfloat16, hidden_size=64, intermediate_size=96)
+    found = []
+    for each in (deepcopy(model).float(), model):
+        target = compiled(each, weights)
+        slot = target.open(some_prompt(12))
+        found.append(target.score({slot: TREE})[slot])
+    assert torch.equal(*found)
+
+
+def test_models_with_other_weights_in_16_bits_stay_as_they_are() -> None:
+    model = new("mixtral", dtype=torch.bfloat16)
+    target = open_target(model, weights="packed")
+    assert target.describe().report["own_forward"] and model.dtype == torch.bfloat16
+    slot = target.open(some_prompt(9))
+    assert target.score({slot: EMPTY})[slot].dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])

@@ -170,7 +170,7 @@ def test_a_model_that_takes_no_plain_tokens_is_left_alone(monkeypatch: pytest.Mo
     def refuse(model: PreTrainedModel) -> torch.Tensor:
         raise ValueError("needs pictures")
 
-    monkeypatch.setattr(preparing, "_trial", refuse)
+    monkeypatch.setattr(preparing, "trial", refuse)
     done = prepare(new_model("llama"), "packed")
     assert done.weights == "native" and "needs pictures" in next(iter(done.left))
 

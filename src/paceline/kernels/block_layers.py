@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from paceline.kernels.blocks import FORMATS, BlockMatrix, in_floats, quantised
+from paceline.kernels.blocks import FLOATS, FORMATS, BlockMatrix, in_floats, quantised
 from paceline.kernels.linear import FastLinear, UnpackableError
 from paceline.kernels.native.calls import unavailable
 
@@ -55,14 +55,14 @@ def _check_place(weight: torch.Tensor) -> None:
 
 
 class FloatLinear(BlockLinear):
-    """A layer of float32 as it is, for products of ours.
+    """A layer of float32, bfloat16 or float16 as it is, for products of ours in float32.
 
-    Raises UnpackableError where the kernels cannot run, or the layer is elsewhere or not in float32.
+    Raises UnpackableError where the kernels cannot run, or the layer is elsewhere or in float64.
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         _check_place(weight)
-        if weight.dtype != torch.float32:
+        if weight.dtype not in FLOATS:
             raise UnpackableError(f"weights in {str(weight.dtype).removeprefix('torch.')}")
         super().__init__(in_floats(weight), bias)
 

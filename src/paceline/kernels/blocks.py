@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from paceline.kernels.native.calls import kernels, unavailable
 
 __all__ = [
+    "FLOATS",
     "FORMATS",
     "BlockMatrix",
     "bytes_per_row",
@@ -43,8 +44,10 @@ _BLOCKS = {
 _NUMBERS = {name: number for number, name in enumerate(_BLOCKS)}
 _GROUP, _PANEL = 32, 16
 
-_FLOATS = frozenset(("F32", "F16", "BF16"))
-FORMATS = frozenset(_BLOCKS) - _FLOATS
+FLOATS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+"""Formats of floats that there are kernels for."""
+
+FORMATS = frozenset(_BLOCKS) - frozenset(FLOATS.values())
 """Names of the formats of few bits that there are kernels for."""
 
 
@@ -173,9 +176,10 @@ def quantised(weight: torch.Tensor, bits: int) -> BlockMatrix:
 
 
 def in_floats(weight: torch.Tensor) -> BlockMatrix:
-    """A float32 matrix [outputs, inputs] as it is, in panels."""
+    """A matrix [outputs, inputs] of floats as it is, in panels. dtype: one of `FLOATS`."""
     weight = weight.detach().contiguous()
-    return BlockMatrix.pack("F32", weight.view(torch.uint8).view(len(weight), -1), weight.shape[1])
+    numbers = weight.view(torch.uint8).view(len(weight), -1)
+    return BlockMatrix.pack(FLOATS[weight.dtype], numbers, weight.shape[1])
 
 
 def _four_bits(groups: torch.Tensor) -> torch.Tensor:

@@ -157,7 +157,7 @@ class CausalLMTarget(Target):
         return TargetInfo(
             self._late.facts.name,
             str(self.device),
-            self._late.facts.dtype,
+            self.preparation.halves or self._late.facts.dtype,
             self.preparation.weights,
             self._late.facts.weight_bytes,
             {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,7 +17,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from paceline.errors import ModelError, UsageError
+from paceline.errors import UsageError
 from paceline.kernels.attention import use_grouped_attention
 from paceline.kernels.block_layers import BlockLinear, Int4Linear, Int8Linear
 from paceline.kernels.choice import WORTH_CHOOSING, fastest
@@ -33,8 +34,15 @@ from paceline.kernels.memory import FilePages, HugePages
 from paceline.kernels.norm import fast_norm
 from paceline.kernels.packed import make_packed
 from paceline.kernels.shared_input import Projection, SharedInput, find_shared_inputs
+from paceline.kernels.token_table import head_reads_table
+from paceline.targets.float_arithmetic import (
+    FloatArithmetic,
+    can_compute_in_floats,
+    compute_in_floats,
+)
 from paceline.targets.stacked_blocks import stack_blocks
-from paceline.targets.support import check_supported, differences
+from paceline.targets.support import check_supported
+from paceline.targets.trial import compare, trial
 from paceline.targets.weights import weight_bytes
 
 if TYPE_CHECKING:
@@ -54,17 +62,13 @@ _KINDS: dict[str, Maker] = {
     "int8": Int8Linear,
     "int4": Int4Linear,
 }
+_IN_PANELS = ("packed", "int8", "int4")  # for products of ours, which take rows in float32
 WEIGHTS = (AUTO, NATIVE, *_KINDS)
 """How linear layers hold their weights. native: the model is left alone; fused: layers with one
 input are one product; packed: that, and in the layout of the fastest product; packed+plain: that, and a second copy
 for passes of one row; int8, int4: fused and quantised; auto: on the CPU in blocks where the model was
 loaded so and packed where not, else native."""
 
-# Largest error of the prepared model's scores in a trial pass, relative to how far they spread:
-# rounding explains the float ones, the quantised ones guard against blunders only.
-_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 3e-2}
-_QUANTISED_TOLERANCE = 0.9
-_TRIAL_TOKENS = 12
 _WORTH_HUGE_PAGES = 64 << 20
 
 
@@ -80,6 +84,7 @@ class Preparation:
     grouped_attention: whether keys and values are no longer copied per query head.
     plain_copy: whether a second copy for one-row passes was kept, and the times that decided it.
     left: reason -> how many layers stayed as they were.
+    halves: bfloat16 or float16, where weights stay so and all else became float32; "" elsewhere.
     huge_pages: the move of the weights to them, which goes on in the background.
     """
 
@@ -90,6 +95,7 @@ class Preparation:
     grouped_attention: bool = False
     plain_copy: str = ""
     left: Counter[str] = field(default_factory=Counter)
+    halves: str = ""
     huge_pages: HugePages | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -140,34 +146,32 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
     linears = _linear_layers(model, done)
     in_blocks = [each for each in model.modules() if isinstance(each, BlockLinear) and each.rounded]
     done.linears = done.products = len(in_blocks)
-    if weights == AUTO and done.linears and (exact or not linears):
-        done.weights = BLOCKS
-    elif done.linears and not linears:
+    if weights == AUTO and (in_blocks or not exact):
+        done.weights = BLOCKS if in_blocks and (exact or not linears) else _fastest(linears)
+    elif in_blocks and not linears:
         raise UsageError(
             f"the model's weights are in the blocks of their file and cannot become {weights}: load "
             f"it with weights={weights!r}"
         )
-    elif weights == AUTO and not exact:
-        done.weights = _fastest(linears)
+    in_floats = done.weights in _IN_PANELS and can_compute_in_floats(model, linears)
+    head_is_table = head_reads_table(model)
     before: list[torch.Tensor] = []
     try:
         layers = [*linears, *in_blocks]
-        shared = find_shared_inputs(lambda: before.append(_trial(model)), layers)
+        with FloatArithmetic() if in_floats else nullcontext():
+            shared = find_shared_inputs(lambda: before.append(trial(model)), layers)
     except Exception as error:  # whatever a model raises that needs more than token ids
         return Preparation(
             left=Counter({f"all layers: a trial pass failed ({error})": len(linears)})
         )
     places = _places(model)
-    pages = FilePages()
-    pages.forget(model.parameters())
-    for group in _largest_first(shared, linears):
-        _replace_together(model, group, places, pages, done)
-    for group in shared:
-        alike = [layer for layer in group if isinstance(layer, BlockLinear) and layer.rounded]
-        done.products -= stack_blocks(model, alike, places)
+    _replace_all(model, shared, linears, places, done)
     if done.weights in ("int8", "int4") and not done.linears:
         reasons = "; ".join(done.left) or "it has no linear layers"
         raise UsageError(f"this model cannot run on {done.weights} weights here: {reasons}")
+    if in_floats:
+        done.halves = str(model.dtype).removeprefix("torch.")
+        compute_in_floats(model, head_is_table)
     for module, names in places.items():
         norm = fast_norm(module)
         if norm is not None:
@@ -178,7 +182,8 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
     copies = [each for each in model.modules() if isinstance(each, PackedAndPlainLinear)]
     if copies:
         done.plain_copy = keep_faster(copies)
-    _compare(model, before[0], done.weights)
+    quantised = done.weights in ("int8", "int4", BLOCKS)
+    compare(model, before[0], done.weights, quantised)
     return done
 
 
@@ -230,25 +235,21 @@ def _largest_first(shared: list[list[Layer]], linears: list[Layer]) -> list[list
     return sorted(groups, key=lambda group: -sum(layer.weight.nbytes for layer in group))
 
 
-def _trial(model: PreTrainedModel) -> torch.Tensor:
-    """Scores [tokens, vocabulary] of a short text."""
-    size = model.config.get_text_config().vocab_size
-    ids = [(7 + 31 * step) % size for step in range(_TRIAL_TOKENS)]
-    logits: torch.Tensor = model(torch.tensor([ids], device=model.device), use_cache=False).logits
-    return logits[0].float()
-
-
-def _compare(model: PreTrainedModel, before: torch.Tensor, weights: str) -> None:
-    """Raises ModelError where the prepared model is another model."""
-    found, spread = differences(_trial(model), before)
-    error = float(found.norm() / spread.norm().clamp(min=1e-6))
-    quantised = weights in ("int8", "int4", BLOCKS)
-    limit = _QUANTISED_TOLERANCE if quantised else _TOLERANCE.get(model.dtype, 1e-3)
-    if not error <= limit:
-        raise ModelError(
-            f"{type(model).__name__} scores a text otherwise on {weights} weights ({error:.1%} off): "
-            'load it with weights="native"'
-        )
+def _replace_all(
+    model: nn.Module,
+    shared: list[list[Layer]],
+    linears: list[Layer],
+    places: dict[nn.Module, list[str]],
+    done: Preparation,
+) -> None:
+    """Put products in the place of linear layers; those in blocks that share an input become one."""
+    pages = FilePages()
+    pages.forget(model.parameters())
+    for group in _largest_first(shared, linears):
+        _replace_together(model, group, places, pages, done)
+    for group in shared:
+        alike = [layer for layer in group if isinstance(layer, BlockLinear) and layer.rounded]
+        done.products -= stack_blocks(model, alike, places)
 
 
 def _replace_together(

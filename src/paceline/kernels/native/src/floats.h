@@ -51,35 +51,3 @@ INLINE void float_block(const enum pl_format format, const int rows, const struc
     UNROLL
     for (int r = 0; r < rows; r++) write_block(work, FLOAT_COLUMNS, block, place + r, found[r]);
 }
-
-/* Each number of rows has code of its own: in two blocks some rows would wait for their own sums. */
-INLINE void some_float_rows(const enum pl_format format, const int64_t rows,
-                            const struct pl_work *work, int64_t block, int64_t place) {
-    switch (rows) {
-#if ROWS_OF_FLOATS > 6
-    case 12: float_block(format, 12, work, block, place); break;
-    case 11: float_block(format, 11, work, block, place); break;
-    case 10: float_block(format, 10, work, block, place); break;
-    case 9: float_block(format, 9, work, block, place); break;
-    case 8: float_block(format, 8, work, block, place); break;
-    case 7: float_block(format, 7, work, block, place); break;
-#endif
-#if ROWS_OF_FLOATS > 2
-    case 6: float_block(format, 6, work, block, place); break;
-    case 5: float_block(format, 5, work, block, place); break;
-    case 4: float_block(format, 4, work, block, place); break;
-    case 3: float_block(format, 3, work, block, place); break;
-#endif
-    case 2: float_block(format, 2, work, block, place); break;
-    default: float_block(format, 1, work, block, place); break;
-    }
-}
-
-INLINE void all_float_rows(const enum pl_format format, const struct pl_work *work, int64_t first,
-                           int64_t end) {
-    for (int64_t block = first; block < end; block++)
-        for (int64_t place = work->first_row, rows; place < work->end_row; place += rows) {
-            rows = evenly(work->end_row - place, ROWS_OF_FLOATS);
-            some_float_rows(format, rows, work, block, place);
-        }
-}

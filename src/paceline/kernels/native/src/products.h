@@ -233,51 +233,45 @@ INLINE void one_block(const enum pl_format format, const int rows, const struct 
     for (int r = 0; r < rows; r++) write_block(work, COLUMNS, block, place + r, found[r]);
 }
 
-/* How many of `left` rows to take together, so that all blocks have nearly as many: a single row
-   after twelve would take as long as four. */
-INLINE int64_t evenly(int64_t left, const int64_t most) {
-    const int64_t blocks = (left + most - 1) / most;
-    return (left + blocks - 1) / blocks;
-}
+#include "floats.h"
 
-INLINE void some_rows(const enum pl_format format, const int64_t rows, const struct pl_work *work,
-                      int64_t block, int64_t place) {
-    switch (rows) {
-#if MOST_ROWS > 6
-    case 12: one_block(format, 12, work, block, place); break;
-    case 11: one_block(format, 11, work, block, place); break;
-    case 10: one_block(format, 10, work, block, place); break;
-    case 9: one_block(format, 9, work, block, place); break;
-    case 8: one_block(format, 8, work, block, place); break;
-    case 7: one_block(format, 7, work, block, place); break;
-    case 6: one_block(format, 6, work, block, place); break;
-    case 5: one_block(format, 5, work, block, place); break;
-#endif
-#if MOST_ROWS > 2
-    case 4: one_block(format, 4, work, block, place); break;
-    case 3: one_block(format, 3, work, block, place); break;
-#endif
-    case 2: one_block(format, 2, work, block, place); break;
-    default: one_block(format, 1, work, block, place); break;
-    }
-}
+/* Blocks of 1, 2, … rows, a function each: all in one, a compiler runs out of registers. */
+typedef void some_rows(const struct pl_work *work, int64_t block, int64_t place);
 
-/* All rows, as many together as there are registers for. */
-INLINE void all_rows(const enum pl_format format, const struct pl_work *work, int64_t first,
-                     int64_t end) {
+#define UP_TO_2(x, of) x(of, 1) x(of, 2)
+#define UP_TO_4(x, of) UP_TO_2(x, of) x(of, 3) x(of, 4)
+#define UP_TO_6(x, of) UP_TO_4(x, of) x(of, 5) x(of, 6)
+#define UP_TO_12(x, of) UP_TO_6(x, of) x(of, 7) x(of, 8) x(of, 9) x(of, 10) x(of, 11) x(of, 12)
+#define UP_TO_WRITTEN(count) UP_TO_##count
+#define UP_TO(count) UP_TO_WRITTEN(count)
+
+/* All rows, at most `most` together; of: functions for 1 row up to `most`. Blocks have nearly as
+   many rows each: a single one after twelve would take as long as four. */
+static void all_rows(some_rows *const *of, const int64_t most, const struct pl_work *work,
+                     int64_t first, int64_t end) {
     for (int64_t block = first; block < end; block++)
-        for (int64_t place = work->first_row, rows; place < work->end_row; place += rows) {
-            rows = evenly(work->end_row - place, MOST_ROWS);
-            some_rows(format, rows, work, block, place);
+        for (int64_t place = work->first_row, some; place < work->end_row; place += some) {
+            const int64_t left = work->end_row - place, blocks = (left + most - 1) / most;
+            some = (left + blocks - 1) / blocks;
+            of[some - 1](work, block, place);
         }
 }
 
-#include "floats.h"
-
-#define FOR_FORMAT(format) \
-    static void run_##format(const struct pl_work *work, int64_t first, int64_t end) { \
-        all_rows(format, work, first, end); \
+#define NAME_OF(format, rows) rows_##format##_##rows,
+#define ROWS_WITH(block_of, format, rows) \
+    static __attribute__((noinline)) void rows_##format##_##rows( \
+        const struct pl_work *work, int64_t block, int64_t place) { \
+        block_of(format, rows, work, block, place); \
     }
+#define RUN_WITH(format, most) \
+    static void run_##format(const struct pl_work *work, int64_t first, int64_t end) { \
+        static some_rows *const of[] = {UP_TO(most)(NAME_OF, format)}; \
+        _Static_assert(sizeof of / sizeof *of == most, "a function for every count"); \
+        all_rows(of, most, work, first, end); \
+    }
+
+#define BLOCK_ROWS(format, rows) ROWS_WITH(one_block, format, rows)
+#define FOR_FORMAT(format) UP_TO(MOST_ROWS)(BLOCK_ROWS, format) RUN_WITH(format, MOST_ROWS)
 FOR_FORMAT(PL_Q4_0)
 FOR_FORMAT(PL_Q4_1)
 FOR_FORMAT(PL_Q5_0)
@@ -287,10 +281,8 @@ FOR_FORMAT(PL_Q4_K)
 FOR_FORMAT(PL_Q5_K)
 FOR_FORMAT(PL_Q6_K)
 
-#define FOR_FLOATS(format) \
-    static void run_##format(const struct pl_work *work, int64_t first, int64_t end) { \
-        all_float_rows(format, work, first, end); \
-    }
+#define FLOAT_ROWS(format, rows) ROWS_WITH(float_block, format, rows)
+#define FOR_FLOATS(format) UP_TO(ROWS_OF_FLOATS)(FLOAT_ROWS, format) RUN_WITH(format, ROWS_OF_FLOATS)
 FOR_FLOATS(PL_F32)
 FOR_FLOATS(PL_F16)
 FOR_FLOATS(PL_BF16)

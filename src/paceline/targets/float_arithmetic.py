@@ -1,0 +1,79 @@
+"""Models in bfloat16 or float16 on a CPU: their weights stay as they are, all else is float32.
+
+Memory is read half as fast as in float32, and what comes out is exactly what float32 makes of the
+same numbers. A pass in 16 bits throughout would round every activation and be no faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from paceline.kernels.block_layers import BlockLinear
+from paceline.kernels.blocks import in_floats
+from paceline.kernels.native.calls import unavailable
+from paceline.kernels.token_table import block_embedding, takes_blocks
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+__all__ = ["FloatArithmetic", "can_compute_in_floats", "compute_in_floats"]
+
+_HALVES = (torch.bfloat16, torch.float16)
+
+
+class FloatArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While it lasts, operators take numbers of 16 bits as float32 and give such."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is not torch.ops.aten.embedding.default:  # of a table few rows are wanted
+            args, kwargs = tree_map(_as_floats, (args, kwargs))
+        return tree_map(_as_floats, func(*args, **kwargs))
+
+
+def can_compute_in_floats(model: PreTrainedModel, linears: Collection[nn.Module]) -> bool:
+    """Whether a model in 16 bits has, besides these linear layers and its table of tokens, nothing
+    that would not be as well in float32: norms, biases, a table of positions.
+    """
+    if model.dtype not in _HALVES or model.device.type != "cpu" or unavailable():
+        return False
+    table = model.get_input_embeddings()
+    if not takes_blocks(table):
+        return False
+    others = [each for each in model.modules() if each not in linears and each is not table]
+    return all(
+        own.dim() < 2 or isinstance(each, nn.Embedding)
+        for each in others
+        for own in each.parameters(recurse=False)
+    )
+
+
+def compute_in_floats(model: PreTrainedModel, head_is_table: bool) -> None:
+    """Bring a model, whose linear layers are `BlockLinear` by now, to float32 but for the weights
+    of these and of its table of tokens.
+
+    head_is_table: whether the output head had the table's weights; it shares them still, where it
+    was not rounded.
+    """
+    table, head = model.get_input_embeddings(), model.get_output_embeddings()
+    shared = head_is_table and isinstance(head, BlockLinear) and not head.rounded
+    matrix = head.matrix if shared else in_floats(table.weight)
+    stand_in = block_embedding(table, matrix, torch.float32)
+    for name in [name for name, each in model.named_modules() if each is table]:
+        model.set_submodule(name, stand_in)
+    model.float()
+
+
+def _as_floats(given: Any) -> Any:
+    if isinstance(given, torch.Tensor):
+        return given.float() if given.dtype in _HALVES else given
+    return torch.float32 if given in _HALVES else given

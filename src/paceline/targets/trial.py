@@ -1,0 +1,45 @@
+"""A short text that tells whether a model is still the same after it was prepared."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from paceline.errors import ModelError
+from paceline.targets.support import differences
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+__all__ = ["compare", "trial"]
+
+# Largest error of the prepared model's scores in a trial pass, relative to how far they spread:
+# rounding explains the float ones, the quantised ones guard against blunders only.
+_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 3e-2}
+_QUANTISED_TOLERANCE = 0.9
+_TRIAL_TOKENS = 12
+
+
+def trial(model: PreTrainedModel) -> torch.Tensor:
+    """Scores [tokens, vocabulary] of a short text."""
+    size = model.config.get_text_config().vocab_size
+    ids = [(7 + 31 * step) % size for step in range(_TRIAL_TOKENS)]
+    logits: torch.Tensor = model(torch.tensor([ids], device=model.device), use_cache=False).logits
+    return logits[0].float()
+
+
+def compare(model: PreTrainedModel, before: torch.Tensor, weights: str, quantised: bool) -> None:
+    """Raises ModelError where a prepared model is another model than the one whose trial gave
+    `before`.
+
+    weights: what it runs on, for the message. quantised: whether these are of few bits.
+    """
+    found, spread = differences(trial(model), before)
+    error = float(found.norm() / spread.norm().clamp(min=1e-6))
+    limit = _QUANTISED_TOLERANCE if quantised else _TOLERANCE.get(model.dtype, 1e-3)
+    if not error <= limit:
+        raise ModelError(
+            f"{type(model).__name__} scores a text otherwise on {weights} weights ({error:.1%} off): "
+            'load it with weights="native"'
+        )
