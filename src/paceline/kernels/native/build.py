@@ -36,7 +36,7 @@ _TIERS: dict[str, dict[str, tuple[str, ...]]] = {
         "avxvnni": (*_AVX2, "avxvnni"),
         "avx512vnni": (*_AVX2, *_AVX512),
     },
-    "aarch64": {"portable": (), "dotprod": _DOTPROD},
+    "aarch64": {"portable": (), "dotprod": _DOTPROD, "i8mm": (*_DOTPROD, "i8mm")},
     "other": {"portable": ()},
 }
 _ZIG_NAMES = {"fp16": "fullfp16"}

@@ -26,6 +26,9 @@ extern const struct pl_tier pl_tier_avx512vnni;
 #ifdef PL_HAS_DOTPROD
 extern const struct pl_tier pl_tier_dotprod;
 #endif
+#ifdef PL_HAS_I8MM
+extern const struct pl_tier pl_tier_i8mm;
+#endif
 
 /* The best first. */
 static const struct pl_tier *const built[] = {
@@ -37,6 +40,9 @@ static const struct pl_tier *const built[] = {
 #endif
 #ifdef PL_HAS_AVX2
     &pl_tier_avx2,
+#endif
+#ifdef PL_HAS_I8MM
+    &pl_tier_i8mm,
 #endif
 #ifdef PL_HAS_DOTPROD
     &pl_tier_dotprod,

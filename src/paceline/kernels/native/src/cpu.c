@@ -67,10 +67,20 @@ static int dotprod(void) {
            && has(AT_HWCAP, 8) && has(AT_HWCAP, 12) /* ATOMICS, ASIMDRDM: of ARMv8.1 */;
 }
 
+static int i8mm(void) { return dotprod() && has(AT_HWCAP2, 13); }
+
 #elif defined(__aarch64__) && defined(__APPLE__)
+
+#include <sys/sysctl.h>
 
 /* Every processor of Apple's computers has these: the M1 is an ARMv8.5. */
 static int dotprod(void) { return 1; }
+
+static int i8mm(void) { /* from the M2 on */
+    int found = 0;
+    size_t size = sizeof found;
+    return !sysctlbyname("hw.optional.arm.FEAT_I8MM", &found, &size, NULL, 0) && found;
+}
 
 #endif
 
@@ -85,6 +95,7 @@ static const struct {
     {"avx512vnni", avx512vnni},
 #elif defined(__aarch64__) && (defined(__linux__) || defined(__APPLE__))
     {"dotprod", dotprod},
+    {"i8mm", i8mm},
 #endif
 };
 

@@ -43,6 +43,38 @@ INLINE struct columns find_columns(const struct pl_matrix *matrix, const enum pl
     return found;
 }
 
+/* The bits of one group that stand apart from the other four. */
+INLINE void high_bits(const int bits, const struct columns *in, int64_t group,
+                      const int code_bytes, const int first, bytes_t high[2][TOGETHER]) {
+    UNROLL
+    for (int t = 0; t < TOGETHER; t++) {
+        const uint8_t *at = in->codes[first + t] + group * code_bytes;
+        if (bits == 5) high[0][t] = load_bytes(at + 4 * 64);
+        if (bits == 6) high[0][t] = load_bytes(at + 4 * 64), high[1][t] = load_bytes(at + 5 * 64);
+    }
+}
+
+/* Codes 4j up to 4j + 3 of the group's two halves. */
+INLINE void find_codes(const int bits, const struct columns *in, int64_t group,
+                       const int code_bytes, const int first, const int j,
+                       bytes_t high[2][TOGETHER], bytes_t *begin, bytes_t *end) {
+    UNROLL
+    for (int t = 0; t < TOGETHER; t++) {
+        const bytes_t both = load_bytes(in->codes[first + t] + group * code_bytes + 64 * j);
+        begin[t] = low_half(both), end[t] = high_half(both);
+        if (bits == 5) {
+            begin[t] = join(begin[t], bit_as_16(high[0][t], j));
+            end[t] = join(end[t], bit_as_16(high[0][t], j + 4));
+        } else if (bits == 6) {
+            begin[t] = join(begin[t], pair_as_16(high[0][t], j));
+            end[t] = join(end[t], pair_as_16(high[1][t], j));
+        }
+    }
+}
+
+#ifdef BY_PAIRS
+#include "pairs.h"
+#else
 /* The integer sums of one group, for `rows` rows and TOGETHER columns from `first`. `second`: of
    the second halves, where these have scales of their own. */
 INLINE void small_codes(const int bits, const int rows, const struct columns *in, int64_t group,
@@ -51,12 +83,7 @@ INLINE void small_codes(const int bits, const int rows, const struct columns *in
     const int often = DOTS_BEFORE_WIDENING(bits);
     part_t part[MOST_ROWS][TOGETHER], other[MOST_ROWS][TOGETHER];
     bytes_t high[2][TOGETHER];
-    UNROLL
-    for (int t = 0; t < TOGETHER; t++) {
-        const uint8_t *at = in->codes[first + t] + group * code_bytes;
-        if (bits == 5) high[0][t] = load_bytes(at + 4 * 64);
-        if (bits == 6) high[0][t] = load_bytes(at + 4 * 64), high[1][t] = load_bytes(at + 5 * 64);
-    }
+    high_bits(bits, in, group, code_bytes, first, high);
     UNROLL
     for (int r = 0; r < rows; r++) {
         UNROLL
@@ -66,18 +93,7 @@ INLINE void small_codes(const int bits, const int rows, const struct columns *in
     for (int j = 0; j < 4; j++) {
         bytes_t begin[TOGETHER], end[TOGETHER];
         IN_ORDER;
-        UNROLL
-        for (int t = 0; t < TOGETHER; t++) {
-            const bytes_t both = load_bytes(in->codes[first + t] + group * code_bytes + 64 * j);
-            begin[t] = low_half(both), end[t] = high_half(both);
-            if (bits == 5) {
-                begin[t] = join(begin[t], bit_as_16(high[0][t], j));
-                end[t] = join(end[t], bit_as_16(high[0][t], j + 4));
-            } else if (bits == 6) {
-                begin[t] = join(begin[t], pair_as_16(high[0][t], j));
-                end[t] = join(end[t], pair_as_16(high[1][t], j));
-            }
-        }
+        find_codes(bits, in, group, code_bytes, first, j, high, begin, end);
         UNROLL
         for (int r = 0; r < rows; r++) {
             const bytes_t here = broadcast(codes[r] + group * PL_GROUP + 4 * j);
@@ -123,6 +139,7 @@ INLINE void large_codes(const int rows, const struct columns *in, int64_t group,
         }
     }
 }
+#endif
 
 /* Scale and offset of one column's group. `second`: scale of the second half. */
 INLINE void find_scales(const enum pl_format format, const struct columns *in, int64_t group,

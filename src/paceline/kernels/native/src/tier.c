@@ -4,6 +4,7 @@
 #define IS_avxvnni 2
 #define IS_avx512vnni 3
 #define IS_dotprod 4
+#define IS_i8mm 5
 #define PASTE_(a, b) a##b
 #define PASTE(a, b) PASTE_(a, b)
 #define TEXT_(a) #a
@@ -17,7 +18,10 @@
 #include "vec_avx2.h"
 #elif TIER_NUMBER == 3
 #include "vec_avx512.h"
-#elif TIER_NUMBER >= 4
+#elif TIER_NUMBER == 4
+#include "vec_neon.h"
+#elif TIER_NUMBER == 5
+#define PL_I8MM
 #include "vec_neon.h"
 #else
 #include "vec_portable.h"

@@ -1,0 +1,53 @@
+"""Tiers against the portable one in a program of C: of this machine, and of ARM where a compiler for
+it and an emulator are at hand (Debian: gcc-aarch64-linux-gnu, libc6-dev-arm64-cross, qemu-user)."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from paceline.kernels.native import build
+from paceline.kernels.native.build import HERE, BuildError, find_compiler
+
+SOURCE = Path(__file__).with_name("every_tier.c")
+ARM = "aarch64-linux-gnu"
+EMULATOR = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
+
+
+def compiled(folder: Path) -> Path:
+    """The program, with the library beside it."""
+    try:
+        command = find_compiler().command
+        library = build.build(folder / build.library_name()).path
+    except BuildError as reason:
+        pytest.skip(str(reason))
+    program = folder / "every_tier"
+    flags = ["-O1", "-std=c11", f"-I{HERE / 'src'}", str(SOURCE), str(library)]
+    subprocess.run([*command, *flags, f"-Wl,-rpath,{folder}", "-o", str(program)], check=True)
+    return program
+
+
+def names_of(*command: str) -> list[str]:
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout
+    return ran.stdout.strip().split(",")
+
+
+def test_tiers_of_this_machine(tmp_path: Path) -> None:
+    assert names_of(str(compiled(tmp_path)))[-1] == "portable"
+
+
+@pytest.mark.skipif(not EMULATOR, reason="needs an emulator of ARM")
+@pytest.mark.skipif(not shutil.which(f"{ARM}-gcc"), reason="needs a compiler for ARM")
+def test_tiers_of_arm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", f"{ARM}-gcc")
+    program = str(compiled(tmp_path))
+    for processor, tiers in (
+        ("max", ["i8mm", "dotprod", "portable"]),
+        ("cortex-a76", ["dotprod", "portable"]),
+        ("cortex-a57", ["portable"]),
+    ):
+        assert names_of(str(EMULATOR), "-L", f"/usr/{ARM}", "-cpu", processor, program) == tiers
