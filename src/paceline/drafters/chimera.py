@@ -30,7 +30,6 @@ from paceline.tree import EMPTY, ROOT, Tree
 if TYPE_CHECKING:
     import torch
 
-    from paceline.drafters.context_encoder import Draft
     from paceline.drafters.ngram_cache import CacheCounts, Ngram, NgramCache
 
 __all__ = ["Chimera", "ChimeraSettings"]
@@ -123,7 +122,7 @@ class Chimera(Drafter):
         self._beam = own.beam
         self._least = own.least
         self._text: list[int] = []
-        self._context = self._model.context()
+        self._levels = self._model.levels()
         self._seen: torch.Tensor | None = None
 
     @property
@@ -134,7 +133,7 @@ class Chimera(Drafter):
     def start(self, text: TextStart) -> None:
         """Begin with nothing read. References are not looked at."""
         self._text = list(text.context)
-        self._context = self._model.context(len(text.context))
+        self._levels = self._model.levels(len(text.context))
         self._seen = None
 
     def see(self, states: torch.Tensor) -> None:
@@ -163,24 +162,23 @@ class Chimera(Drafter):
 
     def _read(self, states: torch.Tensor) -> None:
         """Take over what the target has read since the last draft."""
-        known, read = self._context.length, len(states)
+        known, read = self._levels.length, len(states)
         ends = range(known + 1, read + 1)
         last = [self._text[max(0, end - self._order) : end] for end in ends]
         if last:
             greens = self._greens.states([self._ngram(tokens) for tokens in last])
-            self._context.extend(states[known:], greens)
+            self._levels.extend(states[known:], greens)
 
     def _grown(self, mature: torch.Tensor, budget: int) -> list[_Node]:
         """Guesses of all levels, parents first."""
-        from paceline.drafters.context_encoder import Draft
-
-        draft, nodes = Draft(self._context), list[_Node]()
+        nodes = list[_Node]()
+        self._levels.begin()
         level = [_Node((), 1.0, ROOT)]
         # Of the nodes of a level: their numbers among the guesses, and in the draft.
         numbers, drafted, above = [ROOT], 0, [-1]
         for depth in range(self._model.config.heads):
-            states = self._states(draft, level, above)
-            guesses = self._model.guess(depth, mature, states, self._ranks)
+            greens = self._green(level)
+            guesses = self._levels.grow(depth, mature, greens, above, self._ranks)
             first = len(nodes)
             for node, number, tokens, shares in zip(
                 level, numbers, guesses.tokens, guesses.probabilities, strict=True
@@ -199,10 +197,10 @@ class Chimera(Drafter):
             above = [at[node.parent] for node in level]
         return nodes
 
-    def _states(self, draft: Draft, level: Sequence[_Node], above: Sequence[int]) -> torch.Tensor:
-        """Draft states [n, hidden] of nodes of one level."""
+    def _green(self, level: Sequence[_Node]) -> torch.Tensor:
+        """Green states [n, hidden] of the nodes of one level."""
         ngrams = [self._ngram([*self._text[-self._order :], *node.path]) for node in level]
-        return draft.grow(self._greens.states(ngrams), above)
+        return self._greens.states(ngrams)
 
     def _ngram(self, tokens: Sequence[int]) -> Ngram:
         from paceline.drafters.chimera_model import last_ngram

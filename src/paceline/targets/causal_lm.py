@@ -13,8 +13,15 @@ from dataclasses import dataclass, field
 import torch
 from transformers import PreTrainedModel
 
-from paceline.protocols import HIDDEN_STATES, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS, Target
-from paceline.records import Path, TargetInfo
+from paceline.protocols import (
+    CHAINS,
+    HIDDEN_STATES,
+    SHADOW_TOKENS,
+    TREES,
+    VIRTUAL_TOKENS,
+    Target,
+)
+from paceline.records import Path, TargetInfo, TokenScores
 from paceline.targets.check_passes import check_passes
 from paceline.targets.hidden_states import output_head
 from paceline.targets.layout import (
@@ -70,7 +77,7 @@ class CausalLMTarget(Target):
     Raises ModelError, naming the reason, where the model cannot be driven this way.
     """
 
-    capabilities = frozenset({HIDDEN_STATES, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS})
+    capabilities: frozenset[str] = frozenset({HIDDEN_STATES, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS})
 
     def __init__(
         self,
@@ -100,6 +107,8 @@ class CausalLMTarget(Target):
         self._new_passes()
         if compiled:
             self._pass.compile()
+        if self._pass.compiled is not None:
+            self.capabilities = self.capabilities | {CHAINS}
         if check:
             try:
                 check_passes(self, self._pass, model)
@@ -176,7 +185,7 @@ class CausalLMTarget(Target):
 
     def pending(self, slot: int) -> int:
         """See `Target.pending`."""
-        return len(self._texts[slot].pending) - 1
+        return max(0, len(self._texts[slot].pending) - 1)
 
     @torch.inference_mode()
     def score(
@@ -198,6 +207,18 @@ class CausalLMTarget(Target):
     def commit(self, paths: Mapping[int, Path]) -> None:
         """Keep the accepted nodes. See `Target.commit`."""
         self._texts.commit(paths)
+
+    def follow(self, slot: int, kept: int, tokens: Sequence[int]) -> TokenScores:
+        """See `Target.follow`."""
+        text = self._texts.rewind(slot, kept, tokens)
+        while len(text.pending) > PREFILL_CHUNK:
+            self.score({}, {slot: PREFILL_CHUNK})
+        if len(text.cached) + len(text.pending) > text.capacity:
+            with torch.inference_mode():
+                self._texts.make_room({slot: len(text.pending)})
+        scores = self._pass.follow(text.start, len(text.cached), text.pending)
+        text.have_read(len(text.pending))
+        return scores
 
     def _forget_all(self) -> None:
         """Hold nothing in the cache; texts that are open are to be read once more."""

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from paceline.kernels.attention import GROUPED
 from paceline.kernels.token_table import device_of_table
+from paceline.records import TokenScores
 from paceline.targets.hidden_states import call_with_states
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.layout import PassLayout
@@ -82,6 +83,12 @@ class ModelPass:
         if self._keeps_logits:
             return self._call(inputs, **tokens, logits_to_keep=index)[0]
         return self._call(inputs, **tokens)[0, index]
+
+    def follow(self, start: int, cached: int, pending: Sequence[int]) -> TokenScores:
+        """One pass over a text's next tokens where passes are compiled; see `CompiledPass.follow`."""
+        if self.compiled is None:
+            raise ValueError("nothing can be followed: passes are not compiled")
+        return self.compiled.follow(start, cached, pending, self.cache, self.keeps_states)
 
     def run_static(self, inputs: InputsInOne) -> torch.Tensor:
         """One pass over inputs that may change later; the logits of all its rows."""

@@ -22,6 +22,10 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "pl_values": (c_int, (*_MATRIX, c_void_p, c_int64, c_void_p, c_int)),
     "pl_dequantise": (c_int, (*_MATRIX, c_void_p, c_int)),
     "pl_attend": (c_int, (c_void_p, c_int)),
+    "pl_likeliest": (
+        c_int,
+        (c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p),
+    ),
     "pl_run": (c_int, (c_void_p, c_int64, c_void_p, c_int)),
     "pl_product": (c_int, (*_MATRIX, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int)),
 }

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from paceline.kernels.programs.steps import Value
 from paceline.targets.one_call.recording import ROWS, Node, Recording, UnfitError
-from paceline.targets.one_call.steps import Value
 
 __all__ = ["PositionTables"]
 
