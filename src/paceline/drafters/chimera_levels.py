@@ -17,10 +17,10 @@ import torch
 from paceline.drafters.context_encoder import EPSILON, ROTARY_BASE, Context, Draft
 from paceline.drafters.guesses import Guesses, likeliest_guesses
 from paceline.kernels.block_layers import BlockLinear
+from paceline.kernels.programs.buffers import PassBuffers
 from paceline.kernels.programs.builder import Builder, Columns, GivenRows, Rotary, layer_of
 from paceline.kernels.programs.program import CacheLayer
 from paceline.kernels.programs.steps import Function, Join, Operand
-from paceline.kernels.slots_seen import SlotsSeen
 
 if TYPE_CHECKING:
     from paceline.drafters.chimera_model import ChimeraModel, NgramEncoder
@@ -198,24 +198,29 @@ class ProgramLevels(Levels):
         shape = (1, config.kv_heads, 2 * room, config.head_size)
         self._held = torch.zeros(2, *shape)
         self._layers = _layers_of(self._held)
-        self._depths: list[int] = []
-        self._sees: list[list[int]] = []  # behind the text, by node: places of it and those above
+        self._sees: list[list[int]] = []  # behind the text, by node: slots of it and those above
 
     def extend(self, matures: torch.Tensor, greens: torch.Tensor) -> None:
         """See `Context.extend`."""
         count = len(matures)
         if not count:
             return
-        self._make_room(self.length + count)
-        places = np.arange(self.length, self.length + count)
-        given = np.concatenate([matures.float().numpy(), greens.numpy()], axis=1)
-        self._programs.read.use_cache(self._layers)
-        self._programs.read.run(given, places, places)
-        self.length += count
+        end = self.length + count
+        self._make_room(end)
+        program, hidden = self._programs.read, matures.shape[1]
+        program.use_cache(self._layers)
+        given = program.given(count)
+        given[:, :hidden], given[:, hidden:] = matures.float().numpy(), greens.numpy()
+
+        def see(rows: PassBuffers) -> None:
+            rows.positions[:count] = rows.slots[:count] = np.arange(self.length, end)
+
+        program.run(count, end, see)
+        self.length = end
 
     def begin(self) -> None:
         """See `Levels.begin`."""
-        self._depths, self._sees = [], []
+        self._sees = []
 
     def grow(
         self,
@@ -226,25 +231,28 @@ class ProgramLevels(Levels):
         ranks: int,
     ) -> Guesses:
         """See `Levels.grow`."""
-        count, first = len(parents), self.length + len(self._depths)
+        count, first = len(parents), self.length + len(self._sees)
         self._make_room(first + count)
-        slots = np.arange(first, first + count)
-        extra = []
         for place, parent in enumerate(parents, start=first):
             above = [] if parent < 0 else self._sees[parent]
-            self._sees.append([*above, place])
-            self._depths.append(depth)
-            both = [2 * one + column for one in above for column in (0, 1)]
-            extra.append([*both, 2 * place + 1])
-        given = np.concatenate(
-            [greens.numpy(), np.broadcast_to(mature.float().numpy(), greens.shape)], axis=1
-        )
-        seen = SlotsSeen(
-            np.zeros(count, dtype=np.int32), np.full(count, 2 * self.length, dtype=np.int32), extra
-        )
-        program = self._programs.levels[depth]
+            self._sees.append([*above, 2 * place, 2 * place + 1])
+        position, seen = self.length + depth, self._sees[-count:]
+
+        def see(rows: PassBuffers) -> None:
+            rows.positions[:count], rows.count[0, :count] = position, 2 * self.length
+            begin = 0
+            for row, slots in enumerate(seen):
+                end = begin + len(slots) - 1
+                rows.slots[row] = first + row
+                # Its own draft state is not known yet.
+                rows.extra[0, begin:end] = [*slots[:-2], slots[-1]]
+                rows.begins[0, row + 1] = begin = end
+
+        program, hidden = self._programs.levels[depth], len(mature)
         program.use_cache(self._layers)
-        logits = program.run(given, np.full(count, self.length + depth), slots, seen)
+        given = program.given(count)
+        given[:, :hidden], given[:, hidden:] = greens.numpy(), mature.float().numpy()
+        logits = program.run(count, position + 1, see)
         return likeliest_guesses(logits, ranks, self._token_ids)
 
     def _make_room(self, places: int) -> None:

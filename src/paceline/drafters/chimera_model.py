@@ -177,8 +177,9 @@ class ChimeraModel(HeadModule):
         """n-grams int64 [n, order] -> green states [n, hidden]."""
         with torch.no_grad():
             if self._programs is not None and isinstance(self.bottom, NgramEncoder):
-                words = self.bottom.words(ids).numpy()
-                return torch.from_numpy(self._programs.green.run(words))
+                program = self._programs.green
+                program.given(len(ids))[:] = self.bottom.words(ids).numpy()
+                return torch.from_numpy(program.run(len(ids)).copy())
             states: torch.Tensor = self.bottom(ids.to(self.device))
         return states
 

@@ -29,5 +29,8 @@ class MedusaPrograms:
         self._head = build.program(build.product(build.given, head))
 
     def run(self, state: Floats) -> Floats:
-        """[1, hidden] -> logits [heads, outputs]."""
-        return self._head.run(self._blocks.run(state).reshape(-1, self._hidden))
+        """[1, hidden] -> logits [heads, outputs], a view that the next call overwrites."""
+        self._blocks.given(1)[:] = state
+        changed = self._blocks.run(1).reshape(-1, self._hidden)
+        self._head.given(len(changed))[:] = changed
+        return self._head.run(len(changed))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.kernels.block_layers import BlockLinear
-from paceline.kernels.programs.program import CacheLayer, PassRows, Program
+from paceline.kernels.programs.buffers import PassBuffers
+from paceline.kernels.programs.program import CacheLayer, Program
 from paceline.kernels.programs.steps import (
     Function,
     Join,
@@ -21,12 +22,13 @@ from paceline.kernels.programs.steps import (
     Step,
     Value,
 )
-from paceline.kernels.slots_seen import SlotsSeen
 
 __all__ = ["Builder", "Columns", "GivenRows", "Rotary", "layer_of"]
 
 _OTHER = 1 << 24  # PL_OTHER
 _GRAIN = 256
+_FEW = 8  # rows
+_MOST_SEEN = 64  # slots that a row sees besides its stretch
 
 Floats = NDArray[np.float32]
 
@@ -141,7 +143,7 @@ class Builder:
             out = self.map(self.part(self.given, 0, 1), Join.PLUS, self.part(self.given, 0, 1))
         if out.value is None:
             raise ValueError("a program gives a value")
-        return GivenRows(Lowered(self._steps, out.value, self._rotary))
+        return GivenRows(Lowered(self._steps, out.value, self._rotary), self.given.period)
 
     def _made(self, op: Op, count: int, *of: Operand, **others: object) -> Operand:
         value = Value(len(self._steps), count, Kind.ROWS)
@@ -155,11 +157,13 @@ class Builder:
 
 
 class GivenRows:
-    """A program over rows of given numbers."""
+    """A program over rows of `width` given numbers."""
 
-    def __init__(self, lowered: Lowered) -> None:
+    def __init__(self, lowered: Lowered, width: int) -> None:
         self._program = Program(lowered)
+        self._width = width
         self._cache: Sequence[CacheLayer] | None = None
+        self._resize(_FEW)
 
     def use_cache(self, layers: Sequence[CacheLayer]) -> None:
         """Where keys and values are in the next passes."""
@@ -167,24 +171,34 @@ class GivenRows:
             self._program.use_cache(layers)
             self._cache = layers
 
-    def run(
-        self,
-        given: Floats,
-        places: NDArray[np.int64] | None = None,
-        slots: NDArray[np.int64] | None = None,
-        seen: SlotsSeen | None = None,
-    ) -> Floats:
-        """[n, numbers given] -> [n, outputs].
+    def given(self, count: int) -> Floats:
+        """[count, width], to be filled before each `run`."""
+        if count > len(self._given):
+            self._resize(2 * count)
+        return self._given[:count]
 
-        places: [n], positions of the rows. slots: [n], of the cache, that they go to. seen: of it,
-        what they see. All three are for programs with keys and values.
+    def run(
+        self, count: int, positions: int = 1, see: Callable[[PassBuffers], None] | None = None
+    ) -> Floats:
+        """[count, outputs], a view that the next pass overwrites.
+
+        For programs with keys and values: see: writes positions, slots and what rows see; positions:
+        all are below this.
         """
-        rows = np.arange(len(given))
-        at = rows if places is None else places
-        to = rows if slots is None else slots
-        views = [] if seen is None else [seen]
-        numbers = torch.from_numpy(np.ascontiguousarray(given, dtype=np.float32))
-        return self._program.run(PassRows(rows, at, to, rows, views, numbers)).numpy()
+        if see is not None:
+            see(self._rows)
+        self._rows.native.rows = self._rows.native.kept = count
+        self._program.play(self._rows.native, positions)
+        return self._out[:count]
+
+    def _resize(self, capacity: int) -> None:
+        self._rows = PassBuffers(capacity, others=_MOST_SEEN * capacity)
+        self._rows.tokens[:] = self._rows.keep[:] = np.arange(capacity)
+        self._given = np.empty((capacity, self._width), dtype=np.float32)
+        self._out = np.empty((capacity, self._program.vocabulary), dtype=np.float32)
+        one = self._rows.native
+        one.given_count, one.given = capacity, self._given.ctypes.data
+        one.logits = self._out.ctypes.data
 
 
 def layer_of(

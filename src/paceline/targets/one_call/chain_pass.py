@@ -6,7 +6,6 @@ describes a pass stays where it is from one to the next.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,11 +13,14 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.kernels.native import signatures as native
+from paceline.kernels.programs.buffers import PassBuffers
 from paceline.kernels.programs.program import CacheLayer, Program
 from paceline.kernels.programs.steps import Lowered, Op
 from paceline.records import TokenScores
 
 __all__ = ["ChainPass"]
+
+_FEW = 8  # rows
 
 
 class ChainPass:
@@ -38,7 +40,7 @@ class ChainPass:
         self._program = Program(lowered)
         self._windows = windows
         self._scores = np.empty(self._program.vocabulary, dtype=np.float32)
-        self._rows = _Rows(1, len(windows))
+        self._rows = PassBuffers(_FEW, len(windows))
 
     def use_cache(self, layers: Sequence[CacheLayer]) -> None:
         """Where keys and values are from now on."""
@@ -50,8 +52,8 @@ class ChainPass:
         """See `CompiledPass.follow`. states: where the last hidden states go; None for nowhere."""
         count = len(pending)
         if count > self._rows.capacity:
-            self._rows = _Rows(2 * count, len(self._windows))
-        one = self._rows.fill(start, cached, pending, self._windows)
+            self._rows = PassBuffers(2 * count, len(self._windows))
+        one = self._fill(start, cached, pending)
         one.logits = self._scores.ctypes.data
         if states is None:
             one.states = None
@@ -60,45 +62,16 @@ class ChainPass:
         self._program.play(one, cached + count)
         return TokenScores(self._scores, self._tokens)
 
-
-class _Rows:
-    """What describes passes of up to `capacity` rows that follow each other in a text; windows: how
-    many kinds of layers there are."""
-
-    def __init__(self, capacity: int, windows: int) -> None:
-        self.capacity = capacity
-        self._tokens, self._positions, self._slots = np.zeros((3, capacity), dtype=np.int64)
-        self._keep = np.zeros(1, dtype=np.int64)
-        self._seen = np.zeros((windows, 2, capacity), dtype=np.int32)
-        self._no_others = np.zeros(capacity + 1, dtype=np.int32)
-        others = self._no_others.ctypes.data
-        self._native_seen = (native.Seen * windows)(
-            *(
-                native.Seen(*(each.ctypes.data for each in pair), others, others)
-                for pair in self._seen
-            )
-        )
-        self._pass = native.Pass(
-            kept=1,
-            tokens=self._tokens.ctypes.data,
-            positions=self._positions.ctypes.data,
-            where=self._slots.ctypes.data,
-            keep=self._keep.ctypes.data,
-            seen=ctypes.addressof(self._native_seen),
-        )
-
-    def fill(
-        self, start: int, cached: int, pending: Sequence[int], windows: Sequence[int | None]
-    ) -> native.Pass:
-        """The pass over these tokens behind so many that are cached, from slot `start` on."""
+    def _fill(self, start: int, cached: int, pending: Sequence[int]) -> native.Pass:
+        rows = self._rows
         # One by one: they are few, as a rule, and numpy takes longer to begin.
         for row, token in enumerate(pending):
             position = cached + row
-            self._tokens[row], self._positions[row] = token, position
-            self._slots[row] = start + position
-            for (first, length), window in zip(self._seen, windows):
+            rows.tokens[row], rows.positions[row] = token, position
+            rows.slots[row] = start + position
+            for first, length, window in zip(rows.first, rows.count, self._windows, strict=True):
                 lowest = 0 if window is None else max(0, position - window + 1)
                 first[row], length[row] = start + lowest, position + 1 - lowest
-        self._pass.rows = count = len(pending)
-        self._keep[0] = count - 1
-        return self._pass
+        rows.native.rows, rows.native.kept = len(pending), 1
+        rows.keep[0] = len(pending) - 1
+        return rows.native
