@@ -169,7 +169,7 @@ class ChimeraModel(HeadModule):
         config, bottom = self.config, self.bottom
         if config.form != "compact" or config.layers or not isinstance(bottom, NgramEncoder):
             return False
-        heads = [layer.weight for layer in self._own]
+        heads = [layer.weight for layer in self._own if isinstance(layer, PlainLinear)]
         self._programs = ChimeraPrograms(self, bottom, heads, kind)
         return True
 

@@ -68,7 +68,7 @@ class CompiledPass:
         rows = PassRows(
             layout.tokens(),
             layout.positions(),
-            layout.places().astype(np.int64),
+            layout.places(),
             np.array(keep, dtype=np.int64),
             [SlotsSeen(*layout.stretches(window)) for window in windows.values()],
             self._virtual.table,
