@@ -45,7 +45,7 @@ class ChimeraSettings:
     package.
     ranks: how many guesses behind a node are looked at.
     beam: nodes of each level that are gone on from; with 1 there is one chain with runners-up.
-    Four, since packed layers take as long for four rows as for one.
+    Four, since layers take hardly longer for four rows than for one.
     least: only nodes with at least this chance to be accepted are: a level costs a pass of the
     drafter, some twentieths of a pass of the target.
     cache: n-grams whose states are kept in memory, 0 for none (section 4.1.1). dictionary: of how

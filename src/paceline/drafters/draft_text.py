@@ -1,7 +1,8 @@
 """A draft model's own text: the one loop on a smaller target, a little ahead of what is certain.
 
 The text is a `Generation` like any other, with a drafter of its own, which makes a draft model out
-of any target and a faster one out of any drafter. What it has said beyond the committed tokens are
+of any target and a faster one out of any drafter; where the model drafts by itself and its target can
+follow, rounds are left out (`DraftChain`). What it has said beyond the committed tokens are
 the guesses. Where the target says something else, the text is corrected from there, and the draft
 model's target keeps what is still right in its cache: a rejection is nothing special.
 

@@ -75,6 +75,10 @@ class Kernels:
         if failed := self._likeliest(*arguments):
             _check(failed)
 
+    def move(self, *arguments: Any) -> None:
+        """See `pl_move`."""
+        _check(self._library.pl_move(*arguments))
+
     def run(self, steps: int, count: int, one_pass: int) -> None:
         """See `pl_run`; the addresses of an array of `Step` and of a `Pass`."""
         if failed := self._run(steps, count, one_pass, self._threads()):

@@ -55,6 +55,11 @@ PL_API int pl_attend(const struct pl_attention *of, int threads);
 PL_API int pl_likeliest(const float *rows, int64_t count, int64_t numbers, int64_t most,
                         int64_t *places, float *shares);
 
+struct pl_store;
+/* In each of these, slots from[i] go to to[i], one after the other. */
+PL_API int pl_move(const struct pl_store *stores, int64_t count, const int64_t *from,
+                   const int64_t *to, int64_t moves);
+
 struct pl_step;
 struct pl_pass;
 /* One pass; see program.h. */
