@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ChimeraPrograms", "Levels", "ModuleLevels", "ProgramLevels"]
 
+_AT_ONCE = 256  # rows; memory for so many is kept
 # Layers of the cache: all slots, and every other one of them.
 _ALL, _GREEN, _MATURE = range(3)
 
@@ -135,6 +136,14 @@ class ChimeraPrograms:
             for depth, weight in enumerate(heads)
         ]
 
+    def encoded(self, words: torch.Tensor) -> torch.Tensor:
+        """N-grams' embeddings [n, order * hidden] -> green states [n, hidden]."""
+        parts = []
+        for some in torch.split(words, _AT_ONCE):
+            self.green.given(len(some))[:] = some.numpy()
+            parts.append(self.green.run(len(some)).copy())
+        return torch.from_numpy(np.concatenate(parts))
+
     def _built_green(self, bottom: NgramEncoder, kind: type[BlockLinear]) -> GivenRows:
         build = Builder(bottom.order * self._hidden)
         block = layer_of(kind, [bottom.block.weight], bottom.block.bias)
@@ -202,9 +211,14 @@ class ProgramLevels(Levels):
 
     def extend(self, matures: torch.Tensor, greens: torch.Tensor) -> None:
         """See `Context.extend`."""
+        for some, own in zip(
+            torch.split(matures, _AT_ONCE), torch.split(greens, _AT_ONCE), strict=True
+        ):
+            if len(some):
+                self._extend(some, own)
+
+    def _extend(self, matures: torch.Tensor, greens: torch.Tensor) -> None:
         count = len(matures)
-        if not count:
-            return
         end = self.length + count
         self._make_room(end)
         program, hidden = self._programs.read, matures.shape[1]

@@ -177,9 +177,7 @@ class ChimeraModel(HeadModule):
         """n-grams int64 [n, order] -> green states [n, hidden]."""
         with torch.no_grad():
             if self._programs is not None and isinstance(self.bottom, NgramEncoder):
-                program = self._programs.green
-                program.given(len(ids))[:] = self.bottom.words(ids).numpy()
-                return torch.from_numpy(program.run(len(ids)).copy())
+                return self._programs.encoded(self.bottom.words(ids))
             states: torch.Tensor = self.bottom(ids.to(self.device))
         return states
 

@@ -18,7 +18,7 @@ from paceline.drafters.guesses import Guesses, guesses_of, likeliest_guesses
 from paceline.drafters.medusa_programs import MedusaPrograms
 from paceline.drafters.trained_heads import HeadWeights, MedusaConfig
 from paceline.errors import UsageError
-from paceline.kernels.block_layers import BlockLinear
+from paceline.kernels.block_layers import BlockLinear, FloatLinear
 from paceline.kernels.choice import program_kind, quicken
 from paceline.kernels.linear import PlainLinear, UnpackableError
 from paceline.kernels.programs.builder import layer_of
@@ -72,7 +72,6 @@ class HeadModule(nn.Module):
         self.token_ids = None if token_ids is None else token_ids.to(self.device)
         self._dtype, self._bias = weight.dtype, bias
         self._head: nn.Module = PlainLinear(weight, bias)
-        self._output = head  # until it is ready
 
     def shared_head(self, states: torch.Tensor) -> torch.Tensor:
         """[..., hidden] -> [..., outputs], by the target's own output head."""
@@ -101,6 +100,8 @@ class HeadModule(nn.Module):
             kind = program_kind(self, weights)
             if kind is None or not self.compile_programs(kind):
                 quicken(self, _ROWS, weights)
+            elif kind is not FloatLinear:
+                quicken(self, _ROWS, "int8")  # nobody waits for them any more: save the memory
         except UnpackableError as reason:
             raise UsageError(f"the heads cannot have {weights} weights here: {reason}") from None
         return self
@@ -114,8 +115,9 @@ class HeadModule(nn.Module):
 
     def shared_layer(self, kind: type[BlockLinear]) -> BlockLinear:
         """The target's output head as such a layer; raises as `compile_programs` does."""
-        weight, bias = self._output
-        return layer_of(kind, [weight], bias)
+        if not isinstance(self._head, PlainLinear):
+            raise ValueError("the heads are ready already")
+        return layer_of(kind, [self._head.weight], self._head.bias)
 
 
 class MedusaHeads(HeadModule):
