@@ -11,11 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from paceline.errors import UsageError
-from paceline.records import Path, Round, TargetInfo, TextStart, TokenScores
+from paceline.records import Path, Round, TargetInfo, TextStart
 from paceline.tree import Tree
 
 if TYPE_CHECKING:
     import torch
+
+    from paceline.scores import TokenScores
 
 __all__ = [
     "CHAINS",

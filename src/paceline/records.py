@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from paceline.tree import Tree
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
-    from numpy.typing import NDArray
 
     from paceline.sampling import Sampler
 
@@ -25,7 +23,6 @@ __all__ = [
     "Stats",
     "TargetInfo",
     "TextStart",
-    "TokenScores",
 ]
 
 FinishReason = Literal["eos", "stop", "length", "interrupted", "error"]
@@ -63,22 +60,6 @@ class TargetInfo:
     weights: str = "native"
     weight_bytes: int = 0
     report: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class TokenScores:
-    """Scores of the tokens that may come next.
-
-    numbers: [n], raw logits in float32 or what was made of them. tokens: [n] int64, the ids that
-    they belong to, ascending, where all others have -inf; None where number i belongs to token i.
-    """
-
-    numbers: NDArray[np.floating[Any]]
-    tokens: NDArray[np.int64] | None = None
-
-    def token(self, place: int) -> int:
-        """The id that a place among the numbers stands for."""
-        return place if self.tokens is None else int(self.tokens[place])
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,7 @@ import numpy as np
 import torch
 
 from paceline.errors import UsageError
-from paceline.records import TokenScores
-from paceline.scores import likeliest
+from paceline.scores import TokenScores, likeliest
 
 __all__ = ["GREEDY", "Draw", "LogitsProcessor", "Sampler"]
 

@@ -13,8 +13,8 @@ import numpy as np
 from paceline.drafters.draft_passes import Guess, Said, Speaker
 from paceline.kernels.likeliest import likeliest
 from paceline.protocols import Target
-from paceline.records import TokenScores
 from paceline.sampling import GREEDY, Sampler
+from paceline.scores import TokenScores
 
 __all__ = ["DraftChain"]
 

@@ -10,7 +10,8 @@ import torch
 from torch.nn.functional import pad
 
 from paceline.protocols import Target
-from paceline.records import Path, TargetInfo, TokenScores
+from paceline.records import Path, TargetInfo
+from paceline.scores import TokenScores
 from paceline.tree import Tree
 
 __all__ = ["DraftTarget", "in_vocabulary"]

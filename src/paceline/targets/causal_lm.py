@@ -8,7 +8,6 @@ working. On a CPU passes run in one call each where the model is fit for that, s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import torch
 from transformers import PreTrainedModel
@@ -21,7 +20,8 @@ from paceline.protocols import (
     VIRTUAL_TOKENS,
     Target,
 )
-from paceline.records import Path, TargetInfo, TokenScores
+from paceline.records import Path, TargetInfo
+from paceline.scores import TokenScores
 from paceline.targets.check_passes import check_passes
 from paceline.targets.hidden_states import output_head
 from paceline.targets.layout import (
@@ -32,6 +32,7 @@ from paceline.targets.layout import (
     static_slots,
 )
 from paceline.targets.model_pass import ModelPass
+from paceline.targets.pass_job import PassJob
 from paceline.targets.prepare import Preparation
 from paceline.targets.static_pass import StaticPasses, on_one_gpu
 from paceline.targets.support import (
@@ -243,8 +244,8 @@ class CausalLMTarget(Target):
         self, trees: Mapping[int, Tree], pieces: Mapping[int, int]
     ) -> dict[int, torch.Tensor]:
         """One pass; the logits of every tree, and the pieces are in the cache."""
-        jobs = [_Job(slot, self._texts[slot].pending, tree) for slot, tree in trees.items()]
-        jobs += [_Job(slot, self._texts[slot].pending[:size]) for slot, size in pieces.items()]
+        jobs = [PassJob(slot, self._texts[slot].pending, tree) for slot, tree in trees.items()]
+        jobs += [PassJob(slot, self._texts[slot].pending[:size]) for slot, size in pieces.items()]
         needed = sum(job.rows for job in jobs)
         passes = self._passes if self._recurs(jobs, needed) else None
         width = padded_width(needed, self._pass.min_rows, static=passes is not None)
@@ -273,7 +274,7 @@ class CausalLMTarget(Target):
             if job.tree is not None and rows is not None
         }
 
-    def _lay_out(self, jobs: Sequence[_Job], width: int) -> PassLayout:
+    def _lay_out(self, jobs: Sequence[PassJob], width: int) -> PassLayout:
         """The rows of a pass, with room for all of them in the cache."""
         padding = max(0, width - sum(job.rows for job in jobs))
         rows = {job.slot: job.rows for job in jobs}
@@ -285,23 +286,8 @@ class CausalLMTarget(Target):
             texts.append(TextRows(text.start, len(text.cached), job.pending, job.tree or EMPTY))
         return PassLayout(texts).padded(width)
 
-    def _recurs(self, jobs: Sequence[_Job], rows: int) -> bool:
+    def _recurs(self, jobs: Sequence[PassJob], rows: int) -> bool:
         """Whether the next pass, which needs so many rows, is run in a static shape."""
         if self._passes is None or not self._passes.usable or rows > STATIC_WIDTHS[-1]:
             return False
         return max(len(job.pending) for job in jobs) <= _FEW_PENDING
-
-
-@dataclass(frozen=True)
-class _Job:
-    """What a pass does for one text: read these tokens and, if there is a tree, score it below the
-    last of them."""
-
-    slot: int
-    pending: Sequence[int] = field(repr=False)
-    tree: Tree | None = None
-
-    @property
-    def rows(self) -> int:
-        """Of the pass, without padding."""
-        return len(self.pending) + (0 if self.tree is None else len(self.tree))

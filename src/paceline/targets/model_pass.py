@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from paceline.kernels.attention import GROUPED
 from paceline.kernels.token_table import device_of_table
-from paceline.records import TokenScores
+from paceline.scores import TokenScores
 from paceline.targets.hidden_states import call_with_states
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.layout import PassLayout

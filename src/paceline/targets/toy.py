@@ -22,7 +22,8 @@ from paceline.protocols import (
     VIRTUAL_TOKENS,
     Target,
 )
-from paceline.records import Path, TargetInfo, TokenScores
+from paceline.records import Path, TargetInfo
+from paceline.scores import TokenScores
 from paceline.tree import EMPTY, Tree
 
 __all__ = ["ToyTarget"]

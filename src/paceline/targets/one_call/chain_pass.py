@@ -16,7 +16,7 @@ from paceline.kernels.native import signatures as native
 from paceline.kernels.programs.buffers import PassBuffers
 from paceline.kernels.programs.program import CacheLayer, Program
 from paceline.kernels.programs.steps import Lowered, Op
-from paceline.records import TokenScores
+from paceline.scores import TokenScores
 
 __all__ = ["ChainPass"]
 

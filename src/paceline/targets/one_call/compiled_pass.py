@@ -12,7 +12,7 @@ from paceline.kernels.attention import GROUPED
 from paceline.kernels.native.calls import unavailable
 from paceline.kernels.programs.program import CacheLayer, PassRows, Program
 from paceline.kernels.slots_seen import SlotsSeen
-from paceline.records import TokenScores
+from paceline.scores import TokenScores
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.layout import PassLayout
 from paceline.targets.one_call.chain_pass import ChainPass
