@@ -17,7 +17,10 @@ from paceline.tree import Tree
 if TYPE_CHECKING:
     import torch
 
+    from paceline.scores import TokenScores
+
 __all__ = [
+    "CHAINS",
     "HIDDEN_STATES",
     "SHADOW_TOKENS",
     "TREES",
@@ -43,6 +46,10 @@ HIDDEN_STATES = "hidden_states"
 
 SHADOW_TOKENS = "shadow_tokens"
 """The capability of a target that reads trees as `Tree.as_read` has them, shadows as tokens."""
+
+CHAINS = "chains"
+"""The capability of a target that has `Target.follow`, which says one token after the other at
+little more than what the passes cost."""
 
 SizedBy = Literal["nodes", "whole"]
 """How a planner may size a drafter's trees: node by node, or only whole against empty, because
@@ -163,6 +170,15 @@ class Target(ABC):
         Raises UsageError where they do not fit the model.
         """
         raise self._lacks("virtual tokens")
+
+    def follow(self, slot: int, kept: int, tokens: Sequence[int]) -> TokenScores:
+        """With `CHAINS`: the first `kept` tokens of a text stay, then come these; read what is not
+        in the cache yet, the last token too, and score the one that comes next.
+
+        All of the text has at least one token. From then on it is followed only, until it is
+        closed. The scores are a view, which the next pass overwrites.
+        """
+        raise self._lacks("chains")
 
     def keep_states(self) -> None:
         """With `HIDDEN_STATES`: from now on keep the last hidden states of all that is read. Texts

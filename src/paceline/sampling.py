@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from paceline.errors import UsageError
-from paceline.scores import likeliest
+from paceline.scores import TokenScores, likeliest
 
 __all__ = ["GREEDY", "Draw", "LogitsProcessor", "Sampler"]
 
@@ -139,6 +139,22 @@ class Sampler:
             noise = device_gumbel(self.seed, len(context), scores.numel(), scores.device)
             return scores.double() + noise
         return scores.cpu().double() + _noise(self.seed, len(context), scores.numel())
+
+    def decide_among(
+        self, scores: TokenScores, context: Sequence[int], vocabulary: int
+    ) -> TokenScores:
+        """As `decide` on a CPU, for some tokens of a vocabulary of that size."""
+        if not self._depends_on_text:
+            if self.greedy:
+                return scores
+            # In float32, as a row of logits would be.
+            warped = self.warp(torch.from_numpy(scores.numbers)).double().numpy()
+            noise = _noise(self.seed, len(context), vocabulary).numpy()
+            own = noise[: len(warped)] if scores.tokens is None else noise[scores.tokens]
+            return TokenScores(warped + own, scores.tokens)
+        row = np.full(vocabulary, -np.inf, dtype=np.float32)
+        row[slice(len(scores.numbers)) if scores.tokens is None else scores.tokens] = scores.numbers
+        return TokenScores(self.decide(torch.from_numpy(row), context).numpy())
 
     def process(self, row: torch.Tensor, context: Sequence[int]) -> torch.Tensor:
         """Penalties and processors, which apply when decoding greedily too: [vocabulary] fp32."""

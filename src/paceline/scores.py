@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-__all__ = ["likeliest", "log_totals"]
+__all__ = ["TokenScores", "likeliest", "log_totals"]
 
 _SHORTEST = 4  # bytes of a number; numpy has no bfloat16
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """Scores of the tokens that may come next.
+
+    numbers: [n], raw logits in float32 or what was made of them. tokens: [n] int64, the ids that
+    they belong to, ascending, where all others have -inf; None where number i belongs to token i.
+    """
+
+    numbers: NDArray[np.floating[Any]]
+    tokens: NDArray[np.int64] | None = None
+
+    def token(self, place: int) -> int:
+        """The id that a place among the numbers stands for."""
+        return place if self.tokens is None else int(self.tokens[place])
 
 
 def likeliest(logits: torch.Tensor) -> list[int]:

@@ -77,6 +77,17 @@ def attention(
         assert np.isfinite(out).all()
 
 
+def likeliest(library: ctypes.CDLL, rng: np.random.Generator) -> None:
+    for count, numbers, most in ((1, 1, 3), (2, 70, 10), (3, 129, 1)):
+        rows = exact(rng.standard_normal((count, numbers), dtype=np.float32))
+        rows[0, 0] = -np.inf
+        places, shares = np.empty((count, most), np.int64), np.empty((count, most), np.float32)
+        assert not library.pl_likeliest(
+            rows.ctypes.data, count, numbers, most, places.ctypes.data, shares.ctypes.data
+        )
+        assert (places >= 0).all() and (places < numbers).all()
+
+
 ROWS, KEPT, HIDDEN, HEADS, VOCAB, SLOTS = 5, 2, 64, 2, 33, 9
 OF_KEPT, LOGITS = -2, -1
 
@@ -196,6 +207,7 @@ def main() -> None:
         with np.errstate(all="ignore"):
             products(library, rng)
         attention(library, signatures.Attention, rng)
+        likeliest(library, rng)
         one_pass(library, signatures, rng)
         sys.stdout.write(f"{tier} is clean\n")
 

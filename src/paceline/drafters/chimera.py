@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from paceline.drafters.host import Host
 from paceline.drafters.parts import check_parts, find_parts
 from paceline.drafters.settings import at_least
@@ -30,20 +32,9 @@ from paceline.tree import EMPTY, ROOT, Tree
 if TYPE_CHECKING:
     import torch
 
-    from paceline.drafters.context_encoder import Draft
     from paceline.drafters.ngram_cache import CacheCounts, Ngram, NgramCache
 
 __all__ = ["Chimera", "ChimeraSettings"]
-
-
-@dataclass(frozen=True)
-class _Node:
-    """A guess. path: the tokens from the first below the root to its own. parent: of the proposal's
-    nodes, or ROOT."""
-
-    path: tuple[int, ...]
-    reach: float
-    parent: int
 
 
 @dataclass(frozen=True)
@@ -54,7 +45,7 @@ class ChimeraSettings:
     package.
     ranks: how many guesses behind a node are looked at.
     beam: nodes of each level that are gone on from; with 1 there is one chain with runners-up.
-    Four, since packed layers take as long for four rows as for one.
+    Four, since layers take hardly longer for four rows than for one.
     least: only nodes with at least this chance to be accepted are: a level costs a pass of the
     drafter, some twentieths of a pass of the target.
     cache: n-grams whose states are kept in memory, 0 for none (section 4.1.1). dictionary: of how
@@ -123,7 +114,7 @@ class Chimera(Drafter):
         self._beam = own.beam
         self._least = own.least
         self._text: list[int] = []
-        self._context = self._model.context()
+        self._levels = self._model.levels()
         self._seen: torch.Tensor | None = None
 
     @property
@@ -134,7 +125,7 @@ class Chimera(Drafter):
     def start(self, text: TextStart) -> None:
         """Begin with nothing read. References are not looked at."""
         self._text = list(text.context)
-        self._context = self._model.context(len(text.context))
+        self._levels = self._model.levels(len(text.context))
         self._seen = None
 
     def see(self, states: torch.Tensor) -> None:
@@ -148,14 +139,7 @@ class Chimera(Drafter):
         if states is None or not len(states) or len(states) != len(self._text) - 1 or budget < 1:
             return EMPTY
         self._read(states)
-        nodes = self._grown(states[-1], budget)
-        best = sorted(range(len(nodes)), key=lambda node: (-nodes[node].reach, node))[:budget]
-        tree = Tree(
-            tuple(node.path[-1] for node in nodes),
-            tuple(node.parent for node in nodes),
-            tuple(node.reach for node in nodes),
-        )
-        return tree.keep(sorted(best))
+        return self._grown(states[-1], budget)
 
     def observe(self, round: Round) -> None:
         """Go on with the text: the model itself learns nothing."""
@@ -163,46 +147,44 @@ class Chimera(Drafter):
 
     def _read(self, states: torch.Tensor) -> None:
         """Take over what the target has read since the last draft."""
-        known, read = self._context.length, len(states)
+        known, read = self._levels.length, len(states)
         ends = range(known + 1, read + 1)
         last = [self._text[max(0, end - self._order) : end] for end in ends]
         if last:
             greens = self._greens.states([self._ngram(tokens) for tokens in last])
-            self._context.extend(states[known:], greens)
+            self._levels.extend(states[known:], greens)
 
-    def _grown(self, mature: torch.Tensor, budget: int) -> list[_Node]:
-        """Guesses of all levels, parents first."""
-        from paceline.drafters.context_encoder import Draft
-
-        draft, nodes = Draft(self._context), list[_Node]()
-        level = [_Node((), 1.0, ROOT)]
-        # Of the nodes of a level: their numbers among the guesses, and in the draft.
-        numbers, drafted, above = [ROOT], 0, [-1]
+    def _grown(self, mature: torch.Tensor, budget: int) -> Tree:
+        """The likeliest guesses of all levels."""
+        tokens, parents, reach = list[int](), list[int](), list[float]()
+        # Nodes of a level by their numbers among the guesses, with the last tokens up to them, and
+        # the number of each in the draft.
+        level, above, drafted = [ROOT], [-1], dict[int, int]()
+        paths = {ROOT: tuple(self._text[-self._order :])}
+        self._levels.begin()
         for depth in range(self._model.config.heads):
-            states = self._states(draft, level, above)
-            guesses = self._model.guess(depth, mature, states, self._ranks)
-            first = len(nodes)
-            for node, number, tokens, shares in zip(
-                level, numbers, guesses.tokens, guesses.probabilities, strict=True
-            ):
-                nodes += [
-                    _Node((*node.path, token), node.reach * share, number)
-                    for token, share in zip(tokens, shares)
-                ]
-            likeliest = sorted(range(first, len(nodes)), key=lambda n: (-nodes[n].reach, n))
-            at = {number: drafted + place for place, number in enumerate(numbers)}
-            drafted += len(level)
-            numbers = sorted(n for n in likeliest[: self._beam] if nodes[n].reach >= self._least)
-            if not numbers or budget <= depth + 1:
+            greens = self._greens.states([self._ngram(paths[node]) for node in level])
+            guesses = self._levels.grow(depth, mature, greens, above, self._ranks)
+            first = len(tokens)
+            for node, own, shares in zip(level, guesses.tokens, guesses.probabilities, strict=True):
+                drafted[node] = len(drafted)
+                sure = 1.0 if node == ROOT else reach[node]
+                tokens += own
+                parents += [node] * len(own)
+                reach += [sure * share for share in shares]
+            likeliest = _best(reach[first:], self._beam)
+            level = [first + node for node in likeliest if reach[first + node] >= self._least]
+            if not level or budget <= depth + 1:
                 break
-            level = [nodes[number] for number in numbers]
-            above = [at[node.parent] for node in level]
-        return nodes
-
-    def _states(self, draft: Draft, level: Sequence[_Node], above: Sequence[int]) -> torch.Tensor:
-        """Draft states [n, hidden] of nodes of one level."""
-        ngrams = [self._ngram([*self._text[-self._order :], *node.path]) for node in level]
-        return draft.grow(self._greens.states(ngrams), above)
+            paths = {node: (*paths[parents[node]], tokens[node]) for node in level}
+            above = [drafted[parents[node]] for node in level]
+        kept = _best(reach, budget)
+        place = {node: number for number, node in enumerate(kept)} | {ROOT: ROOT}
+        return Tree(
+            tuple(tokens[node] for node in kept),
+            tuple(place[parents[node]] for node in kept),
+            tuple(reach[node] for node in kept),
+        )
 
     def _ngram(self, tokens: Sequence[int]) -> Ngram:
         from paceline.drafters.chimera_model import last_ngram
@@ -214,3 +196,10 @@ class Chimera(Drafter):
             return {}
         states = self._model.green(common)
         return {tuple(ids): state for ids, state in zip(common.tolist(), states)}
+
+
+def _best(reach: Sequence[float], count: int) -> list[int]:
+    """Places of the `count` largest, of equal ones the first, in ascending order."""
+    order = np.argsort(-np.array(reach), kind="stable")[:count]
+    found: list[int] = np.sort(order).tolist()
+    return found

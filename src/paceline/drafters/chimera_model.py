@@ -29,11 +29,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from paceline.drafters.chimera_levels import ChimeraPrograms, Levels, ModuleLevels, ProgramLevels
 from paceline.drafters.context_encoder import Columns, Context, ContextEncoder
 from paceline.drafters.guesses import Guesses, guesses_of
 from paceline.drafters.medusa_heads import HeadModule, OutputHead, ResidualBlocks
 from paceline.drafters.trained_heads import ChimeraConfig, HeadWeights
 from paceline.errors import ModelError
+from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.linear import PlainLinear
 
 __all__ = ["ChimeraModel", "Drafted", "NgramEncoder", "last_ngram", "ngrams"]
@@ -84,9 +86,13 @@ class NgramEncoder(nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """n-grams int64 [..., order] -> green states [..., hidden]."""
-        words = self._embed[0](ids).flatten(-2).float()
+        words = self.words(ids)
         states: torch.Tensor = self.down(words + F.silu(self.block(words)))
         return states
+
+    def words(self, ids: torch.Tensor) -> torch.Tensor:
+        """n-grams int64 [..., order] -> their embeddings [..., order * hidden]."""
+        return self._embed[0](ids).flatten(-2).float()
 
     def whole(self, tokens: torch.Tensor) -> torch.Tensor:
         """Texts int64 [batch, length] -> the green states [batch, length, hidden] of all places."""
@@ -145,6 +151,7 @@ class ChimeraModel(HeadModule):
             self.joint = nn.Parameter(joint.expand(config.heads, -1, -1).clone())
         if config.layers:
             self.blocks = ResidualBlocks(config.heads, config.layers, hidden)
+        self._programs: ChimeraPrograms | None = None
         self._own = nn.ModuleList()  # layers of the heads, one by one, when nothing learns any more
         self.to(self.device)
 
@@ -157,15 +164,32 @@ class ChimeraModel(HeadModule):
         delattr(self, name)
         return super().ready(weights)
 
+    def compile_programs(self, kind: type[BlockLinear]) -> bool:
+        """See `HeadModule.compile_programs`: for compact heads without blocks on an n-gram encoder."""
+        config, bottom = self.config, self.bottom
+        if config.form != "compact" or config.layers or not isinstance(bottom, NgramEncoder):
+            return False
+        heads = [layer.weight for layer in self._own if isinstance(layer, PlainLinear)]
+        self._programs = ChimeraPrograms(self, bottom, heads, kind)
+        return True
+
     def green(self, ids: torch.Tensor) -> torch.Tensor:
         """n-grams int64 [n, order] -> green states [n, hidden]."""
         with torch.no_grad():
+            if self._programs is not None and isinstance(self.bottom, NgramEncoder):
+                return self._programs.encoded(self.bottom.words(ids))
             states: torch.Tensor = self.bottom(ids.to(self.device))
         return states
 
     def context(self, capacity: int = 256) -> Context:
         """The memory of a new text."""
         return Context(self.encoder, capacity)
+
+    def levels(self, capacity: int = 256) -> Levels:
+        """The memory of a new text and drafts below it, as fast as can be had here."""
+        if self._programs is None:
+            return ModuleLevels(self, capacity)
+        return ProgramLevels(self._programs, self, capacity)
 
     def logits(self, depth: int, mature: torch.Tensor, drafts: torch.Tensor) -> torch.Tensor:
         """[n, outputs] for the tokens behind n nodes at one depth, 0 for the root; at most

@@ -43,13 +43,13 @@ from torch.nn import functional as F
 
 from paceline.drafters.trained_heads import ChimeraConfig
 
-__all__ = ["Columns", "Context", "ContextEncoder", "Draft"]
+__all__ = ["EPSILON", "ROTARY_BASE", "Columns", "Context", "ContextEncoder", "Draft"]
 
 Columns = tuple[torch.Tensor, torch.Tensor]
 """Keys and values, each [batch, KV heads, n, head size]."""
 
-_EPSILON = 1e-6
-_ROTARY_BASE = 10_000.0
+EPSILON = 1e-6
+ROTARY_BASE = 10_000.0
 
 
 class ContextEncoder(nn.Module):
@@ -210,7 +210,7 @@ class Draft:
 
 
 def _normal(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    normal: torch.Tensor = F.rms_norm(states.float(), weight.shape, weight, _EPSILON)
+    normal: torch.Tensor = F.rms_norm(states.float(), weight.shape, weight, EPSILON)
     return normal
 
 
@@ -239,7 +239,7 @@ class _Turns:
         if self._table.device != places.device or len(self._table) <= int(places.max()):
             count = max(int(places.max()) + 1, 2 * len(self._table), 256)
             half = self._size // 2
-            speeds = _ROTARY_BASE ** (-torch.arange(half, device=places.device) / half)
+            speeds = ROTARY_BASE ** (-torch.arange(half, device=places.device) / half)
             angles = torch.arange(count, device=places.device)[:, None] * speeds
             self._table = torch.stack([angles.cos(), angles.sin()], dim=1)
         return self._table[places]

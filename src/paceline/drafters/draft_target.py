@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import inf
 
+import numpy as np
 import torch
 from torch.nn.functional import pad
 
 from paceline.protocols import Target
 from paceline.records import Path, TargetInfo
+from paceline.scores import TokenScores
 from paceline.tree import Tree
 
 __all__ = ["DraftTarget", "in_vocabulary"]
@@ -68,6 +70,14 @@ class DraftTarget(Target):
     def commit(self, paths: Mapping[int, Path]) -> None:
         """See `Target.commit`."""
         self._target.commit(paths)
+
+    def follow(self, slot: int, kept: int, tokens: Sequence[int]) -> TokenScores:
+        """See `Target.follow`."""
+        found = self._target.follow(slot, kept, tokens)
+        if found.tokens is None:
+            return TokenScores(found.numbers[: self._known])
+        said = int(np.searchsorted(found.tokens, self._known))
+        return TokenScores(found.numbers[:said], found.tokens[:said])
 
     def describe(self) -> TargetInfo:
         """See `Target.describe`."""

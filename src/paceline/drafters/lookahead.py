@@ -143,8 +143,8 @@ class Lookahead(Drafter):
         ends = [round.tree.find(path) for path in self._window.paths(self._mark)[: self._shown]]
         scored = [end for end in ends if end is not None]
         if scored:
-            best = iter(likeliest(round.logits[[node + 1 for node in scored]]))
-            results = [None if end is None else next(best) for end in ends]
+            best = likeliest(round.logits)  # a copy of some rows would take longer
+            results = [None if end is None else best[end + 1] for end in ends]
             self._window.advance(results, self.level, self._text[-1], self.pool.add)
         self._learn(round.path.tokens)
 

@@ -89,8 +89,11 @@ class Medusa(Drafter):
         if self._state is None or budget < 1:
             return EMPTY
         guesses = self._heads.guess(self._state, self._ranks)
-        table = self._table or AcceptanceTable(guesses.probabilities)
-        table = AcceptanceTable(tuple(row[: len(guesses.tokens[0])] for row in table.rows))
+        if self._table is None:
+            table = AcceptanceTable(guesses.probabilities)
+        else:
+            most = len(guesses.tokens[0])
+            table = AcceptanceTable(tuple(row[:most] for row in self._table.rows))
         found = likeliest(table, len(guesses.tokens), budget)
         return Tree(
             tuple(guesses.tokens[len(path) - 1][path[-1]] for path in found.paths),

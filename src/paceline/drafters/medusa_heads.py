@@ -14,11 +14,14 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from paceline.drafters.guesses import Guesses, guesses_of
+from paceline.drafters.guesses import Guesses, guesses_of, likeliest_guesses
+from paceline.drafters.medusa_programs import MedusaPrograms
 from paceline.drafters.trained_heads import HeadWeights, MedusaConfig
 from paceline.errors import UsageError
-from paceline.kernels.choice import quicken
+from paceline.kernels.block_layers import BlockLinear, FloatLinear
+from paceline.kernels.choice import program_kind, quicken
 from paceline.kernels.linear import PlainLinear, UnpackableError
+from paceline.kernels.programs.builder import layer_of
 
 __all__ = ["HeadModule", "MedusaHeads", "OutputHead", "ResidualBlocks"]
 
@@ -94,10 +97,27 @@ class HeadModule(nn.Module):
         """
         self.to(self.device).requires_grad_(False).eval()
         try:
-            quicken(self, _ROWS, weights)
+            kind = program_kind(self, weights)
+            if kind is None or not self.compile_programs(kind):
+                quicken(self, _ROWS, weights)
+            elif kind is not FloatLinear:
+                quicken(self, _ROWS, "int8")  # nobody waits for them any more: save the memory
         except UnpackableError as reason:
             raise UsageError(f"the heads cannot have {weights} weights here: {reason}") from None
         return self
+
+    def compile_programs(self, kind: type[BlockLinear]) -> bool:
+        """Guess by programs with layers of this kind from now on; False for what has none.
+
+        Raises UnpackableError for a kind that cannot be had.
+        """
+        return False
+
+    def shared_layer(self, kind: type[BlockLinear]) -> BlockLinear:
+        """The target's output head as such a layer; raises as `compile_programs` does."""
+        if not isinstance(self._head, PlainLinear):
+            raise ValueError("the heads are ready already")
+        return layer_of(kind, [self._head.weight], self._head.bias)
 
 
 class MedusaHeads(HeadModule):
@@ -116,6 +136,7 @@ class MedusaHeads(HeadModule):
             self.blocks = ResidualBlocks(config.heads, config.layers, self.hidden_size)
         if config.form == "full":
             self.output = nn.Parameter(head[0].float().expand(config.heads, -1, -1).clone())
+        self._programs: MedusaPrograms | None = None
         self.to(self.device)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
@@ -130,8 +151,19 @@ class MedusaHeads(HeadModule):
             logits = self.shared_head(found)
         return logits.transpose(0, 1).float()
 
+    def compile_programs(self, kind: type[BlockLinear]) -> bool:
+        """See `HeadModule.compile_programs`: for compact heads of one layer."""
+        if self.config.form != "compact" or self.config.layers != 1:
+            return False
+        block = layer_of(kind, list(self.blocks.weight[0]), self.blocks.bias[0].flatten())
+        self._programs = MedusaPrograms(block, self.shared_layer(kind), self.hidden_size)
+        return True
+
     @torch.no_grad()
     def guess(self, state: torch.Tensor, ranks: int) -> Guesses:
         """The `ranks` likeliest tokens of every head behind the state [1, hidden] of the last token
         that the target has read."""
+        if self._programs is not None:
+            logits = self._programs.run(state.float().numpy())
+            return likeliest_guesses(logits, ranks, self.token_ids)
         return guesses_of(self(state)[0], ranks, self.token_ids)

@@ -155,11 +155,10 @@ class Speculative(Drafter):
             self._asked = self._clock()
         most = min(budget, self._most)
         if self._goes_on():
-            for round in self._draft.guess(most):
-                self.widths[1 + len(round.tree)] += 1
-                if self._plan is not None and not round.prefill:
-                    spent = round.seconds.draft + round.seconds.target + round.seconds.commit
-                    self._plan.drafted(1e3 * spent, len(round.path.tokens))
+            for said in self._draft.guess(most):
+                self.widths[said.width] += 1
+                if self._plan is not None and not said.prefill:
+                    self._plan.drafted(1e3 * said.seconds, len(said.guesses))
                 if not self._goes_on():
                     break
         self._answered = self._clock()

@@ -110,8 +110,8 @@ def _check(
 ModuleT = TypeVar("ModuleT", bound="HeadModule")
 
 HeadWeights = Literal["fastest", "native", "packed", "int8"]
-"""How linear layers hold their weights when they guess; fastest: each as is fastest here, which is
-measured on a CPU. Guesses need not be exact."""
+"""How linear layers hold their weights when they guess; fastest: in 4 bits where the heads run as
+programs on a CPU, else each as is fastest there, which is measured. Guesses need not be exact."""
 
 
 @dataclass(frozen=True)

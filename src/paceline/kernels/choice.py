@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from paceline.kernels.block_layers import Int8Linear
+from paceline.kernels.block_layers import BlockLinear, FloatLinear, Int4Linear, Int8Linear
 from paceline.kernels.linear import (
     FastLinear,
     Maker,
@@ -18,9 +18,10 @@ from paceline.kernels.linear import (
     UnpackableError,
     make_linear,
 )
+from paceline.kernels.native.calls import unavailable
 from paceline.kernels.packed import make_packed
 
-__all__ = ["FASTEST", "NATIVE", "WORTH_CHOOSING", "fastest", "quicken"]
+__all__ = ["FASTEST", "NATIVE", "WORTH_CHOOSING", "fastest", "program_kind", "quicken"]
 
 Kinds = Mapping[str, Maker]
 Size = tuple[torch.Size, torch.dtype]
@@ -65,6 +66,20 @@ def quicken(module: nn.Module, rows: int, kind: str = FASTEST) -> None:
     for name, chosen in _choose(weights, rows, kind).items():
         made = make_linear(_KINDS[chosen], weights[name], layers[name].bias)
         module.set_submodule(name, _Padded(made) if made.min_rows > 1 else made)
+
+
+def program_kind(module: nn.Module, kind: str) -> type[BlockLinear] | None:
+    """The layers that programs of a module have; None where torch's operators are to run it.
+
+    kind: see `quicken`.
+    """
+    weights = [part for part in module.parameters() if part.dim() > 1]
+    if kind == "int8":
+        return Int8Linear
+    if kind != FASTEST or unavailable() or any(each.device.type != "cpu" for each in weights):
+        return None
+    # Before a draft is wanted, the target has been read: half the bytes take half the time.
+    return FloatLinear if sum(each.nbytes for each in weights) < WORTH_CHOOSING else Int4Linear
 
 
 def _choose(weights: Mapping[str, torch.Tensor], rows: int, kind: str) -> dict[str, str]:

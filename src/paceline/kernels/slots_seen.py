@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import accumulate, chain
 
 import numpy as np
@@ -37,14 +38,18 @@ class SlotsSeen:
         begins = np.array([0, *accumulate(map(len, extra))], dtype=np.int32)
         others = np.array([*chain.from_iterable(extra), 0], dtype=np.int32)
         self._held = first, count, begins, others
-        self._call = Attention(rows=len(first))
-        names = ("first", "count", "extra_begin", "extra")
-        for name, numbers in zip(names, self._held, strict=True):
-            setattr(self._call, name, numbers.ctypes.data)
 
     def as_native(self) -> Seen:
         """Addresses of what is held here."""
         return Seen(*(numbers.ctypes.data for numbers in self._held))
+
+    @cached_property
+    def _call(self) -> Attention:
+        call = Attention(rows=len(self._held[0]))
+        names = ("first", "count", "extra_begin", "extra")
+        for name, numbers in zip(names, self._held, strict=True):
+            setattr(call, name, numbers.ctypes.data)
+        return call
 
     def attend(
         self,

@@ -77,24 +77,24 @@ def likeliest(table: AcceptanceTable, depth: int, count: int) -> CandidateTree:
     orders = [
         sorted(range(table.ranks), key=row.__getitem__, reverse=True) for row in table.rows[:depth]
     ]
-    # An entry is minus the probability of a path, the path, and the place of its last rank in the
-    # order of its row. Who leaves the heap brings in its next sibling and its first child.
-    heap: list[tuple[float, Ranks, int]] = []
-
-    def add(above: float, path: Ranks, place: int) -> None:
-        if len(path) < len(orders) and place < table.ranks:
-            rank = orders[len(path)][place]
-            probability = above * table.rows[len(path)][rank]
-            if probability > 0:
-                heapq.heappush(heap, (-probability, (*path, rank), place))
-
+    # An entry is minus the probability of a path, the path, the place of its last rank in the order
+    # of its row, and minus the probability of the path above it. Who leaves the heap brings in its
+    # next sibling and its first child.
+    heap: list[tuple[float, Ranks, int, float]] = []
     paths: list[Ranks] = []
-    reach: dict[Ranks, float] = {(): 1.0}
-    add(1.0, (), 0)
-    while heap and len(paths) < count:
-        negative, path, place = heapq.heappop(heap)
+    reach: list[float] = []
+    coming: list[tuple[float, Ranks, int]] = [(-1.0, (), 0)]
+    while len(paths) < count:
+        for above, path, place in coming:
+            if len(path) < len(orders) and place < table.ranks:
+                rank = orders[len(path)][place]
+                found = above * table.rows[len(path)][rank]
+                if found < 0:
+                    heapq.heappush(heap, (found, (*path, rank), place, above))
+        if not heap:
+            break
+        found, path, place, above = heapq.heappop(heap)
         paths.append(path)
-        reach[path] = -negative
-        add(reach[path[:-1]], path[:-1], place + 1)
-        add(reach[path], path, 0)
-    return CandidateTree(tuple(paths), tuple(reach[path] for path in paths))
+        reach.append(-found)
+        coming = [(above, path[:-1], place + 1), (found, path, 0)]
+    return CandidateTree(tuple(paths), tuple(reach))

@@ -34,6 +34,8 @@ _AGED = 64
 """After so many passes of other widths, a width's correction is as uncertain as a single time; of a
 width that is seen all the time, so many new passes outweigh all earlier ones."""
 _NO_OUTLIER = 3
+_USUAL = 32
+"""Widths whose costs are found together."""
 _WARM_UP = 0.3
 """The first pass of a width may build what later ones use: one that is so much slower than expected
 (as a logarithm) does not count."""
@@ -61,6 +63,7 @@ class PassCosts:
     def __init__(self, curve: CostCurve | None = None, texts: int = 1) -> None:
         self._curve, self._texts = curve, texts
         self._shape: NDArray[np.float64] = np.zeros(0)
+        self._costs: NDArray[np.float64] = np.zeros(0)  # as things are; empty when they change
         self._level = _Term(0.0, 1.0)
         self._doubt = _GUESS_DOUBT if curve is None else _CURVE_DOUBT
         self._widths: dict[int, _Term] = {1: _Term(0.0, 0.0)}
@@ -86,17 +89,19 @@ class PassCosts:
 
     def upto(self, widest: int) -> NDArray[np.float64]:
         """Milliseconds [widest] of passes of width 1, 2, …"""
-        shape = self._shapes(widest)
-        known = sorted(self._widths)
-        corrections = np.interp(
-            np.arange(1, widest + 1), known, [self._widths[width].value for width in known]
-        )
-        costs: NDArray[np.float64] = np.exp(shape + corrections + self._level.value)
-        return costs
+        if len(self._costs) < widest:  # asked for many times between two passes
+            most = max(widest, _USUAL)
+            known = sorted(self._widths)
+            corrections = np.interp(
+                np.arange(1, most + 1), known, [self._widths[width].value for width in known]
+            )
+            self._costs = np.exp(self._shapes(most) + corrections + self._level.value)
+            self._costs.flags.writeable = False
+        return self._costs[:widest]
 
     def of(self, width: int) -> float:
         """Milliseconds of a pass of this width, at least 1."""
-        return float(self.upto(width)[-1])
+        return float(self.upto(width)[width - 1])
 
     def curve(self, context: int) -> CostCurve | None:
         """Costs as they are by now, by width, where a text has so many tokens in the cache; None
@@ -123,15 +128,16 @@ class PassCosts:
         first = width not in self._warmed
         self._warmed.add(width)
         error = log(milliseconds) - log(self.of(width))
+        self._costs = self._costs[:0]
         level = self._level
         if self._measured == 1:
             level.value, level.variance = level.value + error, _FIRST
             return
         if first and error > _WARM_UP:
             return
-        own = self._widths.setdefault(
-            width, _Term(self._correction(width), self._doubt, self._measured)
-        )
+        if width not in self._widths:
+            self._widths[width] = _Term(self._correction(width), self._doubt, self._measured)
+        own = self._widths[width]
         level.variance += _DRIFT
         own.variance += _NOISE * min(1.0, (self._measured - own.seen) / _AGED) ** 2
         own.seen = self._measured

@@ -8,31 +8,32 @@ working. On a CPU passes run in one call each where the model is fit for that, s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 import torch
 
-from paceline.protocols import HIDDEN_STATES, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS, Target
+from paceline.kernels.programs.steps import Lowered
+from paceline.protocols import (
+    CHAINS,
+    HIDDEN_STATES,
+    SHADOW_TOKENS,
+    TREES,
+    VIRTUAL_TOKENS,
+    Target,
+)
 from paceline.records import Path, TargetInfo
+from paceline.scores import TokenScores
 from paceline.targets.check_passes import check_passes
 from paceline.targets.hidden_states import output_head
 from paceline.targets.late_model import LateModel
-from paceline.targets.layout import (
-    STATIC_WIDTHS,
-    PassLayout,
-    TextRows,
-    padded_width,
-    static_slots,
-)
 from paceline.targets.model_pass import ModelPass
-from paceline.targets.one_call.lowering import Lowered
 from paceline.targets.prepare import Preparation
-from paceline.targets.static_pass import StaticPasses, on_one_gpu
+from paceline.targets.static_pass import on_one_gpu
 from paceline.targets.support import check_supported
+from paceline.targets.text_passes import TextPasses
 from paceline.targets.text_slots import KEPT_BYTES, TextSlots
 from paceline.targets.virtual_tokens import VirtualTokens
-from paceline.tree import EMPTY, Tree
+from paceline.tree import Tree
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -48,11 +49,6 @@ STATIC_ROOM = 2048
 # The same on a CPU, which takes no memory for slots before they are written: a pool that moves takes
 # longer than many passes.
 _LAZY_ROOM = 16384
-
-# Pending tokens per text up to which a pass may have a static shape: its root and what a draft
-# model, which is a target of its own, lags behind. Passes that read a prompt seldom come twice in
-# one shape.
-_FEW_PENDING = 4
 
 
 class CausalLMTarget(Target):
@@ -70,7 +66,7 @@ class CausalLMTarget(Target):
     Raises ModelError, naming the reason, where the model cannot be driven this way.
     """
 
-    capabilities = frozenset({HIDDEN_STATES, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS})
+    capabilities: frozenset[str] = frozenset({HIDDEN_STATES, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS})
 
     def __init__(
         self,
@@ -92,6 +88,7 @@ class CausalLMTarget(Target):
                 check_passes(self, self._pass, model)
             finally:
                 self._forget_all()
+        self._note_chains()
 
     @classmethod
     def stored(
@@ -123,11 +120,10 @@ class CausalLMTarget(Target):
         )
         self._hidden_size = 0  # of the states that are kept
         self._kept_bytes = kept_bytes
-        self._passes: StaticPasses | None
         self._texts = self._new_texts()
         self._pass = ModelPass(model, self._virtual, self._texts.cache)
         self._pass.by_text &= not self.static
-        self._new_passes()
+        self._passes = TextPasses(self._pass, self.static)
 
     @property
     def model(self) -> PreTrainedModel:
@@ -148,12 +144,16 @@ class CausalLMTarget(Target):
     def use(self, steps: Lowered) -> None:
         """Run passes by these steps from now on."""
         self._pass.use(steps)
+        self._note_chains()
+
+    def _note_chains(self) -> None:
+        if self._pass.compiled is not None:
+            self.capabilities = self.capabilities | {CHAINS}
 
     def describe(self) -> TargetInfo:
         """See `Target.describe`. "graphs" in its report says what became of static shapes, see
         `StaticPasses.as_json`; "own_forward" why passes are not run in one call, "" where they
         are."""
-        graphs = {"static": self.static, **(self._passes.as_json() if self._passes else {})}
         return TargetInfo(
             self._late.facts.name,
             str(self.device),
@@ -162,7 +162,7 @@ class CausalLMTarget(Target):
             self._late.facts.weight_bytes,
             {
                 "preparation": self.preparation.as_json(),
-                "graphs": graphs,
+                "graphs": self._passes.as_json(),
                 "own_forward": self._pass.own_forward,
             },
         )
@@ -181,7 +181,7 @@ class CausalLMTarget(Target):
         known = len(self._virtual)
         first = self._virtual.add(embeddings, self.device)
         if len(self._virtual) != known and self.static:
-            self._new_passes()  # they had another table
+            self._passes.renew()  # they had another table
         return first
 
     def keep_states(self) -> None:
@@ -219,7 +219,7 @@ class CausalLMTarget(Target):
 
     def pending(self, slot: int) -> int:
         """See `Target.pending`."""
-        return len(self._texts[slot].pending) - 1
+        return max(0, len(self._texts[slot].pending) - 1)
 
     @torch.inference_mode()
     def score(
@@ -232,22 +232,34 @@ class CausalLMTarget(Target):
         self._virtual.check(max((max(t.as_read, default=0) for t in trees.values()), default=0))
         for slot in trees:
             while self.pending(slot) >= PREFILL_CHUNK:
-                self._play({}, {slot: PREFILL_CHUNK})
+                self._passes.play(self._texts, {}, {slot: PREFILL_CHUNK})
         pieces = {slot: min(most, self.pending(slot)) for slot, most in (prefill or {}).items()}
         pieces = {slot: piece for slot, piece in pieces.items() if piece > 0}
-        return self._play(trees, pieces) if trees or pieces else {}
+        return self._passes.play(self._texts, trees, pieces) if trees or pieces else {}
 
     @torch.inference_mode()
     def commit(self, paths: Mapping[int, Path]) -> None:
         """Keep the accepted nodes. See `Target.commit`."""
         self._texts.commit(paths)
 
+    def follow(self, slot: int, kept: int, tokens: Sequence[int]) -> TokenScores:
+        """See `Target.follow`."""
+        text = self._texts.rewind(slot, kept, tokens)
+        while len(text.pending) > PREFILL_CHUNK:
+            self.score({}, {slot: PREFILL_CHUNK})
+        if len(text.cached) + len(text.pending) > text.capacity:
+            with torch.inference_mode():
+                self._texts.make_room({slot: len(text.pending)})
+        scores = self._pass.follow(text.start, len(text.cached), text.pending)
+        text.have_read(len(text.pending))
+        return scores
+
     def _forget_all(self) -> None:
         """Hold nothing in the cache; texts that are open are to be read once more."""
         before, self._texts = self._texts, self._new_texts()
         self._texts.take_over(before)
         self._pass.cache, self._pass.keeps_states = self._texts.cache, self._hidden_size > 0
-        self._new_passes()
+        self._passes.renew()
 
     def _new_texts(self) -> TextSlots:
         return TextSlots(
@@ -257,73 +269,3 @@ class CausalLMTarget(Target):
             self._kept_bytes,
             STATIC_ROOM if self.static else _LAZY_ROOM * (self._late.facts.device == "cpu"),
         )
-
-    def _new_passes(self) -> None:
-        self._passes = StaticPasses(self._pass.run_static, self.device) if self.static else None
-
-    def _play(
-        self, trees: Mapping[int, Tree], pieces: Mapping[int, int]
-    ) -> dict[int, torch.Tensor]:
-        """One pass; the logits of every tree, and the pieces are in the cache."""
-        jobs = [_Job(slot, self._texts[slot].pending, tree) for slot, tree in trees.items()]
-        jobs += [_Job(slot, self._texts[slot].pending[:size]) for slot, size in pieces.items()]
-        needed = sum(job.rows for job in jobs)
-        passes = self._passes if self._recurs(jobs, needed) else None
-        width = padded_width(needed, self._pass.min_rows, static=passes is not None)
-        layout = self._lay_out(jobs, width)
-        wanted = [
-            range(first + len(job.pending) - 1, first + job.rows) if job.tree is not None else ()
-            for first, job in zip(layout.firsts, jobs, strict=True)
-        ]
-        if passes is not None:
-            slots = static_slots(sum(text.used for text in layout.texts))
-            logits = passes.run(layout, slots, self._texts.cache.moves)
-            # The next pass overwrites them, and whoever hears of this round may keep them.
-            found = [logits[rows.start : rows.stop].clone() if rows else None for rows in wanted]
-        else:
-            keep = [row for rows in wanted for row in rows]
-            logits = self._pass.run(layout, keep, self._texts.slots)
-            found, begin = [], 0
-            for rows in wanted:
-                found.append(logits[begin : begin + len(rows)])
-                begin += len(rows)
-        for slot, size in pieces.items():
-            self._texts[slot].have_read(size)
-        return {
-            job.slot: rows
-            for job, rows in zip(jobs, found, strict=True)
-            if job.tree is not None and rows is not None
-        }
-
-    def _lay_out(self, jobs: Sequence[_Job], width: int) -> PassLayout:
-        """The rows of a pass, with room for all of them in the cache."""
-        padding = max(0, width - sum(job.rows for job in jobs))
-        rows = {job.slot: job.rows for job in jobs}
-        self._texts.make_room({**rows, jobs[-1].slot: jobs[-1].rows + padding})
-        texts = []
-        for job in jobs:
-            text = self._texts[job.slot]
-            text.tree_at = text.start + len(text.cached) + len(job.pending)
-            texts.append(TextRows(text.start, len(text.cached), job.pending, job.tree or EMPTY))
-        return PassLayout(texts).padded(width)
-
-    def _recurs(self, jobs: Sequence[_Job], rows: int) -> bool:
-        """Whether the next pass, which needs so many rows, is run in a static shape."""
-        if self._passes is None or not self._passes.usable or rows > STATIC_WIDTHS[-1]:
-            return False
-        return max(len(job.pending) for job in jobs) <= _FEW_PENDING
-
-
-@dataclass(frozen=True)
-class _Job:
-    """What a pass does for one text: read these tokens and, if there is a tree, score it below the
-    last of them."""
-
-    slot: int
-    pending: Sequence[int] = field(repr=False)
-    tree: Tree | None = None
-
-    @property
-    def rows(self) -> int:
-        """Of the pass, without padding."""
-        return len(self.pending) + (0 if self.tree is None else len(self.tree))

@@ -15,6 +15,7 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from paceline.kernels.memory import lazy_zeros
+from paceline.kernels.moving import SlotMover
 
 __all__ = ["TreeCache", "View"]
 
@@ -38,6 +39,7 @@ class TreeCache(Cache):  # type: ignore[misc]
         # States go the way of keys and values, as those of one more layer with a single head.
         self._states = _Layer()
         self._hidden_size = hidden_size
+        self._mover = SlotMover()
         self._all: list[_Layer] = [*self.layers, self._states] if hidden_size else [*self.layers]
 
     @property
@@ -95,7 +97,10 @@ class TreeCache(Cache):  # type: ignore[misc]
         return self._states.keys[0, 0, start : start + length]
 
     def move(self, sources: Sequence[int], places: Sequence[int]) -> None:
-        """Copy slots to other places, all at once."""
+        """Copy slots to other places, one after the other: no place is a source later on."""
+        if SlotMover.can_move(held := [each for layer in self._all for each in layer.held]):
+            self._mover.move(held, sources, places)
+            return
         old, new = torch.tensor(sources), torch.tensor(places)
         for layer in self._all:
             old, new = layer.move(old, new)
@@ -122,8 +127,12 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
     @property
     def slot_bytes(self) -> int:
         """Memory that a slot takes."""
-        both = (states for states in (self.keys, self.values) if states is not None)
-        return sum(states.nbytes // max(1, states.shape[2]) for states in both)
+        return sum(states.nbytes // max(1, states.shape[2]) for states in self.held)
+
+    @property
+    def held(self) -> list[torch.Tensor]:
+        """Keys and values, once there are any."""
+        return [each for each in (self.keys, self.values) if each is not None and each.numel()]
 
     def direct(self, where: _Where, view: View, slots: int) -> None:
         """What the next `update` does; see `TreeCache.direct`."""

@@ -33,6 +33,7 @@ FEWEST_SLOTS = 256
 _EVEN_SLOTS = 4096
 
 Ints = NDArray[np.signedinteger[Any]]
+Longs = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
@@ -93,15 +94,13 @@ class TextRows:
         """Slots of its stretch in use during the pass."""
         return self.cached + len(self)
 
-    @property
-    def positions(self) -> Ints:
-        """[rows]: a node's position is its depth below the root; 0 where padded."""
-        chain = len(self.pending)
-        root = self.cached + chain - 1
-        found = np.zeros(len(self), dtype=np.int64)
-        found[:chain] = np.arange(self.cached, root + 1)
-        found[chain : chain + len(self.tree)] = root + np.array(self.tree.depths, dtype=int)
-        return found
+    @cached_property
+    def positions(self) -> list[int]:
+        """By row: a node's position is its depth below the root; 0 where padded."""
+        # Lists, here and below: rows are few as a rule, and numpy takes longer to begin.
+        root = self.cached + len(self.pending) - 1
+        nodes = [root + depth for depth in self.tree.depths]
+        return [*range(self.cached, root + 1), *nodes, *(0 for _ in range(self.padding))]
 
     def visible(self, slots: int) -> Bools:
         """[rows, slots]: whether a row may attend to a slot of the text's stretch.
@@ -120,29 +119,32 @@ class TextRows:
         among[own, own] = True
         return seen
 
-    def stretches(self, window: int | None) -> tuple[Ints, Ints, list[list[int]]]:
+    def stretches(self, window: int | None) -> tuple[list[int], list[int], list[list[int]]]:
         """What each row sees, as slots of the pool: the first of a stretch and its length, and the
         slots of a node's path besides. A row of padding sees itself.
 
         window: see `Windows`.
         """
-        pending, nodes = len(self.pending), len(self.tree)
-        positions, root = self.positions, self.cached + pending
-        lowest = np.zeros_like(positions) if window is None else positions - window + 1
-        lowest = lowest.clip(min=0)
-        ends = np.minimum(positions + 1, root)
-        ends[self.wanted :] = self.cached + np.arange(self.wanted, len(self)) + 1
-        lowest[self.wanted :] = ends[self.wanted :] - 1
-        first = np.minimum(lowest, ends)
+        pending, positions = len(self.pending), self.positions
+        root = self.cached + pending
+        firsts, counts = list[int](), list[int]()
         extra: list[list[int]] = [[] for _ in range(len(self))]
-        for node, row in zip(range(nodes), extra[pending:]):
-            reached = lowest[pending + node]
-            row += [
-                self.start + root + each
-                for each in self.tree.path_to(node)
-                if positions[pending + each] >= reached
-            ]
-        return self.start + first, ends - first, extra
+        for row, position in enumerate(positions[: self.wanted]):
+            lowest = 0 if window is None else max(0, position - window + 1)
+            end = min(position + 1, root)
+            first = min(lowest, end)
+            firsts.append(self.start + first)
+            counts.append(end - first)
+            if row >= pending:
+                extra[row] += [
+                    self.start + root + each
+                    for each in self.tree.path_to(row - pending)
+                    if positions[pending + each] >= lowest
+                ]
+        own = self.start + self.cached
+        firsts += range(own + self.wanted, own + len(self))
+        counts += [1] * self.padding
+        return firsts, counts, extra
 
     def slot_positions(self, slots: int) -> Ints:
         """[slots]: the position that each slot holds: that of its number, but for the tree's."""
@@ -181,25 +183,31 @@ class PassLayout:
         """The largest id that the pass reads."""
         return max(max(text.tokens, default=0) for text in self.texts)
 
-    def tokens(self) -> Ints:
+    def tokens(self) -> Longs:
         """[rows] ids to read."""
-        return np.concatenate([np.array(text.tokens, dtype=np.int64) for text in self.texts])
+        return _numbers([text.tokens for text in self.texts])
 
-    def positions(self) -> Ints:
+    def positions(self) -> Longs:
         """[rows] absolute positions."""
-        return np.concatenate([text.positions for text in self.texts])
+        return _numbers([text.positions for text in self.texts])
 
-    def places(self) -> Ints:
+    def places(self) -> Longs:
         """[rows] slots of the pool that keys and values go to."""
-        return np.concatenate(
-            [text.start + text.cached + np.arange(len(text)) for text in self.texts]
-        )
+        firsts = (text.start + text.cached for text in self.texts)
+        return _numbers([range(at, at + len(text)) for at, text in zip(firsts, self.texts)])
 
-    def stretches(self, window: int | None) -> tuple[Ints, Ints, list[list[int]]]:
+    def stretches(
+        self, window: int | None
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32], list[list[int]]]:
         """See `TextRows.stretches`; numbers of 32 bits."""
         first, count, extra = zip(*(text.stretches(window) for text in self.texts), strict=True)
         return (
-            np.concatenate(first).astype(np.int32),
-            np.concatenate(count).astype(np.int32),
+            _numbers(first).astype(np.int32),
+            _numbers(count).astype(np.int32),
             [*chain.from_iterable(extra)],
         )
+
+
+def _numbers(parts: Sequence[Sequence[int]]) -> Longs:
+    """All of them, one part behind the other."""
+    return np.array([*chain.from_iterable(parts)], dtype=np.int64)

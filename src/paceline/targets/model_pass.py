@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from paceline.kernels.programs.steps import Lowered
 from paceline.kernels.token_table import device_of_table
+from paceline.scores import TokenScores
 from paceline.targets.hidden_states import call_with_states
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.late_model import LateModel
 from paceline.targets.layout import PassLayout
 from paceline.targets.one_call.compiled_pass import CompiledPass, UnfitError, compiled
-from paceline.targets.one_call.lowering import Lowered
 from paceline.targets.pass_inputs import InputsByText, InputsInOne, PassInputs, Windows
 from paceline.targets.virtual_tokens import VirtualTokens
 
@@ -77,7 +78,7 @@ class ModelPass:
 
     def use(self, steps: Lowered) -> None:
         """Run passes in one call from now on."""
-        self.compiled, self.own_forward = CompiledPass(steps, self._virtual), ""
+        self.compiled, self.own_forward = CompiledPass(steps, self._virtual, self.windows), ""
 
     def run(self, layout: PassLayout, keep: Sequence[int], pool: int) -> torch.Tensor:
         """One pass; the logits [at least len(keep), vocabulary] of its rows `keep`.
@@ -96,6 +97,12 @@ class ModelPass:
         if self._keeps_logits:
             return self._call(inputs, **tokens, logits_to_keep=index)[0]
         return self._call(inputs, **tokens)[0, index]
+
+    def follow(self, start: int, cached: int, pending: Sequence[int]) -> TokenScores:
+        """One pass over a text's next tokens where passes are compiled; see `CompiledPass.follow`."""
+        if self.compiled is None:
+            raise ValueError("nothing can be followed: passes are not compiled")
+        return self.compiled.follow(start, cached, pending, self.cache, self.keeps_states)
 
     def run_static(self, inputs: InputsInOne) -> torch.Tensor:
         """One pass over inputs that may change later; the logits of all its rows."""

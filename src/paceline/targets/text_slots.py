@@ -145,6 +145,15 @@ class TextSlots:
         self._give_back(text)
         text.start, text.capacity = start, capacity
 
+    def rewind(self, slot: int, kept: int, tokens: Sequence[int]) -> TextSlot:
+        """The first `kept` tokens of a text stay, then come these; at least its last token is to
+        be read."""
+        text = self._open[slot]
+        cached = min(kept, len(text.cached), kept + len(tokens) - 1)
+        text.pending = [*[*text.cached[cached:], *text.pending][: kept - cached], *tokens]
+        del text.cached[cached:]
+        return text
+
     def commit(self, paths: Mapping[int, Path]) -> None:
         """See `Target.commit`."""
         sources: list[int] = []

@@ -14,8 +14,16 @@ import numpy as np
 import torch
 
 from paceline.prefix import common_prefix
-from paceline.protocols import HIDDEN_STATES, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS, Target
+from paceline.protocols import (
+    CHAINS,
+    HIDDEN_STATES,
+    SHADOW_TOKENS,
+    TREES,
+    VIRTUAL_TOKENS,
+    Target,
+)
 from paceline.records import Path, TargetInfo
+from paceline.scores import TokenScores
 from paceline.tree import EMPTY, Tree
 
 __all__ = ["ToyTarget"]
@@ -43,7 +51,7 @@ class ToyTarget(Target):
     passes: how many there were. read: prompt tokens that they read.
     """
 
-    capabilities = frozenset({HIDDEN_STATES, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS})
+    capabilities = frozenset({CHAINS, HIDDEN_STATES, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS})
 
     def __init__(
         self,
@@ -84,7 +92,7 @@ class ToyTarget(Target):
 
     def pending(self, slot: int) -> int:
         """See `Target.pending`."""
-        return len(self._slots[slot].pending) - 1
+        return max(0, len(self._slots[slot].pending) - 1)
 
     def score(
         self, trees: Mapping[int, Tree], prefill: Mapping[int, int] | None = None
@@ -103,6 +111,16 @@ class ToyTarget(Target):
             slot = self._slots[key]
             slot.cached += [*slot.pending, *(slot.tree.tokens[node] for node in path.nodes)]
             slot.pending = [path.tokens[-1]]
+
+    def follow(self, slot: int, kept: int, tokens: Sequence[int]) -> TokenScores:
+        """See `Target.follow`."""
+        text = self._slots[slot]
+        whole = [*[*text.cached, *text.pending][:kept], *tokens]
+        cached = min(kept, len(text.cached), len(whole) - 1)
+        text.cached, text.pending = whole[:cached], whole[cached:]
+        numbers = self.score({slot: EMPTY})[slot][0].float().numpy()
+        text.cached, text.pending = whole, []
+        return TokenScores(numbers)
 
     def describe(self) -> TargetInfo:
         """See `Target.describe`."""

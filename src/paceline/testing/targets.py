@@ -8,15 +8,23 @@ from contextlib import suppress
 
 import torch
 
-from paceline.protocols import HIDDEN_STATES, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS, Target
+from paceline.protocols import (
+    CHAINS,
+    HIDDEN_STATES,
+    SHADOW_TOKENS,
+    TREES,
+    VIRTUAL_TOKENS,
+    Target,
+)
 from paceline.records import TargetInfo
+from paceline.testing.chains import check_chains
 from paceline.testing.reference import Reference, require
 from paceline.testing.watched_target import WatchedTarget
 from paceline.tree import EMPTY, SHADOWS, Tree
 
 __all__ = ["check_target"]
 
-_KNOWN = frozenset({HIDDEN_STATES, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS})
+_KNOWN = frozenset({CHAINS, HIDDEN_STATES, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS})
 # A context that is longer than this is not filled to see its end.
 _FILLED = 512
 
@@ -36,8 +44,8 @@ def check_target(
     seed: of texts, trees and schedules.
     schedules, steps: how many random ones of texts that come and go, and how long.
 
-    Trees have branches where `TREES` is offered, virtual tokens, shadows and hidden states are
-    looked at where they are offered.
+    Trees have branches where `TREES` is offered; chains, virtual tokens, shadows and hidden states
+    are looked at where they are offered.
 
     Raises AssertionError for the first thing that is not as the contract says.
     """
@@ -51,6 +59,8 @@ def check_target(
     for number in range(schedules):
         suite.check_schedule(number, steps)
     capabilities = suite.watched().target.capabilities
+    if CHAINS in capabilities:
+        check_chains(suite.watched(), Reference(make()), tolerance)
     if SHADOW_TOKENS in capabilities:
         suite.check_shadows()
     if HIDDEN_STATES in capabilities:

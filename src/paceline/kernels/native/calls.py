@@ -29,6 +29,7 @@ class Kernels:
         found.pl_use_openmp(*_openmp())
         self.packed_bytes: Callable[[int, int, int], int] = found.pl_packed_bytes
         self._product, self._attend, self._run = found.pl_product, found.pl_attend, found.pl_run
+        self._likeliest = found.pl_likeliest
         self._most = usable_cores()
 
     @property
@@ -74,6 +75,15 @@ class Kernels:
         """See `pl_product`."""
         if failed := self._product(*arguments, self._threads()):
             _check(failed)
+
+    def likeliest(self, *arguments: Any) -> None:
+        """See `pl_likeliest`."""
+        if failed := self._likeliest(*arguments):
+            _check(failed)
+
+    def move(self, *arguments: Any) -> None:
+        """See `pl_move`."""
+        _check(self._library.pl_move(*arguments))
 
     def run(self, steps: int, count: int, one_pass: int) -> None:
         """See `pl_run`; the addresses of an array of `Step` and of a `Pass`."""

@@ -6,7 +6,7 @@ import ctypes
 from ctypes import c_char_p, c_float, c_int, c_int32, c_int64, c_void_p
 from typing import Any
 
-__all__ = ["SIGNATURES", "Attention", "Layer", "Operand", "Pass", "Seen", "Step"]
+__all__ = ["SIGNATURES", "Attention", "Layer", "Operand", "Pass", "Seen", "Step", "Store"]
 
 # Name of a function -> what it gives back, what it takes. Sizes are int64_t, pointers void*.
 _MATRIX = (c_int, c_void_p, c_int64, c_int64)
@@ -22,6 +22,11 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "pl_values": (c_int, (*_MATRIX, c_void_p, c_int64, c_void_p, c_int)),
     "pl_dequantise": (c_int, (*_MATRIX, c_void_p, c_int)),
     "pl_attend": (c_int, (c_void_p, c_int)),
+    "pl_likeliest": (
+        c_int,
+        (c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p),
+    ),
+    "pl_move": (c_int, (c_void_p, c_int64, c_void_p, c_void_p, c_int64)),
     "pl_run": (c_int, (c_void_p, c_int64, c_void_p, c_int)),
     "pl_product": (c_int, (*_MATRIX, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int)),
 }
@@ -88,6 +93,15 @@ class Layer(ctypes.Structure):
         ("keys", c_void_p),
         ("values", c_void_p),
         *((name, c_int64) for name in ("key_head", "key_slot", "value_head", "value_slot")),
+    )
+
+
+class Store(ctypes.Structure):
+    """`struct pl_store`."""
+
+    _fields_ = (
+        ("begin", c_void_p),
+        *((name, c_int64) for name in ("heads", "head", "slot", "bytes")),
     )
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from paceline.kernels.programs.steps import Function, Join, Kind, Operand, Value
 from paceline.targets.one_call.emitter import Emitter
 from paceline.targets.one_call.operators import BINARY, CURVES, POWERS
 from paceline.targets.one_call.recording import Node, Recording, UnfitError
-from paceline.targets.one_call.steps import Function, Join, Kind, Operand, Value
 from paceline.targets.one_call.values import Codes, features_of
 
 __all__ = ["Arithmetic"]

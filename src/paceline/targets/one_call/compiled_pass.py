@@ -10,11 +10,14 @@ import torch
 
 from paceline.kernels.attention import GROUPED
 from paceline.kernels.native.calls import unavailable
+from paceline.kernels.programs.program import CacheLayer, PassRows, Program
+from paceline.kernels.programs.steps import Lowered
 from paceline.kernels.slots_seen import SlotsSeen
+from paceline.scores import TokenScores
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.layout import PassLayout
-from paceline.targets.one_call.lowering import Lowered, lower
-from paceline.targets.one_call.program import CacheLayer, PassRows, Program
+from paceline.targets.one_call.chain_pass import ChainPass
+from paceline.targets.one_call.lowering import lower
 from paceline.targets.one_call.recording import UnfitError, record
 from paceline.targets.pass_inputs import Windows
 from paceline.targets.support import longest_context
@@ -50,12 +53,14 @@ def compiled(model: PreTrainedModel, windows: Windows) -> Lowered:
 class CompiledPass:
     """Runs the steps of a model without the model.
 
-    steps: see `compiled`. virtual: what ids beyond the vocabulary stand for.
+    steps: see `compiled`. virtual: what ids beyond the vocabulary stand for. windows: see
+    `attention_windows`.
     """
 
-    def __init__(self, steps: Lowered, virtual: VirtualTokens) -> None:
+    def __init__(self, steps: Lowered, virtual: VirtualTokens, windows: Windows) -> None:
         self.steps = steps
         self._program = Program(steps)
+        self._chain = ChainPass(steps, [*windows.values()])
         self._virtual = virtual
         self._known: TreeCache | None = None  # as it was before it moved so often
         self._moves = -1
@@ -69,17 +74,35 @@ class CompiledPass:
         keeps_states: bool,
     ) -> torch.Tensor:
         """One pass; the logits [len(keep), vocabulary] of its rows `keep`."""
-        if self._known is not cache or self._moves != cache.moves:
-            self._moves = cache.moves
-            cache.allocate(self._program.layers)
-            self._program.use_cache([CacheLayer(*each) for each in cache.tensors()])
-            self._known = cache
+        self._use(cache)
         rows = PassRows(
             layout.tokens(),
             layout.positions(),
-            layout.places().astype(np.int64),
+            layout.places(),
             np.array(keep, dtype=np.int64),
             [SlotsSeen(*layout.stretches(window)) for window in windows.values()],
             self._virtual.table,
         )
         return self._program.run(rows, cache.all_states() if keeps_states else None)
+
+    def follow(
+        self, start: int, cached: int, pending: Sequence[int], cache: TreeCache, keeps_states: bool
+    ) -> TokenScores:
+        """One pass over the next tokens of a text; the scores of the token behind them, a view
+        that the next one overwrites.
+
+        start: of the text's stretch of the cache. cached: tokens there.
+        """
+        self._use(cache)
+        states = cache.all_states() if keeps_states else None
+        return self._chain.run(start, cached, pending, states)
+
+    def _use(self, cache: TreeCache) -> None:
+        if self._known is cache and self._moves == cache.moves:
+            return
+        self._moves = cache.moves
+        cache.allocate(self._program.layers)
+        layers = [CacheLayer(*each) for each in cache.tensors()]
+        self._program.use_cache(layers)
+        self._chain.use_cache(layers)
+        self._known = cache

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from paceline.kernels.block_layers import BlockLinear
+from paceline.kernels.programs.steps import Function, Join, Kind, Op, Operand, Step, Value
 from paceline.targets.one_call.recording import UnfitError
-from paceline.targets.one_call.steps import Function, Join, Kind, Op, Operand, Step, Value
 from paceline.targets.one_call.values import Features, value_of
 
 __all__ = ["Emitter"]

@@ -13,12 +13,22 @@ from torch import nn
 
 from paceline.kernels.block_layers import BlockEmbedding, BlockLinear
 from paceline.kernels.norm import FastRMSNorm
+from paceline.kernels.programs.steps import (
+    Join,
+    Kind,
+    Lowered,
+    Op,
+    Operand,
+    Step,
+    Value,
+    live_steps,
+)
 from paceline.kernels.shared_input import Projection
 from paceline.kernels.token_table import scale_of
 from paceline.targets.one_call.arithmetic import Arithmetic
 from paceline.targets.one_call.emitter import Emitter
 from paceline.targets.one_call.operators import CONSTANTS, MOVES
-from paceline.targets.one_call.positions import PositionTables, Tables
+from paceline.targets.one_call.positions import PositionTables
 from paceline.targets.one_call.recording import (
     Attended,
     Node,
@@ -26,31 +36,12 @@ from paceline.targets.one_call.recording import (
     Stored,
     UnfitError,
 )
-from paceline.targets.one_call.steps import (
-    Join,
-    Kind,
-    Op,
-    Operand,
-    Step,
-    Value,
-    live_steps,
-)
 from paceline.targets.one_call.values import Codes, features_of, new_codes, row_axis
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["Lowered", "lower"]
-
-
-class Lowered:
-    """What a recording became.
-
-    steps: in their order. logits: the value that they make. tables: of positions.
-    """
-
-    def __init__(self, steps: list[Step], logits: Value, tables: Tables) -> None:
-        self.steps, self.logits, self.tables = steps, logits, tables
+__all__ = ["lower"]
 
 
 def lower(model: PreTrainedModel, recording: Recording, longest: int | None = None) -> Lowered:

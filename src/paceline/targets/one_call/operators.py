@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from paceline.kernels.programs.steps import Function, Join
 from paceline.targets.one_call.recording import UnfitError
-from paceline.targets.one_call.steps import Function, Join
 
 __all__ = ["BINARY", "CONSTANTS", "CURVES", "MOVES", "POWERS"]
 

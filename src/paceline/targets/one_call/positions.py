@@ -3,26 +3,16 @@ embeddings of positions."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
+from paceline.kernels.programs.steps import Value
 from paceline.targets.one_call.recording import ROWS, Node, Recording, UnfitError
-from paceline.targets.one_call.steps import Value
 
-__all__ = ["PositionTables", "Tables"]
+__all__ = ["PositionTables"]
 
 _GRAIN = 256
-
-
-class Tables(Protocol):
-    """Values by position."""
-
-    def number_of(self, value: Value) -> int:
-        """Of the table of a value, which is kept from now on."""
-
-    def reach(self, positions: int) -> list[torch.Tensor]:
-        """Tables [at least so many positions, numbers] by their numbers."""
 
 
 class PositionTables:

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from paceline.kernels.blocks import BlockMatrix
-from paceline.targets.one_call.lowering import Lowered
-from paceline.targets.one_call.steps import Function, Join, Kind, Op, Operand, Step, Value
+from paceline.kernels.programs.steps import Function, Join, Kind, Lowered, Op, Operand, Step, Value
 
 __all__ = ["StoredTables", "read_steps", "written_steps"]
 

@@ -49,6 +49,17 @@ struct pl_attention;
 /* See tier.h; `longest`, `ranges` and `failed` are not read. */
 PL_API int pl_attend(const struct pl_attention *of, int threads);
 
+/* Of each row of scores [count, numbers] the `most` largest, the largest first and of equal ones the
+   first: their places and their shares in the row's softmax, both [count, most]. Where fewer can be
+   said (-inf, or no number) the last ones are place 0 with share 0. */
+PL_API int pl_likeliest(const float *rows, int64_t count, int64_t numbers, int64_t most,
+                        int64_t *places, float *shares);
+
+struct pl_store;
+/* In each of these, slots from[i] go to to[i], one after the other. */
+PL_API int pl_move(const struct pl_store *stores, int64_t count, const int64_t *from,
+                   const int64_t *to, int64_t moves);
+
 struct pl_step;
 struct pl_pass;
 /* One pass; see program.h. */

@@ -70,6 +70,12 @@ struct pl_layer {
     int64_t key_head, key_slot, value_head, value_slot;
 };
 
+/* Heads of a cache, each with slots of so many bytes; `head` and `slot` are strides in bytes. */
+struct pl_store {
+    char *begin;
+    int64_t heads, head, slot, bytes;
+};
+
 /* What rows see, see pl_attention. */
 struct pl_seen {
     const int32_t *first, *count, *extra_begin, *extra;

@@ -32,11 +32,12 @@
 #include "rows.h"
 
 #include "attend.h"
+#include "likeliest.h"
 #include "rowwise.h"
 
 /* A block has at least a panel. */
 _Static_assert(OUTPUTS % PL_PANEL == 0 && FLOAT_OUTPUTS % PL_PANEL == 0, "blocks are made of whole panels");
 
 const struct pl_tier PASTE(pl_tier_, PL_TIER) = {
-    TEXT(PL_TIER), OUTPUTS, FLOAT_OUTPUTS, quantise, run, attend, row_steps,
+    TEXT(PL_TIER), OUTPUTS, FLOAT_OUTPUTS, quantise, run, attend, row_steps, likeliest,
 };

@@ -77,6 +77,9 @@ struct pl_tier {
     /* Steps [begin, end) of a program for rows [first, last), see rowwise.h. */
     void (*row_steps)(const struct pl_step *begin, const struct pl_step *end,
                       const struct pl_pass *pass, int64_t first, int64_t last);
+    /* The largest numbers of a row [count], see pl_likeliest. */
+    void (*likeliest)(const float *row, int64_t count, int64_t most, int64_t *places,
+                      float *shares);
 };
 
 /* The tier in use. */

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from paceline.targets.one_call.steps import Kind, Op, Step, Value
+from paceline.kernels.programs.steps import Kind, Op, Step, Value
 
 __all__ = ["Places", "find_places"]
 

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from paceline.kernels.blocks import number_of_format
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
+from paceline.kernels.programs.arena import find_places
+from paceline.kernels.programs.steps import Kind, Lowered, Op, Operand, Step, Value
 from paceline.kernels.slots_seen import SlotsSeen
-from paceline.targets.one_call.arena import find_places
-from paceline.targets.one_call.lowering import Lowered
-from paceline.targets.one_call.steps import Kind, Op, Operand, Step, Value
 
 __all__ = ["CacheLayer", "PassRows", "Program"]
 
@@ -90,7 +89,6 @@ class Program:
         """Logits [kept, vocabulary]. states: [slots, hidden], where the last hidden states go."""
         count, kept = len(rows.tokens), len(rows.keep)
         logits = torch.empty(kept, self.vocabulary)
-        self._reach(int(rows.positions.max()) + 1)
         seen = (native.Seen * len(rows.seen))(*(each.as_native() for each in rows.seen))
         one = native.Pass(rows=count, kept=kept)
         one.tokens, one.positions = rows.tokens.ctypes.data, rows.positions.ctypes.data
@@ -99,14 +97,20 @@ class Program:
             one.given_count, one.given = len(rows.given), rows.given.data_ptr()
         if states is not None:
             one.states, one.states_stride = states.data_ptr(), states.stride(0)
+        one.seen, one.logits = ctypes.addressof(seen), logits.data_ptr()
+        self.play(one, int(rows.positions.max()) + 1)
+        return logits
+
+    def play(self, one: native.Pass, positions: int) -> None:
+        """One pass, whose rows are at fewer than so many positions. What the program knows itself
+        is filled in: tables, the cache and memory for values."""
+        self._reach(positions)
         one.tables = ctypes.addressof(self._table_addresses)
         one.table_strides = ctypes.addressof(self._table_strides)
-        one.layers, one.seen = ctypes.addressof(self._cache), ctypes.addressof(seen)
-        one.arena = self._arena(Kind.ROWS, count).data_ptr()
-        one.arena_of_kept = self._arena(Kind.KEPT, kept).data_ptr()
-        one.logits = logits.data_ptr()
+        one.layers = ctypes.addressof(self._cache)
+        one.arena = self._arena(Kind.ROWS, one.rows).data_ptr()
+        one.arena_of_kept = self._arena(Kind.KEPT, one.kept).data_ptr()
         kernels().run(ctypes.addressof(self._steps), len(self._steps), ctypes.addressof(one))
-        return logits
 
     def _arena(self, kind: Kind, rows: int) -> torch.Tensor:
         needed = max(1, self._places.width[kind] * rows)

@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Protocol
 
 import torch
 
 from paceline.kernels.blocks import BlockMatrix
 
-__all__ = ["Function", "Join", "Kind", "Op", "Operand", "Step", "Value", "live_steps"]
+__all__ = [
+    "Function",
+    "Join",
+    "Kind",
+    "Lowered",
+    "Op",
+    "Operand",
+    "Step",
+    "Tables",
+    "Value",
+    "live_steps",
+]
 
 
 class Op(IntEnum):
@@ -135,6 +147,27 @@ class Step:
         for operand in self.of:
             if operand.value is not None:
                 yield operand.value
+
+
+class Tables(Protocol):
+    """Values by position."""
+
+    def number_of(self, value: Value) -> int:
+        """Of the table of a value."""
+        ...
+
+    def reach(self, positions: int) -> list[torch.Tensor]:
+        """Tables [at least so many positions, numbers] by their numbers."""
+        ...
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A list of steps. logits: the value that they make. tables: of positions."""
+
+    steps: Sequence[Step]
+    logits: Value
+    tables: Tables
 
 
 def live_steps(steps: Sequence[Step], wanted: Value) -> list[Step]:

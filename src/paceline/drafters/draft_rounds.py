@@ -1,0 +1,122 @@
+"""A draft model that goes on by rounds of the one loop, with a drafter of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from paceline.drafters.draft_passes import Guess, Said, Speaker
+from paceline.loop import Batch, Generation
+from paceline.protocols import Drafter, Planner, Target
+from paceline.records import Round
+from paceline.sampling import GREEDY, Sampler
+from paceline.scores import log_totals
+from paceline.stopping import Stopping
+
+__all__ = ["DraftRounds"]
+
+
+@dataclass(frozen=True)
+class _Noted(Sampler):
+    """A sampler that keeps the scores it has drawn from, which take a while to make."""
+
+    scores: list[torch.Tensor] = field(default_factory=list)
+
+    def decide(self, row: torch.Tensor, context: Sequence[int]) -> torch.Tensor:
+        """See `Sampler.decide`."""
+        self.scores.append(super().decide(row, context))
+        return self.scores[-1]
+
+
+class DraftRounds(Speaker):
+    """Says what plain decoding of the draft model would, several tokens per pass where its own
+    drafter has guessed them.
+
+    others: runners-up to keep per guess. clock: seconds.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        inner: Drafter,
+        planner: Planner,
+        others: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._inner = inner
+        self._others = others
+        self._batch = Batch(target, planner, clock)
+        self._sampler = _Noted()
+        self._text = Generation([0], inner, Stopping(1), GREEDY)
+        self._key = -1  # in the batch
+        self._corrected = False
+
+    def start(
+        self, context: Sequence[int], references: Sequence[Sequence[int]], sampler: Sampler
+    ) -> list[int]:
+        """See `Speaker.start`."""
+        self._sampler, self._corrected = _Noted(**vars(sampler)), False
+        self._text = Generation(context, self._inner, Stopping(1), self._sampler, references)
+        return self._text.context
+
+    def correct(self, kept: int) -> None:
+        """See `Speaker.correct`."""
+        self._corrected = True
+
+    def say(self, room: int) -> Said | None:
+        """See `Speaker.say`."""
+        text = self._text
+        # Not as many as are wanted: trees are cut to what is left, and with them windows and prompt
+        # tokens that make the guesses of later passes.
+        text.stopping = Stopping(room)
+        if self._key not in self._batch:
+            self._key = self._batch.add(text)
+        elif self._corrected:
+            self._batch.rewrite(self._key)
+        self._corrected = False
+        while self._key in self._batch:
+            for round in self._batch.step():
+                seconds = round.seconds
+                spent = seconds.draft + seconds.target + seconds.commit
+                guesses = self._read(round, text.context)
+                return Said(guesses, 1 + len(round.tree), spent, round.prefill)
+        if text.error is not None:
+            raise text.error
+        return None
+
+    def stop(self) -> None:
+        """See `Speaker.stop`."""
+        self._batch.close()
+
+    def _read(self, round: Round, text: Sequence[int]) -> list[Guess]:
+        """What was said in a round, with the runners-up.
+
+        Chances are the softmax of the scores whose largest was drawn, in the scale of the logits:
+        logits + temperature x noise. At temperature 0 that is what the model gives each token. With
+        noise in it, it says how far ahead of the others the token is, and that is how much the
+        target may see otherwise without drawing another one.
+        """
+        said, noted = round.path.tokens, self._sampler.scores
+        if len(noted) != len(said):  # drawn in another way, as where nothing but logits decides
+            noted.clear()
+            begin = len(text) - len(said)
+            for place, row in enumerate([0, *(node + 1 for node in round.path.nodes)]):
+                self._sampler.decide(round.logits[row], text[: begin + place])
+        scores = torch.stack(noted) if len(noted) > 1 else noted[0][None]
+        noted.clear()
+        if not self._sampler.greedy:
+            scores = scores * self._sampler.temperature
+        # Chances of a few tokens only: a softmax of all would take longer than the model's pass.
+        total = log_totals(scores)
+        best = scores.topk(min(1 + self._others, scores.shape[1]))
+        ranks = (best.values - total).exp().nan_to_num().tolist()
+        index = torch.tensor(said, device=scores.device)[:, None]
+        own = (scores.gather(1, index) - total).exp().nan_to_num()[:, 0].tolist()
+        guesses = []
+        for token, chance, *best_here in zip(said, own, best.indices.tolist(), ranks):
+            ranked: Iterator[tuple[int, float]] = zip(*best_here)
+            others = [(other, share) for other, share in ranked if other != token and share > 0]
+            guesses.append(Guess(token, chance, tuple(others[: self._others])))
+        return guesses

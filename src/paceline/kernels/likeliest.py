@@ -1,0 +1,44 @@
+"""The largest of scores, and what their chances are relative to."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.kernels.native.calls import kernels, unavailable
+
+__all__ = ["likeliest"]
+
+Floats = NDArray[np.float32]
+
+
+def likeliest(rows: Floats, most: int) -> tuple[NDArray[np.int64], Floats]:
+    """Of each row of scores [n, numbers] the `most` largest, fewer where there are fewer: their
+    places, the largest first and of equal ones the first, and their shares in the softmax of the
+    row, both [n, most].
+
+    Of rows where less can be said (-inf, or no number) the last places are 0, with the share 0.
+    """
+    rows = np.ascontiguousarray(rows, dtype=np.float32)
+    count, numbers = rows.shape
+    most = min(most, numbers)
+    places = np.empty((count, most), dtype=np.int64)
+    shares = np.empty((count, most), dtype=np.float32)
+    if unavailable():
+        _find(rows, places, shares)
+    else:
+        found = places.ctypes.data, shares.ctypes.data
+        kernels().likeliest(rows.ctypes.data, count, numbers, most, *found)
+    return places, shares
+
+
+def _find(rows: Floats, places: NDArray[np.int64], shares: Floats) -> None:
+    """The same without the library."""
+    order = np.argsort(-rows, axis=-1, kind="stable")[:, : places.shape[1]]
+    scores = np.take_along_axis(rows, order, axis=-1)
+    with np.errstate(invalid="ignore"):
+        above = np.exp(scores - scores[:, :1])
+        totals = np.nansum(np.exp(rows - scores[:, :1]), axis=-1, keepdims=True)
+        found = above / totals
+    said = scores > -np.inf
+    places[:], shares[:] = np.where(said, order, 0), np.where(said, found, 0)

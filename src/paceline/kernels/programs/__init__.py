@@ -1,0 +1,1 @@
+"""Programs: lists of steps that the C library runs in one call."""

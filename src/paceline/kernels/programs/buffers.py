@@ -1,0 +1,43 @@
+"""What describes passes, in memory that stays where it is from one pass to the next."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+
+from paceline.kernels.native import signatures as native
+
+__all__ = ["PassBuffers"]
+
+
+class PassBuffers:
+    """Of passes over up to `capacity` rows.
+
+    kinds: of layers that see other slots. others: slots that the rows of one kind see besides their
+    stretches, at most.
+
+    tokens, positions, slots, keep: int64 [capacity], see `PassRows`. first, count: int32 [kinds,
+    capacity], stretches of slots. begins [kinds, capacity + 1], extra [kinds, others]: int32, see
+    `SlotsSeen`; all rows see their stretches only as long as nobody writes there. native: the pass
+    that is described, but for its rows, its logits and what its program knows.
+    """
+
+    def __init__(self, capacity: int, kinds: int = 1, others: int = 1) -> None:
+        self.capacity = capacity
+        whole = np.zeros((4, capacity), dtype=np.int64)
+        self.tokens, self.positions, self.slots, self.keep = whole
+        self.first, self.count = np.zeros((2, kinds, capacity), dtype=np.int32)
+        self.begins = np.zeros((kinds, capacity + 1), dtype=np.int32)
+        self.extra = np.zeros((kinds, others), dtype=np.int32)
+        each = zip(self.first, self.count, self.begins, self.extra, strict=True)
+        self._seen = (native.Seen * kinds)(
+            *(native.Seen(*(numbers.ctypes.data for numbers in seen)) for seen in each)
+        )
+        self.native = native.Pass(
+            tokens=self.tokens.ctypes.data,
+            positions=self.positions.ctypes.data,
+            where=self.slots.ctypes.data,
+            keep=self.keep.ctypes.data,
+            seen=ctypes.addressof(self._seen),
+        )

@@ -1,0 +1,212 @@
+"""Programs that are written step by step, for modules of ours whose rows begin as given numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from paceline.kernels.block_layers import BlockLinear
+from paceline.kernels.programs.buffers import PassBuffers
+from paceline.kernels.programs.program import CacheLayer, Program
+from paceline.kernels.programs.steps import (
+    Function,
+    Join,
+    Kind,
+    Lowered,
+    Op,
+    Operand,
+    Step,
+    Value,
+)
+
+__all__ = ["Builder", "Columns", "GivenRows", "Rotary", "layer_of"]
+
+_OTHER = 1 << 24  # PL_OTHER
+_GRAIN = 256
+_FEW = 8  # rows
+_MOST_SEEN = 64  # slots that a row sees besides its stretch
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Heads of keys and values. layer: of the cache. heads, size: of keys and of values alike."""
+
+    layer: int
+    heads: int
+    size: int
+
+
+class Rotary:
+    """Tables of cosines and sines [positions, size], for heads whose halves are turned.
+
+    base: of the angles.
+    """
+
+    def __init__(self, size: int, base: float) -> None:
+        self.size = size
+        self.cosines = Value(-1, size, Kind.PLACE)
+        self.sines = Value(-2, size, Kind.PLACE)
+        self._speeds = base ** (-torch.arange(size // 2) / (size // 2))
+        self._tables: list[torch.Tensor] = []
+
+    def number_of(self, value: Value) -> int:
+        """See `Tables`."""
+        return int(value is self.sines)
+
+    def reach(self, positions: int) -> list[torch.Tensor]:
+        """See `Tables`."""
+        if not self._tables or len(self._tables[0]) < positions:
+            count = -(-positions // _GRAIN) * _GRAIN
+            angles = torch.arange(count)[:, None] * self._speeds.repeat(2)
+            self._tables = [angles.cos(), angles.sin()]
+        return self._tables
+
+
+class Builder:
+    """Steps one after the other; every row begins as `width` given numbers.
+
+    rotary: for `turned`; a program without it knows no positions.
+    """
+
+    def __init__(self, width: int, rotary: Rotary | None = None) -> None:
+        self._rotary = rotary or Rotary(2, 1.0)
+        self._steps: list[Step] = []
+        value = Value(0, width, Kind.ROWS)
+        self._step(Op.GIVEN, width, value)
+        self.given = Operand(width, value)
+
+    def part(self, of: Operand, at: int, count: int) -> Operand:
+        """`count` of the numbers of a whole value, from `at` on."""
+        return Operand(count, of.value, None, at)
+
+    def product(self, rows: Operand, layer: BlockLinear) -> Operand:
+        """Rows x the layer's matrix, and its bias."""
+        return self._made(
+            Op.PRODUCT,
+            layer.out_features,
+            rows,
+            size=layer.in_features,
+            matrix=layer.matrix,
+            bias=layer.bias,
+        )
+
+    def normal(self, rows: Operand, scale: torch.Tensor, eps: float) -> Operand:
+        """RMSNorm with this scale [numbers of a row]."""
+        weight = Operand(len(scale), data=scale.detach().float().contiguous())
+        return self._made(Op.RMS_NORM, rows.period, rows, weight, size=rows.period, number=eps)
+
+    def map(self, rows: Operand, join: Join, other: Operand, function: int = 0) -> Operand:
+        """Function(rows), joined with `other`, whose numbers come again where they are fewer."""
+        return self._made(Op.MAP, rows.period, rows, other, function=Function(function), join=join)
+
+    def beside(self, one: Operand, other: Operand) -> Operand:
+        """The numbers of both, one after the other."""
+        order = torch.arange(1, 1 + one.period), _OTHER + torch.arange(1, 1 + other.period)
+        joined = torch.cat(order).int()
+        return self._made(Op.GATHER, len(joined), one, other, order=joined)
+
+    def turned(self, heads: Operand) -> Operand:
+        """Rotary positions."""
+        size = self._rotary.size
+        tables = Operand(size, self._rotary.cosines), Operand(size, self._rotary.sines)
+        return self._made(Op.ROTATE, heads.period, heads, *tables, size=size, halves=True)
+
+    def store(self, keys: Operand, values: Operand, to: Columns) -> None:
+        """Keys and values go to the rows' slots of a layer of the cache."""
+        self._step(
+            Op.STORE, to.size, None, keys, values, layer=to.layer, size=to.size, key_heads=to.heads
+        )
+
+    def attended(self, queries: Operand, to: Columns) -> Operand:
+        """What queries take from the slots that their rows see."""
+        return self._made(
+            Op.ATTEND,
+            queries.period,
+            queries,
+            layer=to.layer,
+            size=to.size,
+            heads=queries.period // to.size,
+            key_heads=to.heads,
+            number=to.size**-0.5,
+        )
+
+    def program(self, out: Operand | None = None) -> GivenRows:
+        """What has been built. out: the last product, which the program gives; None for what only
+        stores."""
+        if out is None:
+            out = self.map(self.part(self.given, 0, 1), Join.PLUS, self.part(self.given, 0, 1))
+        if out.value is None:
+            raise ValueError("a program gives a value")
+        return GivenRows(Lowered(self._steps, out.value, self._rotary), self.given.period)
+
+    def _made(self, op: Op, count: int, *of: Operand, **others: object) -> Operand:
+        value = Value(len(self._steps), count, Kind.ROWS)
+        self._step(op, count, value, *of, **others)
+        return Operand(count, value)
+
+    def _step(
+        self, op: Op, count: int, out: Value | None = None, *of: Operand, **others: object
+    ) -> None:
+        self._steps.append(Step(op, count, out, of, **others))  # type: ignore[arg-type]
+
+
+class GivenRows:
+    """A program over rows of `width` given numbers."""
+
+    def __init__(self, lowered: Lowered, width: int) -> None:
+        self._program = Program(lowered)
+        self._width = width
+        self._cache: Sequence[CacheLayer] | None = None
+        self._resize(_FEW)
+
+    def use_cache(self, layers: Sequence[CacheLayer]) -> None:
+        """Where keys and values are in the next passes."""
+        if layers is not self._cache:
+            self._program.use_cache(layers)
+            self._cache = layers
+
+    def given(self, count: int) -> Floats:
+        """[count, width], to be filled before each `run`."""
+        if count > len(self._given):
+            self._resize(2 * count)
+        return self._given[:count]
+
+    def run(
+        self, count: int, positions: int = 1, see: Callable[[PassBuffers], None] | None = None
+    ) -> Floats:
+        """[count, outputs], a view that the next pass overwrites.
+
+        For programs with keys and values: see: writes positions, slots and what rows see; positions:
+        all are below this.
+        """
+        if see is not None:
+            see(self._rows)
+        self._rows.native.rows = self._rows.native.kept = count
+        self._program.play(self._rows.native, positions)
+        return self._out[:count]
+
+    def _resize(self, capacity: int) -> None:
+        self._rows = PassBuffers(capacity, others=_MOST_SEEN * capacity)
+        self._rows.tokens[:] = self._rows.keep[:] = np.arange(capacity)
+        self._given = np.empty((capacity, self._width), dtype=np.float32)
+        self._out = np.empty((capacity, self._program.vocabulary), dtype=np.float32)
+        one = self._rows.native
+        one.given_count, one.given = capacity, self._given.ctypes.data
+        one.logits = self._out.ctypes.data
+
+
+def layer_of(
+    kind: type[BlockLinear], weights: Sequence[torch.Tensor], bias: torch.Tensor | None = None
+) -> BlockLinear:
+    """The layers with these weights as one, their outputs side by side.
+
+    Raises UnpackableError where there is none of the kind.
+    """
+    whole: torch.Tensor = torch.cat([weight.detach().float() for weight in weights])
+    return kind(whole, bias)  # type: ignore[arg-type]

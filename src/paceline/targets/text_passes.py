@@ -1,0 +1,118 @@
+"""Passes over texts: how they are laid out, and whose the logits are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from paceline.targets.layout import (
+    STATIC_WIDTHS,
+    PassLayout,
+    TextRows,
+    padded_width,
+    static_slots,
+)
+from paceline.targets.model_pass import ModelPass
+from paceline.targets.static_pass import StaticPasses
+from paceline.targets.text_slots import TextSlots
+from paceline.tree import EMPTY, Tree
+
+__all__ = ["TextPasses"]
+
+# Pending tokens per text up to which a pass may have a static shape: its root and what a draft
+# model, which is a target of its own, lags behind. Passes that read a prompt seldom come twice in
+# one shape.
+_FEW_PENDING = 4
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What a pass does for one text: read these tokens and, if there is a tree, score it below the
+    last of them."""
+
+    slot: int
+    pending: Sequence[int] = field(repr=False)
+    tree: Tree | None = None
+
+    @property
+    def rows(self) -> int:
+        """Of the pass, without padding."""
+        return len(self.pending) + (0 if self.tree is None else len(self.tree))
+
+
+class TextPasses:
+    """Plays passes over some texts of a target.
+
+    forward: what runs them. static: those that recur in few shapes are captured.
+    """
+
+    def __init__(self, forward: ModelPass, static: bool) -> None:
+        self._forward = forward
+        self.static = static
+        self._static: StaticPasses | None = None
+        self.renew()
+
+    def renew(self) -> None:
+        """What was captured holds no more: the cache is another one, or the table of tokens."""
+        forward = self._forward
+        self._static = StaticPasses(forward.run_static, forward.device) if self.static else None
+
+    def as_json(self) -> dict[str, Any]:
+        """What became of static shapes, for reports."""
+        return {"static": self.static, **(self._static.as_json() if self._static else {})}
+
+    def play(
+        self, texts: TextSlots, trees: Mapping[int, Tree], pieces: Mapping[int, int]
+    ) -> dict[int, torch.Tensor]:
+        """One pass; the logits of every tree, and the pieces are in the cache."""
+        jobs = [_Job(slot, texts[slot].pending, tree) for slot, tree in trees.items()]
+        jobs += [_Job(slot, texts[slot].pending[:size]) for slot, size in pieces.items()]
+        needed = sum(job.rows for job in jobs)
+        static = self._static if self._recurs(jobs, needed) else None
+        width = padded_width(needed, self._forward.min_rows, static=static is not None)
+        layout = _lay_out(texts, jobs, width)
+        wanted = [
+            range(first + len(job.pending) - 1, first + job.rows) if job.tree is not None else ()
+            for first, job in zip(layout.firsts, jobs, strict=True)
+        ]
+        if static is not None:
+            slots = static_slots(sum(text.used for text in layout.texts))
+            logits = static.run(layout, slots, texts.cache.moves)
+            # The next pass overwrites them, and whoever hears of this round may keep them.
+            found = [logits[rows.start : rows.stop].clone() if rows else None for rows in wanted]
+        else:
+            keep = [row for rows in wanted for row in rows]
+            logits = self._forward.run(layout, keep, texts.slots)
+            found, begin = [], 0
+            for rows in wanted:
+                found.append(logits[begin : begin + len(rows)])
+                begin += len(rows)
+        for slot, size in pieces.items():
+            texts[slot].have_read(size)
+        return {
+            job.slot: rows
+            for job, rows in zip(jobs, found, strict=True)
+            if job.tree is not None and rows is not None
+        }
+
+    def _recurs(self, jobs: Sequence[_Job], rows: int) -> bool:
+        """Whether the next pass, which needs so many rows, is run in a static shape."""
+        if self._static is None or not self._static.usable or rows > STATIC_WIDTHS[-1]:
+            return False
+        return max(len(job.pending) for job in jobs) <= _FEW_PENDING
+
+
+def _lay_out(texts: TextSlots, jobs: Sequence[_Job], width: int) -> PassLayout:
+    """The rows of a pass, with room for all of them in the cache."""
+    padding = max(0, width - sum(job.rows for job in jobs))
+    rows = {job.slot: job.rows for job in jobs}
+    texts.make_room({**rows, jobs[-1].slot: jobs[-1].rows + padding})
+    laid = []
+    for job in jobs:
+        text = texts[job.slot]
+        text.tree_at = text.start + len(text.cached) + len(job.pending)
+        laid.append(TextRows(text.start, len(text.cached), job.pending, job.tree or EMPTY))
+    return PassLayout(laid).padded(width)

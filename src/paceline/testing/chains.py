@@ -1,0 +1,42 @@
+"""What `Target.follow` owes: the scores of the text that it was told, however it was told."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from paceline.testing.reference import Reference, require
+from paceline.testing.watched_target import WatchedTarget
+
+__all__ = ["check_chains"]
+
+
+def check_chains(watched: WatchedTarget, reference: Reference, tolerance: float) -> None:
+    """Texts that go on by single tokens and by several, and are taken back to any of their places.
+
+    watched: a new target with `CHAINS`. reference: of its model. tolerance: see `check_target`.
+
+    Raises AssertionError for scores that are not those of the text, read anew.
+    """
+    target = watched.target
+    text = watched.tokens(9)
+    slot, other = watched.open(text), watched.open(watched.tokens(5))
+    watched.play(other, 3)
+    known = len(text)
+    for kept, new in ((9, 0), (9, 1), (10, 1), (11, 4), (15, 0), (7, 0), (7, 2), (1, 0), (0, 3)):
+        tokens = watched.tokens(new)
+        text[kept:] = tokens
+        scores = target.follow(slot, min(kept, known), tokens)
+        known = len(text)
+        row = np.full(target.vocab_size, -np.inf, dtype=np.float32)
+        ids = np.arange(len(scores.numbers)) if scores.tokens is None else scores.tokens
+        row[ids] = scores.numbers
+        fresh = reference.row(text).float().cpu().numpy()
+        require(
+            np.allclose(row, fresh, rtol=0, atol=tolerance),
+            f"the scores of a text that was followed are not those of its {len(text)} tokens: "
+            f"they differ by {np.nanmax(np.abs(row - fresh)):.3g}",
+        )
+        watched.play(other, 2)
+    watched.close(slot)
+    watched.texts[slot := target.open(text)] = list(text)
+    watched.play(slot, 3)

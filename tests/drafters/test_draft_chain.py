@@ -1,0 +1,113 @@
+"""A draft model that says token after token in one call each says what rounds of the loop say."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from tests.tiny_models import VOCAB, new_model, some_prompt
+from torch import nn
+
+from paceline.drafters import Host, make_drafter
+from paceline.drafters.draft_text import DraftText, Guess
+from paceline.kernels.native.calls import unavailable
+from paceline.models.draft_head import ReducedHead
+from paceline.protocols import CHAINS, Target
+from paceline.records import TextStart
+from paceline.sampling import GREEDY, Sampler
+from paceline.targets.engines import open_target
+from paceline.targets.toy import ToyTarget
+
+SAMPLERS = [
+    GREEDY,
+    Sampler(seed=3, temperature=1.0),
+    Sampler(seed=4, temperature=0.7, top_p=0.9, top_k=9),
+    Sampler(seed=5, temperature=0.9, min_p=0.05, repetition_penalty=1.3),
+    Sampler(repetition_penalty=1.2),
+]
+
+
+def twins(name: str) -> tuple[Target, Target]:
+    """Targets of one model, the second of which cannot follow."""
+    if name == "toy":
+        chained: Any = ToyTarget(vocab_size=VOCAB)
+        other: Any = ToyTarget(vocab_size=VOCAB)
+    else:
+        chained, other = (open_target(tiny(name)) for _ in range(2))
+        assert CHAINS in chained.capabilities
+    other.capabilities = other.capabilities - {CHAINS}
+    return chained, other
+
+
+def tiny(name: str) -> Any:
+    torch.manual_seed(0)
+    model = new_model(name.partition(" ")[0], "sdpa")
+    if name.endswith("reduced"):
+        tokens = torch.arange(1, VOCAB, 2)
+        rows = nn.Linear(model.lm_head.in_features, len(tokens), bias=False)
+        rows.weight.data = model.lm_head.weight.data[tokens].clone()
+        model.lm_head = ReducedHead(rows.requires_grad_(False), tokens, VOCAB)
+    return model
+
+
+def assert_alike(one: list[Guess], other: list[Guess]) -> None:
+    assert [guess.token for guess in one] == [guess.token for guess in other]
+    for mine, yours in zip(one, other, strict=True):
+        assert mine.chance == pytest.approx(yours.chance, rel=1e-3, abs=1e-6)
+        assert [token for token, _ in mine.others] == [token for token, _ in yours.others]
+        assert [share for _, share in mine.others] == pytest.approx(
+            [share for _, share in yours.others], rel=1e-3, abs=1e-6
+        )
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=str)
+@pytest.mark.parametrize("name", ["toy", "llama", "llama reduced", "gemma3"])
+def test_chains_say_what_rounds_say(name: str, sampler: Sampler) -> None:
+    if name != "toy" and unavailable():
+        pytest.skip(unavailable())
+    rng = random.Random(1)
+    texts = [
+        DraftText(Host(target), make_drafter("plain"), VOCAB, others=2) for target in twins(name)
+    ]
+    certain = some_prompt(20)
+    for text in texts:
+        text.start(TextStart(certain, sampler=sampler))
+    for _ in range(12):
+        most = rng.randrange(1, 5)
+        for text in texts:
+            for _ in text.guess(most):
+                pass
+        assert_alike(texts[0].guesses, texts[1].guesses)
+        said = [guess.token for guess in texts[0].guesses]
+        new = [*said[: rng.randrange(len(said) + 1)], *([rng.randrange(VOCAB)] * rng.randrange(2))]
+        certain += new
+        for text in texts:
+            text.hear(new)
+        if rng.random() < 0.2:
+            del certain[rng.randrange(10, len(certain)) :]
+            for text in texts:
+                text.resume(TextStart(certain, sampler=sampler))
+
+
+@pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
+def test_a_reduced_head_is_not_spread_over_the_vocabulary() -> None:
+    target = open_target(tiny("llama reduced"))
+    slot = target.open([1, 2, 3])
+    found = target.follow(slot, 3, [4])
+    assert found.tokens is not None and found.tokens.tolist() == list(range(1, VOCAB, 2))
+    assert len(found.numbers) == len(found.tokens)
+
+
+def test_it_reads_only_what_is_new() -> None:
+    target = ToyTarget()
+    text = DraftText(Host(target), make_drafter("plain"), 16, 1)
+    text.start(TextStart([3, 1, 4]))
+    for _ in text.guess(4):
+        pass
+    assert (target.passes, target.read) == (4, 2)
+    text.hear([guess.token for guess in text.guesses])
+    for _ in text.guess(1):
+        pass
+    assert (target.passes, target.read) == (5, 2)

@@ -1,0 +1,96 @@
+"""Heads as programs guess what their modules guess."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from tests.trained_heads import HIDDEN, VOCAB, small_chimera, small_medusa
+
+from paceline.drafters.chimera_levels import Levels, ModuleLevels, ProgramLevels
+from paceline.drafters.guesses import Guesses
+from paceline.drafters.trained_heads import ChimeraConfig, MedusaConfig
+from paceline.kernels.block_layers import BlockLinear, FloatLinear, Int4Linear, Int8Linear
+from paceline.kernels.native.calls import unavailable
+
+pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
+
+CHIMERA = [
+    ChimeraConfig(heads=3),
+    ChimeraConfig(heads=4, vocabulary=9, order=2),
+    ChimeraConfig(heads=2, residual=False),
+]
+
+
+def assert_alike(found: Guesses, expected: Guesses, tolerance: float) -> None:
+    for row, other in zip(found.probabilities, expected.probabilities, strict=True):
+        assert row == pytest.approx(other, abs=tolerance)
+    if tolerance < 1e-3:
+        assert found.tokens == expected.tokens
+
+
+@pytest.mark.parametrize("config", CHIMERA, ids=str)
+@torch.no_grad()
+def test_levels_as_programs_guess_what_the_modules_guess(config: ChimeraConfig) -> None:
+    """Texts of several lengths in turn, read in pieces, with trees of any shape below them."""
+    model = small_chimera(config).ready("native")
+    assert model.compile_programs(FloatLinear)
+    rng = random.Random(0)
+    pairs: list[tuple[Levels, Levels]] = []
+    for _ in range(2):
+        program = model.levels(capacity=1)
+        assert isinstance(program, ProgramLevels)
+        pairs.append((program, ModuleLevels(model, capacity=1)))
+    for _ in range(12):
+        pair = rng.choice(pairs)
+        count = rng.randrange(0 if pair[0].length else 1, 40)
+        matures, greens = torch.randn(2, count, HIDDEN)
+        for each in pair:
+            each.extend(matures, greens)
+            each.begin()
+        assert pair[0].length == pair[1].length
+        mature, nodes = torch.randn(HIDDEN), [-1]
+        first = 0
+        for depth in range(config.heads):
+            greens = torch.randn(len(nodes), HIDDEN)
+            found, expected = (each.grow(depth, mature, greens, nodes, 4) for each in pair)
+            assert_alike(found, expected, 1e-4)
+            level = range(first, first + len(nodes))
+            first += len(nodes)
+            nodes = sorted(rng.choices(level, k=rng.randrange(1, 5)))
+
+
+@torch.no_grad()
+def test_n_grams_are_encoded_alike() -> None:
+    model = small_chimera(ChimeraConfig(heads=2)).ready("native")
+    ids = torch.randint(VOCAB, (11, model.config.order))
+    expected = model.green(ids)
+    assert model.compile_programs(FloatLinear)
+    first = model.green(ids)
+    torch.testing.assert_close(first, expected, rtol=1e-4, atol=1e-5)
+    model.green(ids[:2])
+    torch.testing.assert_close(first, expected, rtol=1e-4, atol=1e-5)  # nothing of it is reused
+
+
+@pytest.mark.parametrize("vocabulary", [0, 5])
+@pytest.mark.parametrize(
+    ("kind", "tolerance"), [(FloatLinear, 1e-4), (Int8Linear, 0.05), (Int4Linear, 0.3)]
+)
+def test_medusa_heads_as_programs_guess_what_the_module_guesses(
+    vocabulary: int, kind: type[BlockLinear], tolerance: float
+) -> None:
+    heads = small_medusa(MedusaConfig(heads=3, vocabulary=vocabulary)).ready("native")
+    states = torch.randn(5, 1, HIDDEN)
+    expected = [heads.guess(state, 4) for state in states]
+    assert heads.compile_programs(kind)
+    for state, guesses in zip(states, expected, strict=True):
+        assert_alike(heads.guess(state, 4), guesses, tolerance)
+
+
+def test_what_has_no_program_stays_with_its_modules() -> None:
+    assert not small_medusa(MedusaConfig(heads=2, layers=2)).compile_programs(FloatLinear)
+    assert not small_medusa(MedusaConfig(heads=2, form="full")).compile_programs(FloatLinear)
+    full = small_chimera(ChimeraConfig(heads=2, form="full")).ready()
+    assert isinstance(full.levels(), ModuleLevels)
+    assert isinstance(small_chimera(ChimeraConfig(heads=2)).ready().levels(), ProgramLevels)
