@@ -15,7 +15,8 @@ from paceline.models.vocabulary import check_same_size, shared_tokens
 from paceline.planning.curve_store import curve_key, load_curve
 from paceline.targets.engines import open_target
 from paceline.targets.late_model import LateModel
-from paceline.targets.prepare import AUTO, NATIVE, check_weights
+from paceline.targets.preparation import NATIVE
+from paceline.targets.prepare import AUTO, check_weights
 
 if TYPE_CHECKING:
     import torch

@@ -29,7 +29,8 @@ from paceline.targets.engines import DEFAULT_ENGINE, open_target
 from paceline.targets.late_model import LateModel, ModelFacts
 from paceline.targets.one_call.compiled_pass import compiled
 from paceline.targets.one_call.stored import read_steps, written_steps
-from paceline.targets.prepare import AUTO, BLOCKS, Preparation, prepare
+from paceline.targets.preparation import Preparation
+from paceline.targets.prepare import AUTO, BLOCKS, prepare
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

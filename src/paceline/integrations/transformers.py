@@ -35,7 +35,8 @@ from paceline.planning.planner import TreePlanner
 from paceline.protocols import Drafter, Target
 from paceline.records import Stats
 from paceline.targets.engines import open_target
-from paceline.targets.prepare import NATIVE, prepare
+from paceline.targets.preparation import NATIVE
+from paceline.targets.prepare import prepare
 from paceline.targets.support import check_supported
 
 __all__ = ["Accelerated", "Pace", "accelerate"]

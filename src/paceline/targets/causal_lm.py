@@ -27,7 +27,7 @@ from paceline.targets.check_passes import check_passes
 from paceline.targets.hidden_states import output_head
 from paceline.targets.late_model import LateModel
 from paceline.targets.model_pass import ModelPass
-from paceline.targets.prepare import Preparation
+from paceline.targets.preparation import Preparation
 from paceline.targets.static_pass import on_one_gpu
 from paceline.targets.support import check_supported
 from paceline.targets.text_passes import TextPasses

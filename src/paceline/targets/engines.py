@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from paceline.errors import UsageError
 from paceline.protocols import Target
 from paceline.targets.causal_lm import CausalLMTarget
-from paceline.targets.prepare import AUTO, Preparation, check_weights, prepare
+from paceline.targets.preparation import Preparation
+from paceline.targets.prepare import AUTO, check_weights, prepare
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

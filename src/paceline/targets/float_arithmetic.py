@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["FloatArithmetic", "can_compute_in_floats", "compute_in_floats"]
 
+_ATEN = torch.ops.aten
 _HALVES = (torch.bfloat16, torch.float16)
+_COLUMNS = 4096  # of a matrix that are widened at a time
 
 
 class FloatArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -35,7 +37,12 @@ class FloatArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is not torch.ops.aten.embedding.default:  # of a table few rows are wanted
+        if func is _ATEN.t.default:
+            return func(*args)
+        if func is _ATEN.mm.default and args[1].dtype in _HALVES:  # a head may be the largest
+            rows, pieces = args[0].float(), args[1].split(_COLUMNS, dim=1)
+            return torch.cat([rows @ piece.float() for piece in pieces], dim=1)
+        if func is not _ATEN.embedding.default:  # of a table few rows are wanted
             args, kwargs = tree_map(_as_floats, (args, kwargs))
         return tree_map(_as_floats, func(*args, **kwargs))
 

@@ -8,10 +8,8 @@ as it is and is listed in the report.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -30,7 +28,7 @@ from paceline.kernels.linear import (
     keep_faster,
     make_linear,
 )
-from paceline.kernels.memory import FilePages, HugePages
+from paceline.kernels.memory import FilePages
 from paceline.kernels.norm import fast_norm
 from paceline.kernels.packed import make_packed
 from paceline.kernels.shared_input import Projection, SharedInput, find_shared_inputs
@@ -40,6 +38,7 @@ from paceline.targets.float_arithmetic import (
     can_compute_in_floats,
     compute_in_floats,
 )
+from paceline.targets.preparation import NATIVE, Preparation
 from paceline.targets.stacked_blocks import stack_blocks
 from paceline.targets.support import check_supported
 from paceline.targets.trial import compare, trial
@@ -48,12 +47,11 @@ from paceline.targets.weights import weight_bytes
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["AUTO", "NATIVE", "WEIGHTS", "Preparation", "check_weights", "prepare"]
+__all__ = ["AUTO", "BLOCKS", "WEIGHTS", "check_weights", "prepare"]
 
 Layer = Any  # nn.Linear, or transformers' Conv1D, which has its weight the other way round
 
 AUTO = "auto"
-NATIVE = "native"
 BLOCKS = "blocks"
 _KINDS: dict[str, Maker] = {
     "fused": PlainLinear,
@@ -68,56 +66,6 @@ WEIGHTS = (AUTO, NATIVE, *_KINDS)
 input are one product; packed: that, and in the layout of the fastest product; packed+plain: that, and a second copy
 for passes of one row; int8, int4: fused and quantised; auto: on the CPU in blocks where the model was
 loaded so and packed where not, else native."""
-
-_WORTH_HUGE_PAGES = 64 << 20
-
-
-@dataclass
-class Preparation:
-    """What was done to a model.
-
-    weights: one of `WEIGHTS`, resolved, or "blocks": as the model was loaded, in those of its file;
-    what has none is packed.
-    linears: linear layers that run on them.
-    products: how many products these are, fused ones counted once.
-    norms: normalisations replaced.
-    grouped_attention: whether keys and values are no longer copied per query head.
-    plain_copy: whether a second copy for one-row passes was kept, and the times that decided it.
-    left: reason -> how many layers stayed as they were.
-    halves: bfloat16 or float16, where weights stay so and all else became float32; "" elsewhere.
-    huge_pages: the move of the weights to them, which goes on in the background.
-    """
-
-    weights: str = NATIVE
-    linears: int = 0
-    products: int = 0
-    norms: int = 0
-    grouped_attention: bool = False
-    plain_copy: str = ""
-    left: Counter[str] = field(default_factory=Counter)
-    halves: str = ""
-    huge_pages: HugePages | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """For reports."""
-        values = {name: value for name, value in vars(self).items() if name != "huge_pages"}
-        return values | {"left": dict(self.left)}
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any], weight_bytes: int) -> Self:
-        """What `as_json` said of a model of so many bytes. Raises TypeError for anything else."""
-        return cls(**{**found, "left": Counter(found.get("left"))}).on_huge_pages(weight_bytes)
-
-    def on_huge_pages(self, weight_bytes: int) -> Self:
-        """Weights of so many bytes are in memory, and are moved to huge pages where that pays."""
-        if weight_bytes >= _WORTH_HUGE_PAGES:
-            self.huge_pages = HugePages()
-        return self
-
-    def settle(self) -> None:
-        """Wait for what goes on in the background, so that measurements are not disturbed."""
-        if self.huge_pages is not None:
-            self.huge_pages.settle()
 
 
 def check_weights(weights: str) -> None:

@@ -38,7 +38,8 @@ _EXACT = 1e-4
 _QUANTISED = 0.9  # against blunders only: on random text a flipped step travels far
 _ROUGH = {torch.float16: 1.5e-2, torch.bfloat16: 8e-2}
 # Of large models one other token in the context moves a row by 0.15 at the least, as a rule by 0.4;
-# what 8-bit products round moves it by 0.02 to 0.1.
+# what 8-bit products round moves it by 0.02 to 0.1, and further where a model amplifies on such
+# text what little is rounded, as Gemma 3 does.
 _CLOSE = 0.12
 _TRIALS, _COUNTS = 7, 3
 """Of so many trials in rough arithmetic the third smallest difference of a row counts."""
