@@ -88,6 +88,17 @@ def likeliest(library: ctypes.CDLL, rng: np.random.Generator) -> None:
         assert (places >= 0).all() and (places < numbers).all()
 
 
+def moves(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> None:
+    held = exact(rng.standard_normal((2, POOL, SIZE), dtype=np.float32))
+    expected = held.copy()
+    expected[:, [0, 1]] = expected[:, [3, POOL - 1]]
+    store = native.Store(held.ctypes.data, 2, 4 * POOL * SIZE, 4 * SIZE, 4 * SIZE)
+    old, new = exact(np.array([3, POOL - 1])), exact(np.array([0, 1]))
+    at = old.ctypes.data, new.ctypes.data
+    assert not library.pl_move(ctypes.addressof(store), 1, *at, 2)
+    assert np.array_equal(held, expected)
+
+
 ROWS, KEPT, HIDDEN, HEADS, VOCAB, SLOTS = 5, 2, 64, 2, 33, 9
 OF_KEPT, LOGITS = -2, -1
 
@@ -208,6 +219,7 @@ def main() -> None:
             products(library, rng)
         attention(library, signatures.Attention, rng)
         likeliest(library, rng)
+        moves(library, signatures, rng)
         one_pass(library, signatures, rng)
         sys.stdout.write(f"{tier} is clean\n")
 

@@ -11,8 +11,10 @@ from tests.tiny_models import new_model
 from torch import nn
 
 from paceline.kernels import choice
-from paceline.kernels.choice import fastest
+from paceline.kernels.block_layers import FloatLinear, Int4Linear, Int8Linear
+from paceline.kernels.choice import WORTH_CHOOSING, fastest, program_kind
 from paceline.kernels.linear import FastLinear, PlainLinear, UnpackableError
+from paceline.kernels.native.calls import unavailable
 from paceline.targets import prepare as preparing
 
 WEIGHTS = [torch.ones(6, 4), torch.ones(6, 4), torch.ones(3, 4)]
@@ -110,3 +112,14 @@ def test_a_layer_never_gets_fewer_rows_than_it_takes_well(monkeypatch: pytest.Mo
     choice.quicken(module, 1)
     for rows, wanted in zip(inputs, expected, strict=True):
         torch.testing.assert_close(module(rows), wanted)
+
+
+@pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
+def test_programs_have_few_bits_where_there_is_much_to_read() -> None:
+    small = nn.Linear(64, 64)
+    assert program_kind(small, "fastest") is FloatLinear
+    assert program_kind(small, "int8") is Int8Linear
+    assert program_kind(small, "native") is program_kind(small, "packed") is None
+    # A frozen head is no parameter, and is read all the same.
+    head = PlainLinear(torch.zeros(WORTH_CHOOSING // 4 // 64, 64), None)
+    assert program_kind(nn.Sequential(small, head), "fastest") is Int4Linear

@@ -73,7 +73,8 @@ def program_kind(module: nn.Module, kind: str) -> type[BlockLinear] | None:
 
     kind: see `quicken`.
     """
-    weights = [part for part in module.parameters() if part.dim() > 1]
+    weights: list[torch.Tensor] = [part for part in module.parameters() if part.dim() > 1]
+    weights += [each.weight for each in module.modules() if isinstance(each, PlainLinear)]
     if kind == "int8":
         return Int8Linear
     if kind != FASTEST or unavailable() or any(each.device.type != "cpu" for each in weights):
