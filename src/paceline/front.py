@@ -11,6 +11,7 @@ from paceline.models.progress import ignore_progress
 from paceline.options import Options
 from paceline.planning.sketch import known_curve
 from paceline.session import Session, Store
+from paceline.targets.cache_dtypes import FLOAT32, check_cache_dtype
 from paceline.targets.engines import DEFAULT_ENGINE, check_engine, open_target
 from paceline.targets.prepare import AUTO, check_weights
 
@@ -30,6 +31,7 @@ def load(
     device_map: str | dict[str, Any] | None = None,
     attn_implementation: str | None = None,
     weights: str = AUTO,
+    cache_dtype: str = FLOAT32,
     engine: str = DEFAULT_ENGINE,
     store: Store | None = None,
     options: Options | None = None,
@@ -45,16 +47,19 @@ def load(
     there is one (bfloat16), else the CPU (float32). A draft model follows unless settings differ.
     weights: how linear layers hold them: "auto" (on the CPU in the blocks of a GGUF file, others
     packed), "native", "packed", "packed+plain", "int8", "int4", "fused"; see docs/speed.md.
+    cache_dtype: what keys and values are held in: "float32", "float16", "int8"; see docs/speed.md.
     engine: what runs the model, one of `paceline.targets.engines.ENGINES`.
     store: keeps answers as references for similar queries, see `ReferenceStore`.
     options: defaults of requests; without a budget trees are planned by what passes cost here.
     sketch: whether to measure that now, roughly, where nobody has; by default where trees are
     going to be planned.
 
-    Raises UsageError for an unknown method, setting, engine or kind of weights, ModelError where
-    the model cannot be found, read or driven, or has no parts that were trained for the method.
+    Raises UsageError for an unknown method, setting, engine, kind of weights or cache, ModelError
+    where the model cannot be found, read or driven, or has no parts that were trained for the
+    method.
     """
     check_weights(weights)
+    check_cache_dtype(cache_dtype)
     check_engine(engine)
     check_method(method, **settings)  # a wrong method must not wait for the model
     loaded = load_causal_lm(
@@ -67,7 +72,7 @@ def load(
         progress=progress,
     )
     sketch = _plans(method, options) if sketch is None else sketch
-    target = open_target(loaded.model, engine, weights=weights)
+    target = open_target(loaded.model, engine, weights=weights, cache_dtype=cache_dtype)
     return Session(
         target,
         loaded.tokenizer,

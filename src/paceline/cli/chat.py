@@ -38,6 +38,7 @@ def chat(
     device: common.DeviceOption = None,
     dtype: common.DtypeOption = None,
     weights: common.WeightsOption = "auto",
+    cache_dtype: common.CacheDtypeOption = "float32",
     store: common.StoreOption = None,
     show_drafts: common.ShowDraftsOption = False,
     json_file: common.JsonOption = None,
@@ -62,7 +63,14 @@ def chat(
     opening = _opening(prompt_file, limit)
     method = drafts.chosen_method(method, draft_model)
     session = common.open_session(
-        model, method, threads=threads, device=device, dtype=dtype, weights=weights, store=store
+        model,
+        method,
+        threads=threads,
+        device=device,
+        dtype=dtype,
+        weights=weights,
+        cache_dtype=cache_dtype,
+        store=store,
     )
     session.options = session.options.with_(**options)
     if not session.tokenizer.chat_template:

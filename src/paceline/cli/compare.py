@@ -47,6 +47,7 @@ def compare(
     device: common.DeviceOption = None,
     dtype: common.DtypeOption = None,
     weights: common.WeightsOption = "auto",
+    cache_dtype: common.CacheDtypeOption = "float32",
     gguf: shared.GgufOption = None,
     json_file: common.JsonOption = None,
 ) -> None:
@@ -69,7 +70,7 @@ def compare(
     prompts = _prompts(prompt, prompt_file, limit, raw, tuple(common.read_references(reference)))
     common.check_writable(json_file)
     session = common.open_baseline(
-        model, threads=threads, device=device, dtype=dtype, weights=weights
+        model, threads=threads, device=device, dtype=dtype, weights=weights, cache_dtype=cache_dtype
     )
     contenders = shared.make_contenders(
         names, session, model, warm, device=device, dtype=dtype, gguf=gguf

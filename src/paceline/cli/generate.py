@@ -40,6 +40,7 @@ def generate(
     device: common.DeviceOption = None,
     dtype: common.DtypeOption = None,
     weights: common.WeightsOption = "auto",
+    cache_dtype: common.CacheDtypeOption = "float32",
     store: common.StoreOption = None,
     show_drafts: common.ShowDraftsOption = False,
     json_file: common.JsonOption = None,
@@ -61,7 +62,14 @@ def generate(
     common.check_writable(json_file)
     method = drafts.chosen_method(method, draft_model)
     session = common.open_session(
-        model, method, threads=threads, device=device, dtype=dtype, weights=weights, store=store
+        model,
+        method,
+        threads=threads,
+        device=device,
+        dtype=dtype,
+        weights=weights,
+        cache_dtype=cache_dtype,
+        store=store,
     )
     records: list[dict[str, Any]] = []
     try:

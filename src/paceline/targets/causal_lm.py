@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from paceline.protocols import HIDDEN_STATES, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS, Target
 from paceline.records import Path, TargetInfo
+from paceline.targets.cache_dtypes import FLOAT32
 from paceline.targets.check_passes import check_passes
 from paceline.targets.hidden_states import output_head
 from paceline.targets.layout import (
@@ -66,8 +67,10 @@ class CausalLMTarget(Target):
     graphs where the device is one; None where the whole model is on one CUDA device.
     compiled: run passes in one call each where the model is fit for that.
     kept_bytes: of the cache of closed texts, kept for texts that begin alike.
+    cache_dtype: of keys and values, one of `CACHE_DTYPES`.
 
-    Raises ModelError, naming the reason, where the model cannot be driven this way.
+    Raises ModelError, naming the reason, where the model cannot be driven this way, UsageError
+    where its cache cannot be held in another form.
     """
 
     capabilities = frozenset({HIDDEN_STATES, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS})
@@ -81,6 +84,7 @@ class CausalLMTarget(Target):
         static: bool | None = None,
         compiled: bool = True,
         kept_bytes: int = KEPT_BYTES,
+        cache_dtype: str = FLOAT32,
     ) -> None:
         check_supported(model)
         self.model = model
@@ -105,11 +109,12 @@ class CausalLMTarget(Target):
                 check_passes(self, self._pass, model)
             finally:
                 self._forget_all()
+        self._pass.hold_in(cache_dtype)  # after the check: rounding is no error
 
     def describe(self) -> TargetInfo:
         """See `Target.describe`. "graphs" in its report says what became of static shapes, see
         `StaticPasses.as_json`; "own_forward" why passes are not run in one call, "" where they
-        are."""
+        are; "cache" what keys and values are held in, and bytes per token once there are any."""
         graphs = {"static": self.static, **(self._passes.as_json() if self._passes else {})}
         return TargetInfo(
             type(self.model).__name__,
@@ -121,6 +126,10 @@ class CausalLMTarget(Target):
                 "preparation": self.preparation.as_json(),
                 "graphs": graphs,
                 "own_forward": self._pass.own_forward,
+                "cache": {
+                    "dtype": self._pass.cache_dtype,
+                    "slot_bytes": self._texts.cache.slot_bytes,
+                },
             },
         )
 

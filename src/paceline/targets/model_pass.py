@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from paceline.errors import UsageError
 from paceline.kernels.attention import GROUPED
 from paceline.kernels.token_table import device_of_table
+from paceline.targets.cache_dtypes import FLOAT32
 from paceline.targets.hidden_states import call_with_states
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.layout import PassLayout
@@ -64,6 +66,24 @@ class ModelPass:
             self.own_forward = ""
         except UnfitError as reason:
             self.own_forward = str(reason)
+
+    def hold_in(self, cache_dtype: str) -> None:
+        """Have new caches in one of `CACHE_DTYPES`; raises UsageError where passes are not run in
+        one call."""
+        if self.compiled is not None:
+            self.compiled.cache_dtype = cache_dtype
+        elif cache_dtype != FLOAT32:
+            raise UsageError(
+                f"a cache in {cache_dtype} needs passes in one call, and this model's own forward "
+                f"runs: {self.own_forward}; leave the cache in {FLOAT32}"
+            )
+
+    @property
+    def cache_dtype(self) -> str:
+        """What keys and values are held in."""
+        if self.compiled is not None:
+            return self.compiled.cache_dtype
+        return str(self._model.dtype).removeprefix("torch.")
 
     def run(self, layout: PassLayout, keep: Sequence[int], pool: int) -> torch.Tensor:
         """One pass; the logits [at least len(keep), vocabulary] of its rows `keep`.

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from paceline.kernels.attention import GROUPED
 from paceline.kernels.native.calls import unavailable
 from paceline.kernels.slots_seen import SlotsSeen
+from paceline.targets.cache_dtypes import CACHE_DTYPES, FLOAT32
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.layout import PassLayout
 from paceline.targets.one_call.lowering import lower
@@ -27,6 +28,8 @@ class CompiledPass:
     """Runs what `model` computes without the model.
 
     virtual: what ids beyond the vocabulary stand for. windows: see `attention_windows`.
+
+    cache_dtype: of `CACHE_DTYPES`; may change as long as caches are new.
 
     Raises UnfitError, saying why, for a model that cannot be run so.
     """
@@ -47,6 +50,7 @@ class CompiledPass:
         except Exception as error:  # whatever a model's own code raises when it is watched
             reason = str(error).partition("\n")[0]
             raise UnfitError(f"it cannot be recorded ({type(error).__name__}: {reason})") from error
+        self.cache_dtype = FLOAT32
         self._virtual = virtual
         self._known: TreeCache | None = None  # as it was before it moved so often
         self._moves = -1
@@ -62,8 +66,10 @@ class CompiledPass:
         """One pass; the logits [len(keep), vocabulary] of its rows `keep`."""
         if self._known is not cache or self._moves != cache.moves:
             self._moves = cache.moves
-            cache.allocate(self._program.layers)
-            self._program.use_cache([CacheLayer(*each) for each in cache.tensors()])
+            dtype = CACHE_DTYPES[self.cache_dtype]
+            cache.allocate(self._program.layers, dtype)
+            layers = [CacheLayer(*each) for each in cache.tensors()]
+            self._program.use_cache(layers, dtype.number)
             self._known = cache
         rows = PassRows(
             layout.tokens(),

@@ -21,7 +21,6 @@ from paceline.targets.one_call.steps import Kind, Op, Operand, Step, Value
 __all__ = ["CacheLayer", "PassRows", "Program"]
 
 _OF_ROWS, _OF_KEPT = -1, -2  # PL_OF_ROWS, PL_OF_KEPT
-_FLOAT = 4  # bytes
 
 Longs = NDArray[np.int64]
 
@@ -45,7 +44,7 @@ class PassRows:
 
 @dataclass(frozen=True)
 class CacheLayer:
-    """One layer's keys and values [1, heads, slots, size], float32."""
+    """One layer's keys and values [1, heads, slots, elements of a head], see `CacheDtype`."""
 
     keys: torch.Tensor
     values: torch.Tensor
@@ -56,10 +55,8 @@ class CacheLayer:
         return native.Layer(
             keys.data_ptr(),
             values.data_ptr(),
-            keys.stride(1) * _FLOAT,
-            keys.stride(2) * _FLOAT,
-            values.stride(1) * _FLOAT,
-            values.stride(2) * _FLOAT,
+            *(each * keys.element_size() for each in keys.stride()[1:3]),
+            *(each * values.element_size() for each in values.stride()[1:3]),
         )
 
 
@@ -81,9 +78,11 @@ class Program:
         self._table_addresses = (ctypes.c_void_p * 1)()
         self._table_strides = (ctypes.c_int64 * 1)()
         self._cache = (native.Layer * 0)()
+        self._cache_kind = 0
 
-    def use_cache(self, layers: Sequence[CacheLayer]) -> None:
-        """Where keys and values are from now on."""
+    def use_cache(self, layers: Sequence[CacheLayer], kind: int) -> None:
+        """Where keys and values are from now on, and in which form, see `CacheDtype.number`."""
+        self._cache_kind = kind
         self._cache = (native.Layer * len(layers))(*(each.as_native() for each in layers))
 
     def run(self, rows: PassRows, states: torch.Tensor | None = None) -> torch.Tensor:
@@ -92,7 +91,7 @@ class Program:
         logits = torch.empty(kept, self.vocabulary)
         self._reach(int(rows.positions.max()) + 1)
         seen = (native.Seen * len(rows.seen))(*(each.as_native() for each in rows.seen))
-        one = native.Pass(rows=count, kept=kept)
+        one = native.Pass(rows=count, kept=kept, cache_kind=self._cache_kind)
         one.tokens, one.positions = rows.tokens.ctypes.data, rows.positions.ctypes.data
         one.where, one.keep = rows.slots.ctypes.data, rows.keep.ctypes.data
         if rows.given is not None:

@@ -27,7 +27,11 @@
 #include "products.h"
 #include "rows.h"
 
+#include "softmax.h"
+#include "scores.h"
 #include "attend.h"
+#include "blockwise.h"
+#include "store.h"
 #include "rowwise.h"
 
 /* A block has at least a panel. */
