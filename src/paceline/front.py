@@ -11,9 +11,9 @@ from paceline.models.progress import ignore_progress
 from paceline.options import Options
 from paceline.planning.sketch import known_curve
 from paceline.session import Session, Store
-from paceline.targets.cache_dtypes import FLOAT32, check_cache_dtype
-from paceline.targets.engines import DEFAULT_ENGINE, check_engine, open_target
-from paceline.targets.prepare import AUTO, check_weights
+from paceline.targets.cache_dtypes import FLOAT32
+from paceline.targets.engines import DEFAULT_ENGINE, check_choices, open_target
+from paceline.targets.prepare import AUTO
 
 if TYPE_CHECKING:
     import torch
@@ -54,13 +54,10 @@ def load(
     sketch: whether to measure that now, roughly, where nobody has; by default where trees are
     going to be planned.
 
-    Raises UsageError for an unknown method, setting, engine, kind of weights or cache, ModelError
-    where the model cannot be found, read or driven, or has no parts that were trained for the
-    method.
+    Raises UsageError for an unknown method, setting or choice of these, ModelError where the model
+    cannot be found, read or driven, or has no parts that were trained for the method.
     """
-    check_weights(weights)
-    check_cache_dtype(cache_dtype)
-    check_engine(engine)
+    check_choices(engine, weights, cache_dtype)
     check_method(method, **settings)  # a wrong method must not wait for the model
     loaded = load_causal_lm(
         model,

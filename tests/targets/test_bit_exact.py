@@ -33,12 +33,17 @@ def kernels_treat_rows_alike() -> bool:
     return all(torch.equal(product(rows[:, :w]), product(rows)[:, :w]) for w in widths)
 
 
-@pytest.fixture(scope="module", params=["packed", "auto", "int8", "int4"])
+KINDS = [(weights, "float32") for weights in ("packed", "auto", "int8", "int4")]
+KINDS += [("auto", "float16"), ("auto", "int8")]
+
+
+@pytest.fixture(scope="module", params=KINDS, ids="-".join)
 def session(request: pytest.FixtureRequest) -> Session:
     if not kernels_treat_rows_alike():
         pytest.skip("this processor's kernels sum in another order at another width")
     try:
-        session = paceline.load("smollm2-135m", "plain", weights=request.param)
+        weights, cache = request.param
+        session = paceline.load("smollm2-135m", "plain", weights=weights, cache_dtype=cache)
     except paceline.UsageError as error:
         pytest.skip(str(error))
     # A plain layer sums in another order at another width.

@@ -61,16 +61,8 @@ def generate(
     references = common.read_references(reference)
     common.check_writable(json_file)
     method = drafts.chosen_method(method, draft_model)
-    session = common.open_session(
-        model,
-        method,
-        threads=threads,
-        device=device,
-        dtype=dtype,
-        weights=weights,
-        cache_dtype=cache_dtype,
-        store=store,
-    )
+    placed: Any = {"device": device, "dtype": dtype, "weights": weights, "store": store}
+    session = common.open_session(model, method, threads=threads, cache_dtype=cache_dtype, **placed)
     records: list[dict[str, Any]] = []
     try:
         for record in prompts:

@@ -17,7 +17,7 @@ from paceline.targets.cache_dtypes import FLOAT32, check_cache_dtype
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.prepare import AUTO, Preparation, check_weights, prepare
 
-__all__ = ["DEFAULT_ENGINE", "ENGINES", "Engine", "check_engine", "open_target"]
+__all__ = ["DEFAULT_ENGINE", "ENGINES", "Engine", "check_choices", "check_engine", "open_target"]
 
 DEFAULT_ENGINE = "compiled"
 
@@ -67,6 +67,13 @@ def check_engine(name: str) -> None:
         raise UsageError(f"unknown engine {name!r}; there are: {', '.join(ENGINES)}")
 
 
+def check_choices(engine: str, weights: str, cache_dtype: str) -> None:
+    """Raises UsageError for a name that there is not."""
+    check_weights(weights)
+    check_engine(engine)
+    check_cache_dtype(cache_dtype)
+
+
 def open_target(
     model: PreTrainedModel,
     engine: str = DEFAULT_ENGINE,
@@ -84,7 +91,5 @@ def open_target(
     Raises UsageError for an unknown engine, kind of weights or cache, ModelError for a model that cannot
     be run this way.
     """
-    check_engine(engine)
-    check_weights(weights)
-    check_cache_dtype(cache_dtype)
+    check_choices(engine, weights, cache_dtype)
     return ENGINES[engine].open(model, prepare(model, weights, exact=exact), check, cache_dtype)

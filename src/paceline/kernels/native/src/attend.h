@@ -18,6 +18,7 @@
 enum { PAIRS = PL_HEADS_OF_A_RANGE, STRIDE = PL_BLOCK + PL_SLOTS_APART + 64 };
 /* Vectors of values that are added up together. */
 #define WIDE 4
+#define VALUES_AHEAD 32 /* slots */
 
 /* Some blocks of a range for one key head. */
 struct part {
@@ -43,6 +44,7 @@ static inline int64_t tail_stride(const struct pl_attention *of) {
 INLINE void add_vectors(const struct pl_attention *of, const int kind, const int pairs,
                         const int wide, const char *slot, int64_t slots,
                         const float *const *weights, int64_t d, float *const *to) {
+    const int bytes = kind == PL_FLOAT32 ? 4 : kind == PL_INT8 ? 1 : 2;
     floats_t sums[ROWS_OF_VALUES][WIDE];
     UNROLL
     for (int p = 0; p < pairs; p++) {
@@ -51,6 +53,9 @@ INLINE void add_vectors(const struct pl_attention *of, const int kind, const int
     }
     for (int64_t i = 0; i < slots; i++, slot += of->value_slot) {
         floats_t values[WIDE];
+        UNROLL
+        for (int v = 0; v < wide; v++)
+            __builtin_prefetch(slot + VALUES_AHEAD * of->value_slot + (d + v * LANES) * bytes);
         UNROLL
         for (int v = 0; v < wide; v++)
             values[v] = numbers_at(kind, slot, of->value_size, d + v * LANES);

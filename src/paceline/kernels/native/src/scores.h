@@ -7,6 +7,8 @@
 
 #define TILE (CHUNKS_OF_SCORES * CHUNK) /* slots whose scores are computed together */
 #define IN_TILE (TILE / LANES)
+/* So far ahead keys are asked for: processors do not see by themselves what rows of slots need. */
+#define SLOTS_AHEAD (2 * CHUNK)
 
 /* A query head of a row: it sees `stretch` slots from `skipped` slots behind the range's first one
    on, then those at `extra`, `seen` in all. */
@@ -64,6 +66,8 @@ static void turn_chunk(const struct pl_attention *of, const char *slots, int64_t
     for (int64_t j = 0; j < CHUNK; j++) {
         const char *slot = slots + j * of->key_slot;
         float *own = wide + j * of->size;
+        for (int64_t b = 0; b < of->key_slot && b < 4 * of->size; b += 64)
+            __builtin_prefetch(slot + SLOTS_AHEAD * of->key_slot + b);
         rows[j] = own;
         if (j >= count) memset(own, 0, (size_t)of->size * sizeof *own);
         else if (of->kind != PL_FLOAT32) slot_as_floats(of->kind, slot, of->size, own);
