@@ -5,7 +5,8 @@
 
 The first of each record's "outputs" is scored after its first turn (the chat template in between), so the numbers
 are those of text that an assistant would write. Agreement is with the same model's float weights,
-token by token on the same text. llama.cpp reads the same tokens of the same file, see llama_cpp.py.
+token by token on the same text; that of --cache-dtypes is with a cache in float32, on weights as
+they come (`auto`), read through paceline's own passes. llama.cpp reads the same tokens of the same file, see llama_cpp.py.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import paceline
 from llama_cpp import Worker
 from paceline.machine import describe_machine, describe_versions
 from paceline.session import Session
+from paceline.tree import Tree
 from tables import shown_command
 
 
@@ -33,14 +35,16 @@ def main() -> None:
     parser.add_argument("--per-file", type=int, default=8, help="records of each file")
     parser.add_argument("--tokens", type=int, default=256, help="most tokens scored per record")
     parser.add_argument("--weights", default="native,auto,int8,int4")
+    parser.add_argument("--cache-dtypes", nargs="*", default=[], help="float32 first")
     parser.add_argument("--gguf", type=Path, help="the model's file, for llama.cpp")
     parser.add_argument("--llama-python", help="an interpreter with llama_cpp")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     records = [record for path in options.texts for record in read(path, options.per_file)]
     results: dict[str, dict[str, float]] = {}
+    machine = describe_machine()
     reference: list[torch.Tensor] = []
-    for weights in options.weights.split(","):
+    for weights in filter(None, options.weights.split(",")):
         session = paceline.load(options.model, "plain", weights=weights)
         texts = [ids_of(session, record, options.tokens) for record in records]
         rows = [score(session, *text) for text in texts]
@@ -52,6 +56,7 @@ def main() -> None:
         rows = by_llama_cpp(options.llama_python, options.gguf, texts)
         results["llama.cpp"] = summary(rows, reference)
         print("llama.cpp", results["llama.cpp"], flush=True)
+    caches = quality_of_caches(options, records)
     if options.json is not None:
         report = {
             "command": shown_command(),
@@ -60,8 +65,26 @@ def main() -> None:
             "model": options.model,
             "texts": len(records),
             "weights": results,
+            "caches": caches,
         }
         options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+def quality_of_caches(
+    options: argparse.Namespace, records: list[dict[str, Any]]
+) -> dict[str, dict[str, float]]:
+    """What keys and values of fewer bits cost, beside the first kind."""
+    found: dict[str, dict[str, float]] = {}
+    reference: list[torch.Tensor] = []
+    for dtype in options.cache_dtypes:
+        session = paceline.load(options.model, "plain", cache_dtype=dtype)
+        texts = [ids_of(session, record, options.tokens) for record in records]
+        rows = [score_by_passes(session, *text) for text in texts]
+        reference = reference or [best for best, _ in rows]
+        slot_bytes = session.target.describe().report["cache"]["slot_bytes"]
+        found[dtype] = {**summary(rows, reference), "slot_bytes": slot_bytes}
+        print("cache in", dtype, found[dtype], flush=True)
+    return found
 
 
 def read(path: Path, count: int) -> list[dict[str, Any]]:
@@ -84,6 +107,19 @@ def score(session: Session, ids: list[int], count: int) -> tuple[torch.Tensor, t
     model = session.target.model  # type: ignore[attr-defined]
     logits = model(torch.tensor([ids]), use_cache=False).logits[0, -count - 1 : -1].float()
     losses = F.cross_entropy(logits, torch.tensor(ids[-count:]), reduction="none")
+    return logits.argmax(dim=-1), losses
+
+
+def score_by_passes(
+    session: Session, ids: list[int], count: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same by passes of the target, which read keys and values from its cache."""
+    target, answer = session.target, ids[-count:]
+    slot = target.open(ids[:-count])
+    logits = target.score({slot: Tree.chain(answer[:-1])})[slot]
+    target.close(slot)
+    target.forget()
+    losses = F.cross_entropy(logits, torch.tensor(answer), reduction="none")
     return logits.argmax(dim=-1), losses
 
 

@@ -12,8 +12,9 @@ from paceline.options import Options
 from paceline.planning.sketch import known_curve
 from paceline.prepared_models import ModelOrder, open_model
 from paceline.session import Session, Store
-from paceline.targets.engines import DEFAULT_ENGINE, check_engine
-from paceline.targets.prepare import AUTO, check_weights
+from paceline.targets.cache_dtypes import FLOAT32
+from paceline.targets.engines import DEFAULT_ENGINE, check_choices
+from paceline.targets.prepare import AUTO
 
 if TYPE_CHECKING:
     import torch
@@ -30,6 +31,7 @@ def load(
     device_map: str | dict[str, Any] | None = None,
     attn_implementation: str | None = None,
     weights: str = AUTO,
+    cache_dtype: str = FLOAT32,
     engine: str = DEFAULT_ENGINE,
     store: Store | None = None,
     options: Options | None = None,
@@ -45,19 +47,28 @@ def load(
     there is one (bfloat16), else the CPU (float32). A draft model follows unless settings differ.
     weights: how linear layers hold them: "auto" (on the CPU in the blocks of a GGUF file, others
     packed), "native", "packed", "packed+plain", "int8", "int4", "fused"; see docs/speed.md.
+    cache_dtype: what keys and values are held in: "float32", "float16", "int8"; see docs/speed.md.
     engine: what runs the model, one of `paceline.targets.engines.ENGINES`.
     store: keeps answers as references for similar queries, see `ReferenceStore`.
     options: defaults of requests; without a budget trees are planned by what passes cost here.
     sketch: whether to measure that now, roughly, where nobody has; by default where trees are
     going to be planned.
 
-    Raises UsageError for an unknown method, setting, engine or kind of weights, ModelError where
-    the model cannot be found, read or driven, or has no parts that were trained for the method.
+    Raises UsageError for an unknown method, setting or choice of these, ModelError where the model
+    cannot be found, read or driven, or has no parts that were trained for the method.
     """
-    check_weights(weights)
-    check_engine(engine)
+    check_choices(engine, weights, cache_dtype)
     check_method(method, **settings)  # a wrong method must not wait for the model
-    order = ModelOrder(model, device, dtype, device_map, attn_implementation, weights, engine)
+    order = ModelOrder(
+        model,
+        device=device,
+        dtype=dtype,
+        device_map=device_map,
+        attn_implementation=attn_implementation,
+        weights=weights,
+        engine=engine,
+        cache_dtype=cache_dtype,
+    )
     opened = open_model(order, progress)
     sketch = _plans(method, options) if sketch is None else sketch
     mark = opened.fingerprint

@@ -24,6 +24,7 @@ from paceline.models.placement import placement
 from paceline.models.prepared_cache import find_prepared, keep_prepared
 from paceline.models.source import ModelSource, resolve
 from paceline.protocols import Target
+from paceline.targets.cache_dtypes import FLOAT32
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.engines import DEFAULT_ENGINE, open_target
 from paceline.targets.late_model import LateModel, ModelFacts
@@ -64,6 +65,7 @@ class ModelOrder:
     attn_implementation: str | None = None
     weights: str = AUTO
     engine: str = DEFAULT_ENGINE
+    cache_dtype: str = FLOAT32
 
     @property
     def may_be_kept(self) -> bool:
@@ -105,7 +107,9 @@ def _open_anew(order: ModelOrder, progress: ProgressCallback) -> OpenedModel:
         blocks=order.weights == AUTO,
         progress=progress,
     )
-    target = open_target(loaded.model, order.engine, weights=order.weights)
+    target = open_target(
+        loaded.model, order.engine, weights=order.weights, cache_dtype=order.cache_dtype
+    )
     eos_ids = stop_ids(loaded.model, loaded.tokenizer)
     late = LateModel.opened(loaded.model)
     return OpenedModel(target, loaded.tokenizer, eos_ids, loaded.fingerprint, late)
@@ -153,7 +157,7 @@ def _open_kept(
         return model
 
     late = LateModel(facts, open_late)
-    target = CausalLMTarget.stored(late, steps, preparation)
+    target = CausalLMTarget.stored(late, steps, preparation, cache_dtype=order.cache_dtype)
     tokenizer = load_gguf_tokenizer(source, progress)
     return OpenedModel(target, tokenizer, eos_ids, fingerprint(source), late)
 

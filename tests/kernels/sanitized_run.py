@@ -9,6 +9,7 @@ import ctypes
 import importlib.util
 import sys
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ BLOCKS = [
     *((32, 18), (32, 20), (32, 22), (32, 24), (32, 34), (256, 144), (256, 176), (256, 210)),
     *((1, 4), (1, 2), (1, 2)),
 ]
-POOL, SIZE = 70, 24
+POOL, SIZE = 600, 24
+KINDS = (4 * SIZE, 2 * SIZE, 2 * SIZE, SIZE + 4)  # bytes of a head in a slot
 
 
 def exact(array: np.ndarray) -> np.ndarray:
@@ -57,9 +59,9 @@ def products(library: ctypes.CDLL, rng: np.random.Generator) -> None:
 def attention(
     library: ctypes.CDLL, record: type[ctypes.Structure], rng: np.random.Generator
 ) -> None:
-    for rows in (1, 2, 13):
+    for rows, (kind, bytes_of_head) in product((1, 2, 13), enumerate(KINDS)):
         query = exact(rng.standard_normal((6, rows, SIZE), dtype=np.float32))
-        keys = exact(rng.standard_normal((2, POOL, SIZE), dtype=np.float32))
+        keys = exact(rng.integers(0, 60, (2, POOL, bytes_of_head), dtype=np.uint8))
         first = exact(rng.integers(0, 9, rows).astype(np.int32))
         count = exact(rng.integers(1, POOL - 20, rows).astype(np.int32))
         extra = exact(np.tile(np.array([POOL - 3, POOL - 1], np.int32), rows))
@@ -68,10 +70,10 @@ def attention(
         call = record(
             rows=rows, heads=6, key_heads=2, size=SIZE, value_size=SIZE,
             query=query.ctypes.data, query_head=rows * SIZE, query_row=SIZE,
-            keys=keys.ctypes.data, key_head=4 * POOL * SIZE, key_slot=4 * SIZE,
-            values=keys.ctypes.data, value_head=4 * POOL * SIZE, value_slot=4 * SIZE,
+            keys=keys.ctypes.data, key_head=POOL * bytes_of_head, key_slot=bytes_of_head,
+            values=keys.ctypes.data, value_head=POOL * bytes_of_head, value_slot=bytes_of_head,
             first=first.ctypes.data, count=count.ctypes.data, extra_begin=begins.ctypes.data,
-            extra=extra.ctypes.data, out=out.ctypes.data, scale=0.2, kind=0,
+            extra=extra.ctypes.data, out=out.ctypes.data, scale=0.2, kind=kind,
         )  # fmt: skip
         assert not library.pl_attend(ctypes.addressof(call), 2)
         assert np.isfinite(out).all()
@@ -187,7 +189,8 @@ def one_pass(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> Non
     given.arena, given.arena_of_kept = numbers(10 * ROWS, HIDDEN), numbers(2 * KEPT, HIDDEN)
     given.states = numbers(SLOTS, HIDDEN)
     array = (native.Step * len(steps))(*steps)
-    for threads in (1, 2):
+    for threads, kind in ((1, 0), (2, 0), (1, 2), (2, 3)):
+        given.cache_kind = kind
         assert not library.pl_run(
             ctypes.addressof(array), len(steps), ctypes.addressof(given), threads
         )

@@ -33,17 +33,16 @@ def kernels_treat_rows_alike() -> bool:
     return all(torch.equal(product(rows[:, :w]), product(rows)[:, :w]) for w in widths)
 
 
-@pytest.fixture(
-    scope="module",
-    params=[("packed", None), ("auto", None), ("int8", None), ("int4", None), ("auto", "bfloat16")],
-    ids=lambda chosen: "-".join(filter(None, chosen)),
-)
+KINDS: list[dict[str, str]] = [{"weights": each} for each in ("packed", "auto", "int8", "int4")]
+KINDS += [{"dtype": "bfloat16"}, {"cache_dtype": "float16"}, {"cache_dtype": "int8"}]
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=lambda kind: "-".join(*kind.items()))
 def session(request: pytest.FixtureRequest) -> Session:
     if not kernels_treat_rows_alike():
         pytest.skip("this processor's kernels sum in another order at another width")
     try:
-        weights, dtype = request.param
-        session = paceline.load("smollm2-135m", "plain", weights=weights, dtype=dtype)
+        session = paceline.load("smollm2-135m", "plain", **request.param)
     except paceline.UsageError as error:
         pytest.skip(str(error))
     # A plain layer sums in another order at another width.

@@ -10,10 +10,12 @@ import torch
 from tests.tiny_models import VOCAB, new_model, some_prompt
 from transformers import PreTrainedModel
 
+from paceline.errors import UsageError
 from paceline.kernels.native.calls import kernels, unavailable
 from paceline.kernels.token_table import head_reads_table
 from paceline.records import Path
 from paceline.targets import model_pass
+from paceline.targets.cache_dtypes import CACHE_DTYPES
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.engines import open_target
 from paceline.targets.late_model import LateModel
@@ -37,8 +39,13 @@ def new(name: str, **changes: object) -> PreTrainedModel:
     return new_model(name, "eager" if name in EAGER else "sdpa", **changes)  # type: ignore[arg-type]
 
 
-def compiled(model: PreTrainedModel, weights: str = "packed", check: bool = True) -> CausalLMTarget:
-    target = open_target(model, weights=weights, check=check)
+LONG = {"max_position_embeddings": 1024}
+
+
+def compiled(
+    model: PreTrainedModel, weights: str = "packed", check: bool = True, cache: str = "float32"
+) -> CausalLMTarget:
+    target = open_target(model, weights=weights, check=check, cache_dtype=cache)
     assert isinstance(target, CausalLMTarget)
     assert target.describe().report["own_forward"] == ""
     return target
@@ -140,11 +147,69 @@ def test_models_with_other_weights_in_16_bits_stay_as_they_are() -> None:
     assert target.score({slot: EMPTY})[slot].dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])
-def test_it_keeps_the_contract(name: str) -> None:
+@pytest.mark.parametrize(("cache", "close"), [("float16", 3e-3), ("int8", 0.1)])
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_caches_of_fewer_bits_change_scores_a_little(name: str, cache: str, close: float) -> None:
+    """Behind a text of several blocks, and behind a path across a tree."""
+    prompt, found, bytes_of_slots = some_prompt(300), [], []
+    for dtype in ("float32", cache):
+        target = compiled(new(name, **LONG), cache=dtype)
+        slot = target.open(prompt)
+        before = target.score({slot: TREE})[slot]
+        target.commit({slot: Path((0, 2), (5, 11, 2))})
+        found.append(torch.cat([before, target.score({slot: EMPTY})[slot]]))
+        cache_report = target.describe().report["cache"]
+        assert cache_report["dtype"] == dtype
+        bytes_of_slots.append(cache_report["slot_bytes"])
+    gap = float((found[1] - found[0]).norm() / found[0].norm())
+    assert 0 < gap < close
+    assert bytes_of_slots[1] <= bytes_of_slots[0] / 2
+
+
+def test_a_cache_of_fewer_bits_needs_passes_in_one_call() -> None:
+    with pytest.raises(UsageError, match="own forward runs: it was asked for"):
+        open_target(new("llama"), "transformers", weights="native", cache_dtype="int8")
+    with pytest.raises(UsageError, match="there are: float32, float16, int8"):
+        open_target(new("llama"), cache_dtype="int3")
+
+
+@pytest.mark.parametrize("cache", list(CACHE_DTYPES))
+@pytest.mark.parametrize("length", [70, 250, 700])
+def test_a_row_is_the_same_bits_in_a_tree_in_a_chain_and_on_any_threads(
+    cache: str, length: int
+) -> None:
+    """Whose blocks are done by several threads, or end among the nodes of a tree."""
+    target, prompt, found = compiled(new("llama", **LONG), cache=cache), some_prompt(length), []
+    threads = torch.get_num_threads()
+    try:
+        for count in (1, 2, 4):
+            torch.set_num_threads(count)
+            target.forget()
+            slot = target.open(prompt)
+            tree = target.score({slot: TREE})[slot]
+            target.commit({slot: Path((0, 2), (5, 11, 2))})
+            found.append([tree[[0, 1, 3, 4]], target.score({slot: EMPTY})[slot]])
+            target.close(slot)
+            target.forget()
+            slot = target.open(prompt)
+            chain = target.score({slot: Tree.chain([5, 11, 3])})[slot]
+            target.commit({slot: Path((0, 1), (5, 11, 2))})
+            found.append([chain, target.score({slot: EMPTY})[slot]])
+            target.close(slot)
+    finally:
+        torch.set_num_threads(threads)
+    for rows in found[1:]:
+        assert all(torch.equal(mine, first) for mine, first in zip(rows, found[0], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "cache"),
+    [("llama", "float32"), ("gemma3", "float32"), ("gpt2", "float32"), ("llama", "int8")],
+)
+def test_it_keeps_the_contract(name: str, cache: str) -> None:
     model = new(name)
     done = prepare(model, "packed")
-    check_target(lambda: CausalLMTarget(model, preparation=done, check=False))
+    check_target(lambda: CausalLMTarget(model, preparation=done, check=False, cache_dtype=cache))
 
 
 @pytest.mark.parametrize("weights", ["packed", "int8", "int4"])
@@ -168,13 +233,16 @@ def test_states_and_given_embeddings_are_those_of_the_model(weights: str) -> Non
         assert float((mine - theirs).norm() / theirs.norm()) < close
 
 
-@pytest.mark.parametrize("name", ["gemma2", "gpt_neox"])
-def test_every_tier_makes_the_same_bits(name: str) -> None:
-    target, found = compiled(new(name), check=False), []
+@pytest.mark.parametrize(
+    ("name", "cache"),
+    [("gemma2", "float32"), ("gpt_neox", "float32"), ("gemma2", "float16"), ("llama", "int8")],
+)
+def test_every_tier_makes_the_same_bits(name: str, cache: str) -> None:
+    target, found = compiled(new(name, **LONG), check=False, cache=cache), []
     try:
         for tier in kernels().tiers:
             kernels().use(tier)
-            slot = target.open(some_prompt(30))
+            slot = target.open(some_prompt(300))
             found.append(target.score({slot: TREE})[slot])
             target.close(slot)
             target.forget()

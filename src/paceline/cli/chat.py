@@ -7,7 +7,7 @@ import json
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paceline.cli import common, drafts
 from paceline.cli.show import print_stream, summary
@@ -38,6 +38,7 @@ def chat(
     device: common.DeviceOption = None,
     dtype: common.DtypeOption = None,
     weights: common.WeightsOption = "auto",
+    cache_dtype: common.CacheDtypeOption = "float32",
     store: common.StoreOption = None,
     show_drafts: common.ShowDraftsOption = False,
     json_file: common.JsonOption = None,
@@ -61,9 +62,8 @@ def chat(
     common.check_writable(json_file)
     opening = _opening(prompt_file, limit)
     method = drafts.chosen_method(method, draft_model)
-    session = common.open_session(
-        model, method, threads=threads, device=device, dtype=dtype, weights=weights, store=store
-    )
+    placed: Any = {"device": device, "dtype": dtype, "weights": weights, "store": store}
+    session = common.open_session(model, method, threads=threads, cache_dtype=cache_dtype, **placed)
     session.options = session.options.with_(**options)
     if not session.tokenizer.chat_template:
         raise UsageError(f"{model} has no chat template: use 'paceline generate' instead")

@@ -70,6 +70,9 @@ WeightsOption = Annotated[
         "--weights", help="auto, native, packed, packed+plain, int8, int4; see docs/speed.md."
     ),
 ]
+CacheDtypeOption = Annotated[
+    str, typer.Option("--cache-dtype", help="Of keys and values: float32, float16, int8.")
+]
 DtypeOption = Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16, float16.")]
 JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the result here as JSON.")]
 RawOption = Annotated[
@@ -119,13 +122,13 @@ def open_session(
     method: str,
     *,
     threads: int | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    weights: str = "auto",
     store: Path | None = None,
-    sketch: bool | None = None,
+    **placement: Any,
 ) -> Session:
-    """Load a session with progress bars on standard error; see `paceline.load`."""
+    """Load a session with progress bars on standard error.
+
+    placement: device, dtype, weights, cache_dtype and sketch, see `paceline.load`.
+    """
     from paceline.drafters import check_method
 
     check_method(method)  # a wrong method must not wait for the imports below
@@ -141,12 +144,9 @@ def open_session(
         session = load(
             model,
             method,
-            device=device,
-            dtype=dtype,
-            weights=weights,
             store=ReferenceStore(store) if store is not None else None,
-            sketch=sketch,
             progress=progress,
+            **placement,
         )
     preparation = session.target.describe().report.get("preparation") or {}
     for reason, count in preparation.get("left", {}).items():

@@ -47,6 +47,7 @@ def compare(
     device: common.DeviceOption = None,
     dtype: common.DtypeOption = None,
     weights: common.WeightsOption = "auto",
+    cache_dtype: common.CacheDtypeOption = "float32",
     gguf: shared.GgufOption = None,
     json_file: common.JsonOption = None,
 ) -> None:
@@ -68,12 +69,11 @@ def compare(
     names = shared.checked_methods(methods, gguf, draft_model)
     prompts = _prompts(prompt, prompt_file, limit, raw, tuple(common.read_references(reference)))
     common.check_writable(json_file)
+    placed: Any = {"device": device, "dtype": dtype}
     session = common.open_baseline(
-        model, threads=threads, device=device, dtype=dtype, weights=weights
+        model, threads=threads, weights=weights, cache_dtype=cache_dtype, **placed
     )
-    contenders = shared.make_contenders(
-        names, session, model, warm, device=device, dtype=dtype, gguf=gguf
-    )
+    contenders = shared.make_contenders(names, session, model, warm, gguf=gguf, **placed)
     found = Findings(_measure(session, contenders, prompts, options, repeats))
     _show(found, len(prompts) > 1)
     if json_file is not None:

@@ -40,6 +40,7 @@ def generate(
     device: common.DeviceOption = None,
     dtype: common.DtypeOption = None,
     weights: common.WeightsOption = "auto",
+    cache_dtype: common.CacheDtypeOption = "float32",
     store: common.StoreOption = None,
     show_drafts: common.ShowDraftsOption = False,
     json_file: common.JsonOption = None,
@@ -60,9 +61,8 @@ def generate(
     references = common.read_references(reference)
     common.check_writable(json_file)
     method = drafts.chosen_method(method, draft_model)
-    session = common.open_session(
-        model, method, threads=threads, device=device, dtype=dtype, weights=weights, store=store
-    )
+    placed: Any = {"device": device, "dtype": dtype, "weights": weights, "store": store}
+    session = common.open_session(model, method, threads=threads, cache_dtype=cache_dtype, **placed)
     records: list[dict[str, Any]] = []
     try:
         for record in prompts:

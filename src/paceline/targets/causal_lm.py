@@ -23,6 +23,7 @@ from paceline.protocols import (
 )
 from paceline.records import Path, TargetInfo
 from paceline.scores import TokenScores
+from paceline.targets.cache_dtypes import FLOAT32
 from paceline.targets.check_passes import check_passes
 from paceline.targets.hidden_states import output_head
 from paceline.targets.late_model import LateModel
@@ -62,8 +63,10 @@ class CausalLMTarget(Target):
     graphs where the device is one; None where the whole model is on one CUDA device.
     compiled: run passes in one call each where the model is fit for that.
     kept_bytes: of the cache of closed texts, kept for texts that begin alike.
+    cache_dtype: of keys and values, one of `CACHE_DTYPES`.
 
-    Raises ModelError, naming the reason, where the model cannot be driven this way.
+    Raises ModelError, naming the reason, where the model cannot be driven this way, UsageError
+    where its cache cannot be held in another form.
     """
 
     capabilities: frozenset[str] = frozenset({HIDDEN_STATES, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS})
@@ -77,6 +80,7 @@ class CausalLMTarget(Target):
         static: bool | None = None,
         compiled: bool = True,
         kept_bytes: int = KEPT_BYTES,
+        cache_dtype: str = FLOAT32,
     ) -> None:
         check_supported(model)
         self.static = on_one_gpu(model) if static is None else static
@@ -88,6 +92,7 @@ class CausalLMTarget(Target):
                 check_passes(self, self._pass, model)
             finally:
                 self._forget_all()
+        self._pass.hold_in(cache_dtype)  # after the check: rounding is no error
         self._note_chains()
 
     @classmethod
@@ -96,6 +101,8 @@ class CausalLMTarget(Target):
         model: LateModel,
         steps: Lowered,
         preparation: Preparation,
+        *,
+        cache_dtype: str = FLOAT32,
         kept_bytes: int = KEPT_BYTES,
     ) -> Self:
         """A target on the CPU whose passes were compiled, and checked, in another process.
@@ -107,6 +114,7 @@ class CausalLMTarget(Target):
         target.static = False
         target._begin(model, preparation, kept_bytes)
         target.use(steps)
+        target._pass.hold_in(cache_dtype)
         return target
 
     def _begin(self, model: LateModel, preparation: Preparation, kept_bytes: int) -> None:
@@ -153,7 +161,7 @@ class CausalLMTarget(Target):
     def describe(self) -> TargetInfo:
         """See `Target.describe`. "graphs" in its report says what became of static shapes, see
         `StaticPasses.as_json`; "own_forward" why passes are not run in one call, "" where they
-        are."""
+        are; "cache" what keys and values are held in, and bytes per token once there are any."""
         return TargetInfo(
             self._late.facts.name,
             str(self.device),
@@ -164,6 +172,10 @@ class CausalLMTarget(Target):
                 "preparation": self.preparation.as_json(),
                 "graphs": self._passes.as_json(),
                 "own_forward": self._pass.own_forward,
+                "cache": {
+                    "dtype": self._pass.cache_dtype,
+                    "slot_bytes": self._texts.cache.slot_bytes,
+                },
             },
         )
 

@@ -16,6 +16,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from paceline.kernels.memory import lazy_zeros
 from paceline.kernels.moving import SlotMover
+from paceline.targets.cache_dtypes import CacheDtype
 
 __all__ = ["TreeCache", "View"]
 
@@ -55,13 +56,15 @@ class TreeCache(Cache):  # type: ignore[misc]
         for layer in self._all:
             layer.grow(self._slots)
 
-    def allocate(self, sizes: Mapping[int, tuple[int, int, int]]) -> None:
-        """Have memory for all layers, in float32, as an `update` would leave it.
+    def allocate(self, sizes: Mapping[int, tuple[int, int, int]], dtype: CacheDtype) -> None:
+        """Have memory for all layers, as a pass in one call reads it.
 
         sizes: heads, size of a key and of a value, by layer.
         """
         for number, (heads, *each) in sizes.items():
-            keys, values = (torch.empty(1, heads, 0, size) for size in each)
+            keys, values = (
+                torch.empty(1, heads, 0, dtype.width(size), dtype=dtype.element) for size in each
+            )
             self._all[number].hold(keys, values, self._slots)
         if self._hidden_size:
             none = torch.empty(1, 1, 0, self._hidden_size)

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from paceline.errors import UsageError
 from paceline.kernels.programs.steps import Lowered
 from paceline.kernels.token_table import device_of_table
 from paceline.scores import TokenScores
+from paceline.targets.cache_dtypes import FLOAT32
 from paceline.targets.hidden_states import call_with_states
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.late_model import LateModel
@@ -78,7 +80,27 @@ class ModelPass:
 
     def use(self, steps: Lowered) -> None:
         """Run passes in one call from now on."""
+        held = FLOAT32 if self.compiled is None else self.compiled.cache_dtype
         self.compiled, self.own_forward = CompiledPass(steps, self._virtual, self.windows), ""
+        self.compiled.cache_dtype = held
+
+    def hold_in(self, cache_dtype: str) -> None:
+        """Have new caches in one of `CACHE_DTYPES`; raises UsageError where passes are not run in
+        one call."""
+        if self.compiled is not None:
+            self.compiled.cache_dtype = cache_dtype
+        elif cache_dtype != FLOAT32:
+            raise UsageError(
+                f"a cache in {cache_dtype} needs passes in one call, and this model's own forward "
+                f"runs: {self.own_forward}; leave the cache in {FLOAT32}"
+            )
+
+    @property
+    def cache_dtype(self) -> str:
+        """What keys and values are held in."""
+        if self.compiled is not None:
+            return self.compiled.cache_dtype
+        return str(self._model.dtype).removeprefix("torch.")
 
     def run(self, layout: PassLayout, keep: Sequence[int], pool: int) -> torch.Tensor:
         """One pass; the logits [at least len(keep), vocabulary] of its rows `keep`.

@@ -51,9 +51,10 @@ class Attention(ctypes.Structure):
         ("kind", ctypes.c_int32),
         ("cap", ctypes.c_float),
         ("_unused", ctypes.c_int32),
-        ("_longest", ctypes.c_int64),
         ("_ranges", ctypes.c_void_p),
-        ("_failed", ctypes.c_void_p),
+        ("_part", ctypes.c_int64),
+        ("_tail", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("_partial", "_done", "_failed")),
     )
 
 
@@ -119,4 +120,5 @@ class Pass(ctypes.Structure):
         *((name, c_void_p) for name in ("tokens", "positions", "where", "keep", "given")),
         *((name, c_void_p) for name in ("tables", "table_strides", "layers", "seen")),
         *((name, c_void_p) for name in ("arena", "arena_of_kept", "logits", "states")),
+        ("cache_kind", c_int64),
     )

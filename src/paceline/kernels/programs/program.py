@@ -20,7 +20,6 @@ from paceline.kernels.slots_seen import SlotsSeen
 __all__ = ["CacheLayer", "PassRows", "Program"]
 
 _OF_ROWS, _OF_KEPT = -1, -2  # PL_OF_ROWS, PL_OF_KEPT
-_FLOAT = 4  # bytes
 
 Longs = NDArray[np.int64]
 
@@ -44,7 +43,7 @@ class PassRows:
 
 @dataclass(frozen=True)
 class CacheLayer:
-    """One layer's keys and values [1, heads, slots, size], float32."""
+    """One layer's keys and values [1, heads, slots, elements of a head], see `CacheDtype`."""
 
     keys: torch.Tensor
     values: torch.Tensor
@@ -55,10 +54,8 @@ class CacheLayer:
         return native.Layer(
             keys.data_ptr(),
             values.data_ptr(),
-            keys.stride(1) * _FLOAT,
-            keys.stride(2) * _FLOAT,
-            values.stride(1) * _FLOAT,
-            values.stride(2) * _FLOAT,
+            *(each * keys.element_size() for each in keys.stride()[1:3]),
+            *(each * values.element_size() for each in values.stride()[1:3]),
         )
 
 
@@ -80,9 +77,11 @@ class Program:
         self._table_addresses = (ctypes.c_void_p * 1)()
         self._table_strides = (ctypes.c_int64 * 1)()
         self._cache = (native.Layer * 0)()
+        self._cache_kind = 0
 
-    def use_cache(self, layers: Sequence[CacheLayer]) -> None:
-        """Where keys and values are from now on."""
+    def use_cache(self, layers: Sequence[CacheLayer], kind: int = 0) -> None:
+        """Where keys and values are from now on, and in which form, see `CacheDtype.number`; 0 is float32."""
+        self._cache_kind = kind
         self._cache = (native.Layer * len(layers))(*(each.as_native() for each in layers))
 
     def run(self, rows: PassRows, states: torch.Tensor | None = None) -> torch.Tensor:
@@ -107,7 +106,7 @@ class Program:
         self._reach(positions)
         one.tables = ctypes.addressof(self._table_addresses)
         one.table_strides = ctypes.addressof(self._table_strides)
-        one.layers = ctypes.addressof(self._cache)
+        one.layers, one.cache_kind = ctypes.addressof(self._cache), self._cache_kind
         one.arena = self._arena(Kind.ROWS, one.rows).data_ptr()
         one.arena_of_kept = self._arena(Kind.KEPT, one.kept).data_ptr()
         kernels().run(ctypes.addressof(self._steps), len(self._steps), ctypes.addressof(one))

@@ -42,9 +42,9 @@ class ChainPass:
         self._scores = np.empty(self._program.vocabulary, dtype=np.float32)
         self._rows = PassBuffers(_FEW, len(windows))
 
-    def use_cache(self, layers: Sequence[CacheLayer]) -> None:
-        """Where keys and values are from now on."""
-        self._program.use_cache(layers)
+    def use_cache(self, layers: Sequence[CacheLayer], kind: int) -> None:
+        """See `Program.use_cache`."""
+        self._program.use_cache(layers, kind)
 
     def run(
         self, start: int, cached: int, pending: Sequence[int], states: torch.Tensor | None

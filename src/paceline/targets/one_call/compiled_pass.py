@@ -14,6 +14,7 @@ from paceline.kernels.programs.program import CacheLayer, PassRows, Program
 from paceline.kernels.programs.steps import Lowered
 from paceline.kernels.slots_seen import SlotsSeen
 from paceline.scores import TokenScores
+from paceline.targets.cache_dtypes import CACHE_DTYPES, FLOAT32
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.layout import PassLayout
 from paceline.targets.one_call.chain_pass import ChainPass
@@ -55,12 +56,15 @@ class CompiledPass:
 
     steps: see `compiled`. virtual: what ids beyond the vocabulary stand for. windows: see
     `attention_windows`.
+
+    cache_dtype: of `CACHE_DTYPES`; may change as long as caches are new.
     """
 
     def __init__(self, steps: Lowered, virtual: VirtualTokens, windows: Windows) -> None:
         self.steps = steps
         self._program = Program(steps)
         self._chain = ChainPass(steps, [*windows.values()])
+        self.cache_dtype = FLOAT32
         self._virtual = virtual
         self._known: TreeCache | None = None  # as it was before it moved so often
         self._moves = -1
@@ -101,8 +105,9 @@ class CompiledPass:
         if self._known is cache and self._moves == cache.moves:
             return
         self._moves = cache.moves
-        cache.allocate(self._program.layers)
+        dtype = CACHE_DTYPES[self.cache_dtype]
+        cache.allocate(self._program.layers, dtype)
         layers = [CacheLayer(*each) for each in cache.tensors()]
-        self._program.use_cache(layers)
-        self._chain.use_cache(layers)
+        self._program.use_cache(layers, dtype.number)
+        self._chain.use_cache(layers, dtype.number)
         self._known = cache

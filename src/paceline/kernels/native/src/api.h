@@ -46,7 +46,7 @@ PL_API int pl_product(int format, const uint8_t *panels, int64_t outputs, int64_
                       int64_t stride, int threads);
 
 struct pl_attention;
-/* See tier.h; `longest`, `ranges` and `failed` are not read. */
+/* See tier.h; what the library finds out for itself is not read. */
 PL_API int pl_attend(const struct pl_attention *of, int threads);
 
 /* Of each row of scores [count, numbers] the `most` largest, the largest first and of equal ones the

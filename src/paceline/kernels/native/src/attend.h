@@ -1,294 +1,195 @@
 /* Attention of a few rows over a long text, in the words of a vec_*.h.
 
    A row sees a stretch of slots (`first`, `count`) and after it single ones (`extra`): the text, and
-   its own path through a tree. Scores, weights and values are taken in this order, a number over a
-   head's size from front to back, so a row's result does not depend on where its path lies in the
-   cache, nor on other rows: a token is worth the same bits in a tree, in a chain and alone. */
+   its own path through a tree. It takes them in this order, in blocks of PL_BLOCK: scores, weights
+   and sums of values of a block, and then block after block is joined to what came before. So a
+   row's result does not depend on where its path lies in the cache, nor on other rows, nor on who
+   does which block: a token is worth the same bits in a tree, in a chain and alone.
+
+   What is taken from a block, and from several, is a record: the sums of values, padded to sixteens,
+   the largest score and the sum of the weights. */
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tier.h"
 
-enum { CHUNK = 16, PAIRS = 48 };
-#define IN_CHUNK (CHUNK / LANES)
+enum { PAIRS = PL_HEADS_OF_A_RANGE, STRIDE = PL_BLOCK + PL_SLOTS_APART + 64 };
 /* Vectors of values that are added up together. */
 #define WIDE 4
+#define VALUES_AHEAD 32 /* slots */
 
-/* A query head of a row. */
-struct pair {
-    int64_t row, head, seen;
-    int64_t skipped; /* slots of the unit before its first one */
+/* Some blocks of a range for one key head. */
+struct part {
+    const struct pl_attention *of;
+    const char *keys, *values;
+    struct pair pairs[PAIRS];
+    int64_t count, first; /* pairs; the first slot of the range */
+    int64_t tail, tail_end;
+    int tail_known;
+    float *room, *at, *of_tail; /* scores: [count, STRIDE], [count, slots of the tail] */
 };
 
-static inline float key_at(const struct pl_attention *of, const char *slot, int64_t d) {
-    if (of->kind == PL_FLOAT32) return ((const float *)slot)[d];
-    const uint8_t *two = (const uint8_t *)slot + 2 * d;
-    if (of->kind == PL_FLOAT16) return pl_half(two);
-    const uint32_t bits = (uint32_t)two[0] << 16 | (uint32_t)two[1] << 24;
-    float value;
-    memcpy(&value, &bits, 4);
-    return value;
+static inline int64_t among(int64_t count, int64_t block) {
+    const int64_t left = count - block * PL_BLOCK;
+    return left < 0 ? 0 : left < PL_BLOCK ? left : PL_BLOCK;
 }
 
-/* Sixteen slots of floats to [size, 16], as many of their numbers as there are whole fours of. */
-static int64_t turn_slots(const struct pl_attention *of, const char *slots, float *to) {
-    int64_t d = 0;
-    for (; d + 4 <= of->size; d += 4)
-        for (int64_t j = 0; j < CHUNK; j += 4) {
-            const float *rows[4];
-            for (int i = 0; i < 4; i++)
-                rows[i] = (const float *)(slots + (j + i) * of->key_slot) + d;
-            turn_four(rows, to + d * CHUNK + j, CHUNK);
-        }
-    return d;
+static inline int64_t tail_stride(const struct pl_attention *of) {
+    return (of->tail + TILE - 1) / TILE * TILE;
 }
 
-/* Slots from `first` on, `count` of them, to [size, 16]; the rest is 0. */
-static void transpose(const struct pl_attention *of, const char *keys, int64_t first,
-                      int64_t count, float *to) {
-    int64_t begin = 0;
-    if (count >= CHUNK && of->kind == PL_FLOAT32)
-        begin = turn_slots(of, keys + first * of->key_slot, to);
-    for (int64_t j = 0; j < CHUNK && begin < of->size; j++) {
-        const char *slot = keys + (first + j) * of->key_slot;
-        if (j >= count)
-            for (int64_t d = begin; d < of->size; d++) to[d * CHUNK + j] = 0;
-        else
-            for (int64_t d = begin; d < of->size; d++) to[d * CHUNK + j] = key_at(of, slot, d);
-    }
-}
-
-/* Scores of `count` pairs for one chunk of keys, [count, stride] from `to` on. */
-INLINE void scores(const struct pl_attention *of, const int count, const struct pair *pairs,
-                   const float *keys, float *to, int64_t stride) {
-    floats_t found[ROWS_OF_SCORES][IN_CHUNK];
-    const float *queries[ROWS_OF_SCORES];
-    UNROLL
-    for (int p = 0; p < count; p++) {
-        queries[p] = of->query + pairs[p].head * of->query_head + pairs[p].row * of->query_row;
-        UNROLL
-        for (int v = 0; v < IN_CHUNK; v++) found[p][v] = no_floats();
-    }
-    for (int64_t d = 0; d < of->size; d++) {
-        UNROLL
-        for (int p = 0; p < count; p++) {
-            const floats_t query = same_floats(queries[p][d]);
-            UNROLL
-            for (int v = 0; v < IN_CHUNK; v++)
-                found[p][v] =
-                    times_plus(query, load_floats(keys + d * CHUNK + v * LANES), found[p][v]);
-        }
-    }
-    UNROLL
-    for (int p = 0; p < count; p++) {
-        UNROLL
-        for (int v = 0; v < IN_CHUNK; v++)
-            store_floats(to + p * stride + v * LANES,
-                         times(found[p][v], same_floats(of->scale)));
-    }
-}
-
-/* e to the power of x, for x of at most 0; 0 below -87. */
-INLINE floats_t power_of_e(floats_t x) {
-    const floats_t rounding = same_floats(0x1.8p23f);
-    const floats_t kept = largest(x, same_floats(-87.0f));
-    const floats_t twos = minus(times_plus(kept, same_floats(0x1.715476p0f), rounding), rounding);
-    floats_t rest = times_plus(twos, same_floats(-0x1.62e400p-1f), kept);
-    rest = times_plus(twos, same_floats(-0x1.7f7d1cp-20f), rest);
-    floats_t sum = same_floats(0x1.6850e4p-10f);
-    sum = times_plus(sum, rest, same_floats(0x1.123bccp-7f));
-    sum = times_plus(sum, rest, same_floats(0x1.555b98p-5f));
-    sum = times_plus(sum, rest, same_floats(0x1.55548ep-3f));
-    sum = times_plus(sum, rest, same_floats(0x1.fffff8p-2f));
-    sum = times_plus(sum, rest, same_floats(1.0f));
-    sum = times_plus(sum, rest, same_floats(1.0f));
-    /* x - x keeps what is no number. */
-    return where_above(x, same_floats(-87.0f), plus(times_two_to(sum, twos), minus(x, x)));
-}
-
-/* Scores are bent so that none is larger than the cap. */
-static void bend(float cap, float *at, int64_t count) {
-    for (int64_t i = 0; i < count; i++) at[i] = cap * tanhf(at[i] / cap);
-}
-
-/* Scores [count] -> weights before they are divided by their sum, which is returned. `at` has room
-   for a multiple of 16. */
-static float weigh(float *at, int64_t count) {
-    const int64_t whole = (count + CHUNK - 1) / CHUNK * CHUNK;
-    for (int64_t i = count; i < whole; i++) at[i] = -INFINITY;
-    floats_t most[IN_CHUNK], sums[IN_CHUNK];
-    float lanes[CHUNK];
-    for (int v = 0; v < IN_CHUNK; v++) most[v] = same_floats(-INFINITY), sums[v] = no_floats();
-    for (int64_t i = 0; i < whole; i += CHUNK)
-        for (int v = 0; v < IN_CHUNK; v++)
-            most[v] = largest(load_floats(at + i + v * LANES), most[v]);
-    for (int v = 0; v < IN_CHUNK; v++) store_floats(lanes + v * LANES, most[v]);
-    float top = lanes[0];
-    for (int j = 1; j < CHUNK; j++) top = lanes[j] > top ? lanes[j] : top;
-    for (int64_t i = 0; i < whole; i += CHUNK)
-        for (int v = 0; v < IN_CHUNK; v++) {
-            float *here = at + i + v * LANES;
-            const floats_t weight = power_of_e(minus(load_floats(here), same_floats(top)));
-            store_floats(here, weight);
-            sums[v] = plus(sums[v], weight);
-        }
-    for (int v = 0; v < IN_CHUNK; v++) store_floats(lanes + v * LANES, sums[v]);
-    for (int step = CHUNK / 2; step; step /= 2)
-        for (int j = 0; j < step; j++) lanes[j] += lanes[j + step];
-    return lanes[0];
-}
-
-INLINE floats_t load_values(const struct pl_attention *of, const char *slot, int64_t d) {
-    if (of->kind == PL_FLOAT32) return load_floats((const float *)slot + d);
-    if (of->kind == PL_FLOAT16) return halfs((const uint8_t *)slot + 2 * d);
-    float some[LANES];
-    for (int i = 0; i < LANES; i++) some[i] = key_at(of, slot, d + i);
-    return load_floats(some);
-}
-
-/* Where value number `i` of a pair is. */
-static inline const char *slot_of(const struct pl_attention *of, const char *values, int64_t row,
-                                  int64_t i) {
-    const int64_t stretch = of->count[row];
-    const int64_t slot = i < stretch ? of->first[row] + i
-                                     : of->extra[of->extra_begin[row] + i - stretch];
-    return values + slot * of->value_slot;
-}
-
-/* Adds weight x values of one slot to the sums of `pairs` pairs, `wide` vectors from `d` on. */
-INLINE void add_slot(const struct pl_attention *of, const int pairs, const int wide,
-                     const char *slot, int64_t d, const float *const *weights, int64_t i,
-                     floats_t sums[][WIDE]) {
-    floats_t values[WIDE];
-    UNROLL
-    for (int v = 0; v < wide; v++) values[v] = load_values(of, slot, d + v * LANES);
-    UNROLL
-    for (int p = 0; p < pairs; p++) {
-        const floats_t weight = same_floats(weights[p][i]);
-        UNROLL
-        for (int v = 0; v < wide; v++) sums[p][v] = times_plus(weight, values[v], sums[p][v]);
-    }
-}
-
-/* What pairs take from the values: `wide` vectors from `d` on. */
-INLINE void gather_vectors(const struct pl_attention *of, const int count, const int wide,
-                           const struct pair *pairs, const char *values, int64_t shared,
-                           const float *const *weights, const float *totals, int64_t d) {
+/* Adds weights x values of `slots` slots to `wide` vectors of sums from `d` on, for `pairs` pairs. */
+INLINE void add_vectors(const struct pl_attention *of, const int kind, const int pairs,
+                        const int wide, const char *slot, int64_t slots,
+                        const float *const *weights, int64_t d, float *const *to) {
+    const int bytes = kind == PL_FLOAT32 ? 4 : kind == PL_INT8 ? 1 : 2;
     floats_t sums[ROWS_OF_VALUES][WIDE];
     UNROLL
-    for (int p = 0; p < count; p++) {
+    for (int p = 0; p < pairs; p++) {
         UNROLL
-        for (int v = 0; v < wide; v++) sums[p][v] = no_floats();
+        for (int v = 0; v < wide; v++) sums[p][v] = load_floats(to[p] + d + v * LANES);
     }
-    const char *slot = values + of->first[pairs[0].row] * of->value_slot;
-    for (int64_t i = 0; i < shared; i++, slot += of->value_slot)
-        add_slot(of, count, wide, slot, d, weights, i, sums);
-    UNROLL
-    for (int p = 0; p < count; p++) {
-        for (int64_t i = shared; i < pairs[p].seen; i++)
-            add_slot(of, 1, wide, slot_of(of, values, pairs[p].row, i), d, weights + p, i,
-                     sums + p);
-        float *to = of->out + (pairs[p].row * of->heads + pairs[p].head) * of->value_size + d;
+    for (int64_t i = 0; i < slots; i++, slot += of->value_slot) {
+        floats_t values[WIDE];
         UNROLL
         for (int v = 0; v < wide; v++)
-            store_floats(to + v * LANES, times(sums[p][v], same_floats(1.0f / totals[p])));
+            __builtin_prefetch(slot + VALUES_AHEAD * of->value_slot + (d + v * LANES) * bytes);
+        UNROLL
+        for (int v = 0; v < wide; v++)
+            values[v] = numbers_at(kind, slot, of->value_size, d + v * LANES);
+        UNROLL
+        for (int p = 0; p < pairs; p++) {
+            const floats_t weight = same_floats(weights[p][i]);
+            UNROLL
+            for (int v = 0; v < wide; v++) sums[p][v] = times_plus(weight, values[v], sums[p][v]);
+        }
     }
-}
-
-/* What `count` pairs take from the values. weights [count, stride]. */
-INLINE void gather(const struct pl_attention *of, const int count, const struct pair *pairs,
-                   const char *values, const float *weights, int64_t stride,
-                   const float *totals) {
-    const float *own[ROWS_OF_VALUES];
-    int64_t d = 0, shared = of->count[pairs[0].row];
     UNROLL
-    for (int p = 0; p < count; p++) {
-        own[p] = weights + p * stride + pairs[p].skipped;
-        shared = of->count[pairs[p].row] < shared ? of->count[pairs[p].row] : shared;
-        if (pairs[p].skipped != pairs[0].skipped) shared = 0;
+    for (int p = 0; p < pairs; p++) {
+        UNROLL
+        for (int v = 0; v < wide; v++) store_floats(to[p] + d + v * LANES, sums[p][v]);
     }
+}
+
+/* The same for all numbers of a head. */
+INLINE void add_slots(const struct pl_attention *of, const int kind, const int pairs,
+                      const char *slot, int64_t slots, const float *const *weights,
+                      float *const *to) {
+    int64_t d = 0;
     for (; d + WIDE * LANES <= of->value_size; d += WIDE * LANES)
-        gather_vectors(of, count, WIDE, pairs, values, shared, own, totals, d);
+        add_vectors(of, kind, pairs, WIDE, slot, slots, weights, d, to);
     for (; d + LANES <= of->value_size; d += LANES)
-        gather_vectors(of, count, 1, pairs, values, shared, own, totals, d);
+        add_vectors(of, kind, pairs, 1, slot, slots, weights, d, to);
     for (; d < of->value_size; d++)
-        for (int p = 0; p < count; p++) {
-            float sum = 0;
-            for (int64_t i = 0; i < pairs[p].seen; i++)
-                sum = fmaf(own[p][i], key_at(of, slot_of(of, values, pairs[p].row, i), d), sum);
-            of->out[(pairs[p].row * of->heads + pairs[p].head) * of->value_size + d] =
-                sum * (1.0f / totals[p]);
-        }
+        for (int p = 0; p < pairs; p++)
+            for (int64_t i = 0; i < slots; i++)
+                to[p][d] = fmaf(weights[p][i],
+                                number_at(kind, slot + i * of->value_slot, of->value_size, d),
+                                to[p][d]);
 }
 
-/* The slots that a row needs scores for, from its `first` on. */
-static int64_t reach(const struct pl_attention *of, int64_t row) {
-    const int64_t begin = of->extra_begin[row], end = of->extra_begin[row + 1];
-    const int64_t last = end > begin ? (int64_t)of->extra[end - 1] + 1 - of->first[row] : 0;
-    return last > of->count[row] ? last : of->count[row];
+/* Adds what some slots in a row are worth to ROWS_OF_VALUES, 3 or 1 pairs. */
+#define ADDS(name, kind) \
+    static void name(const struct pl_attention *of, int pairs, const char *slot, int64_t slots, \
+                     const float *const *weights, float *const *to) { \
+        if (pairs == 1) add_slots(of, kind, 1, slot, slots, weights, to); \
+        else if (pairs == 3) add_slots(of, kind, ROWS_OF_VALUES < 3 ? 1 : 3, slot, slots, weights, to); \
+        else add_slots(of, kind, ROWS_OF_VALUES, slot, slots, weights, to); \
+    }
+ADDS(add_float32, PL_FLOAT32)
+ADDS(add_bfloat16, PL_BFLOAT16)
+ADDS(add_float16, PL_FLOAT16)
+ADDS(add_int8, PL_INT8)
+typedef void (*adds_t)(const struct pl_attention *, int, const char *, int64_t,
+                       const float *const *, float *const *);
+static const adds_t adds[PL_KINDS] = {add_float32, add_bfloat16, add_float16, add_int8};
+
+/* What `count` pairs from `p` on take from the values of a block, to their records: slots that not
+   all of them see are added one pair at a time. */
+static void gather(const struct part *part, int count, int64_t p, int64_t block,
+                   float *const *to) {
+    const struct pl_attention *of = part->of;
+    const adds_t add = adds[of->kind];
+    const int64_t first = block * PL_BLOCK, stride = of->value_slot;
+    const char *slots = part->values + (part->first + first) * stride;
+    const float *weights[ROWS_OF_VALUES];
+    int64_t begin = 0, end = STRIDE;
+    for (int i = 0; i < count; i++) {
+        const struct pair *pair = part->pairs + p + i;
+        const int64_t last = pair->skipped + among(pair->stretch, block);
+        begin = pair->skipped > begin ? pair->skipped : begin;
+        end = last < end ? last : end;
+        memset(to[i], 0, (size_t)of->value_size * sizeof **to);
+    }
+    end = end < begin ? begin : end;
+    for (int i = 0; i < count; i++) {
+        const int64_t from = part->pairs[p + i].skipped;
+        const int64_t last = from + among(part->pairs[p + i].stretch, block);
+        const float *own = part->at + (p + i) * STRIDE + from;
+        weights[i] = own + begin - from;
+        if (from < begin)
+            add(of, 1, slots + from * stride, (last < begin ? last : begin) - from, &own, to + i);
+    }
+    if (begin < end) add(of, count, slots + begin * stride, end - begin, weights, to);
+    for (int i = 0; i < count; i++) {
+        const struct pair *pair = part->pairs + p + i;
+        const int64_t stretch = among(pair->stretch, block), seen = among(pair->seen, block);
+        const int64_t last = pair->skipped + stretch;
+        const float *own = part->at + (p + i) * STRIDE + end;
+        if (end < last) add(of, 1, slots + end * stride, last - end, &own, to + i);
+        own = part->at + (p + i) * STRIDE + last;
+        for (int64_t j = stretch; j < seen; j++, own++)
+            add(of, 1, part->values + pair->extra[first + j - pair->stretch] * stride, 1, &own,
+                to + i);
+    }
 }
 
-/* One unit: rows [begin, end) with the query heads of one key head. */
-static void one_unit(const struct pl_attention *of, int64_t head, int64_t begin, int64_t end,
-                     float *room) {
-    const int64_t together = of->heads / of->key_heads, first = of->first[begin];
-    const char *keys = (const char *)of->keys + head * of->key_head;
-    const char *values = (const char *)of->values + head * of->value_head;
-    struct pair pairs[PAIRS];
-    int64_t count = 0, most = 0, reaches[PAIRS];
-    for (int64_t row = begin; row < end; row++)
-        for (int64_t h = 0; h < together; h++, count++) {
-            const int64_t extras = of->extra_begin[row + 1] - of->extra_begin[row];
-            const int64_t skipped = of->first[row] - first;
-            pairs[count] =
-                (struct pair){row, head * together + h, of->count[row] + extras, skipped};
-            reaches[count] = skipped + reach(of, row);
-            most = reaches[count] > most ? reaches[count] : most;
-        }
-    const int64_t stride = (most + 2 * CHUNK - 1) / CHUNK * CHUNK;
-    float *chunk = room, *at = room + of->size * CHUNK, totals[PAIRS];
-    for (int64_t i = 0; i < most; i += CHUNK) {
-        transpose(of, keys, first + i, most - i, chunk);
-        for (int64_t p = 0; p < count; p += ROWS_OF_SCORES) {
-            const int64_t left = count - p;
-            int64_t needed = 0;
-            for (int64_t q = p; q < p + ROWS_OF_SCORES && q < count; q++)
-                needed = reaches[q] > needed ? reaches[q] : needed;
-            if (needed <= i) continue;
-            float *to = at + p * stride + i;
-            if (left >= ROWS_OF_SCORES) scores(of, ROWS_OF_SCORES, pairs + p, chunk, to, stride);
-            else
-                for (int64_t q = 0; q < left; q++)
-                    scores(of, 1, pairs + p + q, chunk, to + q * stride, stride);
-        }
-    }
-    for (int64_t p = 0; p < count; p++) {
-        const int64_t row = pairs[p].row, stretch = of->count[row];
-        float *own = at + p * stride + pairs[p].skipped;
-        for (int64_t i = stretch; i < pairs[p].seen; i++)
-            own[i] = own[of->extra[of->extra_begin[row] + i - stretch] - of->first[row]];
-        if (of->cap != 0) bend(of->cap, own, pairs[p].seen);
-        totals[p] = weigh(own, pairs[p].seen);
-    }
+static void gather_all(const struct part *part, int64_t block, float *const *to) {
     int64_t p = 0;
-    for (; p + ROWS_OF_VALUES <= count; p += ROWS_OF_VALUES)
-        gather(of, ROWS_OF_VALUES, pairs + p, values, at + p * stride, stride, totals + p);
-    for (; p < count; p++) gather(of, 1, pairs + p, values, at + p * stride, stride, totals + p);
+    for (; p + ROWS_OF_VALUES <= part->count; p += ROWS_OF_VALUES)
+        gather(part, ROWS_OF_VALUES, p, block, to + p);
+    for (; ROWS_OF_VALUES > 3 && p + 3 <= part->count; p += 3) gather(part, 3, p, block, to + p);
+    for (; p < part->count; p++) gather(part, 1, p, block, to + p);
 }
 
-/* Units from `first_unit` up to `end_unit`: row ranges times key heads. */
-static void attend(const struct pl_attention *of, int64_t first_unit, int64_t end_unit) {
-    /* Rows of 16 scores beyond what is seen are room for whole chunks. */
-    const int64_t most = (of->longest + 2 * CHUNK - 1) / CHUNK * CHUNK;
-    float *room = malloc(sizeof(float) * (size_t)(of->size * CHUNK + PAIRS * most));
-    if (!room) {
-        *of->failed = 1;
-        return;
+/* The single slots of a pair in a block, behind its others: scores were found for all that any pair
+   of the part sees. */
+static void pick_singles(struct part *part, int64_t p, int64_t block) {
+    const struct pl_attention *of = part->of;
+    const struct pair *pair = part->pairs + p;
+    const int64_t stretch = among(pair->stretch, block), seen = among(pair->seen, block);
+    if (stretch == seen) return;
+    if (!part->tail_known)
+        score_slots(of, part->keys, part->count, part->pairs, part->tail,
+                    part->tail_end - part->tail, part->room, part->of_tail, tail_stride(of));
+    part->tail_known = 1;
+    const int32_t *extra = pair->extra + block * PL_BLOCK + stretch - pair->stretch;
+    float *to = part->at + p * STRIDE + pair->skipped + stretch;
+    for (int64_t i = 0; i < seen - stretch; i++)
+        to[i] = part->of_tail[p * tail_stride(of) + extra[i] - part->tail];
+}
+
+/* What every pair takes from one block, to its record; those that do not see so far get none. */
+static void take_block(struct part *part, int64_t block, float *const *to, int64_t width) {
+    const struct pl_attention *of = part->of;
+    int64_t needed = 0;
+    for (int64_t p = 0; p < part->count; p++) {
+        const struct pair *pair = part->pairs + p;
+        const int64_t stretch = among(pair->stretch, block);
+        if (stretch && pair->skipped + stretch > needed) needed = pair->skipped + stretch;
     }
-    for (int64_t unit = first_unit; unit < end_unit; unit++) {
-        const int64_t range = unit / of->key_heads, head = unit % of->key_heads;
-        one_unit(of, head, of->ranges[range], of->ranges[range + 1], room);
+    score_slots(of, part->keys, part->count, part->pairs, part->first + block * PL_BLOCK, needed,
+                part->room, part->at, STRIDE);
+    for (int64_t p = 0; p < part->count; p++) {
+        const struct pair *pair = part->pairs + p;
+        const int64_t seen = among(pair->seen, block);
+        float *own = part->at + p * STRIDE + pair->skipped;
+        if (!seen) continue;
+        pick_singles(part, p, block);
+        if (of->cap != 0) bend(of->cap, own, seen);
+        weigh(own, seen, to[p] + width);
     }
-    free(room);
+    gather_all(part, block, to);
 }

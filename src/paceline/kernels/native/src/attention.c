@@ -1,5 +1,6 @@
 /* Attention in units that threads share. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "api.h"
 #include "threads.h"
@@ -15,62 +16,106 @@ static void some_units(void *given, int64_t first, int64_t end) {
     attending->tier->attend(attending->of, first, end);
 }
 
-/* Rows of a range, so that a unit has work for a while and fits into the caches. */
-enum { HEADS_OF_A_UNIT = 48, SLOTS_APART = 64 };
+/* Parts for each thread, so that nobody waits for long. */
+enum { PARTS_EACH = 4 };
+
+static int64_t seen_by(const struct pl_attention *of, int64_t row) {
+    return (int64_t)of->count[row] + of->extra_begin[row + 1] - of->extra_begin[row];
+}
 
 /* Whether sizes make sense, and slots come in their order. */
 static int is_sound(const struct pl_attention *of) {
     if (of->rows < 0 || of->heads < 1 || of->key_heads < 1 || of->heads % of->key_heads) return 0;
-    if (of->heads / of->key_heads > HEADS_OF_A_UNIT || of->size < 1) return 0;
-    if (of->value_size < 1 || of->kind < 0 || of->kind > PL_FLOAT16) return 0;
+    if (of->heads / of->key_heads > PL_HEADS_OF_A_RANGE || of->size < 1) return 0;
+    if (of->value_size < 1 || of->kind < 0 || of->kind >= PL_KINDS) return 0;
     for (int64_t row = 0; row < of->rows; row++) {
         const int32_t begin = of->extra_begin[row], end = of->extra_begin[row + 1];
         int64_t last = (int64_t)of->first[row] + of->count[row] - 1;
         if (of->count[row] < 0 || of->first[row] < 0 || end < begin) return 0;
-        if (of->count[row] + (end - begin) < 1) return 0;
+        if (seen_by(of, row) < 1) return 0;
         for (int32_t i = begin; i < end; last = of->extra[i++])
             if (of->extra[i] <= last) return 0;
     }
     return 1;
 }
 
-/* Fills `ranges` [at least rows + 1] with stretches of rows that begin at nearly one slot; how many
-   there are. */
-static int64_t find_ranges(const struct pl_attention *of, int64_t *ranges, int64_t *longest) {
-    const int64_t most = HEADS_OF_A_UNIT / (of->heads / of->key_heads);
-    int64_t count = 0;
-    *longest = 0;
+/* Fills `ranges` with stretches of rows that begin at nearly one slot; how many there are. */
+static int64_t find_ranges(struct pl_attention *of, struct pl_range *ranges) {
+    const int64_t most = PL_HEADS_OF_A_RANGE / (of->heads / of->key_heads);
+    int64_t count = 0, from = 0, to = 0;
+    of->tail = 0;
     for (int64_t row = 0; row < of->rows; row++) {
         const int32_t begin = of->extra_begin[row], end = of->extra_begin[row + 1];
-        const int64_t first = of->first[row];
-        const int64_t last = end > begin ? of->extra[end - 1] + 1 : first + of->count[row];
-        const int64_t known = count ? of->first[ranges[count - 1]] : 0;
-        if (!count || row - ranges[count - 1] == most || first < of->first[row - 1] ||
-            first - known > SLOTS_APART)
-            ranges[count++] = row;
-        const int64_t needed = last - of->first[ranges[count - 1]];
-        *longest = needed > *longest ? needed : *longest;
+        const int64_t first = of->first[row], known = count ? of->first[ranges[count - 1].row] : 0;
+        if (!count || row - ranges[count - 1].row == most || first < of->first[row - 1] ||
+            first - known > PL_SLOTS_APART) {
+            ranges[count++] = (struct pl_range){.row = row};
+            from = to = 0;
+        }
+        struct pl_range *range = ranges + count - 1;
+        const int64_t blocks = (seen_by(of, row) + PL_BLOCK - 1) / PL_BLOCK;
+        range->blocks = blocks > range->blocks ? blocks : range->blocks;
+        if (begin == end) continue;
+        from = to && from < of->extra[begin] ? from : of->extra[begin];
+        to = to > of->extra[end - 1] + 1 ? to : of->extra[end - 1] + 1;
+        of->tail = to - from > of->tail ? to - from : of->tail;
     }
-    ranges[count] = of->rows;
+    ranges[count].row = of->rows;
     return count;
 }
 
-int64_t pl_attention_units(struct pl_attention *of, int64_t *ranges) {
+int64_t pl_plan_attention(struct pl_attention *of, struct pl_range *ranges, int threads,
+                          struct pl_sharing *needed) {
+    *needed = (struct pl_sharing){0, 0};
     if (!is_sound(of)) return -1;
+    const int64_t count = find_ranges(of, ranges);
+    const int64_t record = (of->value_size + 15) / 16 * 16 + 16;
+    int64_t blocks = 0, unit = 0;
+    for (int64_t i = 0; i < count; i++) blocks += ranges[i].blocks;
     of->ranges = ranges;
-    return find_ranges(of, ranges, &of->longest) * of->key_heads;
+    of->part = threads < 2 ? blocks : blocks * of->key_heads / (PARTS_EACH * threads);
+    if (of->part < 1) of->part = 1;
+    for (int64_t i = 0; i < count; i++) {
+        struct pl_range *range = ranges + i;
+        range->unit = unit, range->partial = needed->records;
+        range->parts = (range->blocks + of->part - 1) / of->part;
+        unit += range->parts * of->key_heads;
+        if (range->parts > 1)
+            needed->records += (range[1].row - range->row) * of->heads * range->blocks * record;
+    }
+    ranges[count].unit = unit;
+    needed->counts = count * of->key_heads;
+    return unit;
+}
+
+void *pl_share(const struct pl_sharing *needed) {
+    const size_t counts = (size_t)needed->counts * sizeof(int);
+    char *memory = malloc((size_t)needed->records * sizeof(float) + counts + 1);
+    if (memory) memset(memory + (size_t)needed->records * sizeof(float), 0, counts);
+    return memory;
+}
+
+void pl_use_shared(struct pl_attention *of, const struct pl_sharing *needed, void *memory) {
+    of->partial = memory;
+    of->done = (_Atomic int *)(of->partial + needed->records);
 }
 
 PL_API int pl_attend(const struct pl_attention *given, int threads) {
     struct pl_attention of = *given;
+    struct pl_sharing needed;
     if (of.rows < 0) return PL_BAD_ARGUMENT;
-    int64_t *ranges = malloc(sizeof *ranges * (size_t)(of.rows + 1));
+    struct pl_range *ranges = malloc(sizeof *ranges * (size_t)(of.rows + 1));
     if (!ranges) return PL_NO_MEMORY;
-    int failed = 0;
-    const int64_t units = pl_attention_units(&of, ranges);
-    of.failed = &failed;
-    struct attending attending = {pl_current_tier(), &of};
-    if (units > 0) pl_in_pieces(some_units, &attending, units, 1, threads);
+    const int64_t units = pl_plan_attention(&of, ranges, threads, &needed);
+    void *shared = units > 0 ? pl_share(&needed) : NULL;
+    _Atomic int failed = units > 0 && !shared;
+    if (shared) {
+        of.failed = &failed;
+        pl_use_shared(&of, &needed, shared);
+        struct attending attending = {pl_current_tier(), &of};
+        pl_in_pieces(some_units, &attending, units, 1, threads);
+    }
+    free(shared);
     free(ranges);
     return units < 0 ? PL_BAD_ARGUMENT : failed ? PL_NO_MEMORY : PL_OK;
 }

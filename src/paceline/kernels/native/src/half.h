@@ -20,7 +20,25 @@ static inline float pl_half(const uint8_t *from) {
     return made.value;
 }
 
-/* The same for bfloat16: the upper half of a float. */
+/* A number in two bytes, little endian, as float16: ties to even; what is too large is infinite. */
+static inline void pl_to_half(float value, uint8_t *to) {
+    union { float value; uint32_t bits; } given = {value}, small = {value};
+    const uint32_t sign = given.bits >> 16 & 0x8000u, size = given.bits & 0x7fffffffu;
+    uint32_t half;
+    if (size >= 0x47800000u) { /* 65536 and beyond, or no number */
+        half = size > 0x7f800000u ? 0x7e00u : 0x7c00u;
+    } else if (size < 0x38800000u) { /* subnormal, or 0: adding 0.5 rounds to units of 2 to the -24 */
+        small.bits = size;
+        small.value += 0.5f;
+        half = small.bits - 0x3f000000u;
+    } else {
+        half = (size - 0x38000000u + 0xfffu + (size >> 13 & 1u)) >> 13;
+    }
+    half |= sign;
+    to[0] = (uint8_t)half, to[1] = (uint8_t)(half >> 8);
+}
+
+/* The number in two bytes of bfloat16: the upper half of a float. */
 static inline float pl_brain(const uint8_t *from) {
     union { uint32_t bits; float value; } made;
     made.bits = (uint32_t)from[0] << 16 | (uint32_t)from[1] << 24;

@@ -33,8 +33,10 @@ struct running {
     const struct pl_pass *pass;
     struct phase *phases;
     int64_t count;
-    int threads, failed;
-    _Atomic int here; /* threads that have come */
+    int threads;
+    _Atomic int failed, here; /* here: threads that have come */
+    struct pl_sharing sharing; /* what one attention after the other needs */
+    void *shared;
 };
 
 /* Who does not come although there is work waits for this very core, as a rule: a short sleep lets
@@ -125,7 +127,8 @@ static void plan_product(struct running *of, struct phase *phase, const struct p
 }
 
 static int plan_attention(struct running *of, struct phase *phase, const struct pl_step *step,
-                          int64_t *ranges) {
+                          struct pl_range *ranges) {
+    struct pl_sharing needed;
     const struct pl_layer *layer = of->pass->layers + step->layer;
     const struct pl_seen *seen = of->pass->seen + step->seen;
     phase->kind = ATTENTION;
@@ -140,15 +143,25 @@ static int plan_attention(struct running *of, struct phase *phase, const struct 
         .first = seen->first, .count = seen->count,
         .extra_begin = seen->extra_begin, .extra = seen->extra,
         .out = pl_out_of(step, of->pass, 0), .scale = step->number, .cap = step->cap,
-        .kind = PL_FLOAT32, .failed = &of->failed,
+        .kind = (int32_t)of->pass->cache_kind, .failed = &of->failed,
     };
-    phase->count = pl_attention_units(&phase->attention, ranges);
+    phase->count = pl_plan_attention(&phase->attention, ranges, of->threads, &needed);
     phase->size = 1;
+    if (needed.records > of->sharing.records) of->sharing.records = needed.records;
+    if (needed.counts > of->sharing.counts) of->sharing.counts = needed.counts;
     return phase->count >= 0;
 }
 
+/* Whether there is memory for what parts of attentions share. */
+static int share(struct running *of) {
+    of->shared = pl_share(&of->sharing);
+    for (struct phase *phase = of->phases; of->shared && phase < of->phases + of->count; phase++)
+        if (phase->kind == ATTENTION) pl_use_shared(&phase->attention, &of->sharing, of->shared);
+    return of->shared != NULL;
+}
+
 static int plan(struct running *of, const struct pl_step *steps, const struct pl_step *end,
-                int64_t *ranges, void *room) {
+                struct pl_range *ranges, void *room) {
     int kept = 0;
     for (const struct pl_step *step = steps; step < end;) {
         struct phase *phase = of->phases + of->count++;
@@ -168,6 +181,8 @@ static int plan(struct running *of, const struct pl_step *steps, const struct pl
 static int is_sound(const struct pl_step *step, const struct pl_step *end,
                     const struct pl_pass *pass) {
     if (pass->rows < 1 || pass->kept < 0 || pass->kept > pass->rows) return 0;
+    if (pass->cache_kind < 0 || pass->cache_kind >= PL_KINDS || pass->cache_kind == PL_BFLOAT16)
+        return 0;
     for (int64_t i = 0; i < pass->kept; i++)
         if (pass->keep[i] < 0 || pass->keep[i] >= pass->rows) return 0;
     for (; step < end; step++) {
@@ -194,15 +209,17 @@ PL_API int pl_run(const struct pl_step *steps, int64_t count, const struct pl_pa
         room = needed > room ? needed : room;
         attentions += step->op == PL_ATTEND;
     }
-    const size_t ranges = attentions * (size_t)(pass->rows + 1) * sizeof(int64_t);
+    const size_t ranges = attentions * (size_t)(pass->rows + 1) * sizeof(struct pl_range);
     const size_t phases = 2 * (size_t)count * sizeof(struct phase);
     char *memory = calloc(1, phases + ranges + room);
     if (!memory) return PL_NO_MEMORY;
-    struct running of = {pl_current_tier(), pass, (struct phase *)memory, 0, threads, 0, 0};
+    struct running of = {.tier = pl_current_tier(), .pass = pass, .threads = threads};
+    of.phases = (struct phase *)memory;
     const int planned =
-        plan(&of, steps, end, (int64_t *)(memory + phases), memory + phases + ranges);
-    if (planned) pl_together(take_part, &of, threads);
-    const int failed = of.failed;
+        plan(&of, steps, end, (struct pl_range *)(memory + phases), memory + phases + ranges);
+    if (planned && share(&of)) pl_together(take_part, &of, threads);
+    const int failed = of.failed || (planned && !of.shared);
+    free(of.shared);
     free(memory);
     return !planned ? PL_BAD_ARGUMENT : failed ? PL_NO_MEMORY : PL_OK;
 }

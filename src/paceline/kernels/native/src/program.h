@@ -90,6 +90,7 @@ struct pl_pass {
     const struct pl_layer *layers;
     const struct pl_seen *seen;
     float *arena, *arena_of_kept, *logits, *states; /* NULL: states are not kept */
+    int64_t cache_kind; /* enum pl_kind: of keys and values */
 };
 
 /* Address of an operand for a row; `row` among those of the step. */
@@ -116,8 +117,19 @@ static inline float *pl_out_of(const struct pl_step *step, const struct pl_pass 
 void pl_row_values(enum pl_format format, const uint8_t *panels, int64_t inputs, int64_t id,
                    float *out);
 
-/* An attention whose `ranges` [at least rows + 1] are to be found; how many units it has, or -1
-   where its sizes make no sense. */
-int64_t pl_attention_units(struct pl_attention *of, int64_t *ranges);
+/* What parts of ranges share: records, see attend.h, and how many parts are done. */
+struct pl_sharing {
+    int64_t records, counts; /* floats; ints, of which all are 0 in the beginning */
+};
+
+/* Finds `ranges` [at least rows + 1] for an attention on so many threads, and what room it needs
+   besides; how many units it has, or -1 where its sizes make no sense. */
+int64_t pl_plan_attention(struct pl_attention *of, struct pl_range *ranges, int threads,
+                          struct pl_sharing *needed);
+
+/* Memory for that, 0 where it is to be. Freed by `free`; NULL where there is none. */
+void *pl_share(const struct pl_sharing *needed);
+/* What of it belongs where. */
+void pl_use_shared(struct pl_attention *of, const struct pl_sharing *needed, void *memory);
 
 #endif

@@ -239,22 +239,6 @@ static void given_row(const struct pl_step *step, const struct pl_pass *pass, in
                (size_t)step->count * sizeof(float));
 }
 
-/* `heads` times `size` numbers to a slot of the cache. */
-static void store_heads(const float *from, int64_t heads, int64_t size, char *to,
-                        int64_t stride) {
-    for (int64_t head = 0; head < heads; head++, from += size, to += stride)
-        memcpy(to, from, (size_t)size * sizeof *from);
-}
-
-static void store_row(const struct pl_step *step, const struct pl_pass *pass, int64_t row) {
-    const struct pl_layer *layer = pass->layers + step->layer;
-    const int64_t slot = pass->where[row];
-    store_heads(pl_row_of(&step->in, pass, row), step->key_heads, step->size,
-                layer->keys + slot * layer->key_slot, layer->key_head);
-    store_heads(pl_row_of(&step->other, pass, row), step->key_heads, step->count,
-                layer->values + slot * layer->value_slot, layer->value_head);
-}
-
 static void row_step(const struct pl_step *step, const struct pl_pass *pass, int64_t row) {
     switch (step->op) {
     case PL_EMBED: embed_row(step, pass, row); break;

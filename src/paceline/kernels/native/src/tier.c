@@ -31,7 +31,11 @@
 #include "products.h"
 #include "rows.h"
 
+#include "softmax.h"
+#include "scores.h"
 #include "attend.h"
+#include "blockwise.h"
+#include "store.h"
 #include "likeliest.h"
 #include "rowwise.h"
 

@@ -31,15 +31,27 @@ struct pl_work {
     int64_t first_row, end_row;
 };
 
-enum pl_kind { PL_FLOAT32, PL_BFLOAT16, PL_FLOAT16 };
+/* How numbers of keys and values are held. PL_INT8: `size` codes, and behind them a float for every
+   32 of them, which a code is to be multiplied with. */
+enum pl_kind { PL_FLOAT32, PL_BFLOAT16, PL_FLOAT16, PL_INT8, PL_KINDS };
+
+/* Slots that a row weighs together; numbers that belong to one scale of PL_INT8. Rows of a range
+   begin at most so many slots apart, with so many query heads of one key head: work for a while that
+   fits into the caches. */
+enum { PL_BLOCK = 256, PL_SCALED = 32, PL_SLOTS_APART = 64, PL_HEADS_OF_A_RANGE = 48 };
+
+/* Rows from `row` up to the next range's that begin at nearly one slot. They see so many blocks at
+   most, cut into parts; unit: the first of them, key head by key head, among those of all ranges.
+   partial: where its records begin in what parts share. */
+struct pl_range {
+    int64_t row, blocks, parts, unit, partial;
+};
 
 /* Attention of `rows` rows.
 
    query: of a head and row at its strides, in numbers. keys, values: of a head and slot at their
    strides, in bytes. first, count [rows]: the slots that a row sees. extra_begin [rows + 1]: where
-   in `extra`, ascending, the slots are that it sees besides. out [rows, heads, value_size].
-   ranges: of rows that begin at nearly one slot, at most 48 query heads with one key head. longest:
-   slots that any range needs scores for. */
+   in `extra`, ascending, the slots are that it sees besides. out [rows, heads, value_size]. */
 struct pl_attention {
     int64_t rows, heads, key_heads, size, value_size;
     const float *query;
@@ -54,10 +66,14 @@ struct pl_attention {
     int32_t kind; /* of keys and values */
     float cap;    /* where it is not 0, scores are cap x tanh(score / cap) */
     int32_t unused;
-    /* What the library finds out for itself. */
-    int64_t longest;
-    const int64_t *ranges;
-    int *failed;
+    /* What the library finds out for itself. ranges: one more than there are. part: blocks of one.
+       tail: slots from the first single one of a range to its last, at most. partial, done: what
+       parts share, see pl_sharing. */
+    const struct pl_range *ranges;
+    int64_t part, tail;
+    float *partial;
+    _Atomic int *done; /* parts, [ranges, key heads] */
+    _Atomic int *failed;
 };
 
 struct pl_pass;
@@ -72,7 +88,7 @@ struct pl_tier {
                      struct pl_rows *rows, int64_t place);
     /* Blocks of so many outputs, from `first` up to `end`. */
     void (*run)(const struct pl_work *work, int64_t first, int64_t end);
-    /* Units (range of rows x key head) of an attention. */
+    /* Units (part of a range x key head) of an attention. */
     void (*attend)(const struct pl_attention *of, int64_t first, int64_t end);
     /* Steps [begin, end) of a program for rows [first, last), see rowwise.h. */
     void (*row_steps)(const struct pl_step *begin, const struct pl_step *end,

@@ -11,6 +11,7 @@
 #define TOGETHER 2
 #define FLOAT_COLUMNS 2
 #define ROWS_OF_SCORES 3
+#define CHUNKS_OF_SCORES 2
 #define ROWS_OF_VALUES 3
 #define MOST_ROWS 4
 #define ROWS_OF_FLOATS 6
@@ -124,11 +125,18 @@ static inline floats_t times_two_to(floats_t value, floats_t power) {
     const __m256i places = _mm256_slli_epi32(_mm256_cvtps_epi32(power), 23);
     return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(value), places));
 }
-/* Four numbers of each of four rows, to four of each of four columns `stride` apart. */
+/* Four numbers of each of LANES rows, to four columns `stride` apart. */
 static inline void turn_four(const float *const *rows, float *to, int64_t stride) {
-    __m128 a = _mm_loadu_ps(rows[0]), b = _mm_loadu_ps(rows[1]);
-    __m128 c = _mm_loadu_ps(rows[2]), d = _mm_loadu_ps(rows[3]);
-    _MM_TRANSPOSE4_PS(a, b, c, d);
-    _mm_storeu_ps(to, a), _mm_storeu_ps(to + stride, b);
-    _mm_storeu_ps(to + 2 * stride, c), _mm_storeu_ps(to + 3 * stride, d);
+    __m256 a[4];
+    for (int i = 0; i < 4; i++) /* rows i, i + 4 */
+        a[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(rows[i])),
+                                    _mm_loadu_ps(rows[i + 4]), 1);
+    const __m256d low = _mm256_castps_pd(_mm256_unpacklo_ps(a[0], a[1]));
+    const __m256d high = _mm256_castps_pd(_mm256_unpackhi_ps(a[0], a[1]));
+    const __m256d more_low = _mm256_castps_pd(_mm256_unpacklo_ps(a[2], a[3]));
+    const __m256d more_high = _mm256_castps_pd(_mm256_unpackhi_ps(a[2], a[3]));
+    store_floats(to, _mm256_castpd_ps(_mm256_unpacklo_pd(low, more_low)));
+    store_floats(to + stride, _mm256_castpd_ps(_mm256_unpackhi_pd(low, more_low)));
+    store_floats(to + 2 * stride, _mm256_castpd_ps(_mm256_unpacklo_pd(high, more_high)));
+    store_floats(to + 3 * stride, _mm256_castpd_ps(_mm256_unpackhi_pd(high, more_high)));
 }

@@ -7,6 +7,7 @@
 #define TOGETHER 1
 #define FLOAT_COLUMNS 2
 #define ROWS_OF_SCORES 6
+#define CHUNKS_OF_SCORES 4
 #define ROWS_OF_VALUES 6
 #define MOST_ROWS 12
 #define ROWS_OF_FLOATS 12
@@ -95,11 +96,21 @@ static inline floats_t where_above(floats_t x, floats_t limit, floats_t value) {
 static inline floats_t times_two_to(floats_t value, floats_t power) {
     return _mm512_scalef_ps(value, power);
 }
-/* Four numbers of each of four rows, to four of each of four columns `stride` apart. */
+/* Four numbers of each of LANES rows, to four columns `stride` apart. */
 static inline void turn_four(const float *const *rows, float *to, int64_t stride) {
-    __m128 a = _mm_loadu_ps(rows[0]), b = _mm_loadu_ps(rows[1]);
-    __m128 c = _mm_loadu_ps(rows[2]), d = _mm_loadu_ps(rows[3]);
-    _MM_TRANSPOSE4_PS(a, b, c, d);
-    _mm_storeu_ps(to, a), _mm_storeu_ps(to + stride, b);
-    _mm_storeu_ps(to + 2 * stride, c), _mm_storeu_ps(to + 3 * stride, d);
+    __m512 a[4];
+    for (int i = 0; i < 4; i++) { /* rows i, i + 4, i + 8, i + 12 */
+        a[i] = _mm512_castps128_ps512(_mm_loadu_ps(rows[i]));
+        a[i] = _mm512_mask_broadcast_f32x4(a[i], 0x00f0, _mm_loadu_ps(rows[i + 4]));
+        a[i] = _mm512_mask_broadcast_f32x4(a[i], 0x0f00, _mm_loadu_ps(rows[i + 8]));
+        a[i] = _mm512_mask_broadcast_f32x4(a[i], 0xf000, _mm_loadu_ps(rows[i + 12]));
+    }
+    const __m512d low = _mm512_castps_pd(_mm512_unpacklo_ps(a[0], a[1]));
+    const __m512d high = _mm512_castps_pd(_mm512_unpackhi_ps(a[0], a[1]));
+    const __m512d more_low = _mm512_castps_pd(_mm512_unpacklo_ps(a[2], a[3]));
+    const __m512d more_high = _mm512_castps_pd(_mm512_unpackhi_ps(a[2], a[3]));
+    store_floats(to, _mm512_castpd_ps(_mm512_unpacklo_pd(low, more_low)));
+    store_floats(to + stride, _mm512_castpd_ps(_mm512_unpackhi_pd(low, more_low)));
+    store_floats(to + 2 * stride, _mm512_castpd_ps(_mm512_unpacklo_pd(high, more_high)));
+    store_floats(to + 3 * stride, _mm512_castpd_ps(_mm512_unpackhi_pd(high, more_high)));
 }

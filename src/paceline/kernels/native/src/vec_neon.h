@@ -8,6 +8,7 @@
 #define TOGETHER 2
 #define FLOAT_COLUMNS 4
 #define ROWS_OF_SCORES 3
+#define CHUNKS_OF_SCORES 2
 #define ROWS_OF_VALUES 3
 #define MOST_ROWS 4
 #define ROWS_OF_FLOATS 6
@@ -118,7 +119,7 @@ static inline floats_t times_two_to(floats_t value, floats_t power) {
     const int32x4_t places = vshlq_n_s32(vcvtq_s32_f32(power), 23);
     return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(value), places));
 }
-/* Four numbers of each of four rows, to four of each of four columns `stride` apart. */
+/* Four numbers of each of LANES rows, to four columns `stride` apart. */
 static inline void turn_four(const float *const *rows, float *to, int64_t stride) {
     const float32x4x2_t low = vtrnq_f32(vld1q_f32(rows[0]), vld1q_f32(rows[1]));
     const float32x4x2_t high = vtrnq_f32(vld1q_f32(rows[2]), vld1q_f32(rows[3]));

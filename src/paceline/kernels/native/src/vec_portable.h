@@ -9,6 +9,7 @@
 #define TOGETHER 1
 #define FLOAT_COLUMNS 1
 #define ROWS_OF_SCORES 1
+#define CHUNKS_OF_SCORES 1
 #define ROWS_OF_VALUES 1
 #define MOST_ROWS 2
 #define ROWS_OF_FLOATS 2
@@ -98,8 +99,8 @@ static inline floats_t where_above(floats_t x, floats_t limit, floats_t value) {
 static inline floats_t times_two_to(floats_t value, floats_t power) {
     EACH(floats_t, LANES, ldexpf(value.at[i], (int)power.at[i]));
 }
-/* Four numbers of each of four rows, to four of each of four columns `stride` apart. */
+/* Four numbers of each of LANES rows, to four columns `stride` apart. */
 static inline void turn_four(const float *const *rows, float *to, int64_t stride) {
     for (int i = 0; i < 4; i++)
-        for (int j = 0; j < 4; j++) to[i * stride + j] = rows[j][i];
+        for (int j = 0; j < LANES; j++) to[i * stride + j] = rows[j][i];
 }

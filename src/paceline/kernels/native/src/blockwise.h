@@ -1,0 +1,115 @@
+/* Blocks of a text one after the other, see attend.h, and what they come to. */
+
+static inline int64_t record_width(const struct pl_attention *of) {
+    return (of->value_size + CHUNK - 1) / CHUNK * CHUNK;
+}
+
+/* Joins what was taken from one more block to what was taken from those before. */
+static void join_block(int64_t width, float *all, const float *one) {
+    const float known = all[width], found = one[width], top = found > known ? found : known;
+    const floats_t kept = power_of_e(same_floats(known - top));
+    const floats_t added = power_of_e(same_floats(found - top));
+    float factors[2][LANES];
+    store_floats(factors[0], kept), store_floats(factors[1], added);
+    for (int64_t d = 0; d < width; d += LANES)
+        store_floats(all + d, times_plus(load_floats(one + d), added,
+                                         times(load_floats(all + d), kept)));
+    all[width] = top;
+    all[width + 1] = fmaf(one[width + 1], factors[1][0], all[width + 1] * factors[0][0]);
+}
+
+static void finish(const struct pl_attention *of, const struct pair *pair, const float *all) {
+    float *to = of->out + (pair->row * of->heads + pair->head) * of->value_size;
+    const float per = 1.0f / all[record_width(of) + 1];
+    for (int64_t d = 0; d < of->value_size; d++) to[d] = all[d] * per;
+}
+
+/* The pairs of a range with one key head. A path that goes on where the stretch ends belongs to
+   that. */
+static void find_pairs(struct part *part, const struct pl_range *range, int64_t head) {
+    const struct pl_attention *of = part->of;
+    const int64_t together = of->heads / of->key_heads;
+    part->first = of->first[range->row], part->tail = INT64_MAX;
+    for (int64_t row = range->row; row < range[1].row; row++) {
+        int64_t stretch = of->count[row], begin = of->extra_begin[row];
+        const int64_t end = of->extra_begin[row + 1], seen = stretch + end - begin;
+        while (begin < end && of->extra[begin] == of->first[row] + stretch) stretch++, begin++;
+        if (begin < end) {
+            const int64_t from = of->extra[begin], to = (int64_t)of->extra[end - 1] + 1;
+            part->tail = from < part->tail ? from : part->tail;
+            part->tail_end = to > part->tail_end ? to : part->tail_end;
+        }
+        for (int64_t h = 0; h < together; h++)
+            part->pairs[part->count++] =
+                (struct pair){row,  head * together + h,     of->first[row] - part->first, stretch,
+                              seen, of->extra + begin};
+    }
+}
+
+/* All blocks of a range, one after the other. */
+static void take_all(struct part *part, int64_t blocks, float *records) {
+    const int64_t width = record_width(part->of), size = width + CHUNK;
+    float *to[PAIRS];
+    for (int64_t p = 0; p < part->count; p++) to[p] = records + p * size;
+    take_block(part, 0, to, width);
+    for (int64_t p = 0; p < part->count; p++) to[p] += PAIRS * size;
+    for (int64_t block = 1; block < blocks; block++) {
+        take_block(part, block, to, width);
+        for (int64_t p = 0; p < part->count; p++)
+            if (among(part->pairs[p].seen, block)) join_block(width, records + p * size, to[p]);
+    }
+    for (int64_t p = 0; p < part->count; p++)
+        finish(part->of, part->pairs + p, records + p * size);
+}
+
+/* Some blocks of a range that is cut into parts. Whoever is done last joins all of them. */
+static void take_some(struct part *part, const struct pl_range *range, int64_t head,
+                      int64_t first, int64_t end) {
+    const struct pl_attention *of = part->of;
+    const int64_t width = record_width(of), size = width + CHUNK;
+    const int64_t rows = range[1].row - range->row, together = part->count / rows;
+    float *own = of->partial + range->partial + head * rows * together * range->blocks * size;
+    float *to[PAIRS];
+    for (int64_t block = first; block < end; block++) {
+        for (int64_t p = 0; p < part->count; p++)
+            to[p] = own + (p * range->blocks + block) * size;
+        take_block(part, block, to, width);
+    }
+    _Atomic int *done = of->done + (range - of->ranges) * of->key_heads + head;
+    if (atomic_fetch_add(done, 1) + 1 < range->parts) return;
+    atomic_store(done, 0); /* the next attention counts on it */
+    for (int64_t p = 0; p < part->count; p++) {
+        float *all = own + p * range->blocks * size;
+        for (int64_t block = 1; among(part->pairs[p].seen, block); block++)
+            join_block(width, all, all + block * size);
+        finish(of, part->pairs + p, all);
+    }
+}
+
+/* Units from `first` up to `end`: parts of ranges times key heads. */
+static void attend(const struct pl_attention *of, int64_t first, int64_t end) {
+    const int64_t keys = (TILE + CHUNK) * ((of->size + CHUNK - 1) / CHUNK * CHUNK);
+    const int64_t tails = PAIRS * tail_stride(of), records = 2 * PAIRS * (record_width(of) + CHUNK);
+    const int64_t all = keys + PAIRS * STRIDE + tails + records;
+    float *memory = malloc(sizeof(float) * (size_t)all + 64);
+    if (!memory) {
+        *of->failed = 1;
+        return;
+    }
+    float *room = memory + (64 - (uintptr_t)memory % 64) / sizeof(float);
+    const struct pl_range *range = of->ranges;
+    for (int64_t unit = first; unit < end; unit++) {
+        while (unit >= range[1].unit) range++;
+        const int64_t head = (unit - range->unit) % of->key_heads;
+        const int64_t number = (unit - range->unit) / of->key_heads;
+        struct part part = {.of = of, .room = room, .at = room + keys};
+        part.of_tail = part.at + PAIRS * STRIDE;
+        part.keys = (const char *)of->keys + head * of->key_head;
+        part.values = (const char *)of->values + head * of->value_head;
+        find_pairs(&part, range, head);
+        const int64_t begin = number * of->part, left = range->blocks - begin;
+        if (range->parts == 1) take_all(&part, range->blocks, part.of_tail + tails);
+        else take_some(&part, range, head, begin, begin + (left < of->part ? left : of->part));
+    }
+    free(memory);
+}

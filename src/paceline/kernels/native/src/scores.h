@@ -1,0 +1,149 @@
+/* Scores: queries times keys, in the words of a vec_*.h.
+
+   A score is a sum over a head's size from front to back, whatever else is computed beside it. */
+#include <string.h>
+
+#include "tier.h"
+
+#define TILE (CHUNKS_OF_SCORES * CHUNK) /* slots whose scores are computed together */
+#define IN_TILE (TILE / LANES)
+/* So far ahead keys are asked for: processors do not see by themselves what rows of slots need. */
+#define SLOTS_AHEAD (2 * CHUNK)
+
+/* A query head of a row: it sees `stretch` slots from `skipped` slots behind the range's first one
+   on, then those at `extra`, `seen` in all. */
+struct pair {
+    int64_t row, head, skipped, stretch, seen;
+    const int32_t *extra;
+};
+
+/* Number `d` of a slot. */
+static inline float number_at(int kind, const char *slot, int64_t size, int64_t d) {
+    const uint8_t *at = (const uint8_t *)slot;
+    float number;
+    if (kind == PL_FLOAT16) return pl_half(at + 2 * d);
+    if (kind == PL_BFLOAT16) return pl_brain(at + 2 * d);
+    if (kind == PL_INT8) {
+        memcpy(&number, at + size + d / PL_SCALED * sizeof number, sizeof number);
+        return (float)(int8_t)at[d] * number;
+    }
+    memcpy(&number, at + d * sizeof number, sizeof number);
+    return number;
+}
+
+/* The numbers of a slot from `d` on, a multiple of LANES. */
+INLINE floats_t numbers_at(const int kind, const char *slot, int64_t size, int64_t d) {
+    const uint8_t *at = (const uint8_t *)slot;
+    if (kind == PL_FLOAT32) return load_floats((const float *)slot + d);
+    if (kind == PL_FLOAT16) return halfs(at + 2 * d);
+    if (kind == PL_BFLOAT16) return brains(at + 2 * d);
+    float scale;
+    memcpy(&scale, at + size + d / PL_SCALED * sizeof scale, sizeof scale);
+    return times(signed_bytes(at + d), same_floats(scale));
+}
+
+/* A slot's numbers as floats. */
+INLINE void as_floats(const int kind, const char *slot, int64_t size, float *to) {
+    int64_t d = 0;
+    for (; d + LANES <= size; d += LANES) store_floats(to + d, numbers_at(kind, slot, size, d));
+    for (; d < size; d++) to[d] = number_at(kind, slot, size, d);
+}
+
+static void slot_as_floats(int kind, const char *slot, int64_t size, float *to) {
+    switch (kind) {
+    case PL_FLOAT16: as_floats(PL_FLOAT16, slot, size, to); break;
+    case PL_BFLOAT16: as_floats(PL_BFLOAT16, slot, size, to); break;
+    case PL_INT8: as_floats(PL_INT8, slot, size, to); break;
+    default: as_floats(PL_FLOAT32, slot, size, to);
+    }
+}
+
+/* Sixteen slots to columns of `to` [size, TILE]; 0 for those beyond `count`. wide: room for them as
+   rows. */
+static void turn_chunk(const struct pl_attention *of, const char *slots, int64_t count,
+                       float *wide, float *to) {
+    const float *rows[CHUNK];
+    for (int64_t j = 0; j < CHUNK; j++) {
+        const char *slot = slots + j * of->key_slot;
+        float *own = wide + j * of->size;
+        for (int64_t b = 0; b < of->key_slot && b < 4 * of->size; b += 64)
+            __builtin_prefetch(slot + SLOTS_AHEAD * of->key_slot + b);
+        rows[j] = own;
+        if (j >= count) memset(own, 0, (size_t)of->size * sizeof *own);
+        else if (of->kind != PL_FLOAT32) slot_as_floats(of->kind, slot, of->size, own);
+        else rows[j] = (const float *)slot;
+    }
+    int64_t d = 0;
+    for (; d + 4 <= of->size; d += 4)
+        for (int64_t j = 0; j < CHUNK; j += LANES) {
+            const float *some[LANES];
+            for (int i = 0; i < LANES; i++) some[i] = rows[j + i] + d;
+            turn_four(some, to + d * TILE + j, TILE);
+        }
+    for (; d < of->size; d++)
+        for (int64_t j = 0; j < CHUNK; j++) to[d * TILE + j] = rows[j][d];
+}
+
+/* Scores of `count` pairs for a tile of keys [size, TILE], [count, stride] from `to` on. */
+INLINE void scores(const struct pl_attention *of, const int count, const struct pair *pairs,
+                   const float *keys, float *to, int64_t stride) {
+    floats_t found[ROWS_OF_SCORES][IN_TILE];
+    const float *queries[ROWS_OF_SCORES];
+    UNROLL
+    for (int p = 0; p < count; p++) {
+        queries[p] = of->query + pairs[p].head * of->query_head + pairs[p].row * of->query_row;
+        UNROLL
+        for (int v = 0; v < IN_TILE; v++) found[p][v] = no_floats();
+    }
+    for (int64_t d = 0; d < of->size; d++) {
+        floats_t slots[IN_TILE];
+        UNROLL
+        for (int v = 0; v < IN_TILE; v++) slots[v] = load_floats(keys + d * TILE + v * LANES);
+        UNROLL
+        for (int p = 0; p < count; p++) {
+            const floats_t query = same_floats(queries[p][d]);
+            UNROLL
+            for (int v = 0; v < IN_TILE; v++)
+                found[p][v] = times_plus(query, slots[v], found[p][v]);
+        }
+    }
+    UNROLL
+    for (int p = 0; p < count; p++) {
+        UNROLL
+        for (int v = 0; v < IN_TILE; v++)
+            store_floats(to + p * stride + v * LANES,
+                         times(found[p][v], same_floats(of->scale)));
+    }
+}
+
+/* The same for any number of pairs. */
+static void score_tile(const struct pl_attention *of, int64_t count, const struct pair *pairs,
+                       const float *keys, float *to, int64_t stride) {
+    for (; count >= ROWS_OF_SCORES;
+         count -= ROWS_OF_SCORES, pairs += ROWS_OF_SCORES, to += ROWS_OF_SCORES * stride)
+        scores(of, ROWS_OF_SCORES, pairs, keys, to, stride);
+#if ROWS_OF_SCORES > 3
+    if (count >= 3)
+        scores(of, 3, pairs, keys, to, stride), count -= 3, pairs += 3, to += 3 * stride;
+#endif
+#if ROWS_OF_SCORES > 2
+    if (count == 2) scores(of, 2, pairs, keys, to, stride);
+#endif
+    if (count == 1) scores(of, 1, pairs, keys, to, stride);
+}
+
+/* Scores of pairs for `slots` slots from `first` on, [count, stride]; those are written for whole
+   tiles. room: for a tile and its slots as rows. */
+static void score_slots(const struct pl_attention *of, const char *keys, int64_t count,
+                        const struct pair *pairs, int64_t first, int64_t slots, float *room,
+                        float *to, int64_t stride) {
+    for (int64_t i = 0; i < slots; i += TILE) {
+        for (int64_t j = 0; j < TILE; j += CHUNK) {
+            const int64_t left = slots - i - j;
+            turn_chunk(of, keys + (first + i + j) * of->key_slot,
+                       left < 0 ? 0 : left < CHUNK ? left : CHUNK, room + TILE * of->size,
+                       room + j);
+        }
+        score_tile(of, count, pairs, room, to + i, stride);
+    }
+}

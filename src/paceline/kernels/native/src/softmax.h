@@ -1,0 +1,56 @@
+/* Weights from scores, in the words of a vec_*.h. */
+#include <math.h>
+#include <string.h>
+
+enum { CHUNK = 16 };
+#define IN_CHUNK (CHUNK / LANES)
+
+/* e to the power of x, for x of at most 0; 0 below -87. */
+INLINE floats_t power_of_e(floats_t x) {
+    const floats_t rounding = same_floats(0x1.8p23f);
+    const floats_t kept = largest(x, same_floats(-87.0f));
+    const floats_t twos = minus(times_plus(kept, same_floats(0x1.715476p0f), rounding), rounding);
+    floats_t rest = times_plus(twos, same_floats(-0x1.62e400p-1f), kept);
+    rest = times_plus(twos, same_floats(-0x1.7f7d1cp-20f), rest);
+    floats_t sum = same_floats(0x1.6850e4p-10f);
+    sum = times_plus(sum, rest, same_floats(0x1.123bccp-7f));
+    sum = times_plus(sum, rest, same_floats(0x1.555b98p-5f));
+    sum = times_plus(sum, rest, same_floats(0x1.55548ep-3f));
+    sum = times_plus(sum, rest, same_floats(0x1.fffff8p-2f));
+    sum = times_plus(sum, rest, same_floats(1.0f));
+    sum = times_plus(sum, rest, same_floats(1.0f));
+    /* x - x keeps what is no number. */
+    return where_above(x, same_floats(-87.0f), plus(times_two_to(sum, twos), minus(x, x)));
+}
+
+/* Scores are bent so that none is larger than the cap. */
+static void bend(float cap, float *at, int64_t count) {
+    for (int64_t i = 0; i < count; i++) at[i] = cap * tanhf(at[i] / cap);
+}
+
+/* Scores [count] -> e to the power of what they are below the largest of them. found: that one, and
+   the sum of the weights. `at` has room for a multiple of 16. */
+static void weigh(float *at, int64_t count, float *found) {
+    const int64_t whole = (count + CHUNK - 1) / CHUNK * CHUNK;
+    for (int64_t i = count; i < whole; i++) at[i] = -INFINITY;
+    floats_t most[IN_CHUNK], sums[IN_CHUNK];
+    float lanes[CHUNK];
+    for (int v = 0; v < IN_CHUNK; v++) most[v] = same_floats(-INFINITY), sums[v] = no_floats();
+    for (int64_t i = 0; i < whole; i += CHUNK)
+        for (int v = 0; v < IN_CHUNK; v++)
+            most[v] = largest(load_floats(at + i + v * LANES), most[v]);
+    for (int v = 0; v < IN_CHUNK; v++) store_floats(lanes + v * LANES, most[v]);
+    float top = lanes[0];
+    for (int j = 1; j < CHUNK; j++) top = lanes[j] > top ? lanes[j] : top;
+    for (int64_t i = 0; i < whole; i += CHUNK)
+        for (int v = 0; v < IN_CHUNK; v++) {
+            float *here = at + i + v * LANES;
+            const floats_t weight = power_of_e(minus(load_floats(here), same_floats(top)));
+            store_floats(here, weight);
+            sums[v] = plus(sums[v], weight);
+        }
+    for (int v = 0; v < IN_CHUNK; v++) store_floats(lanes + v * LANES, sums[v]);
+    for (int step = CHUNK / 2; step; step /= 2)
+        for (int j = 0; j < step; j++) lanes[j] += lanes[j + step];
+    found[0] = top, found[1] = lanes[0];
+}

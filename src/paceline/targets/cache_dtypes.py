@@ -1,0 +1,43 @@
+"""How keys and values are held in the cache, as one table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from paceline.errors import UsageError
+
+__all__ = ["CACHE_DTYPES", "FLOAT32", "CacheDtype", "check_cache_dtype"]
+
+FLOAT32 = "float32"
+_SCALED = 32  # numbers of one scale, PL_SCALED
+_SCALE_BYTES = 4
+
+
+@dataclass(frozen=True)
+class CacheDtype:
+    """number: of `enum pl_kind` in native/src/tier.h. element: of the tensors. scaled: behind the
+    numbers of a head there is a scale for each 32 of them, in the same tensor."""
+
+    number: int
+    element: torch.dtype
+    scaled: bool = False
+
+    def width(self, size: int) -> int:
+        """Elements that `size` numbers of a head take in a slot."""
+        return size + _SCALE_BYTES * -(-size // _SCALED) if self.scaled else size
+
+
+CACHE_DTYPES = {
+    FLOAT32: CacheDtype(0, torch.float32),
+    "float16": CacheDtype(2, torch.float16),
+    "int8": CacheDtype(3, torch.int8, scaled=True),
+}
+"""What the cache of a pass in one call can be held in, by name."""
+
+
+def check_cache_dtype(name: str) -> None:
+    """Raises UsageError for a name that is not in `CACHE_DTYPES`."""
+    if name not in CACHE_DTYPES:
+        raise UsageError(f"unknown cache dtype {name!r}; there are: {', '.join(CACHE_DTYPES)}")
