@@ -60,14 +60,7 @@ def load(
     check_choices(engine, weights, cache_dtype)
     check_method(method, **settings)  # a wrong method must not wait for the model
     order = ModelOrder(
-        model,
-        device=device,
-        dtype=dtype,
-        device_map=device_map,
-        attn_implementation=attn_implementation,
-        weights=weights,
-        engine=engine,
-        cache_dtype=cache_dtype,
+        model, device, dtype, device_map, attn_implementation, weights, engine, cache_dtype
     )
     opened = open_model(order, progress)
     sketch = _plans(method, options) if sketch is None else sketch

@@ -27,7 +27,8 @@ class CurveKey:
 
     fingerprint: of the model's weights.
     dtype: of the model, e.g. "float32".
-    weights: how they are kept for the passes, e.g. "native", "packed", "int8".
+    weights: how they are kept for the passes, e.g. "native", "packed", "int8", and the cache where
+    that is not in float32.
     device: its name; of a CPU just "cpu", see `processor`.
     threads: of torch.
     torch, paceline: versions.
@@ -58,10 +59,12 @@ def curve_key(target: Target, fingerprint: str) -> CurveKey:
     """
     info = target.describe()
     machine, versions = describe_machine(info), describe_versions()
+    cache = info.report.get("cache", {}).get("dtype", "float32")
+    usual = cache in ("float32", info.dtype)
     return CurveKey(
         fingerprint=fingerprint,
         dtype=info.dtype,
-        weights=info.weights,
+        weights=info.weights if usual else f"{info.weights} cache {cache}",
         device=machine["device"],
         processor=machine["processor"],
         threads=machine["threads"],
