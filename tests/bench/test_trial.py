@@ -81,7 +81,7 @@ def ouroboros(host: Host) -> Ouroboros:
 
 LEARNED: list[Callable[[Host], object]] = [
     lambda host: speculative(host)._plan,
-    lambda host: speculative(host)._draft._batch._planner,
+    lambda host: speculative(host)._draft._speaker._batch._planner,
     lambda host: ouroboros(host).pool,
 ]
 

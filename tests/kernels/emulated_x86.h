@@ -13,11 +13,13 @@
 typedef union {
     __m512i bits;
     __m512 floats;
+    __m512d doubles;
     int8_t b[64];
     uint8_t ub[64];
     uint16_t w[32];
     int32_t d[16];
     float f[16];
+    double p[8];
 } wide;
 
 #define EACH_OF(count, to, expression) \
@@ -171,6 +173,47 @@ EMULATED __m512 emulated_where(__mmask16 mask, __m512 from) {
     return made.floats;
 }
 
+EMULATED __m512 emulated_wider(__m128 from) {
+    wide made = {.floats = emulated_setps(0)};
+    memcpy(made.f, &from, 16);
+    return made.floats;
+}
+/* Only for whole quarters, which is what is asked for. */
+EMULATED __m512 emulated_quarters(__m512 old, __mmask16 mask, __m128 from) {
+    wide made = {.floats = old};
+    for (int quarter = 0; quarter < 4; quarter++)
+        if (mask >> 4 * quarter & 1) memcpy(made.f + 4 * quarter, &from, 16);
+    return made.floats;
+}
+EMULATED __m512d emulated_as_doubles(__m512 from) {
+    const wide made = {.floats = from};
+    return made.doubles;
+}
+EMULATED __m512 emulated_as_floats(__m512d from) {
+    const wide made = {.doubles = from};
+    return made.floats;
+}
+EMULATED __m512 emulated_unpack_floats(__m512 one, __m512 other, int at) {
+    const wide a = {.floats = one}, b = {.floats = other};
+    wide made;
+    EACH_OF(16, made.f, (i & 1 ? b : a).f[i / 4 * 4 + at + i % 4 / 2]);
+    return made.floats;
+}
+EMULATED __m512d emulated_unpack_doubles(__m512d one, __m512d other, int at) {
+    const wide a = {.doubles = one}, b = {.doubles = other};
+    wide made;
+    EACH_OF(8, made.p, (i & 1 ? b : a).p[i / 2 * 2 + at]);
+    return made.doubles;
+}
+
+#define _mm512_castps128_ps512 emulated_wider
+#define _mm512_mask_broadcast_f32x4 emulated_quarters
+#define _mm512_castps_pd emulated_as_doubles
+#define _mm512_castpd_ps emulated_as_floats
+#define _mm512_unpacklo_ps(one, other) emulated_unpack_floats(one, other, 0)
+#define _mm512_unpackhi_ps(one, other) emulated_unpack_floats(one, other, 2)
+#define _mm512_unpacklo_pd(one, other) emulated_unpack_doubles(one, other, 0)
+#define _mm512_unpackhi_pd(one, other) emulated_unpack_doubles(one, other, 1)
 #define _mm512_add_ps emulated_add
 #define _mm512_div_ps emulated_div
 #define _mm512_cvtepu16_epi32 emulated_widen_words
