@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256, help="most tokens scored per record")
     parser.add_argument("--weights", default="native,auto,int8,int4")
     parser.add_argument("--cache-dtypes", nargs="*", default=[], help="float32 first")
+    parser.add_argument("--cache-weights", nargs="*", default=["auto"], help="they are tried on")
     parser.add_argument("--gguf", type=Path, help="the model's file, for llama.cpp")
     parser.add_argument("--llama-python", help="an interpreter with llama_cpp")
     parser.add_argument("--json", type=Path)
@@ -56,7 +57,9 @@ def main() -> None:
         rows = by_llama_cpp(options.llama_python, options.gguf, texts)
         results["llama.cpp"] = summary(rows, reference)
         print("llama.cpp", results["llama.cpp"], flush=True)
-    caches = quality_of_caches(options, records)
+    caches = {
+        weights: quality_of_caches(options, weights, records) for weights in options.cache_weights
+    }
     if options.json is not None:
         report = {
             "command": shown_command(),
@@ -71,19 +74,19 @@ def main() -> None:
 
 
 def quality_of_caches(
-    options: argparse.Namespace, records: list[dict[str, Any]]
+    options: argparse.Namespace, weights: str, records: list[dict[str, Any]]
 ) -> dict[str, dict[str, float]]:
     """What keys and values of fewer bits cost, beside the first kind."""
     found: dict[str, dict[str, float]] = {}
     reference: list[torch.Tensor] = []
     for dtype in options.cache_dtypes:
-        session = paceline.load(options.model, "plain", cache_dtype=dtype)
+        session = paceline.load(options.model, "plain", weights=weights, cache_dtype=dtype)
         texts = [ids_of(session, record, options.tokens) for record in records]
         rows = [score_by_passes(session, *text) for text in texts]
         reference = reference or [best for best, _ in rows]
         slot_bytes = session.target.describe().report["cache"]["slot_bytes"]
         found[dtype] = {**summary(rows, reference), "slot_bytes": slot_bytes}
-        print("cache in", dtype, found[dtype], flush=True)
+        print(weights, "cache in", dtype, found[dtype], flush=True)
     return found
 
 

@@ -40,11 +40,15 @@ from ppd_tables import (
     trees_table,
 )
 from speed_tables import (
+    caches_table,
+    drafts_table,
     llama_table,
+    long_texts_table,
     passes_table,
     plain_table,
     products_table,
     quality_table,
+    start_up_table,
 )
 
 ROOT = Path(__file__).parent.parent
@@ -183,6 +187,10 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
         "llama": lambda: llama_table(SMALL),
         "llama-large": lambda: llama_table(LARGE),
         "quality": quality_table,
+        "caches": caches_table,
+        "long-texts": long_texts_table,
+        "drafts": drafts_table,
+        "start-up": start_up_table,
     },
 }
 

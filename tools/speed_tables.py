@@ -8,7 +8,17 @@ from pathlib import Path
 
 from bench_tables import markdown
 
-__all__ = ["llama_table", "passes_table", "plain_table", "products_table", "quality_table"]
+__all__ = [
+    "caches_table",
+    "drafts_table",
+    "llama_table",
+    "long_texts_table",
+    "passes_table",
+    "plain_table",
+    "products_table",
+    "quality_table",
+    "start_up_table",
+]
 
 RESULTS = Path(__file__).parent.parent / "benchmarks/results"
 
@@ -20,6 +30,68 @@ def quality_table() -> str:
     for name, found in report["weights"].items():
         agrees = f"{found['best_token_agrees']:.1%}"
         rows.append([f"`{name}`", f"{found['perplexity']:.3f}", agrees])
+    return markdown(rows)
+
+
+def caches_table() -> str:
+    """What caches of fewer bits cost in quality."""
+    report = json.loads((RESULTS / "caches-smollm2-135m.json").read_text("utf-8"))
+    rows = [
+        ["weights", "cache", "MB per 1,000 tokens", "perplexity", "best token as with float32"],
+        ["---", "---", "--:", "--:", "--:"],
+    ]
+    for weights, caches in report["caches"].items():
+        for name, found in caches.items():
+            numbers = f"{found['slot_bytes'] / 1e3:.1f}", f"{found['perplexity']:.3f}"
+            rows.append([weights, name, *numbers, f"{found['best_token_agrees']:.1%}"])
+    return markdown(rows)
+
+
+def long_texts_table() -> str:
+    """Passes behind long texts, by rows and by what the cache is held in."""
+    report = json.loads((RESULTS / "long-texts.json").read_text("utf-8"))
+    widths = list(report["models"][0]["passes"][0]["ms"])
+    rows = [
+        ["model", "cache", "tokens before", *(f"{width} rows, ms" for width in widths), "8 of 1"],
+        ["---", "---", *["--:"] * (len(widths) + 2)],
+    ]
+    for found in report["models"]:
+        for each in found["passes"]:
+            times = each["ms"]
+            rows.append(
+                [
+                    found["model"],
+                    found["cache"]["dtype"],
+                    f"{each['context']:,}",
+                    *(f"{taken:.1f}" for taken in times.values()),
+                    f"{times['8'] / times['1']:.2f}x",
+                ]
+            )
+    return markdown(rows)
+
+
+def start_up_table() -> str:
+    """Whole processes that write four tokens."""
+    report = json.loads((RESULTS / "start-up.json").read_text("utf-8"))
+    rows = [
+        ["", "file", "first start", "later starts", "peak memory, first and later"],
+        ["---", *["--:"] * 4],
+    ]
+    for found in report["models"]:
+        peaks = f"{found['first_peak_megabytes']:.0f} and {found['later_peak_megabytes']:.0f} MB"
+        seconds = f"{found['first_seconds']:.1f} s", f"{found['later_seconds']:.1f} s"
+        rows.append([found["model"], f"{found['file_megabytes']:.0f} MB", *seconds, peaks])
+    return markdown(rows)
+
+
+def drafts_table() -> str:
+    """What drafts cost, as shares of a pass of one row."""
+    report = json.loads((RESULTS / "draft-shares.json").read_text("utf-8"))
+    rows = [["", "ms", "of a pass", "tokens per pass"], ["---", "--:", "--:", "--:"]]
+    for name, found in report["rows"].items():
+        label = "a pass of one row" if name == "plain" else name
+        gained = f"{found['tokens_per_pass']:.2f}"
+        rows.append([label, f"{found['ms']:.2f}", f"{found['share']:.1%}", gained])
     return markdown(rows)
 
 

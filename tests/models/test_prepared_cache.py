@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from paceline.models.prepared_cache import clear_prepared, find_prepared, keep_prepared
 
@@ -41,6 +42,13 @@ def test_what_was_kept_is_found() -> None:
         assert torch.equal(tensors[name], each)
         assert tensors[name].data_ptr() % 64 == 0
     assert find_prepared("other") is None
+
+
+def test_the_file_is_one_of_safetensors(root: Path) -> None:
+    assert keep_prepared("mark", RECORD, TENSORS)
+    found = load_file(root / "mark" / "tensors.safetensors")
+    assert found.keys() == TENSORS.keys()
+    assert all(torch.equal(found[name], each) for name, each in TENSORS.items())
 
 
 def test_the_last_one_kept_counts() -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.json_files import json_bytes
-from paceline.models.cache import LOCK, cache_root, clear_folder, hash_file, held, keep_newest
+from paceline.models.cache import LOCK, cache_root, clear_folder, held, keep_newest
 
 if TYPE_CHECKING:
     import torch
@@ -51,8 +51,6 @@ def find_prepared(mark: str) -> tuple[dict[str, Any], Tensors] | None:
 
 def keep_prepared(mark: str, record: Mapping[str, Any], tensors: Tensors) -> bool:
     """Keep both under a mark; False where the disk is too full for that, or cannot be written."""
-    from safetensors.torch import save_file
-
     needed = sum(each.nbytes for each in tensors.values())
     try:
         with held(_root() / LOCK, lambda: None):
@@ -61,9 +59,10 @@ def keep_prepared(mark: str, record: Mapping[str, Any], tensors: Tensors) -> boo
             with tempfile.TemporaryDirectory(dir=_root(), prefix=".new-") as scratch:
                 new = Path(scratch, "new")
                 new.mkdir()
-                save_file(dict(tensors), new / _TENSORS)
-                (new / _RECORD).write_bytes(json_bytes(record))
-                hashes = {name: hash_file(new / name) for name in (_TENSORS, _RECORD)}
+                text = json_bytes(record)
+                (new / _RECORD).write_bytes(text)
+                digest = _write_tensors(new / _TENSORS, tensors)
+                hashes = {_TENSORS: digest, _RECORD: hashlib.sha256(text).hexdigest()}
                 (new / _HASHES).write_bytes(json_bytes(hashes))
                 if (_root() / mark).exists():
                     (_root() / mark).replace(Path(scratch, "old"))
@@ -87,6 +86,37 @@ def _root() -> Path:
     return cache_root() / "prepared"
 
 
+def _write_tensors(path: Path, tensors: Tensors) -> str:
+    """Write a safetensors file, and return its sha256 without reading a gigabyte once more."""
+    names = {value: name for name, value in _KINDS.items()}
+    header, at = {}, 0
+    for name, each in tensors.items():
+        kind = names[str(each.dtype).removeprefix("torch.")]
+        header[name] = {
+            "dtype": kind,
+            "shape": [*each.shape],
+            "data_offsets": [at, at := at + each.nbytes],
+        }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    digest = hashlib.sha256()
+    with path.open("wb") as stream:
+        for part in (len(text).to_bytes(8, "little"), text):
+            stream.write(part)
+            digest.update(part)
+        for each in tensors.values():
+            data = _bytes_of(each)
+            stream.write(data)
+            digest.update(data)
+    return digest.hexdigest()
+
+
+def _bytes_of(tensor: torch.Tensor) -> memoryview:
+    import torch
+
+    return memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+
+
 def _read_tensors(path: Path) -> tuple[str, Tensors]:
     """The sha256 of a safetensors file, and its tensors.
 
@@ -108,7 +138,7 @@ def _read_tensors(path: Path) -> tuple[str, Tensors]:
             if not 0 <= end - begin <= left:
                 raise ValueError(f"{name} is longer than its file")
             tensor = torch.empty(end - begin, dtype=torch.uint8)
-            into = memoryview(tensor.numpy().data)
+            into = _bytes_of(tensor)
             while into and (count := stream.readinto(into)):
                 digest.update(into[:count])
                 into = into[count:]
