@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import gguf
 import torch
 from torch.nn import functional as F
 
@@ -153,6 +152,8 @@ def dequantise(format: str, blocks: torch.Tensor, inputs: int) -> torch.Tensor:
     """
     blocks = _checked(format, blocks, inputs)
     if unavailable():
+        import gguf
+
         kind = gguf.GGMLQuantizationType[format]
         values = torch.from_numpy(gguf.quants.dequantize(blocks.numpy(), kind))
         return values.view(len(blocks), inputs)

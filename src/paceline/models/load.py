@@ -134,18 +134,17 @@ def load_gguf_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """The tokenizer of a GGUF file on this machine, without its model. Raises as `load_causal_lm`
     does."""
-    with (
-        explained(source),
-        muted(),
-        _description(source, _opened(source), progress) as folder,
-    ):
+    with explained(source), muted(), _description(source, None, progress) as folder:
         return _described_tokenizer(folder)
 
 
 def _description(
-    source: ModelSource, file: GgufFile, progress: ProgressCallback
+    source: ModelSource, file: GgufFile | None, progress: ProgressCallback
 ) -> AbstractContextManager[Path]:
-    return nullcontext(Path(source.location)) if source.described else described(file, progress)
+    """file: where it is open already."""
+    if source.described:
+        return nullcontext(Path(source.location))
+    return described(file or _opened(source), progress)
 
 
 def _described_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
