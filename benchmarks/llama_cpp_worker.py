@@ -141,7 +141,8 @@ class LlamaEngine:
             n_threads_batch=threads,
             flash_attn=flash_attention,
             draft_model=draft,
-            logits_all=all_logits,
+            # Its scores of drafts have room for 512 tokens otherwise, whatever the context.
+            logits_all=all_logits or lookup,
             n_gpu_layers=0,
             verbose=False,
         )
