@@ -160,20 +160,22 @@ def _join(
 
     for _ in range(24):  # prompts are read, costs are known
         batch.step()
-    counter = iter(range(40))
+    counter = iter(range(90))
     usual = [*steps(lambda: next(counter, None) is None)]
     joined, newcomer = perf_counter(), Generation(long, make_drafter(method), Stopping(4))
     batch.add(newcomer)
     during = [*steps(lambda: bool(newcomer.output))]
     first_token = perf_counter() - joined
     # Trees grow with a text, so what is usual is asked on both sides.
-    counter = iter(range(40))
+    counter = iter(range(90))
     usual += steps(lambda: next(counter, None) is None)
     batch.close()
     return {
         "median_between_tokens": median(usual),
         "worst_while_read": max(during),
         "worst_over_median": max(during) / median(usual),
+        "p98_over_median": sorted(during)[int(0.98 * len(during))] / median(usual),
+        "worst_of_usual_over_median": max(usual) / median(usual),
         "median_while_read": median(during),
         "passes": len(during),
         "seconds_to_first_token": first_token,

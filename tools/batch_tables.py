@@ -48,9 +48,11 @@ def joining_table() -> str:
             "median between tokens, ms",
             "worst while it is read, ms",
             "of the median",
+            "all but one in fifty, of the median",
+            "worst while nothing is read, of the median",
             "its first token, s",
         ],
-        ["---", *["--:"] * 4],
+        ["---", *["--:"] * 6],
     ]
     for run in report("joining")["joining"]["runs"]:
         lines.append(
@@ -59,6 +61,8 @@ def joining_table() -> str:
                 f"{1e3 * run['median_between_tokens']:.1f}",
                 f"{1e3 * run['worst_while_read']:.1f}",
                 f"{run['worst_over_median']:.2f}x",
+                f"{run['p98_over_median']:.2f}x",
+                f"{run['worst_of_usual_over_median']:.2f}x",
                 f"{run['seconds_to_first_token']:.1f}",
             ]
         )

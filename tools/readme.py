@@ -186,6 +186,7 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
         "products": products_table,
         "llama": lambda: llama_table(SMALL),
         "llama-large": lambda: llama_table(LARGE),
+        "llama-edits": lambda: llama_table(f"edits-{LARGE}"),
         "quality": quality_table,
         "caches": caches_table,
         "long-texts": long_texts_table,

@@ -166,7 +166,7 @@ def llama_table(model: str) -> str:
     report = json.loads((RESULTS / f"llama-cpp-{model}.json").read_text("utf-8"))
     rows = [
         [
-            model,
+            model.removeprefix("edits-"),
             "tokens/s",
             "decoding alone",
             "first token after",
