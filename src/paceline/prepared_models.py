@@ -18,6 +18,7 @@ import torch
 from paceline.kernels.native.calls import kernels, unavailable
 from paceline.machine import describe_versions
 from paceline.models import ProgressCallback, load_causal_lm
+from paceline.models.explain import explained
 from paceline.models.fingerprint import fingerprint
 from paceline.models.load import load_gguf_tokenizer
 from paceline.models.placement import placement
@@ -81,7 +82,8 @@ def open_model(order: ModelOrder, progress: ProgressCallback) -> OpenedModel:
     source = resolve(order.name, progress=progress) if order.may_be_kept else None
     if source is None or source.gguf_file is None or source.folder is None:
         return _open_anew(order, progress)
-    mark = _mark(source)
+    with explained(source):
+        mark = _mark(source)
     found = _open_kept(order, source, mark, progress)
     if found is None:
         found = _open_anew(order, progress)

@@ -15,15 +15,7 @@ if TYPE_CHECKING:
 
     from paceline.sampling import Sampler
 
-__all__ = [
-    "FinishReason",
-    "Path",
-    "Round",
-    "Seconds",
-    "Stats",
-    "TargetInfo",
-    "TextStart",
-]
+__all__ = ["FinishReason", "Path", "Round", "Seconds", "Stats", "TargetInfo", "TextStart"]
 
 FinishReason = Literal["eos", "stop", "length", "interrupted", "error"]
 

@@ -12,6 +12,7 @@ from gguf_files import save_gguf
 
 import paceline
 from paceline import prepared_models
+from paceline.errors import ModelError
 from paceline.models import load_causal_lm
 from paceline.session import Session
 
@@ -97,6 +98,18 @@ def test_another_file_in_the_same_place_is_another_model(
     assert len(opened) == 2
     assert after == start(file).generate(PROMPT, **OPTIONS).tokens != before
     assert len(opened) == 2
+
+
+def test_a_file_that_cannot_be_read_is_one_sentence(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(source: object) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    file = save_gguf(tmp_path / "m.gguf")
+    monkeypatch.setattr(prepared_models, "fingerprint", refused)
+    with pytest.raises(ModelError, match=r"m\.gguf"):
+        start(file)
 
 
 @pytest.mark.parametrize("content", ["{}", '{"facts": {}}', "[1]"])

@@ -44,26 +44,38 @@ class PositionTables:
 
     def reach(self, positions: int) -> list[torch.Tensor]:
         """Tables [at least so many positions, numbers] by their numbers."""
-        if positions > self._length:
-            length = -(-positions // _GRAIN) * _GRAIN
-            length = min(length, self._limit or length)
-            more = self._played(self._length, length)
-            known = self._tables if self._length else [each[:0] for each in more]
-            self._tables = [torch.cat(pair) for pair in zip(known, more, strict=True)]
+        length = -(-positions // _GRAIN) * _GRAIN
+        length = min(length, self._limit or length)
+        if length > self._length:
+            self._tables = self._grown(length)
             self._length = length
         return self._tables
 
-    def _played(self, begin: int, length: int) -> list[torch.Tensor]:
-        parts: list[list[torch.Tensor]] = [[] for _ in self._used]
-        for first in range(begin, length, ROWS):
-            at = torch.arange(first, first + ROWS).clamp(max=length - 1)[None]
-            known = {id(self._positions): at}
-            for node in self._nodes:
-                self._play(node, known)
-            for part, value in zip(parts, self._used, strict=True):
-                output, axis = self._defined[value]
-                part.append(known[id(output)].movedim(axis, 0).reshape(ROWS, -1).float())
-        return [torch.cat(part)[: length - begin] for part in parts]
+    def _grown(self, length: int) -> list[torch.Tensor]:
+        """Tables of so many positions. They may be long, and are made in place."""
+        grown: list[torch.Tensor] = []
+        for first in range(self._length, length, ROWS):
+            end = min(first + ROWS, length)
+            rows = self._played(first, length - 1)
+            if not grown:
+                grown = [torch.empty(length, each.shape[1]) for each in rows]
+                for table, known in zip(grown, self._tables if self._length else [], strict=False):
+                    table[: self._length] = known
+            for table, each in zip(grown, rows, strict=True):
+                table[first:end] = each[: end - first]
+        return grown
+
+    def _played(self, first: int, last: int) -> list[torch.Tensor]:
+        """What the values are at the positions from `first` on, [ROWS, numbers] each; at none
+        beyond `last`."""
+        at = torch.arange(first, first + ROWS).clamp(max=last)[None]
+        known = {id(self._positions): at}
+        for node in self._nodes:
+            self._play(node, known)
+        found = (self._defined[value] for value in self._used)
+        return [
+            known[id(output)].movedim(axis, 0).reshape(ROWS, -1).float() for output, axis in found
+        ]
 
     @torch.no_grad()
     def _play(self, node: Node, known: dict[int, torch.Tensor]) -> None:
