@@ -37,6 +37,11 @@ def planned_table() -> str:
     return overall({SMALL: found(PUBLISHED, SMALL)})
 
 
+def float32_table() -> str:
+    """The same on float32 weights."""
+    return overall({SMALL: found(FLOAT32, SMALL)})
+
+
 def overall_table() -> str:
     """Every method with fixed budgets on both models, all tasks together."""
     return overall({model: found("run", model) for model in (SMALL, LARGE)})

@@ -21,6 +21,7 @@ from bench_tables import (
     SMALL,
     ablation,
     anpd_table,
+    float32_table,
     llma_table,
     markdown,
     overall_table,
@@ -144,6 +145,7 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     ROOT / "docs/bench.md": {
         "tasks-planned": lambda: task_table(SMALL, PUBLISHED),
         "tasks-float32": lambda: task_table(SMALL, FLOAT32),
+        "overall-float32": float32_table,
         "overall": overall_table,
         "tasks-small": lambda: task_table(SMALL),
         "tasks-large": lambda: task_table(LARGE),
