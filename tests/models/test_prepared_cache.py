@@ -118,6 +118,11 @@ def test_a_disk_that_is_nearly_full_is_left_alone(
     assert [path.name for path in root.iterdir()] == [".lock"]
 
 
+def test_tensors_of_other_kinds_are_not_kept() -> None:
+    assert not keep_prepared("mark", RECORD, {"halves": torch.zeros(3, dtype=torch.bfloat16)})
+    assert find_prepared("mark") is None
+
+
 def test_a_folder_that_cannot_be_made(root: Path) -> None:
     root.write_text("a file")
     assert not keep_prepared("mark", RECORD, TENSORS)

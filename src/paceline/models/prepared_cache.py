@@ -50,7 +50,10 @@ def find_prepared(mark: str) -> tuple[dict[str, Any], Tensors] | None:
 
 
 def keep_prepared(mark: str, record: Mapping[str, Any], tensors: Tensors) -> bool:
-    """Keep both under a mark; False where the disk is too full for that, or cannot be written."""
+    """Keep both under a mark; False where the disk is too full for that, or cannot be written, and
+    for tensors of other kinds than `_KINDS`."""
+    if not all(_kind_of(each) in _KINDS.values() for each in tensors.values()):
+        return False
     needed = sum(each.nbytes for each in tensors.values())
     try:
         with held(_root() / LOCK, lambda: None):
@@ -91,9 +94,8 @@ def _write_tensors(path: Path, tensors: Tensors) -> str:
     names = {value: name for name, value in _KINDS.items()}
     header, at = {}, 0
     for name, each in tensors.items():
-        kind = names[str(each.dtype).removeprefix("torch.")]
         header[name] = {
-            "dtype": kind,
+            "dtype": names[_kind_of(each)],
             "shape": [*each.shape],
             "data_offsets": [at, at := at + each.nbytes],
         }
@@ -109,6 +111,10 @@ def _write_tensors(path: Path, tensors: Tensors) -> str:
             stream.write(data)
             digest.update(data)
     return digest.hexdigest()
+
+
+def _kind_of(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:

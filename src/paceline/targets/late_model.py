@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 
 from paceline.kernels.attention import GROUPED
@@ -70,6 +71,7 @@ class LateModel:
     def __init__(self, facts: ModelFacts, open: Callable[[], PreTrainedModel]) -> None:
         self.facts = facts
         self._open = open
+        self._turn = Lock()  # threads share a session
         self._model: PreTrainedModel | None = None
 
     @classmethod
@@ -81,6 +83,7 @@ class LateModel:
 
     def get(self) -> PreTrainedModel:
         """The model. Raises what opening it raises."""
-        if self._model is None:
-            self._model = self._open()
+        with self._turn:
+            if self._model is None:
+                self._model = self._open()
         return self._model
