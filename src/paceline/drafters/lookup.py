@@ -1,0 +1,27 @@
+"""What drafters that look up earlier text have in common: they can be asked behind any guess."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from paceline.protocols import Drafter
+from paceline.tree import Tree
+
+__all__ = ["LookupDrafter"]
+
+
+class LookupDrafter(Drafter):
+    """Drafts from what it knows of texts, so cheaply that it can be asked after guesses, too."""
+
+    def propose(self, budget: int) -> Tree:
+        """See `Drafter.propose`."""
+        return self.propose_after((), budget)
+
+    @abstractmethod
+    def propose_after(self, path: Sequence[int], budget: int) -> Tree:
+        """A tree of at most `budget` nodes as if the text went on with the tokens of `path`.
+
+        Weights are conditional on `path`: those of a first node say how likely it is where `path`
+        has come true.
+        """
