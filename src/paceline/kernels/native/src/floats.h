@@ -12,7 +12,7 @@ INLINE floats_t load_weights(const enum pl_format format, const uint8_t *from) {
 
 /* `rows` rows from `place`. */
 INLINE void float_block(const enum pl_format format, const int rows, const struct pl_work *work,
-                        int64_t block, int64_t place) {
+                        int64_t block, int64_t place, struct stream stream) {
     const struct pl_matrix *matrix = work->matrix;
     const int64_t panels = pl_panels(matrix->outputs);
     const int64_t bytes = pl_panel_bytes(format, matrix->inputs);
@@ -34,10 +34,10 @@ INLINE void float_block(const enum pl_format format, const int rows, const struc
     }
     for (int64_t k = 0; k < matrix->inputs; k++) {
         floats_t weights[FLOAT_COLUMNS];
+        fetch(&stream, 2 * rows > ROWS_OF_FLOATS ? 0 : width * FLOAT_COLUMNS * LANES);
         UNROLL
         for (int c = 0; c < FLOAT_COLUMNS; c++) {
             const uint8_t *at = columns[c] + k * width * PL_PANEL;
-            if (place == work->first_row && c % VECTORS == 0) __builtin_prefetch(at + AHEAD);
             weights[c] = load_weights(format, at);
         }
         UNROLL

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "api.h"
-#include "threads.h"
 
 /* Bytes that are worth another thread; rows' bytes that leave room for a panel in a core's cache. */
 enum { WORTH_THREADS = 48 << 10, OF_ROWS = 384 << 10, LEAST_ROWS = 48 };
@@ -43,7 +42,7 @@ struct pl_product pl_plan_product(const struct pl_tier *tier, const struct pl_ma
     const int64_t together = OF_ROWS / of_row;
     return (struct pl_product){
         tier,
-        {matrix, rows, bias, out, stride, 0, rows->count},
+        {matrix, rows, bias, out, stride, 0, rows->count, 0, NULL},
         (matrix->outputs + outputs - 1) / outputs,
         together < LEAST_ROWS ? LEAST_ROWS : together,
     };
@@ -63,17 +62,30 @@ int64_t pl_product_size(const struct pl_product *of, int threads) {
     return size > 1 ? size : 1;
 }
 
-void pl_run_product(void *product, int64_t first, int64_t end) {
-    const struct pl_product *of = product;
-    while (first < end) {
+static int outputs_of(const struct pl_product *of) {
+    return pl_is_float(of->work.matrix->format) ? of->tier->float_outputs : of->tier->outputs;
+}
+
+const uint8_t *pl_weights_at(const struct pl_product *of, int64_t piece) {
+    const struct pl_matrix *matrix = of->work.matrix;
+    return matrix->panels + piece % of->blocks * (outputs_of(of) / PL_PANEL) *
+                                pl_panel_bytes(matrix->format, matrix->inputs);
+}
+
+void pl_run_product(const struct pl_product *of, const struct pl_taken *taken,
+                    const uint8_t *next) {
+    for (int64_t first = taken->first, some; first < taken->end; first += some) {
         const int64_t stretch = first / of->blocks, begin = first % of->blocks;
-        const int64_t left = of->blocks - begin, some = end - first < left ? end - first : left;
+        const int64_t left = of->blocks - begin, until = begin + taken->until - first;
+        some = taken->end - first < left ? taken->end - first : left;
         struct pl_work work = of->work;
         work.first_row = stretch * of->together;
         if (work.end_row > work.first_row + of->together)
             work.end_row = work.first_row + of->together;
+        /* Further rows begin with the first block again. */
+        work.last = until < of->blocks ? until : of->blocks;
+        work.next = until <= of->blocks ? next : NULL;
         of->tier->run(&work, begin, begin + some);
-        first += some;
     }
 }
 
@@ -86,6 +98,19 @@ struct rounding {
 static void round_some(void *given, int64_t first, int64_t end) {
     const struct rounding *of = given;
     pl_round_rows(of->tier, of->matrix, of->rows, of->matrix->inputs, first, end);
+}
+
+struct multiplying {
+    struct pl_product product;
+    struct pl_shares shares;
+    _Atomic int here;
+};
+
+static void multiply(void *given) {
+    struct multiplying *of = given;
+    const int me = of->here++;
+    for (struct pl_taken taken; pl_take(&of->shares, me, &taken);)
+        pl_run_product(&of->product, &taken, NULL);
 }
 
 PL_API int pl_product(int format, const uint8_t *panels, int64_t outputs, int64_t inputs,
@@ -101,9 +126,10 @@ PL_API int pl_product(int format, const uint8_t *panels, int64_t outputs, int64_
     struct pl_rows in = pl_rows_in(room, &matrix, count, rows, inputs);
     struct rounding rounding = {tier, &matrix, &in};
     if (bytes) pl_in_pieces(round_some, &rounding, count, 16, threads);
-    struct pl_product product = pl_plan_product(tier, &matrix, &in, bias, out, stride);
-    pl_in_pieces(pl_run_product, &product, pl_product_pieces(&product),
-                 pl_product_size(&product, threads), threads);
+    struct multiplying multiplying = {pl_plan_product(tier, &matrix, &in, bias, out, stride), {0}, 0};
+    pl_share_out(&multiplying.shares, pl_product_pieces(&multiplying.product),
+                 pl_product_size(&multiplying.product, threads), threads);
+    pl_together(multiply, &multiplying, multiplying.shares.shares > 1 ? threads : 1);
     free(room);
     return PL_OK;
 }

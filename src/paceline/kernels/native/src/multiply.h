@@ -2,6 +2,7 @@
 #ifndef PL_MULTIPLY_H
 #define PL_MULTIPLY_H
 
+#include "threads.h"
 #include "tier.h"
 
 /* Bytes for so many rows as a product with this matrix reads them; 0 for a matrix of floats. */
@@ -29,6 +30,10 @@ struct pl_product pl_plan_product(const struct pl_tier *tier, const struct pl_ma
 int64_t pl_product_pieces(const struct pl_product *of);
 /* How many of them a thread takes at once. */
 int64_t pl_product_size(const struct pl_product *of, int threads);
-void pl_run_product(void *product, int64_t first, int64_t end);
+/* Where the weights of a piece begin. */
+const uint8_t *pl_weights_at(const struct pl_product *of, int64_t piece);
+/* next: the weights that this thread reads after its share; NULL where nobody knows. */
+void pl_run_product(const struct pl_product *of, const struct pl_taken *taken,
+                    const uint8_t *next);
 
 #endif

@@ -10,13 +10,11 @@
 #define UNROLL _Pragma("GCC unroll 12")
 /* Compilers would load everything at once here, and run out of registers. */
 #define IN_ORDER __asm__ volatile("" ::: "memory")
-/* Bytes; about what memory brings while a row is multiplied. */
-#ifndef AHEAD
-#define AHEAD 4096
-#endif
 #define VECTORS (PL_PANEL / LANES)
 #define OUTPUTS (COLUMNS * LANES)
 #define FLOAT_OUTPUTS (FLOAT_COLUMNS * LANES)
+
+#include "fetch.h"
 
 /* Where the columns of a block (vectors of LANES outputs) are. */
 struct columns {
@@ -160,14 +158,6 @@ INLINE void find_scales(const enum pl_format format, const struct columns *in, i
     }
 }
 
-/* What a group takes of memory some groups later: a panel lies in one piece. */
-INLINE void fetch(const struct columns *in, int64_t from, const int bytes) {
-    UNROLL
-    for (int c = 0; c < COLUMNS; c += VECTORS)
-        for (int line = 0; line < bytes; line += 64)
-            __builtin_prefetch(in->codes[c] + from + AHEAD + line);
-}
-
 /* What came out of a block of `columns` columns for one row, with the bias, to where the row's
    outputs go. */
 INLINE void write_block(const struct pl_work *work, const int columns, int64_t block,
@@ -187,11 +177,12 @@ INLINE void write_block(const struct pl_work *work, const int columns, int64_t b
 
 /* `rows` rows from `place` times the panels of one block. */
 INLINE void one_block(const enum pl_format format, const int rows, const struct pl_work *work,
-                      int64_t block, int64_t place) {
+                      int64_t block, int64_t place, struct stream stream) {
     const struct pl_layout at = pl_layouts[format];
     const struct pl_matrix *matrix = work->matrix;
     const struct pl_rows *in = work->rows;
     const int64_t groups = in->groups;
+    const int fetched = 2 * rows > MOST_ROWS ? 0 : at.codes + at.scales + at.supers / PL_SUPER;
     const struct columns columns = find_columns(matrix, format, block);
     const int8_t *codes[MOST_ROWS];
     const float *scales[MOST_ROWS], *row_sums[MOST_ROWS];
@@ -207,7 +198,7 @@ INLINE void one_block(const enum pl_format format, const int rows, const struct 
         for (int c = 0; c < COLUMNS; c++) found[r][c] = no_floats();
     }
     for (int64_t group = 0; group < groups; group++) {
-        if (place == work->first_row) fetch(&columns, group * (at.codes + at.scales), at.codes + at.scales);
+        fetch(&stream, fetched);
         UNROLL
         for (int first = 0; first < COLUMNS; first += TOGETHER) {
             IN_ORDER;
@@ -253,7 +244,8 @@ INLINE void one_block(const enum pl_format format, const int rows, const struct 
 #include "floats.h"
 
 /* Blocks of 1, 2, … rows, a function each: all in one, a compiler runs out of registers. */
-typedef void some_rows(const struct pl_work *work, int64_t block, int64_t place);
+typedef void some_rows(const struct pl_work *work, int64_t block, int64_t place,
+                       struct stream stream);
 
 #define UP_TO_2(x, of) x(of, 1) x(of, 2)
 #define UP_TO_4(x, of) UP_TO_2(x, of) x(of, 3) x(of, 4)
@@ -264,31 +256,32 @@ typedef void some_rows(const struct pl_work *work, int64_t block, int64_t place)
 
 /* All rows, at most `most` together; of: functions for 1 row up to `most`. Blocks have nearly as
    many rows each: a single one after twelve would take as long as four. */
-static void all_rows(some_rows *const *of, const int64_t most, const struct pl_work *work,
-                     int64_t first, int64_t end) {
+static void all_rows(some_rows *const *of, const int64_t most, const int panels, int64_t steps,
+                     const struct pl_work *work, int64_t first, int64_t end) {
+    const int64_t rows = work->end_row - work->first_row, parts = (rows + most - 1) / most;
     for (int64_t block = first; block < end; block++)
-        for (int64_t place = work->first_row, some; place < work->end_row; place += some) {
-            const int64_t left = work->end_row - place, blocks = (left + most - 1) / most;
-            some = (left + blocks - 1) / blocks;
-            of[some - 1](work, block, place);
+        for (int64_t part = 0, place = work->first_row, some; part < parts; part++, place += some) {
+            some = (work->end_row - place + parts - part - 1) / (parts - part);
+            of[some - 1](work, block, place, stream_of(work, panels, block, part, parts, steps));
         }
 }
 
 #define NAME_OF(format, rows) rows_##format##_##rows,
 #define ROWS_WITH(block_of, format, rows) \
     static __attribute__((noinline)) void rows_##format##_##rows( \
-        const struct pl_work *work, int64_t block, int64_t place) { \
-        block_of(format, rows, work, block, place); \
+        const struct pl_work *work, int64_t block, int64_t place, struct stream stream) { \
+        block_of(format, rows, work, block, place, stream); \
     }
-#define RUN_WITH(format, most) \
+#define RUN_WITH(format, most, panels, steps) \
     static void run_##format(const struct pl_work *work, int64_t first, int64_t end) { \
         static some_rows *const of[] = {UP_TO(most)(NAME_OF, format)}; \
         _Static_assert(sizeof of / sizeof *of == most, "a function for every count"); \
-        all_rows(of, most, work, first, end); \
+        all_rows(of, most, panels, steps, work, first, end); \
     }
 
 #define BLOCK_ROWS(format, rows) ROWS_WITH(one_block, format, rows)
-#define FOR_FORMAT(format) UP_TO(MOST_ROWS)(BLOCK_ROWS, format) RUN_WITH(format, MOST_ROWS)
+#define FOR_FORMAT(format) UP_TO(MOST_ROWS)(BLOCK_ROWS, format) \
+    RUN_WITH(format, MOST_ROWS, OUTPUTS / PL_PANEL, pl_groups(work->matrix->inputs))
 FOR_FORMAT(PL_Q4_0)
 FOR_FORMAT(PL_Q4_1)
 FOR_FORMAT(PL_Q5_0)
@@ -299,7 +292,8 @@ FOR_FORMAT(PL_Q5_K)
 FOR_FORMAT(PL_Q6_K)
 
 #define FLOAT_ROWS(format, rows) ROWS_WITH(float_block, format, rows)
-#define FOR_FLOATS(format) UP_TO(ROWS_OF_FLOATS)(FLOAT_ROWS, format) RUN_WITH(format, ROWS_OF_FLOATS)
+#define FOR_FLOATS(format) UP_TO(ROWS_OF_FLOATS)(FLOAT_ROWS, format) \
+    RUN_WITH(format, ROWS_OF_FLOATS, FLOAT_OUTPUTS / PL_PANEL, work->matrix->inputs)
 FOR_FLOATS(PL_F32)
 FOR_FLOATS(PL_F16)
 FOR_FLOATS(PL_BF16)

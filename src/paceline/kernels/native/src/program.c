@@ -15,7 +15,8 @@
 enum { WORTH_SHARING = 32 << 10 }; /* numbers of a phase that treats rows alone */
 
 struct phase {
-    _Atomic int64_t next, done;
+    struct pl_shares shares;
+    _Atomic int64_t done;
     int64_t count, size;
     const struct pl_step *begin, *end; /* of steps that treat rows alone */
     /* Rows are rounded for this product after them; or this is the product itself. */
@@ -26,6 +27,7 @@ struct phase {
     enum { ROWS, PRODUCT, ATTENTION } kind;
     int rounds;
     int64_t numbers; /* of a row that is rounded */
+    struct phase *product_after; /* the next phase that is a product; NULL for none */
 };
 
 struct running {
@@ -46,35 +48,38 @@ static void look_for_others(struct running *of) {
     if (of->here < of->threads) pl_rest(PL_PATIENCE);
 }
 
-static void run_piece(const struct running *of, struct phase *phase, int64_t first, int64_t end) {
+/* Where thread `me` will begin to read weights after this phase; NULL for nowhere. */
+static const uint8_t *weights_after(const struct phase *phase, int me) {
+    const struct phase *next = phase->product_after;
+    return next ? pl_weights_at(&next->product, pl_first_of(&next->shares, me)) : NULL;
+}
+
+static void run_pieces(const struct running *of, struct phase *phase, int me,
+                       const struct pl_taken *taken) {
     if (phase->kind == PRODUCT) {
-        pl_run_product(&phase->product, first, end);
+        pl_run_product(&phase->product, taken, weights_after(phase, me));
     } else if (phase->kind == ATTENTION) {
-        of->tier->attend(&phase->attention, first, end);
+        of->tier->attend(&phase->attention, taken->first, taken->end);
     } else {
-        of->tier->row_steps(phase->begin, phase->end, of->pass, first, end);
+        of->tier->row_steps(phase->begin, phase->end, of->pass, taken->first, taken->end);
         if (phase->rounds)
-            pl_round_rows(of->tier, &phase->matrix, &phase->rows, phase->numbers, first, end);
+            pl_round_rows(of->tier, &phase->matrix, &phase->rows, phase->numbers, taken->first,
+                          taken->end);
     }
 }
 
 static void take_part(void *given) {
     struct running *of = given;
-    const int first_here = !of->here++;
+    const int me = of->here++;
     for (struct phase *phase = of->phases; phase < of->phases + of->count; phase++) {
-        for (;;) {
-            const int64_t first =
-                atomic_fetch_add_explicit(&phase->next, phase->size, memory_order_relaxed);
-            if (first >= phase->count) break;
-            const int64_t left = phase->count - first;
-            const int64_t some = left < phase->size ? left : phase->size;
-            run_piece(of, phase, first, first + some);
-            atomic_fetch_add_explicit(&phase->done, some, memory_order_release);
+        for (struct pl_taken taken; pl_take(&phase->shares, me, &taken);) {
+            run_pieces(of, phase, me, &taken);
+            atomic_fetch_add_explicit(&phase->done, taken.end - taken.first, memory_order_release);
         }
         for (int look = 0;
              atomic_load_explicit(&phase->done, memory_order_acquire) < phase->count; look++)
             pl_rest(look);
-        if (first_here && phase == of->phases) look_for_others(of);
+        if (!me && phase == of->phases) look_for_others(of);
     }
 }
 
@@ -174,6 +179,12 @@ static int plan(struct running *of, const struct pl_step *steps, const struct pl
         } else {
             step = plan_rows(of, phase, step, end, &kept, room);
         }
+        pl_share_out(&phase->shares, phase->count, phase->size, of->threads);
+    }
+    struct phase *after = NULL;
+    for (struct phase *phase = of->phases + of->count; phase-- > of->phases;) {
+        phase->product_after = after;
+        if (phase->kind == PRODUCT) after = phase;
     }
     return 1;
 }

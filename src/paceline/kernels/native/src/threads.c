@@ -137,21 +137,43 @@ void pl_together(void (*part)(void *), void *context, int threads) {
     else on_workers(&job, threads);
 }
 
+void pl_share_out(struct pl_shares *of, int64_t count, int64_t size, int threads) {
+    *of = (struct pl_shares){count, size, threads < PL_SHARES ? threads : PL_SHARES, {0}};
+    if (of->shares < 1 || count <= size) of->shares = 1;
+}
+
+int64_t pl_first_of(const struct pl_shares *of, int me) {
+    return of->count * (me % of->shares) / of->shares;
+}
+
+int pl_take(struct pl_shares *of, int me, struct pl_taken *taken) {
+    for (int64_t turn = 0; turn < of->shares; turn++) {
+        const int64_t share = (me + turn) % of->shares;
+        const int64_t begin = of->count * share / of->shares;
+        const int64_t until = of->count * (share + 1) / of->shares;
+        _Atomic int64_t *next = of->next + share;
+        if (atomic_load_explicit(next, memory_order_relaxed) >= until - begin) continue;
+        const int64_t first = begin + atomic_fetch_add_explicit(next, of->size, memory_order_relaxed);
+        if (first >= until) continue;
+        const int64_t left = until - first;
+        *taken = (struct pl_taken){first, first + (left < of->size ? left : of->size), until};
+        return 1;
+    }
+    return 0;
+}
+
 struct pieces {
     void (*piece)(void *, int64_t, int64_t);
     void *context;
-    int64_t count, size;
-    _Atomic int64_t next;
+    struct pl_shares shares;
+    _Atomic int here;
 };
 
 static void take_pieces(void *given) {
     struct pieces *of = given;
-    for (;;) {
-        const int64_t first = atomic_fetch_add_explicit(&of->next, of->size, memory_order_relaxed);
-        if (first >= of->count) return;
-        const int64_t end = first + of->size;
-        of->piece(of->context, first, end < of->count ? end : of->count);
-    }
+    const int me = of->here++;
+    for (struct pl_taken taken; pl_take(&of->shares, me, &taken);)
+        of->piece(of->context, taken.first, taken.end);
 }
 
 void pl_in_pieces(void (*piece)(void *, int64_t, int64_t), void *context, int64_t count,
@@ -160,6 +182,7 @@ void pl_in_pieces(void (*piece)(void *, int64_t, int64_t), void *context, int64_
         if (count > 0) piece(context, 0, count);
         return;
     }
-    struct pieces pieces = {piece, context, count, size, 0};
+    struct pieces pieces = {piece, context, {0}, 0};
+    pl_share_out(&pieces.shares, count, size, threads);
     pl_together(take_pieces, &pieces, threads);
 }

@@ -29,6 +29,10 @@ struct pl_work {
     float *out;
     int64_t stride; /* of `out`, in numbers */
     int64_t first_row, end_row;
+    /* Who multiplies goes on up to block `last`, and then reads what begins at `next`; NULL where
+       nobody knows. */
+    int64_t last;
+    const uint8_t *next;
 };
 
 /* How numbers of keys and values are held. PL_INT8: `size` codes, and behind them a float for every
