@@ -9,11 +9,18 @@
 struct attending {
     const struct pl_tier *tier;
     const struct pl_attention *of;
+    const struct pl_sharing *needed;
+    void *shared;
+    struct pl_shares units;
+    _Atomic int here;
 };
 
-static void some_units(void *given, int64_t first, int64_t end) {
-    const struct attending *attending = given;
-    attending->tier->attend(attending->of, first, end);
+static void take_units(void *given) {
+    struct attending *at = given;
+    const int me = at->here++;
+    for (struct pl_taken taken; pl_take(&at->units, me, &taken);)
+        at->tier->attend(at->of, taken.first, taken.end,
+                         pl_room_of(at->needed, at->shared, me));
 }
 
 /* Parts for each thread, so that nobody waits for long. */
@@ -64,9 +71,9 @@ static int64_t find_ranges(struct pl_attention *of, struct pl_range *ranges) {
     return count;
 }
 
-int64_t pl_plan_attention(struct pl_attention *of, struct pl_range *ranges, int threads,
-                          struct pl_sharing *needed) {
-    *needed = (struct pl_sharing){0, 0};
+int64_t pl_plan_attention(const struct pl_tier *tier, struct pl_attention *of,
+                          struct pl_range *ranges, int threads, struct pl_sharing *needed) {
+    *needed = (struct pl_sharing){0, 0, 0};
     if (!is_sound(of)) return -1;
     const int64_t count = find_ranges(of, ranges);
     const int64_t record = (of->value_size + 15) / 16 * 16 + 16;
@@ -85,19 +92,28 @@ int64_t pl_plan_attention(struct pl_attention *of, struct pl_range *ranges, int 
     }
     ranges[count].unit = unit;
     needed->counts = count * of->key_heads;
+    needed->room = (tier->attend_room(of) + 15) / 16 * 16;
     return unit;
 }
 
-void *pl_share(const struct pl_sharing *needed) {
+void *pl_share(const struct pl_sharing *needed, int threads) {
     const size_t counts = (size_t)needed->counts * sizeof(int);
-    char *memory = malloc((size_t)needed->records * sizeof(float) + counts + 1);
-    if (memory) memset(memory + (size_t)needed->records * sizeof(float), 0, counts);
+    const size_t floats = (size_t)(needed->records + needed->room * threads) * sizeof(float);
+    char *memory = malloc(counts + floats + 64);
+    if (memory) memset(memory, 0, counts);
     return memory;
 }
 
-void pl_use_shared(struct pl_attention *of, const struct pl_sharing *needed, void *memory) {
-    of->partial = memory;
-    of->done = (_Atomic int *)(of->partial + needed->records);
+/* Behind the counts, where a line of memory begins: the rooms of threads, then records. */
+float *pl_room_of(const struct pl_sharing *needed, void *memory, int me) {
+    const uintptr_t begin = (uintptr_t)memory + (size_t)needed->counts * sizeof(int);
+    return (float *)((begin + 63) / 64 * 64) + me * needed->room;
+}
+
+void pl_use_shared(struct pl_attention *of, const struct pl_sharing *needed, int threads,
+                   void *memory) {
+    of->done = memory;
+    of->partial = pl_room_of(needed, memory, threads);
 }
 
 PL_API int pl_attend(const struct pl_attention *given, int threads) {
@@ -106,16 +122,16 @@ PL_API int pl_attend(const struct pl_attention *given, int threads) {
     if (of.rows < 0) return PL_BAD_ARGUMENT;
     struct pl_range *ranges = malloc(sizeof *ranges * (size_t)(of.rows + 1));
     if (!ranges) return PL_NO_MEMORY;
-    const int64_t units = pl_plan_attention(&of, ranges, threads, &needed);
-    void *shared = units > 0 ? pl_share(&needed) : NULL;
-    _Atomic int failed = units > 0 && !shared;
+    const struct pl_tier *tier = pl_current_tier();
+    const int64_t units = pl_plan_attention(tier, &of, ranges, threads, &needed);
+    void *shared = units > 0 ? pl_share(&needed, threads) : NULL;
     if (shared) {
-        of.failed = &failed;
-        pl_use_shared(&of, &needed, shared);
-        struct attending attending = {pl_current_tier(), &of};
-        pl_in_pieces(some_units, &attending, units, 1, threads);
+        pl_use_shared(&of, &needed, threads, shared);
+        struct attending attending = {tier, &of, &needed, shared, {0}, 0};
+        pl_share_out(&attending.units, units, 1, threads);
+        pl_together(take_units, &attending, attending.units.shares > 1 ? threads : 1);
     }
     free(shared);
     free(ranges);
-    return units < 0 ? PL_BAD_ARGUMENT : failed ? PL_NO_MEMORY : PL_OK;
+    return units < 0 ? PL_BAD_ARGUMENT : units > 0 && !shared ? PL_NO_MEMORY : PL_OK;
 }

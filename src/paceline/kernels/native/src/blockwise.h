@@ -86,17 +86,18 @@ static void take_some(struct part *part, const struct pl_range *range, int64_t h
     }
 }
 
+/* What a thread needs, in floats: a tile of keys, scores, those of single slots, records. */
+static int64_t keys_room(const struct pl_attention *of) {
+    return (TILE + CHUNK) * ((of->size + CHUNK - 1) / CHUNK * CHUNK);
+}
+
+static int64_t attend_room(const struct pl_attention *of) {
+    return keys_room(of) + PAIRS * (STRIDE + tail_stride(of) + 2 * (record_width(of) + CHUNK));
+}
+
 /* Units from `first` up to `end`: parts of ranges times key heads. */
-static void attend(const struct pl_attention *of, int64_t first, int64_t end) {
-    const int64_t keys = (TILE + CHUNK) * ((of->size + CHUNK - 1) / CHUNK * CHUNK);
-    const int64_t tails = PAIRS * tail_stride(of), records = 2 * PAIRS * (record_width(of) + CHUNK);
-    const int64_t all = keys + PAIRS * STRIDE + tails + records;
-    float *memory = malloc(sizeof(float) * (size_t)all + 64);
-    if (!memory) {
-        *of->failed = 1;
-        return;
-    }
-    float *room = memory + (64 - (uintptr_t)memory % 64) / sizeof(float);
+static void attend(const struct pl_attention *of, int64_t first, int64_t end, float *room) {
+    const int64_t keys = keys_room(of), tails = PAIRS * tail_stride(of);
     const struct pl_range *range = of->ranges;
     for (int64_t unit = first; unit < end; unit++) {
         while (unit >= range[1].unit) range++;
@@ -111,5 +112,4 @@ static void attend(const struct pl_attention *of, int64_t first, int64_t end) {
         if (range->parts == 1) take_all(&part, range->blocks, part.of_tail + tails);
         else take_some(&part, range, head, begin, begin + (left < of->part ? left : of->part));
     }
-    free(memory);
 }

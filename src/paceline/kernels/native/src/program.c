@@ -36,7 +36,7 @@ struct running {
     struct phase *phases;
     int64_t count;
     int threads;
-    _Atomic int failed, here; /* here: threads that have come */
+    _Atomic int here; /* threads that have come */
     struct pl_sharing sharing; /* what one attention after the other needs */
     void *shared;
 };
@@ -59,7 +59,8 @@ static void run_pieces(const struct running *of, struct phase *phase, int me,
     if (phase->kind == PRODUCT) {
         pl_run_product(&phase->product, taken, weights_after(phase, me));
     } else if (phase->kind == ATTENTION) {
-        of->tier->attend(&phase->attention, taken->first, taken->end);
+        of->tier->attend(&phase->attention, taken->first, taken->end,
+                         pl_room_of(&of->sharing, of->shared, me));
     } else {
         of->tier->row_steps(phase->begin, phase->end, of->pass, taken->first, taken->end);
         if (phase->rounds)
@@ -148,20 +149,22 @@ static int plan_attention(struct running *of, struct phase *phase, const struct 
         .first = seen->first, .count = seen->count,
         .extra_begin = seen->extra_begin, .extra = seen->extra,
         .out = pl_out_of(step, of->pass, 0), .scale = step->number, .cap = step->cap,
-        .kind = (int32_t)of->pass->cache_kind, .failed = &of->failed,
+        .kind = (int32_t)of->pass->cache_kind,
     };
-    phase->count = pl_plan_attention(&phase->attention, ranges, of->threads, &needed);
+    phase->count =
+        pl_plan_attention(of->tier, &phase->attention, ranges, of->threads, &needed);
     phase->size = 1;
     if (needed.records > of->sharing.records) of->sharing.records = needed.records;
     if (needed.counts > of->sharing.counts) of->sharing.counts = needed.counts;
+    if (needed.room > of->sharing.room) of->sharing.room = needed.room;
     return phase->count >= 0;
 }
 
 /* Whether there is memory for what parts of attentions share. */
 static int share(struct running *of) {
-    of->shared = pl_share(&of->sharing);
+    of->shared = pl_share(&of->sharing, of->threads);
     for (struct phase *phase = of->phases; of->shared && phase < of->phases + of->count; phase++)
-        if (phase->kind == ATTENTION) pl_use_shared(&phase->attention, &of->sharing, of->shared);
+        if (phase->kind == ATTENTION) pl_use_shared(&phase->attention, &of->sharing, of->threads, of->shared);
     return of->shared != NULL;
 }
 
@@ -229,8 +232,8 @@ PL_API int pl_run(const struct pl_step *steps, int64_t count, const struct pl_pa
     const int planned =
         plan(&of, steps, end, (struct pl_range *)(memory + phases), memory + phases + ranges);
     if (planned && share(&of)) pl_together(take_part, &of, threads);
-    const int failed = of.failed || (planned && !of.shared);
+    const int result = !planned ? PL_BAD_ARGUMENT : of.shared ? PL_OK : PL_NO_MEMORY;
     free(of.shared);
     free(memory);
-    return !planned ? PL_BAD_ARGUMENT : failed ? PL_NO_MEMORY : PL_OK;
+    return result;
 }

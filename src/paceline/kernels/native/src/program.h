@@ -117,19 +117,24 @@ static inline float *pl_out_of(const struct pl_step *step, const struct pl_pass 
 void pl_row_values(enum pl_format format, const uint8_t *panels, int64_t inputs, int64_t id,
                    float *out);
 
-/* What parts of ranges share: records, see attend.h, and how many parts are done. */
+/* What attention needs besides: records that parts of ranges share, see attend.h, how many parts are
+   done, and room for each thread. */
 struct pl_sharing {
     int64_t records, counts; /* floats; ints, of which all are 0 in the beginning */
+    int64_t room;            /* floats, a multiple of 16 */
 };
 
 /* Finds `ranges` [at least rows + 1] for an attention on so many threads, and what room it needs
    besides; how many units it has, or -1 where its sizes make no sense. */
-int64_t pl_plan_attention(struct pl_attention *of, struct pl_range *ranges, int threads,
-                          struct pl_sharing *needed);
+int64_t pl_plan_attention(const struct pl_tier *tier, struct pl_attention *of,
+                          struct pl_range *ranges, int threads, struct pl_sharing *needed);
 
-/* Memory for that, 0 where it is to be. Freed by `free`; NULL where there is none. */
-void *pl_share(const struct pl_sharing *needed);
+/* Memory for that and so many threads, 0 where it is to be. Freed by `free`; NULL where there is
+   none. */
+void *pl_share(const struct pl_sharing *needed, int threads);
 /* What of it belongs where. */
-void pl_use_shared(struct pl_attention *of, const struct pl_sharing *needed, void *memory);
+void pl_use_shared(struct pl_attention *of, const struct pl_sharing *needed, int threads,
+                   void *memory);
+float *pl_room_of(const struct pl_sharing *needed, void *memory, int me);
 
 #endif

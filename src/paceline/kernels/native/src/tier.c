@@ -43,5 +43,5 @@
 _Static_assert(OUTPUTS % PL_PANEL == 0 && FLOAT_OUTPUTS % PL_PANEL == 0, "blocks are made of whole panels");
 
 const struct pl_tier PASTE(pl_tier_, PL_TIER) = {
-    TEXT(PL_TIER), OUTPUTS, FLOAT_OUTPUTS, quantise, run, attend, row_steps, likeliest,
+    TEXT(PL_TIER), OUTPUTS, FLOAT_OUTPUTS, quantise, run, attend, attend_room, row_steps, likeliest,
 };

@@ -77,7 +77,6 @@ struct pl_attention {
     int64_t part, tail;
     float *partial;
     _Atomic int *done; /* parts, [ranges, key heads] */
-    _Atomic int *failed;
 };
 
 struct pl_pass;
@@ -92,8 +91,10 @@ struct pl_tier {
                      struct pl_rows *rows, int64_t place);
     /* Blocks of so many outputs, from `first` up to `end`. */
     void (*run)(const struct pl_work *work, int64_t first, int64_t end);
-    /* Units (part of a range x key head) of an attention. */
-    void (*attend)(const struct pl_attention *of, int64_t first, int64_t end);
+    /* Units (part of a range x key head) of an attention. room: so many floats as attend_room says,
+       for this thread alone. */
+    void (*attend)(const struct pl_attention *of, int64_t first, int64_t end, float *room);
+    int64_t (*attend_room)(const struct pl_attention *of);
     /* Steps [begin, end) of a program for rows [first, last), see rowwise.h. */
     void (*row_steps)(const struct pl_step *begin, const struct pl_step *end,
                       const struct pl_pass *pass, int64_t first, int64_t last);
