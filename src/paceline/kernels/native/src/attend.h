@@ -28,6 +28,7 @@ struct part {
     int64_t count, first; /* pairs; the first slot of the range */
     int64_t tail, tail_end;
     int tail_known;
+    int late; /* whether values are asked for not before they are added: few pairs leave no time */
     float *room, *at, *of_tail; /* scores: [count, STRIDE], [count, slots of the tail] */
 };
 
@@ -42,7 +43,7 @@ static inline int64_t tail_stride(const struct pl_attention *of) {
 
 /* Adds weights x values of `slots` slots to `wide` vectors of sums from `d` on, for `pairs` pairs. */
 INLINE void add_vectors(const struct pl_attention *of, const int kind, const int pairs,
-                        const int wide, const char *slot, int64_t slots,
+                        const int wide, const char *slot, int64_t slots, int late,
                         const float *const *weights, int64_t d, float *const *to) {
     const int bytes = kind == PL_FLOAT32 ? 4 : kind == PL_INT8 ? 1 : 2;
     floats_t sums[ROWS_OF_VALUES][WIDE];
@@ -53,9 +54,11 @@ INLINE void add_vectors(const struct pl_attention *of, const int kind, const int
     }
     for (int64_t i = 0; i < slots; i++, slot += of->value_slot) {
         floats_t values[WIDE];
-        UNROLL
-        for (int v = 0; v < wide; v++)
-            __builtin_prefetch(slot + VALUES_AHEAD * of->value_slot + (d + v * LANES) * bytes);
+        if (late) {
+            UNROLL
+            for (int v = 0; v < wide; v++)
+                __builtin_prefetch(slot + VALUES_AHEAD * of->value_slot + (d + v * LANES) * bytes);
+        }
         UNROLL
         for (int v = 0; v < wide; v++)
             values[v] = numbers_at(kind, slot, of->value_size, d + v * LANES);
@@ -75,13 +78,13 @@ INLINE void add_vectors(const struct pl_attention *of, const int kind, const int
 
 /* The same for all numbers of a head. */
 INLINE void add_slots(const struct pl_attention *of, const int kind, const int pairs,
-                      const char *slot, int64_t slots, const float *const *weights,
+                      const char *slot, int64_t slots, int late, const float *const *weights,
                       float *const *to) {
     int64_t d = 0;
     for (; d + WIDE * LANES <= of->value_size; d += WIDE * LANES)
-        add_vectors(of, kind, pairs, WIDE, slot, slots, weights, d, to);
+        add_vectors(of, kind, pairs, WIDE, slot, slots, late, weights, d, to);
     for (; d + LANES <= of->value_size; d += LANES)
-        add_vectors(of, kind, pairs, 1, slot, slots, weights, d, to);
+        add_vectors(of, kind, pairs, 1, slot, slots, late, weights, d, to);
     for (; d < of->value_size; d++)
         for (int p = 0; p < pairs; p++)
             for (int64_t i = 0; i < slots; i++)
@@ -93,16 +96,16 @@ INLINE void add_slots(const struct pl_attention *of, const int kind, const int p
 /* Adds what some slots in a row are worth to ROWS_OF_VALUES, 3 or 1 pairs. */
 #define ADDS(name, kind) \
     static void name(const struct pl_attention *of, int pairs, const char *slot, int64_t slots, \
-                     const float *const *weights, float *const *to) { \
-        if (pairs == 1) add_slots(of, kind, 1, slot, slots, weights, to); \
-        else if (pairs == 3) add_slots(of, kind, ROWS_OF_VALUES < 3 ? 1 : 3, slot, slots, weights, to); \
-        else add_slots(of, kind, ROWS_OF_VALUES, slot, slots, weights, to); \
+                     int late, const float *const *weights, float *const *to) { \
+        if (pairs == 1) add_slots(of, kind, 1, slot, slots, late, weights, to); \
+        else if (pairs == 3) add_slots(of, kind, ROWS_OF_VALUES < 3 ? 1 : 3, slot, slots, late, weights, to); \
+        else add_slots(of, kind, ROWS_OF_VALUES, slot, slots, late, weights, to); \
     }
 ADDS(add_float32, PL_FLOAT32)
 ADDS(add_bfloat16, PL_BFLOAT16)
 ADDS(add_float16, PL_FLOAT16)
 ADDS(add_int8, PL_INT8)
-typedef void (*adds_t)(const struct pl_attention *, int, const char *, int64_t,
+typedef void (*adds_t)(const struct pl_attention *, int, const char *, int64_t, int,
                        const float *const *, float *const *);
 static const adds_t adds[PL_KINDS] = {add_float32, add_bfloat16, add_float16, add_int8};
 
@@ -130,18 +133,18 @@ static void gather(const struct part *part, int count, int64_t p, int64_t block,
         const float *own = part->at + (p + i) * STRIDE + from;
         weights[i] = own + begin - from;
         if (from < begin)
-            add(of, 1, slots + from * stride, (last < begin ? last : begin) - from, &own, to + i);
+            add(of, 1, slots + from * stride, (last < begin ? last : begin) - from, 0, &own, to + i);
     }
-    if (begin < end) add(of, count, slots + begin * stride, end - begin, weights, to);
+    if (begin < end) add(of, count, slots + begin * stride, end - begin, part->late, weights, to);
     for (int i = 0; i < count; i++) {
         const struct pair *pair = part->pairs + p + i;
         const int64_t stretch = among(pair->stretch, block), seen = among(pair->seen, block);
         const int64_t last = pair->skipped + stretch;
         const float *own = part->at + (p + i) * STRIDE + end;
-        if (end < last) add(of, 1, slots + end * stride, last - end, &own, to + i);
+        if (end < last) add(of, 1, slots + end * stride, last - end, 0, &own, to + i);
         own = part->at + (p + i) * STRIDE + last;
         for (int64_t j = stretch; j < seen; j++, own++)
-            add(of, 1, part->values + pair->extra[first + j - pair->stretch] * stride, 1, &own,
+            add(of, 1, part->values + pair->extra[first + j - pair->stretch] * stride, 1, 0, &own,
                 to + i);
     }
 }
@@ -162,7 +165,7 @@ static void pick_singles(struct part *part, int64_t p, int64_t block) {
     const int64_t stretch = among(pair->stretch, block), seen = among(pair->seen, block);
     if (stretch == seen) return;
     if (!part->tail_known)
-        score_slots(of, part->keys, part->count, part->pairs, part->tail,
+        score_slots(of, part->keys, NULL, part->count, part->pairs, part->tail,
                     part->tail_end - part->tail, part->room, part->of_tail, tail_stride(of));
     part->tail_known = 1;
     const int32_t *extra = pair->extra + block * PL_BLOCK + stretch - pair->stretch;
@@ -180,8 +183,8 @@ static void take_block(struct part *part, int64_t block, float *const *to, int64
         const int64_t stretch = among(pair->stretch, block);
         if (stretch && pair->skipped + stretch > needed) needed = pair->skipped + stretch;
     }
-    score_slots(of, part->keys, part->count, part->pairs, part->first + block * PL_BLOCK, needed,
-                part->room, part->at, STRIDE);
+    score_slots(of, part->keys, part->late ? NULL : part->values, part->count, part->pairs,
+                part->first + block * PL_BLOCK, needed, part->room, part->at, STRIDE);
     for (int64_t p = 0; p < part->count; p++) {
         const struct pair *pair = part->pairs + p;
         const int64_t seen = among(pair->seen, block);

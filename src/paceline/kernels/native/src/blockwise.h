@@ -108,6 +108,7 @@ static void attend(const struct pl_attention *of, int64_t first, int64_t end, fl
         part.keys = (const char *)of->keys + head * of->key_head;
         part.values = (const char *)of->values + head * of->value_head;
         find_pairs(&part, range, head);
+        part.late = part.count <= ROWS_OF_SCORES;
         const int64_t begin = number * of->part, left = range->blocks - begin;
         if (range->parts == 1) take_all(&part, range->blocks, part.of_tail + tails);
         else take_some(&part, range, head, begin, begin + (left < of->part ? left : of->part));

@@ -7,8 +7,6 @@
 
 #define TILE (CHUNKS_OF_SCORES * CHUNK) /* slots whose scores are computed together */
 #define IN_TILE (TILE / LANES)
-/* So far ahead keys are asked for: processors do not see by themselves what rows of slots need. */
-#define SLOTS_AHEAD (2 * CHUNK)
 
 /* A query head of a row: it sees `stretch` slots from `skipped` slots behind the range's first one
    on, then those at `extra`, `seen` in all. */
@@ -66,8 +64,6 @@ static void turn_chunk(const struct pl_attention *of, const char *slots, int64_t
     for (int64_t j = 0; j < CHUNK; j++) {
         const char *slot = slots + j * of->key_slot;
         float *own = wide + j * of->size;
-        for (int64_t b = 0; b < of->key_slot && b < 4 * of->size; b += 64)
-            __builtin_prefetch(slot + SLOTS_AHEAD * of->key_slot + b);
         rows[j] = own;
         if (j >= count) memset(own, 0, (size_t)of->size * sizeof *own);
         else if (of->kind != PL_FLOAT32) slot_as_floats(of->kind, slot, of->size, own);
@@ -84,9 +80,30 @@ static void turn_chunk(const struct pl_attention *of, const char *slots, int64_t
         for (int64_t j = 0; j < CHUNK; j++) to[d * TILE + j] = rows[j][d];
 }
 
+/* What is asked of memory while scores of a tile are computed: the keys of the next one, and the
+   values of this one, which are wanted soon. */
+struct wanted {
+    struct stream keys, values;
+};
+
+/* Part `part` of `parts` of what a tile at `slot` wants; nothing where slots lie apart. */
+static struct wanted wanted_of(const struct pl_attention *of, const char *keys,
+                               const char *values, int64_t slot, int64_t part, int64_t parts) {
+    struct wanted found = {{NULL, NULL, 0}, {NULL, NULL, 0}};
+    if (of->key_slot > 4 * of->size || of->value_slot > 4 * of->value_size) return found;
+    found.keys.bytes = TILE * of->key_slot / parts;
+    found.values.bytes = values ? TILE * of->value_slot / parts : 0;
+    found.keys.at = (const uint8_t *)keys + (slot + TILE) * of->key_slot + part * found.keys.bytes;
+    if (values) found.values.at = (const uint8_t *)values + slot * of->value_slot + part * found.values.bytes;
+    found.keys.until = found.keys.at, found.values.until = found.values.at;
+    found.keys.bytes = (found.keys.bytes + of->size - 1) / of->size;
+    found.values.bytes = (found.values.bytes + of->size - 1) / of->size;
+    return found;
+}
+
 /* Scores of `count` pairs for a tile of keys [size, TILE], [count, stride] from `to` on. */
 INLINE void scores(const struct pl_attention *of, const int count, const struct pair *pairs,
-                   const float *keys, float *to, int64_t stride) {
+                   const float *keys, struct wanted wanted, float *to, int64_t stride) {
     floats_t found[ROWS_OF_SCORES][IN_TILE];
     const float *queries[ROWS_OF_SCORES];
     UNROLL
@@ -97,6 +114,8 @@ INLINE void scores(const struct pl_attention *of, const int count, const struct 
     }
     for (int64_t d = 0; d < of->size; d++) {
         floats_t slots[IN_TILE];
+        fetch(&wanted.keys, 0);
+        fetch(&wanted.values, 0);
         UNROLL
         for (int v = 0; v < IN_TILE; v++) slots[v] = load_floats(keys + d * TILE + v * LANES);
         UNROLL
@@ -116,27 +135,31 @@ INLINE void scores(const struct pl_attention *of, const int count, const struct 
     }
 }
 
-/* The same for any number of pairs. */
-static void score_tile(const struct pl_attention *of, int64_t count, const struct pair *pairs,
-                       const float *keys, float *to, int64_t stride) {
-    for (; count >= ROWS_OF_SCORES;
-         count -= ROWS_OF_SCORES, pairs += ROWS_OF_SCORES, to += ROWS_OF_SCORES * stride)
-        scores(of, ROWS_OF_SCORES, pairs, keys, to, stride);
+/* The same for any number of pairs. room: for a tile's keys and its slots as rows. */
+static void score_tile(const struct pl_attention *of, const char *keys, const char *values,
+                       int64_t slot, int64_t count, const struct pair *pairs, const float *room,
+                       float *to, int64_t stride) {
+    const int64_t parts = (count + ROWS_OF_SCORES - 1) / ROWS_OF_SCORES;
+    for (int64_t part = 0, some; count; part++, count -= some) {
+        const struct wanted wanted = wanted_of(of, keys, values, slot, part, parts);
+        some = count >= ROWS_OF_SCORES ? ROWS_OF_SCORES : count >= 3 ? 3 : count;
+        if (some == ROWS_OF_SCORES) scores(of, ROWS_OF_SCORES, pairs, room, wanted, to, stride);
 #if ROWS_OF_SCORES > 3
-    if (count >= 3)
-        scores(of, 3, pairs, keys, to, stride), count -= 3, pairs += 3, to += 3 * stride;
+        else if (some == 3) scores(of, 3, pairs, room, wanted, to, stride);
 #endif
 #if ROWS_OF_SCORES > 2
-    if (count == 2) scores(of, 2, pairs, keys, to, stride);
+        else if (some == 2) scores(of, 2, pairs, room, wanted, to, stride);
 #endif
-    if (count == 1) scores(of, 1, pairs, keys, to, stride);
+        else scores(of, 1, pairs, room, wanted, to, stride);
+        pairs += some, to += some * stride;
+    }
 }
 
 /* Scores of pairs for `slots` slots from `first` on, [count, stride]; those are written for whole
-   tiles. room: for a tile and its slots as rows. */
-static void score_slots(const struct pl_attention *of, const char *keys, int64_t count,
-                        const struct pair *pairs, int64_t first, int64_t slots, float *room,
-                        float *to, int64_t stride) {
+   tiles. values: of the same slots, where they are wanted next. */
+static void score_slots(const struct pl_attention *of, const char *keys, const char *values,
+                        int64_t count, const struct pair *pairs, int64_t first, int64_t slots,
+                        float *room, float *to, int64_t stride) {
     for (int64_t i = 0; i < slots; i += TILE) {
         for (int64_t j = 0; j < TILE; j += CHUNK) {
             const int64_t left = slots - i - j;
@@ -144,6 +167,6 @@ static void score_slots(const struct pl_attention *of, const char *keys, int64_t
                        left < 0 ? 0 : left < CHUNK ? left : CHUNK, room + TILE * of->size,
                        room + j);
         }
-        score_tile(of, count, pairs, room, to + i, stride);
+        score_tile(of, keys, values, first + i, count, pairs, room, to + i, stride);
     }
 }
