@@ -11,14 +11,20 @@ from paceline.planning.adaptive_tree import Costs
 from paceline.planning.cost_curve import CostCurve
 from paceline.protocols import Target
 
-__all__ = ["Host", "ModelChoice", "Opener"]
+__all__ = ["COPIES", "SELF", "Host", "ModelChoice", "Opener"]
+
+SELF = "self"
+"""As the name of a draft model: a copy of the model that it drafts for, on weights of few bits."""
+
+COPIES = ("int4", "int8")
+"""Weights that such a copy may have, the usual ones first."""
 
 
 @dataclass(frozen=True)
 class ModelChoice:
     """A model to be opened.
 
-    model: its name, or the model itself where it is loaded already.
+    model: its name, `SELF`, or the model itself where it is loaded already.
     device, dtype, weights: as in `paceline.load`; "" is as for the model it drafts for.
     """
 
