@@ -274,7 +274,7 @@ def test_a_command_ends_with_one_sentence_where_there_is_no_memory(
     assert "a copy of this model on int4 weights needs about" in said and "Traceback" not in said
 
 
-def test_weights_that_cannot_be_read_any_more(tiny: Path) -> None:
+def test_weights_that_cannot_be_read_any_more(tiny: Path, tmp_path: Path) -> None:
     model = new_model("mixtral")
     prepare(model, "packed")
     drafts = DraftModels(LateModel.opened(model), "", device="cpu")
@@ -286,3 +286,10 @@ def test_weights_that_cannot_be_read_any_more(tiny: Path) -> None:
     model.name_or_path = str(tiny / "gone")
     with pytest.raises(ModelError, match="its files cannot be read: unknown model"):
         drafts(ModelChoice("self"))
+    damaged = save_tiny_llama(tmp_path / "damaged")
+    file = damaged / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    model.name_or_path = str(damaged)
+    with pytest.raises(ModelError, match="its files cannot be read") as caught:
+        drafts(ModelChoice("self"))
+    assert "\n" not in str(caught.value)
