@@ -190,6 +190,33 @@ def test_a_cache_is_held_as_the_models(tiny: Path) -> None:
     assert copy_of(session.host).describe().report["cache"]["dtype"] == "int8"
 
 
+@pytest.mark.parametrize("cache_dtype", ["float32", "int8"])
+def test_what_the_model_has_read_is_not_read_again(cache_dtype: str) -> None:
+    target = open_target(new_model("llama"), weights="packed", check=False, cache_dtype=cache_dtype)
+    assert isinstance(target, CausalLMTarget)
+    copy = copy_of(Host(target, open=DraftModels(target.late_model, "", target=target)))
+    unread = copy.open([1, 2, 3])
+    assert copy.pending(unread) == 2  # nobody has
+    text = some_prompt(200)
+    slot = target.open(text)
+    target.prefill(slot, 190)
+    adopted = copy.open([*text, 7])
+    assert copy.pending(adopted) == 200 - 190
+    for own, origin in zip(copy._texts.cache.tensors(), target._texts.cache.tensors()):
+        for here, there in zip(own, origin):
+            at, source = copy._texts[adopted].start, target._texts[slot].start
+            rows = there[:, :, source : source + 190]
+            assert rows.any() and torch.equal(here[:, :, at : at + 190], rows)
+    assert torch.from_numpy(copy.follow(adopted, 201, [5]).numbers).isfinite().all()
+
+
+def test_a_text_is_drafted_for_when_its_prompt_was_read() -> None:
+    target, host = host_of()
+    generation = Generation(some_prompt(40), make_drafter(METHODS[1], host), Stopping(12), GREEDY)
+    (rounds,) = play(target, [generation], 8)
+    assert not len(rounds[0].tree) and len(rounds[1].tree)
+
+
 # ---- the front ----
 
 

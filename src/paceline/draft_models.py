@@ -22,6 +22,7 @@ from paceline.targets.engines import open_target
 from paceline.targets.late_model import LateModel
 from paceline.targets.preparation import NATIVE
 from paceline.targets.prepare import AUTO, check_weights
+from paceline.targets.quantised_copy import QuantisedCopy
 
 if TYPE_CHECKING:
     import torch
@@ -98,7 +99,9 @@ class DraftModels:
             target = self._target or open_target(self._base.get(), weights=NATIVE, check=False)
             fingerprint, tokens = self._fingerprint, None
         copy = open_copy(target, choice.weights, fingerprint, self._progress)
-        return self._host(copy, fingerprint, tokens)
+        # A target of our own has read nothing that could be taken over.
+        behind = isinstance(copy, QuantisedCopy) and (bool(origin) or self._target is not None)
+        return replace(self._host(copy, fingerprint, tokens), behind=behind)
 
     def _open(self, choice: ModelChoice) -> Host:
         if not isinstance(choice.model, str):

@@ -135,6 +135,7 @@ class Speculative(Drafter):
         inner = make_drafter(own.inner, small) if isinstance(own.inner, str) else own.inner
         self._draft = DraftText(small, inner, host.target.vocab_size, own.branches, own.budget)
         self._most = own.length or LONGEST
+        self._behind, self._waits = small.behind, False
         self._confidence = own.confidence
         self._plan: DraftLength | None = None
         if not own.length:
@@ -149,7 +150,7 @@ class Speculative(Drafter):
         """Begin a text; the draft model reads it when it is first asked, but for what it has in its
         cache already."""
         self._draft.start(text)
-        self._asked = None
+        self._asked, self._waits = None, self._behind
 
     def resume(self, text: TextStart) -> None:
         """Go on with other last tokens; guesses that are still right are kept."""
@@ -162,7 +163,7 @@ class Speculative(Drafter):
 
     def propose(self, budget: int) -> Tree:
         """What the draft model goes on with, and the runners-up beside it, as far as that pays."""
-        if budget < 1:
+        if budget < 1 or self._waits:
             return EMPTY
         if self._asked is None:
             self._asked = self._clock()
@@ -182,7 +183,7 @@ class Speculative(Drafter):
         if self._plan is not None:
             self._learn(self._plan, round)
         self._draft.hear(round.path.tokens)
-        self._asked = None
+        self._asked, self._waits = None, False
 
     def _goes_on(self) -> bool:
         """Whether one more pass of the draft model is wanted."""
