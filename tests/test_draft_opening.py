@@ -129,7 +129,8 @@ def test_a_model_is_loaded_once_and_its_hosts_share_a_target(tiny: Path) -> None
     assert (one.fingerprint, one.tokens) == (other.fingerprint, 257)
     again = drafts(ModelChoice(str(tiny), weights="native"))
     assert again.target.model is not one.target.model  # type: ignore[attr-defined]
-    assert again.open is drafts
+    assert again.open is not None
+    assert again.open(choice).target is one.target
 
 
 def test_two_drafters_of_one_draft_model_keep_a_text_each(tiny: Path) -> None:

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.drafters import Host, ModelChoice
+from paceline.drafters.host import COPIES, SELF
 from paceline.errors import ModelError, UsageError
 from paceline.models import ProgressCallback, load_causal_lm
 from paceline.models.draft_folder import is_shared_draft, open_draft, shipped_draft
 from paceline.models.fingerprint import loaded_fingerprint
 from paceline.models.progress import ignore_progress
 from paceline.models.vocabulary import check_same_size, shared_tokens
+from paceline.own_copies import open_copy
 from paceline.planning.curve_store import curve_key, load_curve
+from paceline.protocols import Target
 from paceline.targets.engines import open_target
 from paceline.targets.late_model import LateModel
 from paceline.targets.preparation import NATIVE
 from paceline.targets.prepare import AUTO, check_weights
+from paceline.targets.quantised_copy import QuantisedCopy
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 __all__ = ["DraftModels"]
+
+_Path = tuple[ModelChoice, ...]
+"""A draft model, behind the one that it is a copy of."""
 
 
 class DraftModels:
@@ -31,10 +40,12 @@ class DraftModels:
     base, fingerprint: the model; draft models that were cut out of it share its embeddings.
     tokenizer: of the model; None where it is not known, and then draft models are only refused
     where their vocabulary is of another size.
+    target: that runs the model; None for one of its own, where a copy of the model is wanted.
     device, dtype: where draft models go and in which format, where a choice does not say.
 
     Every model is loaded once, whoever asks for it, and kept, and all hosts on it share one target:
-    each text has a slot of its own there.
+    each text has a slot of its own there. A draft model may have a draft model in turn; `SELF` is
+    then a copy of the former.
     """
 
     def __init__(
@@ -43,6 +54,7 @@ class DraftModels:
         fingerprint: str,
         tokenizer: PreTrainedTokenizerBase | None = None,
         *,
+        target: Target | None = None,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype | None = None,
         progress: ProgressCallback = ignore_progress,
@@ -53,7 +65,8 @@ class DraftModels:
         self._tokenizer = tokenizer
         self._device, self._dtype = device, dtype
         self._progress = progress
-        self._opened: dict[ModelChoice, Host] = {}
+        self._target = target
+        self._opened: dict[_Path, Host] = {}
 
     def __call__(self, choice: ModelChoice) -> Host:
         """A host on the model, to which nothing is known of any text.
@@ -61,11 +74,34 @@ class DraftModels:
         Raises ModelError for a model that cannot be read or driven, or has another tokenizer, and
         UsageError for a device, dtype or kind of weights that there is not.
         """
-        if choice not in self._opened:
-            self._opened[choice] = self._open(choice)
-        host = self._opened[choice]
+        return self._find((), choice)
+
+    def _find(self, asking: _Path, choice: ModelChoice) -> Host:
+        """asking: the draft model that is to be drafted for; nothing for the model itself."""
+        path: _Path = (choice,)
+        if choice.model == SELF:
+            path = (*asking, replace(choice, weights=choice.weights or COPIES[0]))
+        if path not in self._opened:
+            opened = self._open_copy(path) if choice.model == SELF else self._open(choice)
+            self._opened[path] = replace(opened, open=partial(self._find, path))
+        host = self._opened[path]
         host.target.forget()
         return host.fresh()
+
+    def _open_copy(self, path: _Path) -> Host:
+        *origin, choice = path
+        if choice.device or choice.dtype:
+            raise UsageError("a copy is where its model is: leave out device and dtype")
+        if origin:
+            host = self._opened[tuple(origin)]
+            target, fingerprint, tokens = host.target, host.fingerprint, host.tokens
+        else:
+            target = self._target or open_target(self._base.get(), weights=NATIVE, check=False)
+            fingerprint, tokens = self._fingerprint, None
+        copy = open_copy(target, choice.weights, fingerprint, self._progress)
+        # A target of our own has read nothing that could be taken over.
+        behind = isinstance(copy, QuantisedCopy) and (bool(origin) or self._target is not None)
+        return replace(self._host(copy, fingerprint, tokens), behind=behind)
 
     def _open(self, choice: ModelChoice) -> Host:
         if not isinstance(choice.model, str):
@@ -75,7 +111,8 @@ class DraftModels:
                     "and weights"
                 )
             tokens = self._shared(choice.model, None, "the draft model")
-            return self._host(choice.model, loaded_fingerprint(choice.model), tokens, NATIVE)
+            target = open_target(choice.model, weights=NATIVE, exact=False)
+            return self._host(target, loaded_fingerprint(choice.model), tokens)
         check_weights(choice.weights or AUTO)
         folder = self._own_draft(choice.model)
         if folder is not None:
@@ -85,8 +122,8 @@ class DraftModels:
                     "that is and in its format: leave out device and dtype"
                 )
             model = open_draft(folder, self._base.get(), self._fingerprint)
-            kind = choice.weights or AUTO
-            return self._host(model, loaded_fingerprint(model), self._vocab_size, kind)
+            target = open_target(model, weights=choice.weights or AUTO, exact=False)
+            return self._host(target, loaded_fingerprint(model), self._vocab_size)
         loaded = load_causal_lm(
             choice.model,
             device=choice.device or self._device,
@@ -95,12 +132,13 @@ class DraftModels:
             progress=self._progress,
         )
         tokens = self._shared(loaded.model, loaded.tokenizer, choice.model)
-        return self._host(loaded.model, loaded.fingerprint, tokens, choice.weights or AUTO)
+        target = open_target(loaded.model, weights=choice.weights or AUTO, exact=False)
+        return self._host(target, loaded.fingerprint, tokens)
 
-    def _host(self, model: PreTrainedModel, fingerprint: str, tokens: int, weights: str) -> Host:
-        target = open_target(model, weights=weights, exact=False)
+    def _host(self, target: Target, fingerprint: str, tokens: int | None) -> Host:
+        """Of a draft model that drafts by itself so far."""
         curve = load_curve(curve_key(target, fingerprint))
-        return Host(target, fingerprint, curve, tokens, self)
+        return Host(target, fingerprint, curve, tokens)
 
     def _own_draft(self, name: str) -> Path | None:
         """The folder of a draft model that is opened together with its base; None for others."""

@@ -10,7 +10,7 @@ from paceline.models import DEFAULT_MODEL, ProgressCallback
 from paceline.models.progress import ignore_progress
 from paceline.options import Options
 from paceline.planning.sketch import known_curve
-from paceline.prepared_models import ModelOrder, open_model
+from paceline.prepared_models import ModelOrder, OpenedModel, open_model
 from paceline.session import Session, Store
 from paceline.targets.cache_dtypes import FLOAT32
 from paceline.targets.engines import DEFAULT_ENGINE, check_choices
@@ -75,9 +75,21 @@ def load(
         options=options,
         fingerprint=mark,
         curve=known_curve(opened.target, mark, sketch, lambda: progress("measure", 0, None)),
-        drafts=DraftModels(
-            opened.model, mark, opened.tokenizer, device=device, dtype=dtype, progress=progress
-        ),
+        drafts=_draft_models(opened, order, progress),
+    )
+
+
+def _draft_models(
+    opened: OpenedModel, order: ModelOrder, progress: ProgressCallback
+) -> DraftModels:
+    return DraftModels(
+        opened.model,
+        opened.fingerprint,
+        opened.tokenizer,
+        target=opened.target,
+        device=order.device,
+        dtype=order.dtype,
+        progress=progress,
     )
 
 

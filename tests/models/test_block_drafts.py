@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 import paceline
 from paceline.errors import UsageError
+from paceline.kernels.native.calls import unavailable
 from paceline.models import load_causal_lm
 from paceline.models.draft_folder import DraftRecord, open_draft, save_draft
 from paceline.models.draft_head import ReducedHead
@@ -108,3 +109,19 @@ def test_blocks_do_not_become_other_weights(tmp_path: Path) -> None:
     assert packed.target.describe().weights == "packed"
     model = packed.target.model  # type: ignore[attr-defined]
     assert not is_quantised(model)
+
+
+@pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
+def test_a_copy_of_few_bits_drafts_for_blocks_of_more(tmp_path: Path) -> None:
+    file = str(save_gguf(tmp_path / "m.gguf", kinds=("Q8_0",)))
+    for _ in range(2):  # the second one opens no model
+        plain = paceline.load(file, "plain", device="cpu", sketch=False)
+        fast = paceline.load(file, "speculative", device="cpu", sketch=False, draft="self")
+        for options in ({}, {"temperature": 0.8, "seed": 2}):
+            request = {"max_new_tokens": 12, "ignore_eos": True, "budget": 8, **options}
+            found = fast.generate("ABCABCAB", **request)
+            assert found.tokens == plain.generate("ABCABCAB", **request).tokens
+            assert found.stats.drafted
+    small = str(save_gguf(tmp_path / "small.gguf", kinds=("Q4_K",)))
+    with pytest.raises(UsageError, match="could not draft faster: load the model with weights="):
+        paceline.load(small, "speculative", device="cpu", sketch=False, draft="self")

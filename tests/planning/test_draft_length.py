@@ -51,6 +51,18 @@ def test_the_dearer_a_draft_pass_the_shorter_the_draft(draft: float, longest: in
     assert length(seasoned(draft / 4, target=10.0, right=0.7), 0.7) > length(plan, 0.7)
 
 
+def test_a_token_takes_what_it_took_in_rounds_like_the_last_ones() -> None:
+    """Short rounds after a long one are quick and gain little: a token costs more there, and drafts
+    become longer again."""
+    plan = DraftLength()
+    for milliseconds, tokens in [(36.0, 5), *[(21.0, 2)] * 6]:
+        plan.drafted(5.0, 1)
+        plan.judge([0.95], 1)
+        plan.played(16.0, milliseconds, tokens)
+    assert plan.token_milliseconds == pytest.approx(9.5, rel=0.1)
+    assert length(plan, 0.95) > 1
+
+
 def test_a_doubtful_guess_ends_the_draft() -> None:
     plan = seasoned(draft=1.0, target=10.0, right=0.7)
     plan.judge([0.05], 0)

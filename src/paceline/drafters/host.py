@@ -11,14 +11,20 @@ from paceline.planning.adaptive_tree import Costs
 from paceline.planning.cost_curve import CostCurve
 from paceline.protocols import Target
 
-__all__ = ["Host", "ModelChoice", "Opener"]
+__all__ = ["COPIES", "SELF", "Host", "ModelChoice", "Opener"]
+
+SELF = "self"
+"""As the name of a draft model: a copy of the model that it drafts for, on weights of few bits."""
+
+COPIES = ("int4", "int8")
+"""Weights that such a copy may have, the usual ones first."""
 
 
 @dataclass(frozen=True)
 class ModelChoice:
     """A model to be opened.
 
-    model: its name, or the model itself where it is loaded already.
+    model: its name, `SELF`, or the model itself where it is loaded already.
     device, dtype, weights: as in `paceline.load`; "" is as for the model it drafts for.
     """
 
@@ -37,6 +43,8 @@ class Host:
     turn out to cost in this session, by the tokens in the cache; None where nobody looks.
     tokens: ids below this stand for text, and for the same text as with the model it was opened
     for; the vocabulary may be padded beyond. None for all.
+    behind: the target takes over what that of the model which it drafts for has read, so it is
+    better asked when that has been read.
     open: hands out hosts on other models; None where no other can be had.
     clock: seconds.
     shared: constants that drafters have made for this host and others may use as well, e.g. opened
@@ -49,6 +57,7 @@ class Host:
     fingerprint: str = ""
     curve: CostCurve | None = None
     tokens: int | None = None
+    behind: bool = False
     open: Opener | None = None
     clock: Callable[[], float] = perf_counter
     costs: Costs | None = None

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from paceline.drafters.host import Host, ModelChoice
+from paceline.drafters.host import COPIES, SELF, Host, ModelChoice
 from paceline.drafters.settings import at_least
 from paceline.errors import UsageError
 from paceline.planning.draft_length import LONGEST, DraftLength
@@ -44,8 +44,8 @@ class DraftSettings:
     """Settings of whoever drafts with a smaller model.
 
     draft: the draft model: alias, folder, GGUF file or hub id, with the tokenizer of the target; ""
-    for the one that comes with this package for the target; in Python also a `Host`, or what the
-    front can open.
+    for the one that comes with this package for the target; "self" for a copy of the target on
+    weights of few bits; in Python also a `Host`, or what the front can open.
     length: guesses in a row; 0 for as many as pay, see `DraftLength`.
     confidence: a guess that the draft model gives a smaller chance than this, from 0 to 1, is the
     last one of its draft.
@@ -54,7 +54,7 @@ class DraftSettings:
     pay, planned as the target's are.
     device, dtype, weights: of the draft model, as in `paceline.load`. By default device and dtype
     are the target's, and weights whichever of packed and int8 is faster here: guesses need not be
-    exact.
+    exact. Of a copy weights are int4 or int8, and device and dtype the target's.
 
     Raises UsageError for a value out of range.
     """
@@ -74,6 +74,19 @@ class DraftSettings:
         at_least(0, budget=self.budget)
         if not 0 <= self.confidence <= 1:
             raise UsageError(f"confidence must be a number from 0 to 1, got {self.confidence!r}")
+        if isinstance(self.draft, str) and self.draft == SELF:
+            self._check_copy()
+
+    def _check_copy(self) -> None:
+        if self.weights and self.weights not in COPIES:
+            raise UsageError(
+                f"draft=self is a copy of the model on weights {' or '.join(COPIES)}, not "
+                f"{self.weights!r}"
+            )
+        if self.device or self.dtype:
+            raise UsageError(
+                "draft=self is a copy beside the model itself: leave out device and dtype"
+            )
 
 
 @dataclass(frozen=True)
@@ -122,6 +135,7 @@ class Speculative(Drafter):
         inner = make_drafter(own.inner, small) if isinstance(own.inner, str) else own.inner
         self._draft = DraftText(small, inner, host.target.vocab_size, own.branches, own.budget)
         self._most = own.length or LONGEST
+        self._behind, self._waits = small.behind, False
         self._confidence = own.confidence
         self._plan: DraftLength | None = None
         if not own.length:
@@ -136,7 +150,7 @@ class Speculative(Drafter):
         """Begin a text; the draft model reads it when it is first asked, but for what it has in its
         cache already."""
         self._draft.start(text)
-        self._asked = None
+        self._asked, self._waits = None, self._behind
 
     def resume(self, text: TextStart) -> None:
         """Go on with other last tokens; guesses that are still right are kept."""
@@ -149,7 +163,7 @@ class Speculative(Drafter):
 
     def propose(self, budget: int) -> Tree:
         """What the draft model goes on with, and the runners-up beside it, as far as that pays."""
-        if budget < 1:
+        if budget < 1 or self._waits:
             return EMPTY
         if self._asked is None:
             self._asked = self._clock()
@@ -169,7 +183,7 @@ class Speculative(Drafter):
         if self._plan is not None:
             self._learn(self._plan, round)
         self._draft.hear(round.path.tokens)
-        self._asked = None
+        self._asked, self._waits = None, False
 
     def _goes_on(self) -> bool:
         """Whether one more pass of the draft model is wanted."""

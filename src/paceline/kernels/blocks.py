@@ -18,12 +18,16 @@ from paceline.kernels.native.calls import kernels, unavailable
 __all__ = [
     "FLOATS",
     "FORMATS",
+    "GROUP",
+    "ROUNDED",
     "BlockMatrix",
     "bytes_per_row",
     "dequantise",
     "in_floats",
     "number_of_format",
     "quantised",
+    "rounded_blocks",
+    "rounded_size",
 ]
 
 # In the library's order; inputs and bytes of a block.
@@ -41,13 +45,19 @@ _BLOCKS = {
     "BF16": (1, 2),
 }
 _NUMBERS = {name: number for number, name in enumerate(_BLOCKS)}
-_GROUP, _PANEL = 32, 16
+_PANEL = 16
+
+GROUP = 32
+"""Inputs that are rounded together; a matrix that is rounded is filled up to whole groups."""
 
 FLOATS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 """Formats of floats that there are kernels for."""
 
 FORMATS = frozenset(_BLOCKS) - frozenset(FLOATS.values())
 """Names of the formats of few bits that there are kernels for."""
+
+ROUNDED = {4: "Q4_1", 8: "Q8_0"}
+"""Formats that floats are rounded to here, by their bits."""
 
 
 def number_of_format(format: str) -> int:
@@ -169,11 +179,28 @@ def quantised(weight: torch.Tensor, bits: int) -> BlockMatrix:
 
     Inputs are filled up with zeros to whole groups.
     """
-    weight = F.pad(weight.detach().float(), (0, -weight.shape[1] % _GROUP))
-    outputs, inputs = weight.shape
-    groups = weight.view(outputs, -1, _GROUP)
-    blocks = (_four_bits if bits == 4 else _eight_bits)(groups).reshape(outputs, -1)
-    return BlockMatrix.pack("Q4_1" if bits == 4 else "Q8_0", blocks, inputs)
+    blocks = rounded_blocks(weight, bits)
+    return BlockMatrix.pack(ROUNDED[bits], blocks, _whole_groups(weight.shape[1]))
+
+
+def rounded_blocks(weight: torch.Tensor, bits: int) -> torch.Tensor:
+    """The blocks of `quantised`, as a file has them: uint8 [outputs, bytes per row].
+
+    Every row is rounded alone, so a matrix may come in pieces.
+    """
+    missing = _whole_groups(weight.shape[1]) - weight.shape[1]
+    weight = F.pad(weight.detach().float(), (0, missing))
+    groups = weight.view(len(weight), -1, GROUP)
+    return (_four_bits if bits == 4 else _eight_bits)(groups).reshape(len(weight), -1)
+
+
+def rounded_size(outputs: int, inputs: int, bits: int) -> int:
+    """Bytes of the blocks that a float matrix of this size is rounded to."""
+    return outputs * bytes_per_row(ROUNDED[bits], _whole_groups(inputs))
+
+
+def _whole_groups(inputs: int) -> int:
+    return inputs + -inputs % GROUP
 
 
 def in_floats(weight: torch.Tensor) -> BlockMatrix:

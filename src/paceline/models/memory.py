@@ -19,7 +19,7 @@ from paceline.models.source import ModelSource
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["bytes_needed", "check_memory", "free_memory"]
+__all__ = ["bytes_needed", "check_memory", "check_room", "free_memory"]
 
 # Parameters in these formats are converted to the wanted one; others are kept as they are stored.
 _CONVERTED = frozenset({"F64", "F32", "F16", "BF16"})
@@ -57,6 +57,22 @@ def check_memory(
         f"{source.name} needs about {needed / 1e9:.1f} GB{form} "
         f"and {free / 1e9:.1f} GB are free{place}: choose {shorter} or close other programs"
     )
+
+
+def check_room(what: str, needed: int, instead: str) -> None:
+    """See that something of so many bytes fits into main memory, where it is known how much is free.
+
+    what, instead: for the message, e.g. "a copy of this model" and "use another method".
+
+    Raises:
+        ModelError: it does not.
+    """
+    free = free_memory()
+    if free is not None and needed > free:
+        raise ModelError(
+            f"{what} needs about {needed / 1e9:.2f} GB and {free / 1e9:.2f} GB are free: {instead} "
+            "or close other programs"
+        )
 
 
 def free_memory(root: Path = Path("/")) -> int | None:

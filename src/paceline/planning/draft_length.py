@@ -25,6 +25,8 @@ _FIRST = 4
 """Guesses as long as nothing is known about times."""
 _MEMORY = 64.0
 _STEP = 1 / 32
+_FORGOTTEN = 1 / 16
+"""Of what is known of rounds, with every new one."""
 
 
 @dataclass
@@ -46,7 +48,9 @@ class DraftLength:
     _target_pass: RunningTime = field(default_factory=RunningTime)
     _round: RunningTime = field(default_factory=RunningTime)
     _tokens_per_draft_pass: float = 1.0
-    _tokens_per_round: float = 1.0
+    # Of the same rounds, the last ones most: lengths change, and both change with them.
+    _spent: float = 0.0
+    _gained: float = 0.0
 
     def pays(self, claims: Sequence[float]) -> bool:
         """Whether one more pass of the draft model is worth its time, behind guesses that claim to
@@ -69,10 +73,10 @@ class DraftLength:
     @property
     def token_milliseconds(self) -> float | None:
         """What a token takes as things are, at most a target pass; None before the first round."""
-        if self._round.value is None or self._target_pass.value is None:
+        if not self._gained or self._target_pass.value is None:
             return None
         plain = self._target_pass.value if self.curve is None else self.curve.cost(1)
-        return min(plain, self._round.value / self._tokens_per_round)
+        return min(plain, self._spent / self._gained)
 
     def drafted(self, milliseconds: float, tokens: int) -> None:
         """A pass of the draft model took so long and gained so many guesses."""
@@ -85,11 +89,11 @@ class DraftLength:
         target_milliseconds: from the guesses to what became of them; milliseconds: of all of the
         round.
         """
-        known = self._round.value is not None
         self._target_pass.add(target_milliseconds)
         self._round.add(milliseconds)
-        more = tokens - self._tokens_per_round
-        self._tokens_per_round += more * _STEP if known else more
+        usual = milliseconds if self._round.value is None else self._round.value
+        self._spent += min(milliseconds, 2 * usual) - _FORGOTTEN * self._spent
+        self._gained += tokens - _FORGOTTEN * self._gained
 
     def scored(self, guesses: int, scored: int) -> None:
         """Of so many guesses in a row the target was asked about the first `scored`. Who cut them

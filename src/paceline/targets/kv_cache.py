@@ -108,6 +108,13 @@ class TreeCache(Cache):  # type: ignore[misc]
         for layer in self._all:
             old, new = layer.move(old, new)
 
+    def take(self, other: TreeCache, source: int, place: int, length: int) -> None:
+        """Copy a stretch of slots of another cache, whose layers are like these."""
+        for layer, origin in zip(self.layers, other.layers, strict=True):
+            layer.grow(self._slots)
+            for states, theirs in zip(layer.held, origin.held, strict=True):
+                states[:, :, place : place + length] = theirs[:, :, source : source + length]
+
     def copy(self, source: int, place: int, length: int) -> None:
         """Copy a stretch of slots to another place; the two do not overlap."""
         for layer in self._all:

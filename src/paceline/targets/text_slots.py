@@ -99,6 +99,19 @@ class TextSlots:
         self._open[slot] = text
         return slot
 
+    def adopt(self, slot: int, others: TextSlots) -> None:
+        """Take over what this text has yet to read from texts that begin like it.
+
+        others: of another target, whose keys and values are as good here. Both caches have memory.
+        """
+        text = self._open[slot]
+        known = len(text.cached)
+        source, shared = others._longest([*text.cached, *text.pending])
+        if source is not None and shared > known:
+            self._make_room(slot, shared - known)
+            self.cache.take(others.cache, source.start + known, text.start + known, shared - known)
+            text.have_read(shared - known)
+
     def close(self, slot: int) -> None:
         """See `Target.close`."""
         text = self._open.pop(slot)

@@ -78,7 +78,7 @@ class CompiledPass:
         keeps_states: bool,
     ) -> torch.Tensor:
         """One pass; the logits [len(keep), vocabulary] of its rows `keep`."""
-        self._use(cache)
+        self.use_cache(cache)
         rows = PassRows(
             layout.tokens(),
             layout.positions(),
@@ -97,11 +97,12 @@ class CompiledPass:
 
         start: of the text's stretch of the cache. cached: tokens there.
         """
-        self._use(cache)
+        self.use_cache(cache)
         states = cache.all_states() if keeps_states else None
         return self._chain.run(start, cached, pending, states)
 
-    def _use(self, cache: TreeCache) -> None:
+    def use_cache(self, cache: TreeCache) -> None:
+        """Read and write this one, which gets memory where it has none."""
         if self._known is cache and self._moves == cache.moves:
             return
         self._moves = cache.moves

@@ -1,0 +1,96 @@
+"""`draft=self`: a quantised copy of a model, to draft for it.
+
+It is made of the weights that are in memory, else of the model's files; memory is asked first.
+"""
+
+from __future__ import annotations
+
+from paceline.errors import ModelError, UsageError
+from paceline.kernels.native.calls import unavailable
+from paceline.kernels.programs.rounding import Rounding
+from paceline.models import ProgressCallback, load_causal_lm
+from paceline.models.memory import check_room
+from paceline.protocols import Target
+from paceline.targets.causal_lm import CausalLMTarget
+from paceline.targets.engines import open_target
+from paceline.targets.quantised_copy import (
+    BITS,
+    copied_target,
+    has_own_weights,
+    rounded_bytes,
+    steps_of,
+    twin_of,
+)
+
+__all__ = ["open_copy"]
+
+_SMALLER = 0.8
+"""Of the bytes that a pass of the model reads; a copy with more could hardly be faster."""
+
+
+def open_copy(
+    target: Target, weights: str, fingerprint: str, progress: ProgressCallback
+) -> CausalLMTarget:
+    """A target on a copy of the target's model.
+
+    weights: of the copy, int4 or int8. fingerprint: of the model, whose files have to be the same
+    where they are read.
+
+    Raises UsageError where there can be no such copy, or none that is smaller; ModelError where
+    there is not enough memory for it, or no weights to make it of.
+    """
+    if not isinstance(target, CausalLMTarget):
+        raise UsageError(f"there is no copy of a {type(target).__name__}: name a draft model")
+    if weights not in BITS:
+        raise UsageError(f"a copy has weights {' or '.join(BITS)}, not {weights!r}")
+    if target.late_model.facts.device != "cpu" or unavailable():
+        why = unavailable() or f"it is on {target.late_model.facts.device}, not on a CPU"
+        raise UsageError(f"this model cannot run on {weights} weights here: {why}")
+    steps = steps_of(target)
+    if steps is not None:
+        rounding = Rounding(steps, BITS[weights])
+        _check_smaller(rounding, weights)
+        _check_memory(rounding.needed, weights)
+        return copied_target(target, rounding, weights)
+    if has_own_weights(target.model):
+        _check_memory(rounded_bytes(target.model, weights), weights)
+        return _opened(open_target(twin_of(target.model), weights=weights, exact=False))
+    return _from_files(target, weights, fingerprint, progress)
+
+
+def _check_smaller(rounding: Rounding, weights: str) -> None:
+    if rounding.after > _SMALLER * rounding.before:
+        copied, own = (size / 1e6 for size in (rounding.after, rounding.before))
+        raise UsageError(
+            f"a copy of this model on {weights} weights would read {copied:.0f} MB in each pass and "
+            f"the model itself reads {own:.0f} MB, so it could not draft faster: load the model "
+            "with weights='packed' (--weights packed), or name another draft model"
+        )
+
+
+def _check_memory(needed: int, weights: str) -> None:
+    check_room(f"a copy of this model on {weights} weights", needed, "use another method")
+
+
+def _from_files(
+    target: CausalLMTarget, weights: str, fingerprint: str, progress: ProgressCallback
+) -> CausalLMTarget:
+    """Of the files that the model came from, whose weights in memory can no longer be read."""
+    name = target.model.name_or_path
+    refusal = "the weights of this model are packed and cannot be copied, and"
+    if not name:
+        raise ModelError(f"{refusal} it has no files: accelerate it with weights='native'")
+    dtype = target.preparation.halves or target.late_model.facts.dtype
+    try:
+        loaded = load_causal_lm(name, device="cpu", dtype=dtype, progress=progress)
+    except ModelError as error:
+        raise ModelError(f"{refusal} its files cannot be read: {error}") from error
+    if fingerprint and loaded.fingerprint != fingerprint:
+        raise ModelError(f"{refusal} {name} holds another model by now: load it again")
+    return _opened(open_target(loaded.model, weights=weights, exact=False))
+
+
+def _opened(target: Target) -> CausalLMTarget:
+    if not isinstance(target, CausalLMTarget):
+        raise TypeError(f"the default engine gave a {type(target).__name__}")
+    return target

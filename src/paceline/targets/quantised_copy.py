@@ -1,0 +1,105 @@
+"""A target beside a target: the same model on weights of few bits, with a cache of its own.
+
+It drafts for the model that it was made of. What is not rounded is shared and takes no memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from paceline.kernels.blocks import rounded_size
+from paceline.kernels.linear import FastLinear
+from paceline.kernels.programs.rounding import Rounding
+from paceline.kernels.programs.steps import Lowered
+from paceline.targets.causal_lm import CausalLMTarget
+from paceline.targets.late_model import LateModel
+from paceline.targets.one_call.compiled_pass import UnfitError, compiled
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+__all__ = ["BITS", "copied_target", "has_own_weights", "rounded_bytes", "steps_of", "twin_of"]
+
+BITS = {"int8": 8, "int4": 4}
+"""Kinds of weights that a copy may have."""
+
+
+def steps_of(target: CausalLMTarget) -> Lowered | None:
+    """What one pass of the target computes; None for a model that only runs its own forward."""
+    if target.steps is not None:
+        return target.steps
+    try:
+        return compiled(target.model, target.late_model.facts.windows)
+    except UnfitError:
+        return None
+
+
+class QuantisedCopy(CausalLMTarget):
+    """A target that takes over the keys and values of what its origin has read: they say the same
+    as its own would, a little better, and a prompt is not read twice."""
+
+    _origin: CausalLMTarget | None = None
+
+    def take_from(self, origin: CausalLMTarget) -> None:
+        """From now on, where both run passes in one call and keep no states."""
+        self._origin = origin
+
+    @torch.inference_mode()
+    def open(self, context: Sequence[int]) -> int:
+        """See `Target.open`."""
+        slot = super().open(context)
+        own = self._pass.compiled
+        if self._origin is not None and self._origin.steps and own and not self._hidden_size:
+            own.use_cache(self._texts.cache)
+            self._texts.adopt(slot, self._origin._texts)
+        return slot
+
+
+def copied_target(target: CausalLMTarget, rounding: Rounding, weights: str) -> QuantisedCopy:
+    """The target of `rounding`, which is that of `steps_of(target)`.
+
+    weights: its name, one of `BITS`. Keys and values are held as the target's are.
+    """
+    late = target.late_model
+    steps = rounding.program()
+    saved = rounding.before - rounding.after
+    facts = replace(late.facts, weight_bytes=late.facts.weight_bytes - saved, min_rows=1)
+    done = replace(target.preparation, weights=weights, plain_copy="", huge_pages=None)
+    made = QuantisedCopy.stored(
+        LateModel(facts, late.get),
+        steps,
+        done.on_huge_pages(facts.weight_bytes),
+        cache_dtype=target.describe().report["cache"]["dtype"],
+    )
+    made.take_from(target)
+    return made
+
+
+def has_own_weights(model: PreTrainedModel) -> bool:
+    """Whether a model's weights are its parameters still, none of them packed or moved about."""
+    return not any(
+        isinstance(each, FastLinear) or hasattr(each, "_hf_hook") for each in model.modules()
+    )
+
+
+def twin_of(model: PreTrainedModel) -> PreTrainedModel:
+    """The same model once more, on the same numbers: `prepare` may change it, and the first one
+    stays as it is. model: with `has_own_weights`."""
+    known: dict[int, Any] = {id(each): each for each in model.buffers()}
+    for each in model.parameters():
+        known[id(each)] = nn.Parameter(each.detach(), requires_grad=False)
+    return deepcopy(model, known)
+
+
+def rounded_bytes(model: PreTrainedModel, weights: str) -> int:
+    """About what the linear layers of a model that `has_own_weights` take when they are rounded,
+    and one of them as floats."""
+    layers = [each for each in model.modules() if isinstance(each, nn.Linear)]
+    sizes = [rounded_size(each.out_features, each.in_features, BITS[weights]) for each in layers]
+    return sum(sizes) + 4 * max((each.weight.numel() for each in layers), default=0)
