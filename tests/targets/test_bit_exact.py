@@ -38,7 +38,11 @@ KINDS += [{"dtype": "bfloat16"}, {"dtype": "bfloat16", "weights": "packed"}]
 KINDS += [{"cache_dtype": "float16"}, {"cache_dtype": "int8"}]
 
 
-@pytest.fixture(scope="module", params=KINDS, ids=lambda kind: "-".join(*kind.items()))
+@pytest.fixture(
+    scope="module",
+    params=KINDS,
+    ids=lambda kind: "-".join(f"{name}-{value}" for name, value in kind.items()),
+)
 def session(request: pytest.FixtureRequest) -> Session:
     if not kernels_treat_rows_alike():
         pytest.skip("this processor's kernels sum in another order at another width")
