@@ -46,7 +46,8 @@ def load(
     device, dtype, device_map, attn_implementation: as in transformers; by default the GPU where
     there is one (bfloat16), else the CPU (float32). A draft model follows unless settings differ.
     weights: how linear layers hold them: "auto" (on the CPU in the blocks of a GGUF file, others
-    packed), "native", "packed", "packed+plain", "int8", "int4", "fused"; see docs/speed.md.
+    packed, or in bfloat16), "native", "packed", "packed+plain", "bfloat16", "int8", "int4",
+    "fused"; see docs/speed.md.
     cache_dtype: what keys and values are held in: "float32", "float16", "int8"; see docs/speed.md.
     engine: what runs the model, one of `paceline.targets.engines.ENGINES`.
     store: keeps answers as references for similar queries, see `ReferenceStore`.

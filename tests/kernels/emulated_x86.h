@@ -128,6 +128,10 @@ EMULATED __m512 emulated_cast(__m512i from) {
     wide a = {.bits = from};
     return a.floats;
 }
+EMULATED __m512i emulated_bits_of(__m512 from) {
+    const wide a = {.floats = from};
+    return a.bits;
+}
 EMULATED __m512i emulated_slli32(__m512i from, int places) {
     wide a = {.bits = from}, made;
     EACH_OF(16, made.d, (int32_t)((uint32_t)a.d[i] << places));
@@ -219,6 +223,7 @@ EMULATED __m512d emulated_unpack_doubles(__m512d one, __m512d other, int at) {
 #define _mm512_cvtepu16_epi32 emulated_widen_words
 #define _mm512_slli_epi32 emulated_slli32
 #define _mm512_castsi512_ps emulated_cast
+#define _mm512_castps_si512 emulated_bits_of
 #define _mm512_sub_ps emulated_sub
 #define _mm512_max_ps emulated_max
 #define _mm512_scalef_ps emulated_scalef

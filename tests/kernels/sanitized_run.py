@@ -17,7 +17,7 @@ import numpy as np
 
 BLOCKS = [
     *((32, 18), (32, 20), (32, 22), (32, 24), (32, 34), (256, 144), (256, 176), (256, 210)),
-    *((1, 4), (1, 2), (1, 2)),
+    *((1, 4), (1, 2), (1, 2), (1, 2)),
 ]
 POOL, SIZE = 600, 24
 KINDS = (4 * SIZE, 2 * SIZE, 2 * SIZE, SIZE + 4)  # bytes of a head in a slot
@@ -31,8 +31,8 @@ def exact(array: np.ndarray) -> np.ndarray:
 def products(library: ctypes.CDLL, rng: np.random.Generator) -> None:
     for format, (per_block, size) in enumerate(BLOCKS):
         for outputs in (1, 16, 33):
-            inputs = 2 * per_block
-            blocks = exact(rng.integers(0, 60, (outputs, 2 * size), dtype=np.uint8))
+            inputs = 3 * per_block
+            blocks = exact(rng.integers(0, 60, (outputs, 3 * size), dtype=np.uint8))
             order = exact(rng.permutation(outputs).astype(np.int64))
             panels = np.empty(library.pl_packed_bytes(format, outputs, inputs), np.uint8)
             at = panels.ctypes.data
@@ -158,6 +158,7 @@ def one_pass(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> Non
         step(2, 6, value(5), value(0), function=1, join=3),
         step(5, 7, value(6), data(HIDDEN), data(HIDDEN), size=HIDDEN, number=1e-5),
         step(8, 8, value(7), size=HIDDEN, **matrix(8, HIDDEN, 4 * HIDDEN)),
+        step(8, 9, value(8), size=HIDDEN, **matrix(11, HIDDEN, 2 * HIDDEN)),
         step(3, 9, value(8), size=size, count=HEADS, out_stride=HEADS),
         step(11, 0, value(8)),
         step(12, 0, value(8), of_kept=1),

@@ -34,10 +34,15 @@ def kernels_treat_rows_alike() -> bool:
 
 
 KINDS: list[dict[str, str]] = [{"weights": each} for each in ("packed", "auto", "int8", "int4")]
-KINDS += [{"dtype": "bfloat16"}, {"cache_dtype": "float16"}, {"cache_dtype": "int8"}]
+KINDS += [{"dtype": "bfloat16"}, {"dtype": "bfloat16", "weights": "packed"}]
+KINDS += [{"cache_dtype": "float16"}, {"cache_dtype": "int8"}]
 
 
-@pytest.fixture(scope="module", params=KINDS, ids=lambda kind: "-".join(*kind.items()))
+@pytest.fixture(
+    scope="module",
+    params=KINDS,
+    ids=lambda kind: "-".join(f"{name}-{value}" for name, value in kind.items()),
+)
 def session(request: pytest.FixtureRequest) -> Session:
     if not kernels_treat_rows_alike():
         pytest.skip("this processor's kernels sum in another order at another width")

@@ -67,7 +67,8 @@ DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda, c
 WeightsOption = Annotated[
     str,
     typer.Option(
-        "--weights", help="auto, native, packed, packed+plain, int8, int4; see docs/speed.md."
+        "--weights",
+        help="auto, native, packed, packed+plain, bfloat16, int8, int4; see docs/speed.md.",
     ),
 ]
 CacheDtypeOption = Annotated[

@@ -8,11 +8,18 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from paceline.kernels.blocks import FLOATS, FORMATS, BlockMatrix, in_floats, quantised
+from paceline.kernels.blocks import BF16_DOT, FLOATS, FORMATS, BlockMatrix, in_floats, quantised
 from paceline.kernels.linear import FastLinear, UnpackableError
-from paceline.kernels.native.calls import unavailable
+from paceline.kernels.native.calls import kernels, unavailable
 
-__all__ = ["BlockEmbedding", "BlockLinear", "FloatLinear", "Int4Linear", "Int8Linear"]
+__all__ = [
+    "Bfloat16Linear",
+    "BlockEmbedding",
+    "BlockLinear",
+    "FloatLinear",
+    "Int4Linear",
+    "Int8Linear",
+]
 
 
 class BlockLinear(FastLinear):
@@ -65,6 +72,20 @@ class FloatLinear(BlockLinear):
         if weight.dtype not in FLOATS:
             raise UnpackableError(f"weights in {str(weight.dtype).removeprefix('torch.')}")
         super().__init__(in_floats(weight), bias)
+
+
+class Bfloat16Linear(BlockLinear):
+    """A layer in bfloat16 that rounds its rows to bfloat16, too: the processor multiplies such
+    numbers at twice the rate. Sums are float32.
+
+    Raises UnpackableError where it has no such instructions, or the layer is elsewhere.
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        _check_place(weight)
+        if not kernels().multiplies_bfloat16:
+            raise UnpackableError("this processor has no products in bfloat16")
+        super().__init__(in_floats(weight.bfloat16(), BF16_DOT), bias)
 
 
 class _Quantised(BlockLinear):

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from paceline.kernels.native.calls import kernels, unavailable
 
 __all__ = [
+    "BF16_DOT",
     "FLOATS",
     "FORMATS",
     "GROUP",
@@ -43,6 +44,7 @@ _BLOCKS = {
     "F32": (1, 4),
     "F16": (1, 2),
     "BF16": (1, 2),
+    "BF16_DOT": (1, 2),
 }
 _NUMBERS = {name: number for number, name in enumerate(_BLOCKS)}
 _PANEL = 16
@@ -53,7 +55,10 @@ GROUP = 32
 FLOATS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 """Formats of floats that there are kernels for."""
 
-FORMATS = frozenset(_BLOCKS) - frozenset(FLOATS.values())
+BF16_DOT = "BF16_DOT"
+"""Numbers of bfloat16 for the processor's own products with them, which round rows to bfloat16."""
+
+FORMATS = frozenset(_BLOCKS) - {*FLOATS.values(), BF16_DOT}
 """Names of the formats of few bits that there are kernels for."""
 
 ROUNDED = {4: "Q4_1", 8: "Q8_0"}
@@ -203,11 +208,14 @@ def _whole_groups(inputs: int) -> int:
     return inputs + -inputs % GROUP
 
 
-def in_floats(weight: torch.Tensor) -> BlockMatrix:
-    """A matrix [outputs, inputs] of floats as it is, in panels. dtype: one of `FLOATS`."""
+def in_floats(weight: torch.Tensor, format: str | None = None) -> BlockMatrix:
+    """A matrix [outputs, inputs] of floats as it is, in panels. dtype: one of `FLOATS`.
+
+    format: another one of the same numbers, which is `BF16_DOT`.
+    """
     weight = weight.detach().contiguous()
     numbers = weight.view(torch.uint8).view(len(weight), -1)
-    return BlockMatrix.pack(FLOATS[weight.dtype], numbers, weight.shape[1])
+    return BlockMatrix.pack(format or FLOATS[weight.dtype], numbers, weight.shape[1])
 
 
 def _four_bits(groups: torch.Tensor) -> torch.Tensor:

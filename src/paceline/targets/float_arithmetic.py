@@ -1,7 +1,7 @@
 """Models in bfloat16 or float16 on a CPU: their weights stay as they are, all else is float32.
 
-Memory is read half as fast as in float32, and what comes out is exactly what float32 makes of the
-same numbers. A pass in 16 bits throughout would round every activation and be no faster.
+Half as much memory is read as in float32, and what comes out is exactly what float32 makes of the
+same numbers, unless products round their rows to bfloat16 (`Bfloat16Linear`).
 """
 
 from __future__ import annotations

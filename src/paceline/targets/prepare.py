@@ -17,7 +17,7 @@ from transformers.pytorch_utils import Conv1D
 
 from paceline.errors import UsageError
 from paceline.kernels.attention import use_grouped_attention
-from paceline.kernels.block_layers import BlockLinear, Int4Linear, Int8Linear
+from paceline.kernels.block_layers import Bfloat16Linear, BlockLinear, Int4Linear, Int8Linear
 from paceline.kernels.choice import WORTH_CHOOSING, fastest
 from paceline.kernels.linear import (
     FastLinear,
@@ -29,6 +29,7 @@ from paceline.kernels.linear import (
     make_linear,
 )
 from paceline.kernels.memory import FilePages
+from paceline.kernels.native.calls import kernels, unavailable
 from paceline.kernels.norm import fast_norm
 from paceline.kernels.packed import make_packed
 from paceline.kernels.shared_input import Projection, SharedInput, find_shared_inputs
@@ -57,15 +58,23 @@ _KINDS: dict[str, Maker] = {
     "fused": PlainLinear,
     "packed": make_packed,
     "packed+plain": PackedAndPlainLinear,
+    "bfloat16": Bfloat16Linear,
     "int8": Int8Linear,
     "int4": Int4Linear,
 }
-_IN_PANELS = ("packed", "int8", "int4")  # for products of ours, which take rows in float32
+_IN_PANELS = (
+    "packed",
+    "bfloat16",
+    "int8",
+    "int4",
+)  # for products of ours, which take rows in float32
+_ROUNDED = ("bfloat16", "int8", "int4")
 WEIGHTS = (AUTO, NATIVE, *_KINDS)
 """How linear layers hold their weights. native: the model is left alone; fused: layers with one
 input are one product; packed: that, and in the layout of the fastest product; packed+plain: that, and a second copy
-for passes of one row; int8, int4: fused and quantised; auto: on the CPU in blocks where the model was
-loaded so and packed where not, else native."""
+for passes of one row; bfloat16: in bfloat16, as are rows in products; int8, int4: fused and quantised; auto:
+on the CPU in blocks where the model was loaded so and else packed, or bfloat16 where the model is and the
+processor multiplies such numbers; elsewhere native."""
 
 
 def check_weights(weights: str) -> None:
@@ -86,8 +95,7 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
     Raises UsageError for unknown weights, or quantised ones that this machine cannot run.
     """
     check_weights(weights)
-    usual = "packed" if model.device.type == "cpu" else NATIVE
-    done = Preparation(usual if weights == AUTO else weights)
+    done = Preparation(_usual(model) if weights == AUTO else weights)
     if done.weights == NATIVE:
         return done
     check_supported(model)
@@ -114,7 +122,7 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
         )
     places = _places(model)
     _replace_all(model, shared, linears, places, done)
-    if done.weights in ("int8", "int4") and not done.linears:
+    if done.weights in _ROUNDED and not done.linears:
         reasons = "; ".join(done.left) or "it has no linear layers"
         raise UsageError(f"this model cannot run on {done.weights} weights here: {reasons}")
     if in_floats:
@@ -133,6 +141,14 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
     quantised = done.weights in ("int8", "int4", BLOCKS)
     compare(model, before[0], done.weights, quantised)
     return done
+
+
+def _usual(model: PreTrainedModel) -> str:
+    """What auto means for a model that is not in blocks."""
+    if model.device.type != "cpu":
+        return NATIVE
+    own = model.dtype == torch.bfloat16 and not unavailable() and kernels().multiplies_bfloat16
+    return "bfloat16" if own else "packed"
 
 
 def _fastest(linears: list[Layer]) -> str:

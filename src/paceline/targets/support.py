@@ -13,7 +13,7 @@ from paceline.errors import ModelError
 from paceline.kernels.attention import GROUPED
 from paceline.protocols import Target
 from paceline.records import Path
-from paceline.targets.weights import is_quantised
+from paceline.targets.weights import is_quantised, is_rough
 from paceline.tree import Tree
 
 if TYPE_CHECKING:
@@ -183,6 +183,8 @@ def _tolerance(model: PreTrainedModel) -> float:
     dtype = model.dtype
     if is_quantised(model):
         return _QUANTISED  # a last bit may decide to which step a value is rounded
+    if is_rough(model):
+        return _ROUGH[torch.bfloat16]
     if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
         return _ROUGH[torch.float16]  # the products may be TF32's, with as many bits
     return _ROUGH.get(dtype, _EXACT)

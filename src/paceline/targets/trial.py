@@ -8,6 +8,7 @@ import torch
 
 from paceline.errors import ModelError
 from paceline.targets.support import differences
+from paceline.targets.weights import is_rough
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -37,7 +38,8 @@ def compare(model: PreTrainedModel, before: torch.Tensor, weights: str, quantise
     """
     found, spread = differences(trial(model), before)
     error = float(found.norm() / spread.norm().clamp(min=1e-6))
-    limit = _QUANTISED_TOLERANCE if quantised else _TOLERANCE.get(model.dtype, 1e-3)
+    dtype = torch.bfloat16 if is_rough(model) else model.dtype
+    limit = _QUANTISED_TOLERANCE if quantised else _TOLERANCE.get(dtype, 1e-3)
     if not error <= limit:
         raise ModelError(
             f"{type(model).__name__} scores a text otherwise on {weights} weights ({error:.1%} off): "

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from paceline.kernels.block_layers import BlockLinear
+from paceline.kernels.blocks import BF16_DOT
 from paceline.kernels.linear import FastLinear
 from paceline.kernels.token_table import head_reads_table
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["is_quantised", "least_rows", "slot_grain", "weight_bytes"]
+__all__ = ["is_quantised", "is_rough", "least_rows", "slot_grain", "weight_bytes"]
 
 _ATTENTION_BLOCK = 512
 
@@ -40,6 +41,12 @@ def slot_grain(model: PreTrainedModel) -> int:
 def is_quantised(model: nn.Module) -> bool:
     """Whether the model has weights in blocks of few bits."""
     return any(isinstance(each, BlockLinear) and each.rounded for each in model.modules())
+
+
+def is_rough(model: nn.Module) -> bool:
+    """Whether the model's products round their rows to bfloat16."""
+    layers = (each for each in model.modules() if isinstance(each, BlockLinear))
+    return any(each.matrix.format == BF16_DOT for each in layers)
 
 
 def weight_bytes(model: PreTrainedModel) -> int:

@@ -35,6 +35,7 @@ _TIERS: dict[str, dict[str, tuple[str, ...]]] = {
         "avx2": _AVX2,
         "avxvnni": (*_AVX2, "avxvnni"),
         "avx512vnni": (*_AVX2, *_AVX512),
+        "avx512bf16": (*_AVX2, *_AVX512, "avx512bf16"),
     },
     "aarch64": {"portable": (), "dotprod": _DOTPROD, "i8mm": (*_DOTPROD, "i8mm")},
     "other": {"portable": ()},

@@ -49,6 +49,11 @@ class Kernels:
         name: bytes = self._library.pl_tier()
         return name.decode()
 
+    @property
+    def multiplies_bfloat16(self) -> bool:
+        """Whether it has instructions for products of bfloat16."""
+        return self.tier == "avx512bf16"
+
     def use(self, tier: str) -> None:
         """Use one of `tiers`; raises ValueError for another."""
         if self._library.pl_use_tier(tier.encode()):

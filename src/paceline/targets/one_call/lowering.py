@@ -6,6 +6,7 @@ dozen kinds; a model with any other is not run in one call.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -47,8 +48,10 @@ __all__ = ["lower"]
 def lower(model: PreTrainedModel, recording: Recording, longest: int | None = None) -> Lowered:
     """longest: position that there may be. Raises UnfitError, naming what it met."""
     lowering = _Lowering(model, recording, longest)
+    last = _last_uses(recording)
     for node in recording.nodes:
         lowering.take(node)
+        lowering.forget(each for each in _seen_by(node) if last[id(each)] is node)
     return lowering.finish()
 
 
@@ -101,6 +104,11 @@ class _Lowering:
             self._codes[id(node.outputs[0])] = new_codes(value.number, node.outputs[0].shape, axis)
         if any(output is self._recording.states for output in node.outputs):
             self._select()
+
+    def forget(self, tensors: Iterable[torch.Tensor]) -> None:
+        """These come no more: codes of all tensors together take more than a small model."""
+        for each in tensors:
+            self._codes.pop(id(each), None)
 
     # What only moves elements, and what depends on nothing but positions.
 
@@ -228,6 +236,19 @@ class _Lowering:
         if id(tensor) not in self._codes:
             raise UnfitError("a layer reads what does not come from the text")
         return self._codes[id(tensor)]
+
+
+def _seen_by(node: Node) -> list[torch.Tensor]:
+    return _tensors([*node.inputs, *node.outputs])
+
+
+def _last_uses(recording: Recording) -> dict[int, Node | None]:
+    """By the ids of tensors, the node that comes upon them last; none for the logits."""
+    last: dict[int, Node | None] = {
+        id(each): node for node in recording.nodes for each in _seen_by(node)
+    }
+    last[id(recording.logits)] = None
+    return last
 
 
 def _tensors(given: Any) -> list[torch.Tensor]:

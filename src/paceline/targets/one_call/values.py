@@ -74,9 +74,9 @@ def features_of(codes: Codes) -> Features:
     for axis, size in enumerate(codes.shape):
         if size != ROWS:
             continue
-        order = torch.arange(ROWS).view([-1 if each == axis else 1 for each in range(codes.dim())])
         first = codes.select(axis, 0)  # of row 0, whose bits are none
-        if torch.equal(codes, (first.unsqueeze(axis) + first.sign().unsqueeze(axis) * order)):
+        sign = first.sign()
+        if all(torch.equal(codes.select(axis, row), first + sign * row) for row in range(ROWS)):
             flat = first.reshape(-1)
             place = flat.abs() >> _ROW_BITS
             feature = place & (1 << _FEATURE_BITS) - 1

@@ -23,6 +23,9 @@ extern const struct pl_tier pl_tier_avxvnni;
 #ifdef PL_HAS_AVX512VNNI
 extern const struct pl_tier pl_tier_avx512vnni;
 #endif
+#ifdef PL_HAS_AVX512BF16
+extern const struct pl_tier pl_tier_avx512bf16;
+#endif
 #ifdef PL_HAS_DOTPROD
 extern const struct pl_tier pl_tier_dotprod;
 #endif
@@ -32,6 +35,9 @@ extern const struct pl_tier pl_tier_i8mm;
 
 /* The best first. */
 static const struct pl_tier *const built[] = {
+#ifdef PL_HAS_AVX512BF16
+    &pl_tier_avx512bf16,
+#endif
 #ifdef PL_HAS_AVX512VNNI
     &pl_tier_avx512vnni,
 #endif

@@ -14,7 +14,9 @@
      supers  per 8 groups, for 16 outputs: float16 unit of scales and of minima (Q4_K, Q5_K), or of
              scales (Q6_K)
 
-   Of floats (F32, F16, BF16) a panel is, for every input in turn, those of 16 outputs.
+   Of floats (F32, F16, BF16) a panel is, for every input in turn, those of 16 outputs. Of BF16_DOT
+   it is, for every two inputs in turn, both of each of 16 outputs, the first one behind the second
+   (the instruction adds them so); rows are rounded to bfloat16 for it.
 
    The numbers are those of the GGUF file: nothing is rounded on the way. */
 #ifndef PL_BLOCKS_H
@@ -27,7 +29,7 @@ enum { PL_PANEL = 16, PL_GROUP = 32, PL_SUPER = 8 };
 
 enum pl_format {
     PL_Q4_0, PL_Q4_1, PL_Q5_0, PL_Q5_1, PL_Q8_0, PL_Q4_K, PL_Q5_K, PL_Q6_K, PL_F32, PL_F16, PL_BF16,
-    PL_FORMATS
+    PL_BF16_DOT, PL_FORMATS
 };
 
 /* How a format is laid out; sizes in bytes.
@@ -53,6 +55,7 @@ struct pl_layout {
         [PL_F32] = {32, 0, 0, 0, 0, 0, 1, 4}, \
         [PL_F16] = {16, 0, 0, 0, 0, 0, 1, 2}, \
         [PL_BF16] = {16, 0, 0, 0, 0, 0, 1, 2}, \
+        [PL_BF16_DOT] = {16, 0, 0, 0, 0, 0, 1, 2}, \
     }
 
 static const struct pl_layout pl_layouts[PL_FORMATS] = PL_LAYOUTS;
@@ -69,10 +72,22 @@ static inline int64_t pl_supers(int64_t groups) { return (groups + PL_SUPER - 1)
 
 static inline int pl_is_float(enum pl_format format) { return format >= PL_F32; }
 
+/* Whether products read rows as they are, in float32. */
+static inline int pl_takes_floats(enum pl_format format) {
+    return pl_is_float(format) && format != PL_BF16_DOT;
+}
+
+/* Which number of a panel of floats an input of an output is. */
+static inline int64_t pl_place_of(enum pl_format format, int64_t input, int64_t output) {
+    if (format != PL_BF16_DOT) return input * PL_PANEL + output;
+    return (input / 2 * PL_PANEL + output) * 2 + 1 - input % 2;
+}
+
 /* Of one panel, a multiple of 64. */
 static inline int64_t pl_panel_bytes(enum pl_format format, int64_t inputs) {
     const struct pl_layout *at = &pl_layouts[format];
     const int64_t groups = pl_groups(inputs);
+    if (format == PL_BF16_DOT) inputs += inputs % 2;
     if (pl_is_float(format)) return (inputs * PL_PANEL * at->block_bytes + 63) / 64 * 64;
     const int64_t bytes =
         groups * (at->codes + at->scales) + pl_supers(groups) * at->supers;

@@ -54,6 +54,10 @@ static int avx512vnni(void) {
            && BIT(more.ebx, 31) /* VL */ && BIT(more.ecx, 11) /* VNNI */;
 }
 
+static int avx512bf16(void) {
+    return avx512vnni() && leaf(7, 0).eax >= 1 && BIT(leaf(7, 1).eax, 5);
+}
+
 #elif defined(__aarch64__) && defined(__linux__)
 
 #include <sys/auxv.h>
@@ -93,6 +97,7 @@ static const struct {
     {"avx2", avx2},
     {"avxvnni", avxvnni},
     {"avx512vnni", avx512vnni},
+    {"avx512bf16", avx512bf16},
 #elif defined(__aarch64__) && (defined(__linux__) || defined(__APPLE__))
     {"dotprod", dotprod},
     {"i8mm", i8mm},

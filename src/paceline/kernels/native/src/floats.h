@@ -2,13 +2,22 @@
 
    Of an output and a row the inputs are multiplied and added one after the other,
        sum = fma(weight, number, sum)
-   so a row has the same bits beside any others, and in every tier. */
+   so a row has the same bits beside any others, and in every tier. BF16_DOT does that for two
+   inputs at once, with the row's numbers rounded to bfloat16; there numbers below 2 to the -126 may
+   count as 0. */
 
 /* The numbers of LANES outputs. */
 INLINE floats_t load_weights(const enum pl_format format, const uint8_t *from) {
-    if (format == PL_F32) return load_floats((const float *)from);
+    if (format == PL_F32 || format == PL_BF16_DOT) return load_floats((const float *)from);
     return format == PL_F16 ? halfs(from) : brains(from);
 }
+
+#ifndef PAIRS_TIMES_PLUS
+INLINE floats_t pairs_times_plus(floats_t weights, floats_t numbers, floats_t sum) {
+    sum = times_plus(upper_brains(weights), upper_brains(numbers), sum);
+    return times_plus(lower_brains(weights), lower_brains(numbers), sum);
+}
+#endif
 
 /* `rows` rows from `place`. */
 INLINE void float_block(const enum pl_format format, const int rows, const struct pl_work *work,
@@ -16,7 +25,10 @@ INLINE void float_block(const enum pl_format format, const int rows, const struc
     const struct pl_matrix *matrix = work->matrix;
     const int64_t panels = pl_panels(matrix->outputs);
     const int64_t bytes = pl_panel_bytes(format, matrix->inputs);
-    const int width = format == PL_F32 ? 4 : 2;
+    const int pairs = format == PL_BF16_DOT, width = pairs || format == PL_F32 ? 4 : 2;
+    const int64_t count = pairs ? (matrix->inputs + 1) / 2 : matrix->inputs;
+    const float *from = pairs ? work->rows->pairs : work->rows->floats;
+    const int64_t stride = pairs ? work->rows->groups * PL_GROUP / 2 : work->rows->stride;
     const uint8_t *columns[FLOAT_COLUMNS];
     const float *numbers[ROWS_OF_FLOATS];
     floats_t found[ROWS_OF_FLOATS][FLOAT_COLUMNS];
@@ -28,11 +40,11 @@ INLINE void float_block(const enum pl_format format, const int rows, const struc
     }
     UNROLL
     for (int r = 0; r < rows; r++) {
-        numbers[r] = work->rows->floats + (place + r) * work->rows->stride;
+        numbers[r] = from + (place + r) * stride;
         UNROLL
         for (int c = 0; c < FLOAT_COLUMNS; c++) found[r][c] = no_floats();
     }
-    for (int64_t k = 0; k < matrix->inputs; k++) {
+    for (int64_t k = 0; k < count; k++) {
         floats_t weights[FLOAT_COLUMNS];
         fetch(&stream, 2 * rows > ROWS_OF_FLOATS ? 0 : width * FLOAT_COLUMNS * LANES);
         UNROLL
@@ -45,7 +57,8 @@ INLINE void float_block(const enum pl_format format, const int rows, const struc
             const floats_t number = same_floats(numbers[r][k]);
             UNROLL
             for (int c = 0; c < FLOAT_COLUMNS; c++)
-                found[r][c] = times_plus(weights[c], number, found[r][c]);
+                found[r][c] = pairs ? pairs_times_plus(weights[c], number, found[r][c])
+                                    : times_plus(weights[c], number, found[r][c]);
         }
     }
     UNROLL

@@ -45,4 +45,13 @@ static inline float pl_brain(const uint8_t *from) {
     return made.value;
 }
 
+/* A number as the bits of bfloat16: ties to even; what is too small for a normal number is 0. */
+static inline uint32_t pl_to_brain(float value) {
+    union { float value; uint32_t bits; } given = {value};
+    const uint32_t size = given.bits & 0x7fffffffu, sign = given.bits >> 16 & 0x8000u;
+    const uint32_t rounded = (size + 0x7fffu + (size >> 16 & 1u)) >> 16;
+    const uint32_t found = size > 0x7f800000u ? 0x7fc0u : rounded;
+    return sign | (found < 0x80u ? 0u : found);
+}
+
 #endif

@@ -10,14 +10,16 @@ enum { WORTH_THREADS = 48 << 10, OF_ROWS = 384 << 10, LEAST_ROWS = 48 };
 
 size_t pl_room_for(const struct pl_matrix *matrix, int64_t count) {
     const size_t groups = (size_t)(count * pl_groups(matrix->inputs));
-    if (pl_is_float(matrix->format)) return 0;
+    if (pl_takes_floats(matrix->format)) return 0;
+    if (matrix->format == PL_BF16_DOT) return groups * (PL_GROUP / 2) * sizeof(float);
     return groups * (PL_GROUP + 2 * sizeof(float) + 2 * sizeof(int32_t));
 }
 
 struct pl_rows pl_rows_in(void *room, const struct pl_matrix *matrix, int64_t count,
                           const float *from, int64_t stride) {
-    struct pl_rows rows = {count, pl_groups(matrix->inputs), from, stride, NULL, NULL, NULL, NULL};
+    struct pl_rows rows = {count, pl_groups(matrix->inputs), from, stride, NULL, NULL, NULL, NULL, NULL};
     const size_t groups = (size_t)(count * rows.groups);
+    if (matrix->format == PL_BF16_DOT) rows.pairs = room;
     if (pl_is_float(matrix->format)) return rows;
     rows.scale = room;
     rows.sum = rows.scale + groups;
@@ -28,7 +30,7 @@ struct pl_rows pl_rows_in(void *room, const struct pl_matrix *matrix, int64_t co
 
 void pl_round_rows(const struct pl_tier *tier, const struct pl_matrix *matrix,
                    struct pl_rows *rows, int64_t numbers, int64_t first, int64_t end) {
-    if (pl_is_float(matrix->format)) return;
+    if (pl_takes_floats(matrix->format)) return;
     for (int64_t row = first; row < end; row++)
         tier->quantise(matrix->format, rows->floats + row * rows->stride, numbers, rows, row);
 }
@@ -37,7 +39,7 @@ struct pl_product pl_plan_product(const struct pl_tier *tier, const struct pl_ma
                                   const struct pl_rows *rows, const float *bias, float *out,
                                   int64_t stride) {
     const int floats = pl_is_float(matrix->format);
-    const int64_t of_row = matrix->inputs * (floats ? 4 : 1);
+    const int64_t of_row = matrix->inputs * (matrix->format == PL_BF16_DOT ? 2 : floats ? 4 : 1);
     const int outputs = floats ? tier->float_outputs : tier->outputs;
     const int64_t together = OF_ROWS / of_row;
     return (struct pl_product){

@@ -5,14 +5,14 @@
 #include "threads.h"
 #include "tier.h"
 
-/* Bytes for so many rows as a product with this matrix reads them; 0 for a matrix of floats. */
+/* Bytes for so many rows as a product with this matrix reads them; 0 for rows that stay floats. */
 size_t pl_room_for(const struct pl_matrix *matrix, int64_t count);
 
 /* `rows` of so many numbers in that room; `from`, `stride`: see pl_rows. */
 struct pl_rows pl_rows_in(void *room, const struct pl_matrix *matrix, int64_t count,
                           const float *from, int64_t stride);
 
-/* Rounds rows from `first` up to `end`, where the matrix is not of floats. numbers: of a row; the
+/* Rounds rows from `first` up to `end`, where the matrix does not take floats. numbers: of a row; the
    rest of its last group is 0. */
 void pl_round_rows(const struct pl_tier *tier, const struct pl_matrix *matrix,
                    struct pl_rows *rows, int64_t numbers, int64_t first, int64_t end);

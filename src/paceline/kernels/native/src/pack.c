@@ -190,9 +190,8 @@ static const uint8_t *row_of(const struct packing *of, int64_t output) {
 static void pack_floats(const struct packing *of, int64_t output, uint8_t *panel) {
     const size_t width = (size_t)pl_layouts[of->format].block_bytes;
     const uint8_t *row = row_of(of, output);
-    uint8_t *to = panel + (size_t)(output % PL_PANEL) * width;
-    for (int64_t k = 0; k < of->inputs; k++, row += width, to += PL_PANEL * width)
-        memcpy(to, row, width);
+    for (int64_t k = 0; k < of->inputs; k++, row += width)
+        memcpy(panel + (size_t)pl_place_of(of->format, k, output % PL_PANEL) * width, row, width);
 }
 
 static void pack_panels(void *given, int64_t first, int64_t end) {
@@ -229,7 +228,7 @@ PL_API int pl_pack(int format, const uint8_t *blocks, const int64_t *rows, int64
 static float float_at(enum pl_format format, const uint8_t *from, int64_t i) {
     float value;
     if (format == PL_F16) return pl_half(from + 2 * i);
-    if (format == PL_BF16) return pl_brain(from + 2 * i);
+    if (format == PL_BF16 || format == PL_BF16_DOT) return pl_brain(from + 2 * i);
     memcpy(&value, from + 4 * i, 4);
     return value;
 }
@@ -240,7 +239,7 @@ void pl_row_values(enum pl_format format, const uint8_t *panels, int64_t inputs,
     uint8_t *panel = (uint8_t *)panels + id / PL_PANEL * bytes;
     if (pl_is_float(format)) {
         for (int64_t k = 0; k < inputs; k++)
-            out[k] = float_at(format, panel, k * PL_PANEL + id % PL_PANEL);
+            out[k] = float_at(format, panel, pl_place_of(format, k, id % PL_PANEL));
         return;
     }
     for (int64_t number = 0; number < groups; number++) {

@@ -1,17 +1,38 @@
-/* Rows as 8-bit numbers, in groups of 32 with a scale each: the largest of a group is 127.
+/* Rows as products read them: numbers of bfloat16, or 8-bit numbers in groups of 32 with a scale
+   each, of which the largest is 127.
 
    Plain C that compilers turn into vectors. Every step is exact or rounded once, as IEEE has it, so
    that all tiers make the same numbers. A group with a number that is none gets such a scale, and
    so does whatever is computed from it. */
 #include <string.h>
 
+#include "half.h"
 #include "tier.h"
 
 /* Adding and taking it away rounds what is below 2 to the 22 to a whole number, ties to even. */
 #define ROUNDING 0x1.8p23f
 
+/* Rows as numbers of bfloat16, two in the place of a float, see pl_rows. */
+static void round_pairs(const float *row, int64_t inputs, struct pl_rows *rows, int64_t place) {
+    const int64_t count = rows->groups * PL_GROUP / 2, whole = inputs / 2;
+    float *to = rows->pairs + place * count;
+    union { uint32_t bits; float value; } both;
+    for (int64_t pair = 0; pair < whole; pair++) {
+        both.bits = pl_to_brain(row[2 * pair]) << 16 | pl_to_brain(row[2 * pair + 1]);
+        to[pair] = both.value;
+    }
+    for (int64_t pair = whole; pair < count; pair++) {
+        both.bits = 2 * pair < inputs ? pl_to_brain(row[2 * pair]) << 16 : 0;
+        to[pair] = both.value;
+    }
+}
+
 static void quantise(enum pl_format format, const float *row, int64_t inputs, struct pl_rows *rows,
                      int64_t place) {
+    if (format == PL_BF16_DOT) {
+        round_pairs(row, inputs, rows, place);
+        return;
+    }
     const struct pl_layout *at = &pl_layouts[format];
     const int zero = at->bits == 8 ? SIGNED_ZERO : at->zero;
     int8_t *codes = rows->codes + place * rows->groups * PL_GROUP;

@@ -3,8 +3,9 @@
 #define IS_avx2 1
 #define IS_avxvnni 2
 #define IS_avx512vnni 3
-#define IS_dotprod 4
-#define IS_i8mm 5
+#define IS_avx512bf16 4
+#define IS_dotprod 5
+#define IS_i8mm 6
 #define PASTE_(a, b) a##b
 #define PASTE(a, b) PASTE_(a, b)
 #define TEXT_(a) #a
@@ -19,8 +20,11 @@
 #elif TIER_NUMBER == 3
 #include "vec_avx512.h"
 #elif TIER_NUMBER == 4
-#include "vec_neon.h"
+#define PL_BF16_PRODUCTS
+#include "vec_avx512.h"
 #elif TIER_NUMBER == 5
+#include "vec_neon.h"
+#elif TIER_NUMBER == 6
 #define PL_I8MM
 #include "vec_neon.h"
 #else

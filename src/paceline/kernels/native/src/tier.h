@@ -10,7 +10,8 @@
    codes stand for. start [count, groups, 1 or 2]: minus the zero of the weights times the sum of
    the codes, of the group or of its two halves.
 
-   For matrices of floats rows stay `floats`, `stride` numbers apart. */
+   For matrices of floats rows stay `floats`, `stride` numbers apart. For BF16_DOT: pairs [count,
+   groups x 16], in the place of each float two numbers of bfloat16, the first one in its upper half. */
 struct pl_rows {
     int64_t count, groups;
     const float *floats;
@@ -18,6 +19,7 @@ struct pl_rows {
     int8_t *codes;
     float *scale, *sum;
     int32_t *start;
+    float *pairs;
 };
 
 /* A product: out [count, outputs] = rows x matrix + bias, of the rows from `first_row` up to

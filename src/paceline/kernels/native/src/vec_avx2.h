@@ -99,6 +99,14 @@ static inline floats_t brains(const uint8_t *from) {
     const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)from));
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
+/* Of two numbers of bfloat16 in the place of a float, one. */
+static inline floats_t upper_brains(floats_t both) {
+    const __m256i bits = _mm256_castps_si256(both);
+    return _mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32((int)0xffff0000)));
+}
+static inline floats_t lower_brains(floats_t both) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(both), 16));
+}
 static inline floats_t unsigned_bytes(const uint8_t *from) {
     return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)from)));
 }

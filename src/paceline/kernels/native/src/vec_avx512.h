@@ -1,4 +1,4 @@
-/* Sixteen outputs at once with AVX-512 and its VNNI. */
+/* Sixteen outputs at once with AVX-512 and its VNNI; with PL_BF16_PRODUCTS, its products of bfloat16. */
 #include <immintrin.h>
 #include <stdint.h>
 
@@ -71,6 +71,21 @@ static inline floats_t brains(const uint8_t *from) {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)from));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
+/* Of two numbers of bfloat16 in the place of a float, one. */
+static inline floats_t upper_brains(floats_t both) {
+    const __m512i bits = _mm512_castps_si512(both);
+    return _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32((int)0xffff0000)));
+}
+static inline floats_t lower_brains(floats_t both) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(both), 16));
+}
+#ifdef PL_BF16_PRODUCTS
+#define PAIRS_TIMES_PLUS
+/* Adds the product of the upper numbers, then that of the lower ones, each rounded as by FMA. */
+static inline floats_t pairs_times_plus(floats_t weights, floats_t numbers, floats_t sum) {
+    return _mm512_dpbf16_ps(sum, (__m512bh)weights, (__m512bh)numbers);
+}
+#endif
 static inline floats_t unsigned_bytes(const uint8_t *from) {
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)from)));
 }

@@ -88,6 +88,14 @@ static inline floats_t brains(const uint8_t *from) {
     const uint16x4_t narrow = vreinterpret_u16_u8(vld1_u8(from));
     return vreinterpretq_f32_u32(vshll_n_u16(narrow, 16));
 }
+/* Of two numbers of bfloat16 in the place of a float, one. */
+static inline floats_t upper_brains(floats_t both) {
+    const uint32x4_t bits = vreinterpretq_u32_f32(both);
+    return vreinterpretq_f32_u32(vandq_u32(bits, vdupq_n_u32(0xffff0000u)));
+}
+static inline floats_t lower_brains(floats_t both) {
+    return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(both), 16));
+}
 static inline floats_t unsigned_bytes(const uint8_t *from) {
     uint32_t word;
     __builtin_memcpy(&word, from, 4);

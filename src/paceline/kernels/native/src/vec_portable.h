@@ -71,6 +71,13 @@ static inline floats_t halfs(const uint8_t *from) { EACH(floats_t, LANES, pl_hal
 static inline floats_t brains(const uint8_t *from) {
     EACH(floats_t, LANES, pl_brain(from + 2 * i));
 }
+/* Of two numbers of bfloat16 in the place of a float, one. */
+static inline floats_t upper_brains(floats_t both) {
+    EACH(floats_t, LANES, pl_brain((const uint8_t *)(both.at + i) + 2));
+}
+static inline floats_t lower_brains(floats_t both) {
+    EACH(floats_t, LANES, pl_brain((const uint8_t *)(both.at + i)));
+}
 static inline floats_t unsigned_bytes(const uint8_t *from) {
     EACH(floats_t, LANES, (float)from[i]);
 }
