@@ -155,7 +155,9 @@ class Speculative(Drafter):
             self._asked = self._clock()
         most = min(budget, self._most)
         if self._goes_on():
-            for said in self._draft.guess(most):
+            # Without anybody to stop it before, all of a draft is said at once.
+            at_once = most if self._plan is None and not self._confidence else 1
+            for said in self._draft.guess(most, at_once):
                 self.widths[said.width] += 1
                 if self._plan is not None and not said.prefill:
                     self._plan.drafted(1e3 * said.seconds, len(said.guesses))

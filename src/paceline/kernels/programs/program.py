@@ -103,13 +103,22 @@ class Program:
     def play(self, one: native.Pass, positions: int) -> None:
         """One pass, whose rows are at fewer than so many positions. What the program knows itself
         is filled in: tables, the cache and memory for values."""
+        self._describe(one, positions)
+        kernels().run(ctypes.addressof(self._steps), len(self._steps), ctypes.addressof(one))
+
+    def play_chain(self, first: native.Pass, chain: native.Chain, positions: int) -> None:
+        """Passes one after the other, see `pl_run_chain`; otherwise as `play`."""
+        self._describe(first, positions)
+        both = ctypes.addressof(first), ctypes.addressof(chain)
+        kernels().run_chain(ctypes.addressof(self._steps), len(self._steps), *both)
+
+    def _describe(self, one: native.Pass, positions: int) -> None:
         self._reach(positions)
         one.tables = ctypes.addressof(self._table_addresses)
         one.table_strides = ctypes.addressof(self._table_strides)
         one.layers, one.cache_kind = ctypes.addressof(self._cache), self._cache_kind
         one.arena = self._arena(Kind.ROWS, one.rows).data_ptr()
         one.arena_of_kept = self._arena(Kind.KEPT, one.kept).data_ptr()
-        kernels().run(ctypes.addressof(self._steps), len(self._steps), ctypes.addressof(one))
 
     def _arena(self, kind: Kind, rows: int) -> torch.Tensor:
         needed = max(1, self._places.width[kind] * rows)
