@@ -267,7 +267,7 @@ class CausalLMTarget(Target):
         """See `Target.go_on`; all passes in one call."""
         text = self._followed(slot, kept, tokens, passes - 1)
         where = text.start, len(text.cached), text.pending
-        found = self._pass.go_on(*where, passes=passes, most=most, known=known)
+        found = self._pass.go_on(*where, passes, most, known)
         text.pending += [ranked[0][0] for ranked in found[:-1]]
         text.have_read(len(text.pending))
         return found

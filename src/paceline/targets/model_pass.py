@@ -126,12 +126,20 @@ class ModelPass:
             raise ValueError("nothing can be followed: passes are not compiled")
         return self.compiled.follow(start, cached, pending, self.cache, self.keeps_states)
 
-    def go_on(self, start: int, cached: int, pending: Sequence[int], **wanted: int) -> list[Ranked]:
+    def go_on(
+        self,
+        start: int,
+        cached: int,
+        pending: Sequence[int],
+        passes: int,
+        most: int,
+        known: int,
+    ) -> list[Ranked]:
         """Passes over what the text says itself where they are compiled; see `CompiledPass.go_on`."""
         if self.compiled is None:
             raise ValueError("nothing can go on: passes are not compiled")
         where = start, cached, pending, self.cache, self.keeps_states
-        return self.compiled.go_on(*where, **wanted)
+        return self.compiled.go_on(*where, passes, most, known)
 
     def run_static(self, inputs: InputsInOne) -> torch.Tensor:
         """One pass over inputs that may change later; the logits of all its rows."""

@@ -108,7 +108,9 @@ class CompiledPass:
         pending: Sequence[int],
         cache: TreeCache,
         keeps_states: bool,
-        **wanted: int,
+        passes: int,
+        most: int,
+        known: int,
     ) -> list[Ranked]:
         """As `follow`, then passes over the likeliest token of the one before, in one call.
 
@@ -116,7 +118,7 @@ class CompiledPass:
         """
         self._use(cache)
         states = cache.all_states() if keeps_states else None
-        return self._chain.run_on(start, cached, pending, states, **wanted)
+        return self._chain.run_on(start, cached, pending, states, passes, most, known)
 
     def _use(self, cache: TreeCache) -> None:
         if self._known is cache and self._moves == cache.moves:
