@@ -53,8 +53,8 @@ class DraftSettings:
     budget: nodes that the inner drafter may propose per pass of the draft model; 0 for as many as
     pay, planned as the target's are.
     device, dtype, weights: of the draft model, as in `paceline.load`. By default device and dtype
-    are the target's, and weights whichever of packed and int8 is faster here: guesses need not be
-    exact.
+    are the target's, and weights whichever is faster here, packed or int8 with an output head of 4
+    bits: guesses need not be exact.
 
     Raises UsageError for a value out of range.
     """
