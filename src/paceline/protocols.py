@@ -17,7 +17,7 @@ from paceline.tree import Tree
 if TYPE_CHECKING:
     import torch
 
-    from paceline.scores import TokenScores
+    from paceline.scores import Ranked, TokenScores
 
 __all__ = [
     "CHAINS",
@@ -179,6 +179,18 @@ class Target(ABC):
         closed. The scores are a view, which the next pass overwrites.
         """
         raise self._lacks("chains")
+
+    def go_on(
+        self, slot: int, kept: int, tokens: Sequence[int], passes: int, most: int, known: int
+    ) -> list[Ranked] | None:
+        """With `CHAINS`: as `follow`, and then more passes, so many in all, >= 1, of which each
+        reads the likeliest token that the one before has found.
+
+        Of each pass the `most` likeliest ids below `known`, fewer where there are fewer, with their
+        shares in the softmax of all of these; where less can be said the last ones have share 0.
+        None where that is no faster than to ask `follow` for one after the other.
+        """
+        return None
 
     def keep_states(self) -> None:
         """With `HIDDEN_STATES`: from now on keep the last hidden states of all that is read. Texts

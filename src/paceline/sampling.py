@@ -186,6 +186,11 @@ class Sampler:
         return self.temperature < 1e-5
 
     @property
+    def takes_likeliest(self) -> bool:
+        """Whether the token with the largest logit is drawn, whatever the text."""
+        return self.greedy and not self._depends_on_text
+
+    @property
     def _depends_on_text(self) -> bool:
         return self.repetition_penalty is not None or bool(self.processors)
 

@@ -9,9 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["TokenScores", "likeliest", "log_totals"]
+__all__ = ["Ranked", "TokenScores", "likeliest", "log_totals"]
 
 _SHORTEST = 4  # bytes of a number; numpy has no bfloat16
+
+
+Ranked = list[tuple[int, float]]
+"""Tokens with their shares in a softmax, the largest first."""
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ import pytest
 import torch
 from tests.trained_heads import HIDDEN, VOCAB, small_chimera, texts
 
-from paceline.drafters.chimera_model import ChimeraModel, last_ngram, ngrams
+from paceline.drafters.chimera_model import ChimeraModel, ngrams
 from paceline.drafters.context_encoder import Draft
+from paceline.drafters.ngram_cache import last_ngram
 from paceline.drafters.trained_heads import ChimeraConfig
 
 CONFIGS = [

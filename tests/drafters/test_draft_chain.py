@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.tiny_models import VOCAB, new_model, some_prompt
@@ -77,7 +78,7 @@ def test_chains_say_what_rounds_say(name: str, sampler: Sampler) -> None:
     for _ in range(12):
         most = rng.randrange(1, 5)
         for text in texts:
-            for _ in text.guess(most):
+            for _ in text.guess(most, rng.randrange(1, 5)):
                 pass
         assert_alike(texts[0].guesses, texts[1].guesses)
         said = [guess.token for guess in texts[0].guesses]
@@ -98,6 +99,30 @@ def test_a_reduced_head_is_not_spread_over_the_vocabulary() -> None:
     found = target.follow(slot, 3, [4])
     assert found.tokens is not None and found.tokens.tolist() == list(range(1, VOCAB, 2))
     assert len(found.numbers) == len(found.tokens)
+
+
+@pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
+@pytest.mark.parametrize("known", [VOCAB, 20, 2])
+def test_passes_in_one_call_stay_below_what_is_known(known: int) -> None:
+    """Models of one family may have vocabularies of two sizes."""
+    chained, single = open_target(tiny("llama reduced")), open_target(tiny("llama reduced"))
+    slots = [target.open([1, 2, 3]) for target in (chained, single)]
+    found = chained.go_on(slots[0], 3, [4], passes=5, most=3, known=known)
+    assert found is not None and len(found) == 5
+    new, length = [4], 3
+    for ranked in found:
+        scores = single.follow(slots[1], length, new)
+        assert scores.tokens is not None
+        some = scores.numbers[scores.tokens < known]
+        expected = scores.tokens[np.argsort(-some, kind="stable")[:3]].tolist()
+        assert [token for token, _ in ranked] == expected
+        chances = np.sort(np.exp(some) / np.exp(some).sum())[::-1][:3]
+        assert [share for _, share in ranked] == pytest.approx(chances.tolist(), rel=1e-3)
+        length, new = length + len(new), [ranked[0][0]]
+    # What was said is in the cache but for the last token: what follows is that of the whole text.
+    said = [ranked[0][0] for ranked in found]
+    mine = chained.follow(slots[0], 8, said[-1:]).numbers.copy()
+    assert np.array_equal(mine, single.follow(slots[1], length, new).numbers)
 
 
 def test_it_reads_only_what_is_new() -> None:

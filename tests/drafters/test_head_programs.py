@@ -44,17 +44,18 @@ def test_levels_as_programs_guess_what_the_modules_guess(config: ChimeraConfig) 
         pairs.append((program, ModuleLevels(model, capacity=1)))
     for _ in range(12):
         pair = rng.choice(pairs)
-        count = rng.randrange(0 if pair[0].length else 1, 40)
-        matures, greens = torch.randn(2, count, HIDDEN)
+        known = pair[0].length
+        count = rng.randrange(0 if known else 1, 40)
+        states, greens = torch.randn(known + count, HIDDEN), torch.randn(count, HIDDEN)
         for each in pair:
-            each.extend(matures, greens)
+            each.read(states, list(greens))
             each.begin()
         assert pair[0].length == pair[1].length
-        mature, nodes = torch.randn(HIDDEN), [-1]
+        nodes = [-1]
         first = 0
         for depth in range(config.heads):
             greens = torch.randn(len(nodes), HIDDEN)
-            found, expected = (each.grow(depth, mature, greens, nodes, 4) for each in pair)
+            found, expected = (each.grow(depth, list(greens), nodes, 4) for each in pair)
             assert_alike(found, expected, 1e-4)
             level = range(first, first + len(nodes))
             first += len(nodes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from tests.head_parts import saved_chimera
 from tests.helpers import generate, unweighted
 
 from paceline.drafters import Chimera, Host
-from paceline.drafters.ngram_cache import NgramCache
+from paceline.drafters.ngram_cache import Ngram, NgramCache, State
 from paceline.drafters.trained_heads import ChimeraParts
 from paceline.errors import UsageError
 from paceline.targets.toy import ToyTarget
@@ -28,9 +29,17 @@ class Encoder:
     def __init__(self) -> None:
         self.asked = 0
 
-    def __call__(self, ngrams: torch.Tensor) -> torch.Tensor:
+    def __call__(self, ngrams: Sequence[Ngram]) -> list[torch.Tensor]:
         self.asked += len(ngrams)
-        return torch.stack([ngrams.sum(-1), ngrams[:, -1]], -1).float()
+        return [torch.tensor([sum(ngram), ngram[-1]]).float() for ngram in ngrams]
+
+
+def same(found: Sequence[State], expected: Sequence[State]) -> bool:
+    """Whether these are the same states."""
+    return len(found) == len(expected) and all(
+        torch.equal(torch.as_tensor(one), torch.as_tensor(other))
+        for one, other in zip(found, expected, strict=True)
+    )
 
 
 Ngrams = st.lists(
@@ -43,11 +52,11 @@ def test_it_says_what_the_encoder_says(
     calls: list[list[tuple[int, ...]]], capacity: int, beforehand: bool
 ) -> None:
     encoder = Encoder()
-    known = {(0, 0, 0): encoder(torch.tensor([[0, 0, 0]]))[0]} if beforehand else None
+    known = {(0, 0, 0): encoder([(0, 0, 0)])[0]} if beforehand else None
     encoder.asked = 0
     cache = NgramCache(encoder, capacity, known)
     for ngrams in calls:
-        assert torch.equal(cache.states(ngrams), Encoder()(torch.tensor(ngrams)))
+        assert same(cache.states(ngrams), Encoder()(ngrams))
     counts = cache.counts
     assert counts.encoded == encoder.asked
     assert counts.disk == 0
@@ -73,7 +82,7 @@ def test_what_leaves_memory_is_found_on_disk_by_the_next_process_too(tmp_path: P
     cache = NgramCache(encoder, capacity=1, spill=file)
     for number in range(5):
         cache.states([(number,)])
-    assert torch.equal(cache.states([(0,)]), Encoder()(torch.tensor([[0]])))
+    assert same(cache.states([(0,)]), Encoder()([(0,)]))
     assert (cache.counts.disk, encoder.asked) == (1, 5)
     another = NgramCache(encoder, capacity=1, spill=file)
     another.states([(1,), (2,)])
@@ -90,11 +99,11 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 def test_encoders_share_a_file_and_never_get_one_anothers_states(tmp_path: Path) -> None:
     file, encoder = tmp_path / "spill.sqlite", Encoder()
 
-    def doubled(ngrams: torch.Tensor) -> torch.Tensor:
-        return 2 * encoder(ngrams)
+    def doubled(ngrams: Sequence[Ngram]) -> list[torch.Tensor]:
+        return [2 * state for state in encoder(ngrams)]
 
-    def wide(ngrams: torch.Tensor) -> torch.Tensor:
-        return encoder(ngrams).repeat(1, 3)
+    def wide(ngrams: Sequence[Ngram]) -> list[torch.Tensor]:
+        return [state.repeat(3) for state in encoder(ngrams)]
 
     caches = {
         name: (NgramCache(encode, capacity=1, spill=file, parts=name), encode)
@@ -103,11 +112,10 @@ def test_encoders_share_a_file_and_never_get_one_anothers_states(tmp_path: Path)
     for _ in range(2):
         for cache, encode in caches.values():
             for number in range(4):
-                expected = encode(torch.tensor([[number]]))
-                assert torch.equal(cache.states([(number,)]), expected)
+                assert same(cache.states([(number,)]), encode([(number,)]))
     assert all(cache.counts.disk == 4 for cache, _ in caches.values())
     again = NgramCache(doubled, capacity=1, spill=file, parts="two")
-    assert torch.equal(again.states([(2,)]), doubled(torch.tensor([[2]])))
+    assert same(again.states([(2,)]), doubled([(2,)]))
     assert again.counts.disk == 1
 
 

@@ -197,8 +197,34 @@ def one_pass(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> Non
         )
         assert np.isfinite(logits[:, ::2][:, : VOCAB // 2]).all()
         assert np.isneginf(logits[:, 1::2]).all()
+    chains(library, native, array, given)
     given.tokens = integers(np.int64, [0, 1, 2, 3, VOCAB + 2])
     assert library.pl_run(ctypes.addressof(array), len(steps), ctypes.addressof(given), 1) == 2
+
+
+def chains(library: ctypes.CDLL, native: Any, steps: Any, one: Any) -> None:
+    """Two rows that are read, and then a pass for each that is said; all arrays end with the last."""
+    rows, passes, most = 2, 3, 4
+    whole = rows + passes - 1
+    reads, keep = exact(np.arange(whole)), exact(np.array([rows - 1]))
+    first, count = exact(np.zeros(whole, np.int32)), exact(np.arange(1, whole + 1, dtype=np.int32))
+    begins, ids = exact(np.zeros(rows + 1, np.int32)), exact(np.arange(VOCAB)[::-1])
+    tokens, shares = np.empty((passes, most), np.int64), np.empty((passes, most), np.float32)
+    seen = native.Seen(first.ctypes.data, count.ctypes.data, begins.ctypes.data, None)
+    given = native.Pass()
+    ctypes.memmove(ctypes.addressof(given), ctypes.addressof(one), ctypes.sizeof(given))
+    given.rows, given.kept, given.seen = rows, 1, ctypes.addressof(seen)
+    given.tokens, given.keep, given.cache_kind = reads.ctypes.data, keep.ctypes.data, 0
+    places = exact(np.arange(whole))
+    given.positions = given.where = places.ctypes.data
+    chain = native.Chain(
+        passes, most, VOCAB, 1, ids.ctypes.data, reads.ctypes.data, tokens.ctypes.data,
+        shares.ctypes.data,
+    )  # fmt: skip
+    at = ctypes.addressof(given), ctypes.addressof(chain)
+    assert not library.pl_run_chain(ctypes.addressof(steps), len(steps), *at, 2)
+    assert reads.tolist() == [0, 1, *tokens[:-1, 0]]
+    assert (shares[:, 0] > 0).all() and (tokens < VOCAB).all()
 
 
 def module(path: Path) -> Any:

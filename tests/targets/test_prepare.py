@@ -232,6 +232,23 @@ def test_quantised_products_are_close_and_rows_do_not_see_each_other(
         assert torch.equal(alone, out[:, :width])
 
 
+@pytest.mark.parametrize(
+    ("weights", "exact", "head"),
+    [("auto", False, Int4Linear), ("int8", False, Int8Linear), ("int8", True, Int8Linear)],
+)
+def test_only_what_may_choose_its_weights_has_a_head_of_four_bits(
+    weights: str, exact: bool, head: type[nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs_kernels("int8")
+    monkeypatch.setattr(preparing, "_fastest", lambda linears: "int8")
+    model = new_model("llama", **ROUND)
+    done = prepare(model, weights, exact=exact)
+    assert done.weights == "int8"
+    assert type(model.get_output_embeddings()) is head
+    others = [each for each in model.base_model.modules() if isinstance(each, FastLinear)]
+    assert others and all(type(each) is Int8Linear for each in others)
+
+
 def test_int8_reads_a_quarter_and_int4_less() -> None:
     needs_kernels("int8")
     sizes = {}

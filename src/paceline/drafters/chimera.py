@@ -13,12 +13,11 @@ tree grows level by level: of each level the `beam` likeliest nodes are gone on 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from paceline.drafters.host import Host
 from paceline.drafters.parts import check_parts, find_parts
@@ -32,7 +31,7 @@ from paceline.tree import EMPTY, ROOT, Tree
 if TYPE_CHECKING:
     import torch
 
-    from paceline.drafters.ngram_cache import CacheCounts, Ngram, NgramCache
+    from paceline.drafters.ngram_cache import CacheCounts, Ngram, NgramCache, State
 
 __all__ = ["Chimera", "ChimeraSettings"]
 
@@ -89,12 +88,16 @@ class Chimera(Drafter):
     requires = frozenset({HIDDEN_STATES})
 
     def __init__(self, host: Host, settings: ChimeraSettings | None = None, **changes: Any) -> None:
-        from paceline.drafters.ngram_cache import NgramCache  # torch takes a while to import
+        from paceline.drafters.ngram_cache import (  # torch takes a while to import
+            NgramCache,
+            last_ngram,
+        )
 
         own = replace(settings or ChimeraSettings(), **changes)
         found = find_parts(ChimeraParts, own.parts, host.fingerprint)
         self._model = found.open(host, own.weights)
         self._order = found.config.order
+        self._ngram: Callable[[Sequence[int]], Ngram] = partial(last_ngram, order=self._order)
 
         def store() -> NgramCache:
             beforehand = host.share(
@@ -102,10 +105,11 @@ class Chimera(Drafter):
                 lambda: self._made_beforehand(found.common_ngrams(own.dictionary)),
             )
             if not own.spill:
-                return NgramCache(self._model.green, own.cache, beforehand)
+                return NgramCache(self._model.encoded, own.cache, beforehand)
             # Rounded weights make other states.
             encoder = f"{found.fingerprint()} {own.weights}"
-            return NgramCache(self._model.green, own.cache, beforehand, Path(own.spill), encoder)
+            where = Path(own.spill), encoder, self._model.restored
+            return NgramCache(self._model.encoded, own.cache, beforehand, *where)
 
         # What one text has had encoded is there for the next one, and for those beside it.
         key = (NgramCache, id(self._model), own.cache, own.dictionary, own.spill)
@@ -138,24 +142,23 @@ class Chimera(Drafter):
         states = self._seen
         if states is None or not len(states) or len(states) != len(self._text) - 1 or budget < 1:
             return EMPTY
-        self._read(states)
-        return self._grown(states[-1], budget)
+        return self._grown(self._read(states), budget)
 
     def observe(self, round: Round) -> None:
         """Go on with the text: the model itself learns nothing."""
         self._text.extend(round.path.tokens)
 
-    def _read(self, states: torch.Tensor) -> None:
-        """Take over what the target has read since the last draft."""
+    def _read(self, states: torch.Tensor) -> list[State]:
+        """Take over what the target has read since the last draft; the root's green state."""
         known, read = self._levels.length, len(states)
-        ends = range(known + 1, read + 1)
+        ends = range(known + 1, read + 2)  # the root's, too: what is missing is encoded together
         last = [self._text[max(0, end - self._order) : end] for end in ends]
-        if last:
-            greens = self._greens.states([self._ngram(tokens) for tokens in last])
-            self._levels.extend(states[known:], greens)
+        greens = self._greens.states([self._ngram(tokens) for tokens in last])
+        self._levels.read(states, greens[:-1])
+        return greens[-1:]
 
-    def _grown(self, mature: torch.Tensor, budget: int) -> Tree:
-        """The likeliest guesses of all levels."""
+    def _grown(self, greens: Sequence[State], budget: int) -> Tree:
+        """The likeliest guesses of all levels. greens: the root's."""
         tokens, parents, reach = list[int](), list[int](), list[float]()
         # Nodes of a level by their numbers among the guesses, with the last tokens up to them, and
         # the number of each in the draft.
@@ -163,8 +166,9 @@ class Chimera(Drafter):
         paths = {ROOT: tuple(self._text[-self._order :])}
         self._levels.begin()
         for depth in range(self._model.config.heads):
-            greens = self._greens.states([self._ngram(paths[node]) for node in level])
-            guesses = self._levels.grow(depth, mature, greens, above, self._ranks)
+            if depth:
+                greens = self._greens.states([self._ngram(paths[node]) for node in level])
+            guesses = self._levels.grow(depth, greens, above, self._ranks)
             first = len(tokens)
             for node, own, shares in zip(level, guesses.tokens, guesses.probabilities, strict=True):
                 drafted[node] = len(drafted)
@@ -186,20 +190,21 @@ class Chimera(Drafter):
             tuple(reach[node] for node in kept),
         )
 
-    def _ngram(self, tokens: Sequence[int]) -> Ngram:
-        from paceline.drafters.chimera_model import last_ngram
-
-        return last_ngram(tokens, self._order)
-
-    def _made_beforehand(self, common: torch.Tensor | None) -> dict[Ngram, torch.Tensor]:
-        if common is None or not len(common):
-            return {}
-        states = self._model.green(common)
-        return {tuple(ids): state for ids, state in zip(common.tolist(), states)}
+    def _made_beforehand(self, common: torch.Tensor | None) -> dict[Ngram, State]:
+        ngrams = [] if common is None else [tuple(ids) for ids in common.tolist()]
+        return dict(zip(ngrams, self._model.encoded(ngrams), strict=True)) if ngrams else {}
 
 
 def _best(reach: Sequence[float], count: int) -> list[int]:
     """Places of the `count` largest, of equal ones the first, in ascending order."""
-    order = np.argsort(-np.array(reach), kind="stable")[:count]
-    found: list[int] = np.sort(order).tolist()
+    if count >= len(reach):
+        return [*range(len(reach))]
+    # The `count`-th largest, and how many of those that are equal to it there is room for.
+    limit = sorted(reach, reverse=True)[count - 1]
+    above = sum(chance > limit for chance in reach)
+    found = []
+    for place, chance in enumerate(reach):
+        if chance > limit or (chance == limit and above < count):
+            found.append(place)
+            above += chance == limit
     return found

@@ -14,22 +14,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from paceline.drafters.context_encoder import EPSILON, ROTARY_BASE, Context, Draft
-from paceline.drafters.guesses import Guesses, likeliest_guesses
-from paceline.kernels.block_layers import BlockLinear
+from paceline.drafters.chimera_programs import AT_ONCE, ChimeraPrograms, Floats, layers_of
+from paceline.drafters.context_encoder import Context, Draft
+from paceline.drafters.guesses import Guesses, guesses_of_program
+from paceline.drafters.ngram_cache import State
 from paceline.kernels.programs.buffers import PassBuffers
-from paceline.kernels.programs.builder import Builder, Columns, GivenRows, Rotary, layer_of
-from paceline.kernels.programs.program import CacheLayer
-from paceline.kernels.programs.steps import Function, Join, Operand
 
 if TYPE_CHECKING:
-    from paceline.drafters.chimera_model import ChimeraModel, NgramEncoder
+    from paceline.drafters.chimera_model import ChimeraModel
 
-__all__ = ["ChimeraPrograms", "Levels", "ModuleLevels", "ProgramLevels"]
-
-_AT_ONCE = 256  # rows; memory for so many is kept
-# Layers of the cache: all slots, and every other one of them.
-_ALL, _GREEN, _MATURE = range(3)
+__all__ = ["Levels", "ModuleLevels", "ProgramLevels"]
 
 
 class Levels(ABC):
@@ -41,8 +35,9 @@ class Levels(ABC):
     length: int
 
     @abstractmethod
-    def extend(self, matures: torch.Tensor, greens: torch.Tensor) -> None:
-        """See `Context.extend`."""
+    def read(self, states: torch.Tensor, greens: Sequence[State]) -> None:
+        """Take over what the target has read: states [n, hidden], n >= `length` and 1, of all
+        tokens, and the green states of those beyond `length`."""
 
     @abstractmethod
     def begin(self) -> None:
@@ -50,17 +45,11 @@ class Levels(ABC):
 
     @abstractmethod
     def grow(
-        self,
-        depth: int,
-        mature: torch.Tensor,
-        greens: torch.Tensor,
-        parents: Sequence[int],
-        ranks: int,
+        self, depth: int, greens: Sequence[State], parents: Sequence[int], ranks: int
     ) -> Guesses:
         """Add the nodes of the next level and guess behind them.
 
-        mature: [hidden], of the last token that the target has read. greens, parents: see
-        `Draft.grow`. ranks: likeliest tokens behind each node.
+        greens, parents: see `Draft.grow`. ranks: likeliest tokens behind each node.
         """
 
 
@@ -71,15 +60,18 @@ class ModuleLevels(Levels):
         self._model = model
         self._context = Context(model.encoder, capacity)
         self._draft = Draft(self._context)
+        self._mature = torch.empty(0)
 
     @property
     def length(self) -> int:  # type: ignore[override]
         """Tokens that the target has read."""
         return self._context.length
 
-    def extend(self, matures: torch.Tensor, greens: torch.Tensor) -> None:
-        """See `Context.extend`."""
-        self._context.extend(matures, greens)
+    def read(self, states: torch.Tensor, greens: Sequence[State]) -> None:
+        """See `Levels.read`."""
+        self._mature = states[-1]
+        if greens:
+            self._context.extend(states[self.length :], _rows_of(greens))
 
     def begin(self) -> None:
         """See `Levels.begin`."""
@@ -88,106 +80,13 @@ class ModuleLevels(Levels):
     def grow(
         self,
         depth: int,
-        mature: torch.Tensor,
-        greens: torch.Tensor,
+        greens: Sequence[State],
         parents: Sequence[int],
         ranks: int,
     ) -> Guesses:
         """See `Levels.grow`."""
-        states = self._draft.grow(greens, parents)
-        return self._model.guess(depth, mature, states, ranks)
-
-
-class ChimeraPrograms:
-    """The parts of `model` as programs, with layers of this kind.
-
-    bottom: its n-gram encoder. heads: what each of its compact heads reads the two states with.
-
-    green: n-grams' embeddings [n, order * hidden] -> green states. read: mature and green states
-    side by side -> columns in the cache. levels: by depth, green states and the last mature one side
-    by side -> logits, and columns in the cache.
-
-    Raises UnpackableError for a kind that cannot be had here.
-    """
-
-    def __init__(
-        self,
-        model: ChimeraModel,
-        bottom: NgramEncoder,
-        heads: Sequence[torch.Tensor],
-        kind: type[BlockLinear],
-    ) -> None:
-        config, encoder = model.config, model.encoder
-        self._model, self._hidden = model, model.hidden_size
-        self._rotary = Rotary(config.head_size, ROTARY_BASE)
-        self._keys = config.kv_heads * config.head_size
-        self._queries = config.attention_heads * config.head_size
-        self._columns = layer_of(kind, [encoder.key.weight, encoder.value.weight])
-        attention = [encoder.query.weight, encoder.key.weight, encoder.value.weight]
-        self._attention = layer_of(kind, attention)
-        self._join = layer_of(kind, [encoder.join.weight])
-        self._gates = layer_of(kind, [encoder.gate.weight, encoder.up.weight])
-        self._down = layer_of(kind, [encoder.down.weight])
-        self._head = model.shared_layer(kind)
-        self.green = self._built_green(bottom, kind)
-        self.read = self._built_read()
-        self.levels = [
-            self._built_level(layer_of(kind, [weight]), depth + 1 == len(heads))
-            for depth, weight in enumerate(heads)
-        ]
-
-    def encoded(self, words: torch.Tensor) -> torch.Tensor:
-        """N-grams' embeddings [n, order * hidden] -> green states [n, hidden]."""
-        parts = []
-        for some in torch.split(words, _AT_ONCE):
-            self.green.given(len(some))[:] = some.numpy()
-            parts.append(self.green.run(len(some)).copy())
-        return torch.from_numpy(np.concatenate(parts))
-
-    def _built_green(self, bottom: NgramEncoder, kind: type[BlockLinear]) -> GivenRows:
-        build = Builder(bottom.order * self._hidden)
-        block = layer_of(kind, [bottom.block.weight], bottom.block.bias)
-        changed = build.product(build.given, block)
-        words = build.map(changed, Join.PLUS, build.given, Function.SILU)
-        return build.program(build.product(words, layer_of(kind, [bottom.down.weight])))
-
-    def _built_read(self) -> GivenRows:
-        build, hidden = Builder(2 * self._hidden, self._rotary), self._hidden
-        for layer, at, norm in (
-            (_MATURE, 0, self._model.encoder.mature_norm),
-            (_GREEN, hidden, self._model.encoder.green_norm),
-        ):
-            self._store(build, build.part(build.given, at, hidden), norm, layer)
-        return build.program()
-
-    def _store(self, build: Builder, states: Operand, norm: torch.Tensor, layer: int) -> None:
-        both = build.product(build.normal(states, norm, EPSILON), self._columns)
-        keys = build.turned(build.part(both, 0, self._keys))
-        build.store(keys, build.part(both, self._keys, self._keys), self._to(layer))
-
-    def _built_level(self, head: BlockLinear, last: bool) -> GivenRows:
-        encoder, hidden, keys = self._model.encoder, self._hidden, self._keys
-        build = Builder(2 * hidden, self._rotary)
-        green = build.part(build.given, 0, hidden)
-        mature = build.part(build.given, hidden, hidden)
-        three = build.product(build.normal(green, encoder.green_norm, EPSILON), self._attention)
-        queries = build.turned(build.part(three, 0, self._queries))
-        own = build.turned(build.part(three, self._queries, keys))
-        build.store(own, build.part(three, self._queries + keys, keys), self._to(_GREEN))
-        attended = build.product(build.attended(queries, self._to(_ALL)), self._join)
-        states = build.map(attended, Join.PLUS, green)
-        inner = build.normal(states, encoder.inner_norm, EPSILON)
-        gates, size = build.product(inner, self._gates), self._model.config.intermediate
-        gate, up = build.part(gates, 0, size), build.part(gates, size, size)
-        gated = build.map(gate, Join.TIMES, up, Function.SILU)
-        draft = build.map(build.product(gated, self._down), Join.PLUS, states)
-        if not last:
-            self._store(build, draft, encoder.mature_norm, _MATURE)
-        read = build.beside(mature, draft) if self._model.config.residual else draft
-        return build.program(build.product(build.product(read, head), self._head))
-
-    def _to(self, layer: int) -> Columns:
-        return Columns(layer, self._model.config.kv_heads, self._model.config.head_size)
+        states = self._draft.grow(_rows_of(greens), parents)
+        return self._model.guess(depth, self._mature, states, ranks)
 
 
 class ProgramLevels(Levels):
@@ -202,32 +101,37 @@ class ProgramLevels(Levels):
     def __init__(self, programs: ChimeraPrograms, model: ChimeraModel, capacity: int) -> None:
         self.length = 0
         self._programs = programs
-        self._token_ids = model.token_ids
+        self._token_list = model.token_list
         config, room = model.config, max(capacity, 1) + 64
         shape = (1, config.kv_heads, 2 * room, config.head_size)
         self._held = torch.zeros(2, *shape)
-        self._layers = _layers_of(self._held)
+        self._layers = layers_of(self._held)
+        self._mature = np.empty(0, dtype=np.float32)
         self._sees: list[list[int]] = []  # behind the text, by node: slots of it and those above
 
-    def extend(self, matures: torch.Tensor, greens: torch.Tensor) -> None:
-        """See `Context.extend`."""
-        for some, own in zip(
-            torch.split(matures, _AT_ONCE), torch.split(greens, _AT_ONCE), strict=True
-        ):
-            if len(some):
-                self._extend(some, own)
+    def read(self, states: torch.Tensor, greens: Sequence[State]) -> None:
+        """See `Levels.read`."""
+        # From here on nothing is torch's: what a pass of the target has pushed out of the caches
+        # makes an operator of torch slower than a small program.
+        numbers = states.float().numpy()
+        self._mature = numbers[-1]
+        for first in range(0, len(greens), AT_ONCE):
+            self._read(numbers[self.length :], greens[first : first + AT_ONCE])
 
-    def _extend(self, matures: torch.Tensor, greens: torch.Tensor) -> None:
-        count = len(matures)
+    def _read(self, matures: Floats, greens: Sequence[State]) -> None:
+        count, hidden = len(greens), matures.shape[1]
         end = self.length + count
         self._make_room(end)
-        program, hidden = self._programs.read, matures.shape[1]
+        program = self._programs.read
         program.use_cache(self._layers)
         given = program.given(count)
-        given[:, :hidden], given[:, hidden:] = matures.float().numpy(), greens.numpy()
+        given[:, :hidden] = matures[:count]
+        for row, green in enumerate(greens):
+            given[row, hidden:] = green
 
         def see(rows: PassBuffers) -> None:
-            rows.positions[:count] = rows.slots[:count] = np.arange(self.length, end)
+            for row in range(count):
+                rows.positions[row] = rows.slots[row] = self.length + row
 
         program.run(count, end, see)
         self.length = end
@@ -239,8 +143,7 @@ class ProgramLevels(Levels):
     def grow(
         self,
         depth: int,
-        mature: torch.Tensor,
-        greens: torch.Tensor,
+        greens: Sequence[State],
         parents: Sequence[int],
         ranks: int,
     ) -> Guesses:
@@ -262,24 +165,23 @@ class ProgramLevels(Levels):
                 rows.extra[0, begin:end] = [*slots[:-2], slots[-1]]
                 rows.begins[0, row + 1] = begin = end
 
-        program, hidden = self._programs.levels[depth], len(mature)
+        program, hidden = self._programs.levels[depth], len(self._mature)
         program.use_cache(self._layers)
         given = program.given(count)
-        given[:, :hidden], given[:, hidden:] = greens.numpy(), mature.float().numpy()
-        logits = program.run(count, position + 1, see)
-        return likeliest_guesses(logits, ranks, self._token_ids)
+        given[:, hidden:] = self._mature
+        for row, green in enumerate(greens):
+            given[row, :hidden] = green
+        program.run(count, position + 1, see)
+        return guesses_of_program(program, count, ranks, self._token_list)
 
     def _make_room(self, places: int) -> None:
         room = self._held.shape[3]
         if 2 * places > room:
             wider = torch.zeros(*self._held.shape[:3], 4 * places, self._held.shape[4])
             wider[:, :, :, :room] = self._held
-            self._held, self._layers = wider, _layers_of(wider)
+            self._held, self._layers = wider, layers_of(wider)
 
 
-def _layers_of(held: torch.Tensor) -> list[CacheLayer]:
-    keys, values = held
-    return [
-        CacheLayer(keys[:, :, begin::step], values[:, :, begin::step])
-        for begin, step in ((0, 1), (1, 2), (0, 2))
-    ]
+def _rows_of(states: Sequence[State]) -> torch.Tensor:
+    """[n, hidden]."""
+    return torch.stack([torch.as_tensor(state) for state in states])

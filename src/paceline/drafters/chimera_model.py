@@ -25,20 +25,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from paceline.drafters.chimera_levels import ChimeraPrograms, Levels, ModuleLevels, ProgramLevels
+from paceline.drafters.chimera_levels import Levels, ModuleLevels, ProgramLevels
+from paceline.drafters.chimera_programs import ChimeraPrograms
 from paceline.drafters.context_encoder import Columns, Context, ContextEncoder
 from paceline.drafters.guesses import Guesses, guesses_of
 from paceline.drafters.medusa_heads import HeadModule, OutputHead, ResidualBlocks
+from paceline.drafters.ngram_cache import Ngram, State
 from paceline.drafters.trained_heads import ChimeraConfig, HeadWeights
 from paceline.errors import ModelError
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.linear import PlainLinear
 
-__all__ = ["ChimeraModel", "Drafted", "NgramEncoder", "last_ngram", "ngrams"]
+__all__ = ["ChimeraModel", "Drafted", "NgramEncoder", "ngrams"]
 
 Embed = Callable[[torch.Tensor], torch.Tensor]
 """Token ids int64 [...] -> the target's embeddings [..., hidden]."""
@@ -52,12 +55,6 @@ def ngrams(tokens: torch.Tensor, order: int) -> torch.Tensor:
     """
     places = torch.arange(tokens.shape[1], device=tokens.device)[:, None]
     return tokens[:, _ngram_places(places, order)]
-
-
-def last_ngram(tokens: Sequence[int], order: int) -> tuple[int, ...]:
-    """The n-gram that ends with the last of these tokens, as `ngrams` has it."""
-    known = tuple(tokens[-order:])
-    return known + known[-1:] * (order - len(known))
 
 
 def _ngram_places(places: torch.Tensor, order: int) -> torch.Tensor:
@@ -86,13 +83,13 @@ class NgramEncoder(nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """n-grams int64 [..., order] -> green states [..., hidden]."""
-        words = self.words(ids)
+        words = self.embeddings(ids).flatten(-2).float()
         states: torch.Tensor = self.down(words + F.silu(self.block(words)))
         return states
 
-    def words(self, ids: torch.Tensor) -> torch.Tensor:
-        """n-grams int64 [..., order] -> their embeddings [..., order * hidden]."""
-        return self._embed[0](ids).flatten(-2).float()
+    def embeddings(self, ids: torch.Tensor) -> torch.Tensor:
+        """Tokens int64 [...] -> their embeddings [..., hidden]."""
+        return self._embed[0](ids)
 
     def whole(self, tokens: torch.Tensor) -> torch.Tensor:
         """Texts int64 [batch, length] -> the green states [batch, length, hidden] of all places."""
@@ -176,10 +173,21 @@ class ChimeraModel(HeadModule):
     def green(self, ids: torch.Tensor) -> torch.Tensor:
         """n-grams int64 [n, order] -> green states [n, hidden]."""
         with torch.no_grad():
-            if self._programs is not None and isinstance(self.bottom, NgramEncoder):
-                return self._programs.encoded(self.bottom.words(ids))
+            if self._programs is not None:
+                return torch.from_numpy(np.stack(self._programs.encoded(ids.tolist())))
             states: torch.Tensor = self.bottom(ids.to(self.device))
         return states
+
+    def encoded(self, ngrams: Sequence[Ngram]) -> Sequence[State]:
+        """The green states of n-grams, each in memory of its own: a row of many would keep them
+        all."""
+        if self._programs is not None:
+            return self._programs.encoded(ngrams)
+        return [state.clone() for state in self.green(torch.tensor(ngrams))]
+
+    def restored(self, numbers: torch.Tensor) -> State:
+        """Numbers [hidden] as `encoded` makes them."""
+        return numbers.to(self.device) if self._programs is None else numbers.numpy()
 
     def context(self, capacity: int = 256) -> Context:
         """The memory of a new text."""

@@ -14,7 +14,7 @@ from paceline.drafters.draft_passes import Guess, Said, Speaker
 from paceline.kernels.likeliest import likeliest
 from paceline.protocols import Target
 from paceline.sampling import GREEDY, Sampler
-from paceline.scores import TokenScores
+from paceline.scores import Ranked, TokenScores
 
 __all__ = ["DraftChain"]
 
@@ -52,21 +52,39 @@ class DraftChain(Speaker):
         """See `Speaker.correct`."""
         self._known = min(self._known, kept)
 
-    def say(self, room: int) -> Said | None:
-        """One token; see `Speaker.say`."""
-        if room < 1:
-            return None
+    def say(self, room: int, passes: int = 1) -> Sequence[Said]:
+        """A token per pass; see `Speaker.say`."""
+        passes = min(passes, room)
+        if passes < 1:
+            return []
         began, context = self._clock(), self._context
         if self._slot is None:
             self._slot = self._target.open(context)
             self._known, reads = len(context), 1 + self._target.pending(self._slot)
         else:
             reads = len(context) - self._known
-        scores = self._target.follow(self._slot, self._known, context[self._known :])
-        self._known = len(context)
-        guess = self._read(scores, context)
-        context.append(guess.token)
-        return Said((guess,), 1, self._clock() - began, reads > _FEW)
+        guesses = self._together(self._slot, passes)
+        each = (self._clock() - began) / len(guesses)
+        return [
+            Said((guess,), 1, each, not place and reads > _FEW)
+            for place, guess in enumerate(guesses)
+        ]
+
+    def _together(self, slot: int, passes: int) -> list[Guess]:
+        """Guesses of up to `passes` passes, all of them where nothing but the target decides."""
+        context = self._context
+        new, known = context[self._known :], len(context)
+        found = None
+        if self._sampler.takes_likeliest:
+            asked = slot, self._known, new, passes, 1 + self._others
+            found = self._target.go_on(*asked, self._vocab_size)
+        if found is None:
+            guesses = [self._read(self._target.follow(slot, self._known, new), context)]
+        else:
+            guesses = [_guess(ranked) for ranked in found]
+        self._known = known + len(guesses) - 1
+        context += [guess.token for guess in guesses]
+        return guesses
 
     def stop(self) -> None:
         """See `Speaker.stop`."""
@@ -85,6 +103,9 @@ class DraftChain(Speaker):
             (drawn.token(place), share)
             for place, share in zip(places[0].tolist(), shares[0].tolist(), strict=True)
         ]
-        token, chance = ranked[0]
-        others = tuple(each for each in ranked[1:] if each[0] != token and each[1] > 0)
-        return Guess(token, chance, others)
+        return _guess(ranked)
+
+
+def _guess(ranked: Ranked) -> Guess:
+    token, chance = ranked[0]
+    return Guess(token, chance, tuple(each for each in ranked[1:] if each[0] != token and each[1]))

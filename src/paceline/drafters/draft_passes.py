@@ -50,8 +50,9 @@ class Speaker(ABC):
         """Behind its first `kept` tokens the text is another one now."""
 
     @abstractmethod
-    def say(self, room: int) -> Said | None:
-        """Go on with the text in one pass, by `room` tokens at most; None where it has ended."""
+    def say(self, room: int, passes: int = 1) -> Sequence[Said]:
+        """Go on with the text, by `room` tokens at most: in one pass, or in up to `passes` where
+        these are had for less together. Nothing where it has ended."""
 
     @abstractmethod
     def stop(self) -> None:

@@ -65,8 +65,8 @@ class DraftRounds(Speaker):
         """See `Speaker.correct`."""
         self._corrected = True
 
-    def say(self, room: int) -> Said | None:
-        """See `Speaker.say`."""
+    def say(self, room: int, passes: int = 1) -> Sequence[Said]:
+        """See `Speaker.say`: one pass."""
         text = self._text
         # Not as many as are wanted: trees are cut to what is left, and with them windows and prompt
         # tokens that make the guesses of later passes.
@@ -81,10 +81,10 @@ class DraftRounds(Speaker):
                 seconds = round.seconds
                 spent = seconds.draft + seconds.target + seconds.commit
                 guesses = self._read(round, text.context)
-                return Said(guesses, 1 + len(round.tree), spent, round.prefill)
+                return [Said(guesses, 1 + len(round.tree), spent, round.prefill)]
         if text.error is not None:
             raise text.error
-        return None
+        return []
 
     def stop(self) -> None:
         """See `Speaker.stop`."""

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from paceline.protocols import Target
 from paceline.records import Path, TargetInfo
-from paceline.scores import TokenScores
+from paceline.scores import Ranked, TokenScores
 from paceline.tree import Tree
 
 __all__ = ["DraftTarget", "in_vocabulary"]
@@ -78,6 +78,12 @@ class DraftTarget(Target):
             return TokenScores(found.numbers[: self._known])
         said = int(np.searchsorted(found.tokens, self._known))
         return TokenScores(found.numbers[:said], found.tokens[:said])
+
+    def go_on(
+        self, slot: int, kept: int, tokens: Sequence[int], passes: int, most: int, known: int
+    ) -> list[Ranked] | None:
+        """See `Target.go_on`."""
+        return self._target.go_on(slot, kept, tokens, passes, most, min(known, self._known))
 
     def describe(self) -> TargetInfo:
         """See `Target.describe`."""

@@ -101,18 +101,19 @@ class DraftText:
             del self.guesses[:right]
         self._committed += len(tokens)
 
-    def guess(self, most: int) -> Iterator[Said]:
-        """Say more until there are `most` guesses, one pass per step, which may bring several.
+    def guess(self, most: int, passes: int = 1) -> Iterator[Said]:
+        """Say more until there are `most` guesses, pass by pass, each of which may bring several.
 
-        The caller may stop between any two passes.
+        The caller may stop between any two passes; up to `passes` may have been made by then.
         """
-        while self._text is not None and len(self.guesses) < most:
+        while self._text is not None and (missing := most - len(self.guesses)) > 0:
             room = self._room(len(self._text))
-            said = self._speaker.say(room) if room > 0 else None
-            if said is None:
+            together = self._speaker.say(room, min(passes, missing)) if room > 0 else ()
+            for said in together:
+                self.guesses += said.guesses
+            yield from together
+            if not together:
                 return
-            self.guesses += said.guesses
-            yield said
 
     def _correct(self, kept: int, tokens: Sequence[int]) -> None:
         """The text's first `kept` tokens stay, then come these; nothing is guessed behind them."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from paceline.kernels.likeliest import likeliest
+from paceline.kernels.programs.builder import GivenRows
 
-__all__ = ["Guesses", "guesses_of", "likeliest_guesses"]
+__all__ = ["Guesses", "guesses_of", "guesses_of_program"]
 
 
 @dataclass(frozen=True)
@@ -39,12 +38,16 @@ def guesses_of(logits: torch.Tensor, ranks: int, token_ids: torch.Tensor | None)
     return Guesses(places.tolist(), tuple(map(tuple, shares.tolist())))
 
 
-def likeliest_guesses(
-    logits: NDArray[np.float32], ranks: int, token_ids: torch.Tensor | None
+def guesses_of_program(
+    program: GivenRows, rows: int, ranks: int, token_ids: Sequence[int] | None
 ) -> Guesses:
-    """The same on a CPU, in one call."""
-    places, shares = likeliest(logits, ranks)
-    tokens = places if token_ids is None else token_ids.numpy()[places]
-    wide = shares.astype(np.float64)
-    wide /= np.maximum(wide.sum(axis=1, keepdims=True), 1.0)
-    return Guesses(tokens.tolist(), tuple(map(tuple, wide.tolist())))
+    """The same of the last rows of a program, in one call. token_ids: as a list."""
+    tokens, shares = program.likeliest(rows, ranks)
+    if token_ids is not None:
+        tokens = [[token_ids[place] for place in row] for row in tokens]
+    return Guesses(tokens, tuple(map(_at_most_one, shares)))
+
+
+def _at_most_one(shares: list[float]) -> tuple[float, ...]:
+    total = sum(shares)
+    return tuple(shares) if total <= 1.0 else tuple(share / total for share in shares)

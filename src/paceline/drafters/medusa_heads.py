@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from paceline.drafters.guesses import Guesses, guesses_of, likeliest_guesses
+from paceline.drafters.guesses import Guesses, guesses_of, guesses_of_program
 from paceline.drafters.medusa_programs import MedusaPrograms
 from paceline.drafters.trained_heads import HeadWeights, MedusaConfig
 from paceline.errors import UsageError
@@ -61,7 +61,8 @@ class HeadModule(nn.Module):
     that may be guessed. They are neither parameters nor stored.
     token_ids: [outputs] int64, which tokens these are; None: all, in their order.
 
-    outputs: columns of logits. hidden_size: of the target's states. device: where these have to be.
+    token_list: `token_ids` as a list. outputs: columns of logits. hidden_size: of the target's
+    states. device: where these have to be.
     """
 
     def __init__(self, head: OutputHead, token_ids: torch.Tensor | None) -> None:
@@ -70,6 +71,7 @@ class HeadModule(nn.Module):
         self.device = weight.device
         self.outputs, self.hidden_size = weight.shape
         self.token_ids = None if token_ids is None else token_ids.to(self.device)
+        self.token_list = None if token_ids is None else token_ids.tolist()
         self._dtype, self._bias = weight.dtype, bias
         self._head: nn.Module = PlainLinear(weight, bias)
 
@@ -164,6 +166,6 @@ class MedusaHeads(HeadModule):
         """The `ranks` likeliest tokens of every head behind the state [1, hidden] of the last token
         that the target has read."""
         if self._programs is not None:
-            logits = self._programs.run(state.float().numpy())
-            return likeliest_guesses(logits, ranks, self.token_ids)
+            head = self._programs.run(state.float().numpy())
+            return guesses_of_program(head, self.config.heads, ranks, self.token_list)
         return guesses_of(self(state)[0], ranks, self.token_ids)

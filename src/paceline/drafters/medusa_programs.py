@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.kernels.block_layers import BlockLinear
-from paceline.kernels.programs.builder import Builder
+from paceline.kernels.programs.builder import Builder, GivenRows
 from paceline.kernels.programs.steps import Function, Join
 
 __all__ = ["MedusaPrograms"]
@@ -28,9 +28,10 @@ class MedusaPrograms:
         build = Builder(hidden)
         self._head = build.program(build.product(build.given, head))
 
-    def run(self, state: Floats) -> Floats:
-        """[1, hidden] -> logits [heads, outputs], a view that the next call overwrites."""
+    def run(self, state: Floats) -> GivenRows:
+        """[1, hidden] -> the program that has just given logits [heads, outputs]."""
         self._blocks.given(1)[:] = state
         changed = self._blocks.run(1).reshape(-1, self._hidden)
         self._head.given(len(changed))[:] = changed
-        return self._head.run(len(changed))
+        self._head.run(len(changed))
+        return self._head

@@ -13,14 +13,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from paceline.errors import UsageError
 
-__all__ = ["CacheCounts", "Ngram", "NgramCache"]
+__all__ = ["CacheCounts", "Ngram", "NgramCache", "State", "last_ngram"]
 
 Ngram = tuple[int, ...]
-Encode = Callable[[torch.Tensor], torch.Tensor]
+State = torch.Tensor | NDArray[np.float32]
+"""[hidden]; an array where the encoder is a program."""
+Encode = Callable[[Sequence[Ngram]], Sequence[State]]
+
+
+def last_ngram(tokens: Sequence[int], order: int) -> Ngram:
+    """The n-gram that ends with the last of these tokens, as `chimera_model.ngrams` has it."""
+    known = tuple(tokens[-order:])
+    return known + known[-1:] * (order - len(known))
 
 
 @dataclass
@@ -36,7 +46,8 @@ class CacheCounts:
 class NgramCache:
     """Looks n-grams up, and encodes the others together.
 
-    encode: ids [n, order] int64 -> states [n, hidden].
+    encode: n-grams -> their states, each in memory of its own.
+    restore: numbers [hidden] -> a state as `encode` makes them.
     capacity: n-grams kept in memory; with 0 nothing is remembered.
     beforehand: n-grams -> their states [hidden]; they never leave.
     spill: a file for what leaves memory, made anew if it is not there; None: it is forgotten.
@@ -50,31 +61,31 @@ class NgramCache:
         self,
         encode: Encode,
         capacity: int,
-        beforehand: Mapping[Ngram, torch.Tensor] | None = None,
+        beforehand: Mapping[Ngram, State] | None = None,
         spill: Path | None = None,
         parts: str = "",
+        restore: Callable[[torch.Tensor], State] = lambda numbers: numbers,
     ) -> None:
         self.counts = CacheCounts()
+        self._restore = restore
         self._encode = encode
         self._capacity = capacity
         self._beforehand = beforehand or {}
-        self._memory: OrderedDict[Ngram, torch.Tensor] = OrderedDict()
+        self._memory: OrderedDict[Ngram, State] = OrderedDict()
         self._disk = None if spill is None else _Disk(spill, parts)
 
-    def states(self, ngrams: Sequence[Ngram]) -> torch.Tensor:
-        """[n, hidden] of n > 0 n-grams of one order."""
+    def states(self, ngrams: Sequence[Ngram]) -> list[State]:
+        """Of each n-gram its state; all are of one order."""
         found = {ngram: self._find(ngram) for ngram in dict.fromkeys(ngrams)}
         missing = [ngram for ngram, state in found.items() if state is None]
         if missing:
             self.counts.encoded += len(missing)
-            # Copies: a row of a block would keep the whole block in memory.
-            rows = [row.clone() for row in self._encode(torch.tensor(missing))]
-            for ngram, state in zip(missing, rows, strict=True):
-                found[ngram] = state
-                self._keep(ngram, state)
-        return torch.stack([state for ngram in ngrams if (state := found[ngram]) is not None])
+            for ngram, made in zip(missing, self._encode(missing), strict=True):
+                found[ngram] = made
+                self._keep(ngram, made)
+        return [state for ngram in ngrams if (state := found[ngram]) is not None]
 
-    def _find(self, ngram: Ngram) -> torch.Tensor | None:
+    def _find(self, ngram: Ngram) -> State | None:
         if ngram in self._beforehand:
             self.counts.beforehand += 1
             return self._beforehand[ngram]
@@ -82,13 +93,15 @@ class NgramCache:
             self.counts.memory += 1
             self._memory.move_to_end(ngram)
             return self._memory[ngram]
-        state = None if self._disk is None else self._disk.take(ngram)
-        if state is not None:
-            self.counts.disk += 1
-            self._keep(ngram, state)
+        numbers = None if self._disk is None else self._disk.take(ngram)
+        if numbers is None:
+            return None
+        self.counts.disk += 1
+        state = self._restore(numbers)
+        self._keep(ngram, state)
         return state
 
-    def _keep(self, ngram: Ngram, state: torch.Tensor) -> None:
+    def _keep(self, ngram: Ngram, state: State) -> None:
         if self._capacity == 0:
             return
         self._memory[ngram] = state
@@ -125,8 +138,8 @@ class _Disk:
         ).fetchone()
         return None if row is None else torch.frombuffer(bytearray(row[0]), dtype=torch.float32)
 
-    def put(self, ngram: Ngram, state: torch.Tensor) -> None:
-        content = state.float().cpu().numpy().tobytes()
+    def put(self, ngram: Ngram, state: State) -> None:
+        content = torch.as_tensor(state).float().cpu().numpy().tobytes()
         self._database.execute(
             "INSERT OR REPLACE INTO states VALUES (?, ?, ?)", (self._parts, _key(ngram), content)
         )

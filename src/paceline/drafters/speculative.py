@@ -53,8 +53,9 @@ class DraftSettings:
     budget: nodes that the inner drafter may propose per pass of the draft model; 0 for as many as
     pay, planned as the target's are.
     device, dtype, weights: of the draft model, as in `paceline.load`. By default device and dtype
-    are the target's, and weights whichever of packed and int8 is faster here: guesses need not be
-    exact. Of a copy weights are int4 or int8, and device and dtype the target's.
+    are the target's, and weights whichever is faster here, packed or int8 with an output head of 4
+    bits: guesses need not be exact. Of a copy weights are int4 or int8, and device and dtype the
+    target's.
 
     Raises UsageError for a value out of range.
     """
@@ -169,7 +170,9 @@ class Speculative(Drafter):
             self._asked = self._clock()
         most = min(budget, self._most)
         if self._goes_on():
-            for said in self._draft.guess(most):
+            # Without anybody to stop it before, all of a draft is said at once.
+            at_once = most if self._plan is None and not self._confidence else 1
+            for said in self._draft.guess(most, at_once):
                 self.widths[said.width] += 1
                 if self._plan is not None and not said.prefill:
                     self._plan.drafted(1e3 * said.seconds, len(said.guesses))

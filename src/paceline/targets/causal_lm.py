@@ -22,7 +22,7 @@ from paceline.protocols import (
     Target,
 )
 from paceline.records import Path, TargetInfo
-from paceline.scores import TokenScores
+from paceline.scores import Ranked, TokenScores
 from paceline.targets.cache_dtypes import FLOAT32
 from paceline.targets.check_passes import check_passes
 from paceline.targets.hidden_states import output_head
@@ -32,7 +32,7 @@ from paceline.targets.preparation import Preparation
 from paceline.targets.static_pass import on_one_gpu
 from paceline.targets.support import check_supported
 from paceline.targets.text_passes import TextPasses
-from paceline.targets.text_slots import KEPT_BYTES, TextSlots
+from paceline.targets.text_slots import KEPT_BYTES, TextSlot, TextSlots
 from paceline.targets.virtual_tokens import VirtualTokens
 from paceline.tree import Tree
 
@@ -256,15 +256,32 @@ class CausalLMTarget(Target):
 
     def follow(self, slot: int, kept: int, tokens: Sequence[int]) -> TokenScores:
         """See `Target.follow`."""
-        text = self._texts.rewind(slot, kept, tokens)
-        while len(text.pending) > PREFILL_CHUNK:
-            self.score({}, {slot: PREFILL_CHUNK})
-        if len(text.cached) + len(text.pending) > text.capacity:
-            with torch.inference_mode():
-                self._texts.make_room({slot: len(text.pending)})
+        text = self._followed(slot, kept, tokens)
         scores = self._pass.follow(text.start, len(text.cached), text.pending)
         text.have_read(len(text.pending))
         return scores
+
+    def go_on(
+        self, slot: int, kept: int, tokens: Sequence[int], passes: int, most: int, known: int
+    ) -> list[Ranked]:
+        """See `Target.go_on`; all passes in one call."""
+        text = self._followed(slot, kept, tokens, passes - 1)
+        where = text.start, len(text.cached), text.pending
+        found = self._pass.go_on(*where, passes, most, known)
+        text.pending += [ranked[0][0] for ranked in found[:-1]]
+        text.have_read(len(text.pending))
+        return found
+
+    def _followed(self, slot: int, kept: int, tokens: Sequence[int], more: int = 0) -> TextSlot:
+        """A text with few tokens to be read, and room for them and `more`."""
+        text = self._texts.rewind(slot, kept, tokens)
+        while len(text.pending) > PREFILL_CHUNK:
+            self.score({}, {slot: PREFILL_CHUNK})
+        rows = len(text.pending) + more
+        if len(text.cached) + rows > text.capacity:
+            with torch.inference_mode():
+                self._texts.make_room({slot: rows})
+        return text
 
     def _forget_all(self) -> None:
         """Hold nothing in the cache; texts that are open are to be read once more."""

@@ -12,7 +12,7 @@ import torch
 from paceline.errors import UsageError
 from paceline.kernels.programs.steps import Lowered
 from paceline.kernels.token_table import device_of_table
-from paceline.scores import TokenScores
+from paceline.scores import Ranked, TokenScores
 from paceline.targets.cache_dtypes import FLOAT32
 from paceline.targets.hidden_states import call_with_states
 from paceline.targets.kv_cache import TreeCache
@@ -125,6 +125,21 @@ class ModelPass:
         if self.compiled is None:
             raise ValueError("nothing can be followed: passes are not compiled")
         return self.compiled.follow(start, cached, pending, self.cache, self.keeps_states)
+
+    def go_on(
+        self,
+        start: int,
+        cached: int,
+        pending: Sequence[int],
+        passes: int,
+        most: int,
+        known: int,
+    ) -> list[Ranked]:
+        """Passes over what the text says itself where they are compiled; see `CompiledPass.go_on`."""
+        if self.compiled is None:
+            raise ValueError("nothing can go on: passes are not compiled")
+        where = start, cached, pending, self.cache, self.keeps_states
+        return self.compiled.go_on(*where, passes, most, known)
 
     def run_static(self, inputs: InputsInOne) -> torch.Tensor:
         """One pass over inputs that may change later; the logits of all its rows."""

@@ -88,7 +88,7 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
     """Change `model` in place so that its passes cost less, and say what was done.
 
     exact: whether its scores have to stay its own. A draft model's need not, and auto is then
-    int8 where that is faster here than packed.
+    int8, with an output head of 4 bits, where that is faster here than packed.
 
     The new weights replace the old ones layer by layer: memory never holds the model twice.
 
@@ -121,7 +121,8 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
             left=Counter({f"all layers: a trial pass failed ({error})": len(linears)})
         )
     places = _places(model)
-    _replace_all(model, shared, linears, places, done)
+    light_head = weights == AUTO and not exact
+    _replace_all(model, shared, linears, places, done, light_head)
     if done.weights in _ROUNDED and not done.linears:
         reasons = "; ".join(done.left) or "it has no linear layers"
         raise UsageError(f"this model cannot run on {done.weights} weights here: {reasons}")
@@ -205,12 +206,13 @@ def _replace_all(
     linears: list[Layer],
     places: dict[nn.Module, list[str]],
     done: Preparation,
+    light_head: bool,
 ) -> None:
     """Put products in the place of linear layers; those in blocks that share an input become one."""
     pages = FilePages()
     pages.forget(model.parameters())
     for group in _largest_first(shared, linears):
-        _replace_together(model, group, places, pages, done)
+        _replace_together(model, group, places, pages, done, light_head)
     for group in shared:
         alike = [layer for layer in group if isinstance(layer, BlockLinear) and layer.rounded]
         done.products -= stack_blocks(model, alike, places)
@@ -222,14 +224,15 @@ def _replace_together(
     places: dict[nn.Module, list[str]],
     pages: FilePages,
     done: Preparation,
+    light_head: bool,
 ) -> None:
     """Put one product in the place of layers that share an input, or of a single layer."""
     try:
-        product = _product(model, group, done.weights)
+        product = _product(model, group, done.weights, light_head)
     except UnpackableError as reason:
         if len(group) > 1:
             for layer in group:
-                _replace_together(model, [layer], places, pages, done)
+                _replace_together(model, [layer], places, pages, done, light_head)
         else:
             done.left[str(reason)] += 1
         return
@@ -243,12 +246,18 @@ def _replace_together(
         layer.weight = layer.bias = None  # whoever still holds the layer holds no memory
 
 
-def _product(model: Any, group: list[Layer], weights: str) -> FastLinear:
-    """The stand-in for a group. Raises UnpackableError where torch or the processor has none."""
+def _product(model: Any, group: list[Layer], weights: str, light_head: bool) -> FastLinear:
+    """The stand-in for a group. light_head: an output head in 8 bits becomes one in 4.
+
+    Raises UnpackableError where torch or the processor has none.
+    """
     kind = _KINDS.get(weights, make_packed)
     head = model.get_output_embeddings()
-    if kind is Int4Linear and head is not None and not set(head.modules()).isdisjoint(group):
-        kind = Int8Linear  # four bits for the scores of the vocabulary cost too many right tokens
+    if head is not None and not set(head.modules()).isdisjoint(group):
+        if kind is Int4Linear:
+            kind = Int8Linear  # in four bits the scores of the vocabulary miss too many tokens
+        elif kind is Int8Linear and light_head:
+            kind = Int4Linear  # a draft model's may: its head is a large part of what it reads
     return make_linear(kind, *_stack(group))
 
 

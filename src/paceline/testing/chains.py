@@ -37,6 +37,25 @@ def check_chains(watched: WatchedTarget, reference: Reference, tolerance: float)
             f"they differ by {np.nanmax(np.abs(row - fresh)):.3g}",
         )
         watched.play(other, 2)
+    _check_going_on(watched, slot, text)
     watched.close(slot)
     watched.texts[slot := target.open(text)] = list(text)
     watched.play(slot, 3)
+
+
+def _check_going_on(watched: WatchedTarget, slot: int, text: list[int]) -> None:
+    """Passes in one call find what passes one by one find, and leave the text as these do."""
+    target, passes = watched.target, 5
+    found = target.go_on(slot, len(text), [], passes, 2, target.vocab_size)
+    if found is None:
+        return
+    begin = len(text)
+    for ranked in found:
+        scores = target.follow(slot, min(begin, len(text)), text[begin:])
+        best = scores.token(int(scores.numbers.argmax()))
+        require(
+            best == ranked[0][0],
+            f"behind {len(text)} tokens a chain in one call goes on with {ranked[0][0]}, "
+            f"one pass with {best}",
+        )
+        text.append(best)

@@ -29,7 +29,7 @@ class Kernels:
         found.pl_use_openmp(*_openmp())
         self.packed_bytes: Callable[[int, int, int], int] = found.pl_packed_bytes
         self._product, self._attend, self._run = found.pl_product, found.pl_attend, found.pl_run
-        self._likeliest = found.pl_likeliest
+        self._likeliest, self._run_chain = found.pl_likeliest, found.pl_run_chain
         self._most = usable_cores()
 
     @property
@@ -93,6 +93,11 @@ class Kernels:
     def run(self, steps: int, count: int, one_pass: int) -> None:
         """See `pl_run`; the addresses of an array of `Step` and of a `Pass`."""
         if failed := self._run(steps, count, one_pass, self._threads()):
+            _check(failed)
+
+    def run_chain(self, steps: int, count: int, first: int, chain: int) -> None:
+        """See `pl_run_chain`; as `run`, and the address of a `Chain`."""
+        if failed := self._run_chain(steps, count, first, chain, self._threads()):
             _check(failed)
 
     def _threads(self) -> int:

@@ -6,7 +6,7 @@ import ctypes
 from ctypes import c_char_p, c_float, c_int, c_int32, c_int64, c_void_p
 from typing import Any
 
-__all__ = ["SIGNATURES", "Attention", "Layer", "Operand", "Pass", "Seen", "Step", "Store"]
+__all__ = ["SIGNATURES", "Attention", "Chain", "Layer", "Operand", "Pass", "Seen", "Step", "Store"]
 
 # Name of a function -> what it gives back, what it takes. Sizes are int64_t, pointers void*.
 _MATRIX = (c_int, c_void_p, c_int64, c_int64)
@@ -28,6 +28,7 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "pl_move": (c_int, (c_void_p, c_int64, c_void_p, c_void_p, c_int64)),
     "pl_run": (c_int, (c_void_p, c_int64, c_void_p, c_int)),
+    "pl_run_chain": (c_int, (c_void_p, c_int64, c_void_p, c_void_p, c_int)),
     "pl_product": (c_int, (*_MATRIX, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int)),
 }
 
@@ -121,4 +122,13 @@ class Pass(ctypes.Structure):
         *((name, c_void_p) for name in ("tables", "table_strides", "layers", "seen")),
         *((name, c_void_p) for name in ("arena", "arena_of_kept", "logits", "states")),
         ("cache_kind", c_int64),
+    )
+
+
+class Chain(ctypes.Structure):
+    """`struct pl_chain`."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("count", "most", "numbers", "kinds")),
+        *((name, c_void_p) for name in ("ids", "reads", "tokens", "shares")),
     )

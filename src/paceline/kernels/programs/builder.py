@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.kernels.block_layers import BlockLinear
+from paceline.kernels.native.calls import kernels
 from paceline.kernels.programs.buffers import PassBuffers
 from paceline.kernels.programs.program import CacheLayer, Program
 from paceline.kernels.programs.steps import (
@@ -163,6 +164,9 @@ class GivenRows:
         self._program = Program(lowered)
         self._width = width
         self._cache: Sequence[CacheLayer] | None = None
+        self._places = np.empty(0, dtype=np.int64)
+        self._shares = np.empty(0, dtype=np.float32)
+        self._found = 0, 0  # their addresses
         self._resize(_FEW)
 
     def use_cache(self, layers: Sequence[CacheLayer]) -> None:
@@ -190,6 +194,22 @@ class GivenRows:
         self._rows.native.rows = self._rows.native.kept = count
         self._program.play(self._rows.native, positions)
         return self._out[:count]
+
+    def likeliest(self, count: int, most: int) -> tuple[list[list[int]], list[list[float]]]:
+        """Of each of the last `run`'s rows the `most` largest outputs, fewer where there are fewer:
+        their places and shares, see `paceline.kernels.likeliest`."""
+        most = min(most, self._program.vocabulary)
+        if count * most > self._places.size:
+            self._places = np.empty(count * most, dtype=np.int64)
+            self._shares = np.empty(count * most, dtype=np.float32)
+            self._found = self._places.ctypes.data, self._shares.ctypes.data
+        out, outputs = self._rows.native.logits, self._program.vocabulary
+        kernels().likeliest(out, count, outputs, most, *self._found)
+        ends = range(most, count * most + 1, most)
+        places, shares = (found[: count * most].tolist() for found in (self._places, self._shares))
+        return [places[end - most : end] for end in ends], [
+            shares[end - most : end] for end in ends
+        ]
 
     def _resize(self, capacity: int) -> None:
         self._rows = PassBuffers(capacity, others=_MOST_SEEN * capacity)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -72,8 +73,10 @@ class Program:
         self.vocabulary = lowered.logits.count
         stores = [step for step in lowered.steps if step.op == Op.STORE]
         self.layers = {each.layer: (each.key_heads, each.size, each.count) for each in stores}
-        self._arenas: dict[Kind, torch.Tensor] = {}
+        self._steps_at = ctypes.addressof(self._steps)
+        self._arenas = {kind: torch.empty(1) for kind in (Kind.ROWS, Kind.KEPT)}
         self._tables: list[torch.Tensor] = []
+        self._reached = -1  # positions of the tables
         self._table_addresses = (ctypes.c_void_p * 1)()
         self._table_strides = (ctypes.c_int64 * 1)()
         self._cache = (native.Layer * 0)()
@@ -103,26 +106,35 @@ class Program:
     def play(self, one: native.Pass, positions: int) -> None:
         """One pass, whose rows are at fewer than so many positions. What the program knows itself
         is filled in: tables, the cache and memory for values."""
-        self._reach(positions)
+        self._describe(one, positions)
+        kernels().run(self._steps_at, len(self._steps), ctypes.addressof(one))
+
+    def play_chain(self, first: native.Pass, chain: native.Chain, positions: int) -> None:
+        """Passes one after the other, see `pl_run_chain`; otherwise as `play`."""
+        self._describe(first, positions)
+        both = ctypes.addressof(first), ctypes.addressof(chain)
+        kernels().run_chain(self._steps_at, len(self._steps), *both)
+
+    def _describe(self, one: native.Pass, positions: int) -> None:
+        if positions > self._reached:
+            self._reach(positions)
         one.tables = ctypes.addressof(self._table_addresses)
         one.table_strides = ctypes.addressof(self._table_strides)
         one.layers, one.cache_kind = ctypes.addressof(self._cache), self._cache_kind
-        one.arena = self._arena(Kind.ROWS, one.rows).data_ptr()
-        one.arena_of_kept = self._arena(Kind.KEPT, one.kept).data_ptr()
-        kernels().run(ctypes.addressof(self._steps), len(self._steps), ctypes.addressof(one))
+        one.arena = self._arena(Kind.ROWS, one.rows)
+        one.arena_of_kept = self._arena(Kind.KEPT, one.kept)
 
-    def _arena(self, kind: Kind, rows: int) -> torch.Tensor:
-        needed = max(1, self._places.width[kind] * rows)
-        known = self._arenas.get(kind)
-        if known is None or known.numel() < needed:
-            known = self._arenas[kind] = torch.empty(needed)
-        return known
+    def _arena(self, kind: Kind, rows: int) -> int:
+        """The address of memory for values of so many rows."""
+        needed = self._places.width[kind] * rows
+        if self._arenas[kind].numel() < needed:
+            self._arenas[kind] = torch.empty(needed)
+        return self._arenas[kind].data_ptr()
 
     def _reach(self, positions: int) -> None:
-        tables = self._lowered.tables.reach(positions)
-        if tables is self._tables:
-            return
-        self._tables = tables
+        self._tables = tables = self._lowered.tables.reach(positions)
+        # Whoever has no tables reaches anywhere.
+        self._reached = min((len(each) for each in tables), default=sys.maxsize)
         count = max(1, len(tables))
         self._table_addresses = (ctypes.c_void_p * count)(*(each.data_ptr() for each in tables))
         self._table_strides = (ctypes.c_int64 * count)(*(each.stride(0) for each in tables))

@@ -66,4 +66,10 @@ struct pl_pass;
 PL_API int pl_run(const struct pl_step *steps, int64_t count, const struct pl_pass *pass,
                   int threads);
 
+struct pl_chain;
+/* Passes of which each reads what the one before says; `first` keeps its last row. Behind that one's
+   rows its arrays go on with a row for each of the others; see program.h. */
+PL_API int pl_run_chain(const struct pl_step *steps, int64_t count, const struct pl_pass *first,
+                        const struct pl_chain *chain, int threads);
+
 #endif

@@ -93,6 +93,19 @@ struct pl_pass {
     int64_t cache_kind; /* enum pl_kind: of keys and values */
 };
 
+/* Passes one after the other, of which each reads the likeliest token of the one before.
+
+   count: of passes. most: tokens that are wanted of each. numbers: scores that count, from the first
+   on; ids [numbers]: tokens that they belong to, NULL where these are their places. kinds: of what
+   rows see. reads: the tokens of the first pass, with room behind them. tokens, shares [count,
+   most]: see pl_likeliest. */
+struct pl_chain {
+    int64_t count, most, numbers, kinds;
+    const int64_t *ids;
+    int64_t *reads, *tokens;
+    float *shares;
+};
+
 /* Address of an operand for a row; `row` among those of the step. */
 static inline const float *pl_row_of(const struct pl_operand *of, const struct pl_pass *pass,
                                      int64_t row) {

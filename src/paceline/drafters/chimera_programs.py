@@ -1,0 +1,147 @@
+"""Chimera's n-gram encoder, columns and levels as programs of the C library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from paceline.drafters.context_encoder import EPSILON, ROTARY_BASE
+from paceline.kernels.block_layers import BlockLinear
+from paceline.kernels.programs.builder import Builder, Columns, GivenRows, Rotary, layer_of
+from paceline.kernels.programs.program import CacheLayer
+from paceline.kernels.programs.steps import Function, Join, Operand
+
+if TYPE_CHECKING:
+    from paceline.drafters.chimera_model import ChimeraModel, NgramEncoder
+
+__all__ = ["AT_ONCE", "ChimeraPrograms", "Floats", "layers_of"]
+
+Floats = NDArray[np.float32]
+
+AT_ONCE = 256
+"""Rows; memory for so many is kept."""
+_WORDS_KEPT = 2048
+# Layers of the cache: all slots, and every other one of them.
+_ALL, _GREEN, _MATURE = range(3)
+
+
+class ChimeraPrograms:
+    """The parts of `model` as programs, with layers of this kind.
+
+    bottom: its n-gram encoder. heads: what each of its compact heads reads the two states with.
+
+    read: mature and green states
+    side by side -> columns in the cache. levels: by depth, green states and the last mature one side
+    by side -> logits, and columns in the cache.
+
+    Raises UnpackableError for a kind that cannot be had here.
+    """
+
+    def __init__(
+        self,
+        model: ChimeraModel,
+        bottom: NgramEncoder,
+        heads: Sequence[torch.Tensor],
+        kind: type[BlockLinear],
+    ) -> None:
+        config, encoder = model.config, model.encoder
+        self._model, self._hidden = model, model.hidden_size
+        self._rotary = Rotary(config.head_size, ROTARY_BASE)
+        self._keys = config.kv_heads * config.head_size
+        self._queries = config.attention_heads * config.head_size
+        self._columns = layer_of(kind, [encoder.key.weight, encoder.value.weight])
+        attention = [encoder.query.weight, encoder.key.weight, encoder.value.weight]
+        self._attention = layer_of(kind, attention)
+        self._join = layer_of(kind, [encoder.join.weight])
+        self._gates = layer_of(kind, [encoder.gate.weight, encoder.up.weight])
+        self._down = layer_of(kind, [encoder.down.weight])
+        self._head = model.shared_layer(kind)
+        self._order, self._words = bottom.order, dict[int, Floats]()
+        self._embed = bottom.embeddings
+        self._green = self._built_green(bottom, kind)
+        self.read = self._built_read()
+        self.levels = [
+            self._built_level(layer_of(kind, [weight]), depth + 1 == len(heads))
+            for depth, weight in enumerate(heads)
+        ]
+
+    def encoded(self, ngrams: Sequence[Sequence[int]]) -> list[Floats]:
+        """Green states [hidden] of n-grams."""
+        found: list[Floats] = []
+        for first in range(0, len(ngrams), AT_ONCE):
+            some = ngrams[first : first + AT_ONCE]
+            self._put_words(some, self._green.given(len(some)).reshape(len(some), self._order, -1))
+            found += [row.copy() for row in self._green.run(len(some))]
+        return found
+
+    def _put_words(self, ngrams: Sequence[Sequence[int]], given: Floats) -> None:
+        """Embeddings to `given` [n, order, hidden]. Those of the last texts are kept: to look them
+        up one by one takes as long as a small program."""
+        words = self._words
+        if missing := [*{token for ngram in ngrams for token in ngram if token not in words}]:
+            if len(words) > _WORDS_KEPT:
+                words.clear()
+                missing = [*{token for ngram in ngrams for token in ngram}]
+            rows = self._embed(torch.tensor(missing)).float().numpy()
+            words.update(zip(missing, rows, strict=True))
+        for row, ngram in enumerate(ngrams):
+            for place, token in enumerate(ngram):
+                given[row, place] = words[token]
+
+    def _built_green(self, bottom: NgramEncoder, kind: type[BlockLinear]) -> GivenRows:
+        build = Builder(bottom.order * self._hidden)
+        block = layer_of(kind, [bottom.block.weight], bottom.block.bias)
+        changed = build.product(build.given, block)
+        words = build.map(changed, Join.PLUS, build.given, Function.SILU)
+        return build.program(build.product(words, layer_of(kind, [bottom.down.weight])))
+
+    def _built_read(self) -> GivenRows:
+        build, hidden = Builder(2 * self._hidden, self._rotary), self._hidden
+        for layer, at, norm in (
+            (_MATURE, 0, self._model.encoder.mature_norm),
+            (_GREEN, hidden, self._model.encoder.green_norm),
+        ):
+            self._store(build, build.part(build.given, at, hidden), norm, layer)
+        return build.program()
+
+    def _store(self, build: Builder, states: Operand, norm: torch.Tensor, layer: int) -> None:
+        both = build.product(build.normal(states, norm, EPSILON), self._columns)
+        keys = build.turned(build.part(both, 0, self._keys))
+        build.store(keys, build.part(both, self._keys, self._keys), self._to(layer))
+
+    def _built_level(self, head: BlockLinear, last: bool) -> GivenRows:
+        encoder, hidden, keys = self._model.encoder, self._hidden, self._keys
+        build = Builder(2 * hidden, self._rotary)
+        green = build.part(build.given, 0, hidden)
+        mature = build.part(build.given, hidden, hidden)
+        three = build.product(build.normal(green, encoder.green_norm, EPSILON), self._attention)
+        queries = build.turned(build.part(three, 0, self._queries))
+        own = build.turned(build.part(three, self._queries, keys))
+        build.store(own, build.part(three, self._queries + keys, keys), self._to(_GREEN))
+        attended = build.product(build.attended(queries, self._to(_ALL)), self._join)
+        states = build.map(attended, Join.PLUS, green)
+        inner = build.normal(states, encoder.inner_norm, EPSILON)
+        gates, size = build.product(inner, self._gates), self._model.config.intermediate
+        gate, up = build.part(gates, 0, size), build.part(gates, size, size)
+        gated = build.map(gate, Join.TIMES, up, Function.SILU)
+        draft = build.map(build.product(gated, self._down), Join.PLUS, states)
+        if not last:
+            self._store(build, draft, encoder.mature_norm, _MATURE)
+        read = build.beside(mature, draft) if self._model.config.residual else draft
+        return build.program(build.product(build.product(read, head), self._head))
+
+    def _to(self, layer: int) -> Columns:
+        return Columns(layer, self._model.config.kv_heads, self._model.config.head_size)
+
+
+def layers_of(held: torch.Tensor) -> list[CacheLayer]:
+    """Layers of the cache in `held` [2, 1, heads, slots, size], keys and values."""
+    keys, values = held
+    return [
+        CacheLayer(keys[:, :, begin::step], values[:, :, begin::step])
+        for begin, step in ((0, 1), (1, 2), (0, 2))
+    ]
