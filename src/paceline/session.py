@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from paceline.drafters import Host, Opener, make_drafter
 from paceline.errors import UsageError
 from paceline.messages import Message, Prompt, as_messages
+from paceline.models.vocabulary import vocabulary_mark
 from paceline.options import Options
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.planner import TreePlanner
@@ -57,7 +59,14 @@ class Session:
         drafts: Opener | None = None,
     ) -> None:
         planner = TreePlanner(curve)
-        self.host = Host(target, fingerprint, curve, open=drafts, costs=planner.costs)
+        self.host = Host(
+            target,
+            fingerprint,
+            curve,
+            open=drafts,
+            costs=planner.costs,
+            vocabulary=partial(vocabulary_mark, tokenizer),
+        )
         self.budget = budget
         self.target = target
         self.tokenizer = tokenizer

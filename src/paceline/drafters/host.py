@@ -38,6 +38,8 @@ class Host:
     tokens: ids below this stand for text, and for the same text as with the model it was opened
     for; the vocabulary may be padded beyond. None for all.
     open: hands out hosts on other models; None where no other can be had.
+    vocabulary: says which tokenizer the model has, see `paceline.models.vocabulary`; None where it
+    is not known.
     clock: seconds.
     shared: constants that drafters have made for this host and others may use as well, e.g. opened
     modules, by keys of their own; kept as long as the host.
@@ -52,6 +54,7 @@ class Host:
     open: Opener | None = None
     clock: Callable[[], float] = perf_counter
     costs: Costs | None = None
+    vocabulary: Callable[[], str] | None = None
     shared: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
     learned: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
