@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from paceline.datastore.search import MOST_HITS, Found, Search
-from paceline.datastore.sorting import BORDER, LONGEST
+from paceline.datastore.search import MOST_HITS, NOTHING, Found, Search
+from paceline.datastore.sorting import BORDER, LONGEST, PROMPT_TOKENS
 from paceline.datastore.store import MOST_TOKENS, Datastore, DatastoreInfo, clear_datastore
 from paceline.datastore.suffix_array import GrowingSuffixArray, SuffixArray
 
@@ -12,6 +12,8 @@ __all__ = [
     "LONGEST",
     "MOST_HITS",
     "MOST_TOKENS",
+    "NOTHING",
+    "PROMPT_TOKENS",
     "Datastore",
     "DatastoreInfo",
     "Found",

@@ -141,7 +141,7 @@ def _followers(
     following: dict[int, list[int]] = {}
     for place in above.places:
         at = place + above.depth
-        if at < len(tokens) and tokens[at] >= 0:
+        if 0 <= at < len(tokens) and tokens[at] >= 0:
             following.setdefault(int(tokens[at]), []).append(place)
     total = sum(map(len, following.values()))
     run = matched + above.depth

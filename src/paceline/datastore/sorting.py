@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BORDER", "LONGEST", "Int32", "is_in_order", "sort_places"]
+__all__ = ["BORDER", "LONGEST", "PROMPT_TOKENS", "Int32", "is_in_order", "sort_places"]
 
 Int32 = NDArray[np.int32]
 
@@ -20,6 +20,9 @@ BORDER = -1
 LONGEST = 32
 """So many tokens before a place count; places behind the same ones come as the text has them. Beyond
 a border nothing counts."""
+
+PROMPT_TOKENS = 4
+"""Of a prompt are kept with its answer, so that the beginnings of answers are found."""
 
 
 def sort_places(tokens: Int32) -> Int32:

@@ -48,6 +48,7 @@ class Datastore:
 
     vocabulary: the tokenizer's mark, see `paceline.models.vocabulary.vocabulary_mark`; ids of
     another one are refused. "" to read those of whatever tokenizer.
+    version: another number whenever there is something new to look up.
 
     Raises StoreError, here and below, where a file is damaged, of another tokenizer, or cannot be
     read or written. A folder that is not there holds nothing.
@@ -55,6 +56,8 @@ class Datastore:
 
     def __init__(self, folder: Path, vocabulary: str) -> None:
         self.folder, self._vocabulary = folder, vocabulary
+        self.version = 0
+        self._recent: tuple[Int32, Int32] | None = None
         with _explained(folder, "read"):
             self._header, self._tokens, self._order = self._read_index()
             self._logged = read_log(folder / _LOG, self._header.vocabulary)
@@ -79,21 +82,25 @@ class Datastore:
         return DatastoreInfo(documents, tokens + logged, logged, size)
 
     def arrays(self) -> list[SuffixArray]:
-        """To look texts up in, the newest texts first; each call makes new ones on the same files.
-        What is added later is not in them."""
-        arrays = [SuffixArray(_joined(self._logged))] if self._logged else []
-        return [*arrays, SuffixArray(self._tokens, self._order)] if len(self._order) else arrays
+        """To look texts up in, the newest texts first; each call makes new ones, on the same files.
+        What is added later is not in them, see `version`."""
+        found = [self._sorted_log(), (self._tokens, self._order)]
+        return [SuffixArray(tokens, order) for tokens, order in found if len(order)]
 
     def add(self, documents: Iterable[Sequence[int] | Int32], most: int = MOST_TOKENS) -> None:
-        """Keep more documents, in the log; from 262,144 tokens there on all is put into the index.
+        """Keep more documents, in the log; at 262,144 tokens there all of it goes into the index,
+        see `build`.
 
-        Other processes see them when they open the folder again. Raises UsageError for ids that
-        cannot be."""
+        Other processes see them when they open or change it themselves. Raises UsageError for ids
+        that cannot be."""
         new = [_checked(document) for document in documents]
         with self._changing():
             append_to_log(self.folder / _LOG, self._vocabulary, [one for one in new if len(one)])
-            if sum(map(len, read_log(self.folder / _LOG, self._vocabulary))) >= _MOST_LOGGED:
+            logged = read_log(self.folder / _LOG, self._vocabulary)
+            if sum(map(len, logged)) >= _MOST_LOGGED:
                 self._merge([], most)
+            else:
+                self._now(logged)
 
     def build(
         self, documents: Iterable[Sequence[int] | Int32] = (), most: int = MOST_TOKENS
@@ -117,7 +124,18 @@ class Datastore:
         write_index(self.folder / _INDEX, header, tokens, order)
         (self.folder / _LOG).unlink(missing_ok=True)
         self._header, self._tokens, self._order = header, tokens, order
-        self._logged = []
+        self._now([])
+
+    def _now(self, logged: list[Int32]) -> None:
+        """This is in the log."""
+        self._logged, self._recent = logged, None
+        self.version += 1
+
+    def _sorted_log(self) -> tuple[Int32, Int32]:
+        if self._recent is None:
+            tokens = _joined(self._logged)
+            self._recent = tokens, sort_places(tokens)
+        return self._recent
 
     def _read_index(self) -> tuple[Header, Int32, Int32]:
         path = self.folder / _INDEX

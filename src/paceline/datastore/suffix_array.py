@@ -125,16 +125,23 @@ class GrowingSuffixArray(SuffixArray):
         """All of the text: a view, as long as nothing is added."""
         return self._tokens[: len(self)]
 
-    def add(self, tokens: Sequence[int] | Int32) -> None:
+    def add(self, tokens: Sequence[int]) -> None:
         """The text goes on; one of several documents begins with a `BORDER`.
 
         Raises UsageError, and adds nothing, for ids below that or beyond 32 bits."""
-        new = np.asarray(tokens, dtype=np.int64)
-        if len(new) == 0:
+        if len(tokens) == 0:
             return
-        if new.min() < BORDER or new.max() > _LARGEST:
+        if not BORDER <= min(tokens) <= max(tokens) <= _LARGEST:
             raise UsageError("a token id is negative or does not fit into 32 bits")
-        self._add(new.astype(np.int32))
+        if len(tokens) >= _SORT_FROM:
+            self._set(np.concatenate((self.tokens, np.asarray(tokens, dtype=np.int32))))
+            return
+        self._reserve(len(self) + len(tokens))
+        if self._native is not None:
+            new = (ctypes.c_int32 * len(tokens))(*tokens)
+            self._native.add_tokens(self._address, ctypes.addressof(new), len(tokens))
+        else:
+            self._insert(tokens)
 
     def take_back(self, count: int) -> None:
         """All but the first `count` tokens go."""
@@ -154,16 +161,11 @@ class GrowingSuffixArray(SuffixArray):
         self._order = sort_places(tokens) if order is None else order
         self._point(len(tokens), len(self._order))
 
-    def _add(self, new: Int32) -> None:
-        call, count = self._call, len(self)
-        if len(new) >= _SORT_FROM:
-            self._set(np.concatenate((self.tokens, new)))
-            return
-        self._reserve(count + len(new))
-        if self._native is not None:
-            self._native.add_tokens(self._address, new.ctypes.data, len(new))
-            return
-        for place, token in enumerate(new.tolist(), count):
+    def _insert(self, tokens: Sequence[int]) -> None:
+        """Put a few tokens and their places in, without the library; there is room for them."""
+        call = self._call
+        for token in tokens:
+            place = call.count
             self._tokens[place] = token
             call.count = place + 1
             if is_in_order(self.tokens, np.array([place]))[0]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
+from paceline.datastore import Datastore
 from paceline.planning.adaptive_tree import Costs
 from paceline.planning.cost_curve import CostCurve
 from paceline.protocols import Target
@@ -38,6 +39,7 @@ class Host:
     tokens: ids below this stand for text, and for the same text as with the model it was opened
     for; the vocabulary may be padded beyond. None for all.
     open: hands out hosts on other models; None where no other can be had.
+    datastore: that the session looks into and adds to; None for none, or the model's own.
     vocabulary: says which tokenizer the model has, see `paceline.models.vocabulary`; None where it
     is not known.
     clock: seconds.
@@ -55,6 +57,7 @@ class Host:
     clock: Callable[[], float] = perf_counter
     costs: Costs | None = None
     vocabulary: Callable[[], str] | None = None
+    datastore: Datastore | None = None
     shared: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
     learned: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 

@@ -17,15 +17,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paceline.datastore import LONGEST, MOST_HITS, Search, SuffixArray
+from paceline.datastore import LONGEST, MOST_HITS, Search
 from paceline.drafters.confidence import FOLLOWER_DOUBT
 from paceline.drafters.host import Host
-from paceline.drafters.known_texts import opened_arrays
+from paceline.drafters.known_texts import KnownTexts
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.settings import at_least
 from paceline.errors import UsageError
 from paceline.records import Round, TextStart
-from paceline.tree import EMPTY, Tree
+from paceline.tree import Tree
 
 __all__ = ["Rest", "RestSettings"]
 
@@ -36,7 +36,7 @@ class RestSettings:
 
     n: shortest match, >= 1 (the paper: 2). longest: match that is looked for, `n` to 32 (the
     paper: 16). k: depth of the tree, >= 1 (the paper: 10); plans cut it.
-    datastore: its folder; "" is the model's own one, which has to be there.
+    datastore: its folder; "" is the session's, or the model's own one, which has to be there.
 
     Raises UsageError for a value out of range.
     """
@@ -58,28 +58,29 @@ class Rest(LookupDrafter):
     """Guesses what followed in other texts.
 
     settings, changes: see `RestSettings`; the latter are fields of it by name.
-    texts: the datastore's; none without a host, see `on`.
+    texts: the datastore's; None for none, as without a host, see `on`.
     """
 
     def __init__(
         self,
         settings: RestSettings | None = None,
-        texts: Sequence[SuffixArray] = (),
+        texts: KnownTexts | None = None,
         **changes: Any,
     ) -> None:
         own = replace(settings or RestSettings(), **changes)
         self._search = Search(least=own.n, depth=own.k, hits=MOST_HITS, doubt=FOLLOWER_DOUBT)
         self._longest = own.longest
-        self._texts = list(texts)
+        self._texts = texts or KnownTexts()
         self._tail: list[int] = []
 
     @classmethod
     def on(cls, host: Host, settings: RestSettings) -> Rest:
-        """One of a session, with the datastore of its model. Raises what `opened_arrays` does."""
-        return cls(settings, opened_arrays(host, settings.datastore, needed=True))
+        """One of a session, with the datastore of its model. Raises what `KnownTexts.of` does."""
+        return cls(settings, KnownTexts.of(host, settings.datastore, needed=True))
 
     def start(self, text: TextStart) -> None:
-        """See where the text is."""
+        """See where the text is, and what the datastore has new."""
+        self._texts.refresh()
         self._tail = list(text.context[-self._longest :])
 
     def observe(self, round: Round) -> None:
@@ -89,6 +90,4 @@ class Rest(LookupDrafter):
     def propose_after(self, path: Sequence[int], budget: int) -> Tree:
         """The most frequent continuations behind the longest match."""
         tail = [*self._tail, *path][-self._longest :]
-        found = [array.look_up(tail, budget, self._search) for array in self._texts]
-        best = max(found, key=lambda one: one.matched, default=None)
-        return EMPTY if best is None else best.tree
+        return self._texts.look_up(tail, budget, self._search).tree

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paceline.datastore import BORDER, GrowingSuffixArray, Search, SuffixArray
+from paceline.datastore import BORDER, PROMPT_TOKENS, GrowingSuffixArray, Search, SuffixArray
 from paceline.drafters.confidence import FOLLOWER_DOUBT
 from paceline.drafters.host import Host
 from paceline.drafters.settings import at_least
@@ -29,8 +29,6 @@ from paceline.tree import EMPTY, Tree
 
 __all__ = ["Answers", "Suffix", "SuffixSettings"]
 
-_LEAD = 4  # tokens of the prompt that are kept with its answer, so that its beginning is found
-
 
 @dataclass(frozen=True)
 class SuffixSettings:
@@ -38,7 +36,7 @@ class SuffixSettings:
 
     k: depth of the tree, >= 1 (the paper: 64 with the match); plans cut it.
     factor: a match of so many tokens may have a tree of `factor` times as many nodes, >= 1 (the
-    paper's alpha).
+    paper's alpha, of 1 to 4); plans cut it.
     lengths: of matches that are tried in each of both, longest first, >= 1.
     most: tokens of answers that are kept in memory, >= 1024; the oldest answers go.
     persist: keep what the session has answered; off, only the text itself is looked at.
@@ -47,7 +45,7 @@ class SuffixSettings:
     """
 
     k: int = 32
-    factor: int = 4
+    factor: int = 64
     lengths: int = 3
     most: int = 1 << 17
     persist: bool = True
@@ -112,7 +110,7 @@ class Suffix(TextLookup):
     def stop(self) -> None:
         """The answer is one that the session has given."""
         if self._persist and len(self._text) > self._prompt:
-            self._answers.add(self._text[max(0, self._prompt - _LEAD) :])
+            self._answers.add(self._text[max(0, self._prompt - PROMPT_TOKENS) :])
         self._prompt = len(self._text)
 
     def propose_after(self, path: Sequence[int], budget: int) -> Tree:
