@@ -54,15 +54,13 @@ def load(
     cache_dtype: what keys and values are held in: "float32", "float16", "int8"; see docs/speed.md.
     engine: what runs the model, one of `paceline.targets.engines.ENGINES`.
     store: keeps answers as references for similar queries, see `ReferenceStore`.
-    datastore: a folder of texts to guess from, to which every answer is added; "own" is the model's
-    own one in the cache folder, None: nothing is kept. See docs/methods.md.
+    datastore: folder of texts to guess from, to which answers are added; "own": the model's own.
     options: defaults of requests; without a budget trees are planned by what passes cost here.
     sketch: whether to measure that now, roughly, where nobody has; by default where trees are
     going to be planned.
 
     Raises UsageError for an unknown method, setting or choice of these, ModelError where the model
-    cannot be found, read or driven, or has no parts that were trained for the method, StoreError for
-    a datastore that cannot be read.
+    cannot be found, read or driven, or has no parts for the method, StoreError for a bad datastore.
     """
     check_choices(engine, weights, cache_dtype)
     check_method(method, **settings)  # a wrong method must not wait for the model

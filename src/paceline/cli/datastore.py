@@ -26,6 +26,15 @@ Folder = Annotated[
 ]
 
 
+DatastoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--datastore",
+        help='Folder of texts to guess from, which keeps the answers; "own" is the model\'s own.',
+    ),
+]
+
+
 @app.command()
 @common.interruptible()
 def build(
