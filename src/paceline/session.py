@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from paceline.datastore import PROMPT_TOKENS, Datastore
@@ -69,7 +69,7 @@ class Session:
             curve,
             open=drafts,
             costs=planner.costs,
-            vocabulary=partial(vocabulary_mark, tokenizer),
+            vocabulary=cache(partial(vocabulary_mark, tokenizer)),
             datastore=datastore,
         )
         self.budget = budget

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 
@@ -57,10 +58,11 @@ class Datastore:
     def __init__(self, folder: Path, vocabulary: str) -> None:
         self.folder, self._vocabulary = folder, vocabulary
         self.version = 0
+        self._lock = Lock()
         self._recent: tuple[Int32, Int32] | None = None
         with _explained(folder, "read"):
-            self._header, self._tokens, self._order = self._read_index()
-            self._logged = read_log(folder / _LOG, self._header.vocabulary)
+            index = self._read_index()
+            self._now(*index, read_log(folder / _LOG, index[0].vocabulary))
 
     @classmethod
     def default_folder(cls, vocabulary: str) -> Path:
@@ -84,7 +86,11 @@ class Datastore:
     def arrays(self) -> list[SuffixArray]:
         """To look texts up in, the newest texts first; each call makes new ones, on the same files.
         What is added later is not in them, see `version`."""
-        found = [self._sorted_log(), (self._tokens, self._order)]
+        with self._lock:
+            if self._recent is None:
+                logged = _joined(self._logged)
+                self._recent = logged, sort_places(logged)
+            found = [self._recent, (self._tokens, self._order)]
         return [SuffixArray(tokens, order) for tokens, order in found if len(order)]
 
     def add(self, documents: Iterable[Sequence[int] | Int32], most: int = MOST_TOKENS) -> None:
@@ -100,7 +106,7 @@ class Datastore:
             if sum(map(len, logged)) >= _MOST_LOGGED:
                 self._merge([], most)
             else:
-                self._now(logged)
+                self._now(self._header, self._tokens, self._order, logged)
 
     def build(
         self, documents: Iterable[Sequence[int] | Int32] = (), most: int = MOST_TOKENS
@@ -115,27 +121,23 @@ class Datastore:
 
     def _merge(self, new: list[Int32], most: int) -> None:
         # Others may have written since this one was opened.
-        self._header, self._tokens, self._order = self._read_index()
+        _, known, _ = self._read_index()
         logged = read_log(self.folder / _LOG, self._vocabulary)
-        kept = _bounded([*_documents(self._tokens), *logged, *new], most)
+        kept = _bounded([*_documents(known), *logged, *new], most)
         tokens = _joined(kept)
         order = sort_places(tokens)
         header = Header(self._vocabulary, len(tokens), len(order), len(kept), _largest(tokens))
         write_index(self.folder / _INDEX, header, tokens, order)
         (self.folder / _LOG).unlink(missing_ok=True)
-        self._header, self._tokens, self._order = header, tokens, order
-        self._now([])
+        self._now(header, tokens, order, [])
 
-    def _now(self, logged: list[Int32]) -> None:
-        """This is in the log."""
-        self._logged, self._recent = logged, None
-        self.version += 1
-
-    def _sorted_log(self) -> tuple[Int32, Int32]:
-        if self._recent is None:
-            tokens = _joined(self._logged)
-            self._recent = tokens, sort_places(tokens)
-        return self._recent
+    def _now(self, header: Header, tokens: Int32, order: Int32, logged: list[Int32]) -> None:
+        """This is what there is; other threads may look texts up meanwhile."""
+        with self._lock:
+            self._header, self._tokens, self._order = header, tokens, order
+            self._logged = logged
+            self._recent = None
+            self.version += 1
 
     def _read_index(self) -> tuple[Header, Int32, Int32]:
         path = self.folder / _INDEX
