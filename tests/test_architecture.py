@@ -33,11 +33,12 @@ CORE = {
 # What a room may import of paceline, besides itself.
 ALLOWED = {
     # Trained drafters shape their trees by what their guesses are worth.
-    "drafters": CORE | {"kernels", "planning"},
+    "drafters": CORE | {"datastore", "kernels", "planning"},
     "targets": CORE | {"kernels"},
     "kernels": set(),
     "models": {"json_files", "errors", "kernels"},
     "references": {"errors"},
+    "datastore": {"errors", "kernels", "models", "tree"},
     # Its curves are kept in the cache folder, under what the machine calls itself.
     "planning": CORE | {"machine", "models"},
     # The suites of drafters play on toys.

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from paceline.datastore import Datastore
 from paceline.drafters import Anpd, Plain
 from paceline.errors import UsageError
 from paceline.loop import DEFAULT_BUDGET
+from paceline.models.vocabulary import vocabulary_mark
 from paceline.records import Round
 from paceline.session import Session
 from paceline.targets.toy import ToyTarget
@@ -128,6 +131,35 @@ def test_a_store_keeps_answers_and_makes_the_second_request_faster() -> None:
     second = session.generate("tell me", max_new_tokens=60)
     assert second.tokens == first.tokens
     assert second.stats.rounds < first.stats.rounds
+
+
+@pytest.mark.parametrize("method", ["sam", "rest:n=1"])
+def test_a_datastore_keeps_answers_and_makes_later_texts_faster(
+    method: str, tmp_path: Path
+) -> None:
+    store = Datastore(tmp_path, vocabulary_mark(byte_tokenizer()))
+    session = toy_session(method, datastore=store, budget=DEFAULT_BUDGET)
+    first = session.generate("tell me", max_new_tokens=60)
+    assert store.info().tokens == 4 + 60
+    second = session.generate("tell me", max_new_tokens=60)
+    assert second.tokens == first.tokens
+    assert second.stats.rounds < first.stats.rounds
+    assert store.info().documents == 2
+    other = toy_session(method, datastore=Datastore(tmp_path, vocabulary_mark(byte_tokenizer())))
+    third = other.generate("tell me", max_new_tokens=60, budget=DEFAULT_BUDGET)
+    assert third.tokens == first.tokens and third.stats.rounds == second.stats.rounds
+
+
+def test_what_was_not_to_be_recorded_is_not(tmp_path: Path) -> None:
+    store = Datastore(tmp_path, vocabulary_mark(byte_tokenizer()))
+    session = toy_session("sam", datastore=store)
+    session.generate("tell me", max_new_tokens=5, record=False)
+    broken_off = session.stream("tell me", max_new_tokens=50)
+    next(broken_off)
+    broken_off.close()
+    assert store.info().documents == 0 and not list(tmp_path.iterdir())
+    session.generate_batch(["tell me", "and me"], max_new_tokens=5)
+    assert store.info().documents == 2
 
 
 def test_references_speed_up_copying_methods() -> None:

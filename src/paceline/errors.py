@@ -3,7 +3,7 @@
     PacelineError           anything a caller can mend; its message is one sentence: what, and what to do
     ├── UsageError          an argument, setting, prompt or request that cannot be served
     ├── ModelError          a model that cannot be found, fetched, read or accelerated
-    └── StoreError          a reference store that cannot be opened or used
+    └── StoreError          a store of answers or texts that cannot be opened or used
 
 The command line prints the message and exits with code 2. Anything else that escapes is a bug.
 """
@@ -26,4 +26,4 @@ class ModelError(PacelineError):
 
 
 class StoreError(PacelineError):
-    """A reference store cannot be opened or used."""
+    """A store of answers or texts cannot be opened or used."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.datastore import Datastore
 from paceline.draft_models import DraftModels
 from paceline.drafters import check_method
 from paceline.models import DEFAULT_MODEL, ProgressCallback
 from paceline.models.progress import ignore_progress
+from paceline.models.vocabulary import vocabulary_mark
 from paceline.options import Options
 from paceline.planning.sketch import known_curve
 from paceline.prepared_models import ModelOrder, OpenedModel, open_model
@@ -34,6 +37,7 @@ def load(
     cache_dtype: str = FLOAT32,
     engine: str = DEFAULT_ENGINE,
     store: Store | None = None,
+    datastore: str | Path | None = None,
     options: Options | None = None,
     sketch: bool | None = None,
     progress: ProgressCallback = ignore_progress,
@@ -51,12 +55,13 @@ def load(
     cache_dtype: what keys and values are held in: "float32", "float16", "int8"; see docs/speed.md.
     engine: what runs the model, one of `paceline.targets.engines.ENGINES`.
     store: keeps answers as references for similar queries, see `ReferenceStore`.
+    datastore: folder of texts to guess from, to which answers are added; "own": the model's own.
     options: defaults of requests; without a budget trees are planned by what passes cost here.
     sketch: whether to measure that now, roughly, where nobody has; by default where trees are
     going to be planned.
 
     Raises UsageError for an unknown method, setting or choice of these, ModelError where the model
-    cannot be found, read or driven, or has no parts that were trained for the method.
+    cannot be found, read or driven, or has no parts for the method, StoreError for a bad datastore.
     """
     check_choices(engine, weights, cache_dtype)
     check_method(method, **settings)  # a wrong method must not wait for the model
@@ -73,6 +78,7 @@ def load(
         settings=settings,
         eos_ids=opened.eos_ids,
         store=store,
+        datastore=_datastore(datastore, opened.tokenizer),
         options=options,
         fingerprint=mark,
         curve=known_curve(opened.target, mark, sketch, lambda: progress("measure", 0, None)),
@@ -92,6 +98,13 @@ def _draft_models(
         dtype=order.dtype,
         progress=progress,
     )
+
+
+def _datastore(name: str | Path | None, tokenizer: Any) -> Datastore | None:
+    if name is None:
+        return None
+    mark = vocabulary_mark(tokenizer)
+    return Datastore(Datastore.default_folder(mark) if name == "own" else Path(name), mark)
 
 
 def _plans(method: str, options: Options | None) -> bool:

@@ -25,6 +25,7 @@ class Options:
     budget: most nodes a drafter may propose per round; 0 is plain decoding. None is the session's,
     which by default are as many as pay, see docs/planning.md.
     typical: lossy: accept guesses that are likely enough, see `Typical`; True for its defaults.
+    record: add the answer to the session's datastore, where it has one.
 
     Raises UsageError for values out of range.
     """
@@ -41,6 +42,7 @@ class Options:
     ignore_eos: bool = False
     budget: int | None = None
     typical: Typical | bool = False
+    record: bool = True
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:

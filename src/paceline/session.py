@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
+from paceline.datastore import PROMPT_TOKENS, Datastore
 from paceline.drafters import Host, Opener, make_drafter
 from paceline.errors import UsageError
 from paceline.messages import Message, Prompt, as_messages
+from paceline.models.vocabulary import vocabulary_mark
 from paceline.options import Options
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.planner import TreePlanner
@@ -34,6 +37,8 @@ class Session:
     curve: what passes of the target cost here; without one plans find out, and until then their
     trees are smaller or larger than pays.
     drafts: opens draft models for methods that name one, see `DraftModels`; None where none can be.
+    datastore: texts to guess from, to which every answer is added, but for those of requests with
+    `record=False`; None: nothing is kept.
 
     The cache of the model, what drafters have learned and what plans rest on are kept from call to
     call: the next turn of a conversation, or another text with the same beginning, reads only what
@@ -55,9 +60,18 @@ class Session:
         budget: int | None = None,
         curve: CostCurve | None = None,
         drafts: Opener | None = None,
+        datastore: Datastore | None = None,
     ) -> None:
         planner = TreePlanner(curve)
-        self.host = Host(target, fingerprint, curve, open=drafts, costs=planner.costs)
+        self.host = Host(
+            target,
+            fingerprint,
+            curve,
+            open=drafts,
+            costs=planner.costs,
+            vocabulary=cache(partial(vocabulary_mark, tokenizer)),
+            datastore=datastore,
+        )
         self.budget = budget
         self.target = target
         self.tokenizer = tokenizer
@@ -139,6 +153,11 @@ class Session:
     def budget_of(self, options: Options) -> int | None:
         """Most nodes of a request's trees: its own budget, else the session's, else None: plans."""
         return self.budget if options.budget is None else options.budget
+
+    def record(self, prompt: Sequence[int], output: Sequence[int]) -> None:
+        """Add an answer to the datastore, if there is one, with the last tokens of its prompt."""
+        if self.host.datastore is not None:
+            self.host.datastore.add([[*prompt[-PROMPT_TOKENS:], *output]])
 
     def settle(self) -> None:
         """Wait for what goes on in the background after loading; whoever measures does."""

@@ -117,6 +117,10 @@ class Home(Protocol):
         """See `Session.encode_references`."""
         ...
 
+    def record(self, prompt: Sequence[int], output: Sequence[int]) -> None:
+        """See `Session.record`."""
+        ...
+
     def budget_of(self, options: Options) -> int | None:
         """See `Session.budget_of`."""
         ...
@@ -214,6 +218,8 @@ class Stream(Iterator[Chunk]):
         self.output.finish()
         if self._store is not None:
             self._store.add(self._query, self.output.text)
+        if self._text is not None and self._options.record:
+            self._home.record(self._text[0].prompt, self.completion.tokens)
         return self.completion
 
     def _begun(self) -> tuple[Generation, int]:

@@ -46,6 +46,9 @@ METHOD_VARIANTS = [
     "llma:tie=first",
     "llma:n=2",
     "pld:n=1",
+    "suffix:lengths=1,factor=1",
+    "suffix:persist=false",
+    "sam:branches=3,n=2",
     "ppd 1x1",
     "ppd 4x2",
     "ppd 3x1:size=20",
@@ -74,7 +77,7 @@ COPYING = [
     name
     for name in METHOD_VARIANTS
     if not name.startswith(
-        ("plain", "ppd", "medusa", "chimera", "lookahead", "jacobi", "spec", "ouro")
+        ("plain", "rest", "ppd", "medusa", "chimera", "lookahead", "jacobi", "spec", "ouro")
     )
     or "pool_from_prompt" in name
 ]

@@ -101,6 +101,33 @@ def moves(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> None:
     assert np.array_equal(held, expected)
 
 
+def suffixes(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> None:
+    """A text that grows is looked up; then with an order that names places it does not have."""
+    size, budget = 300, 7
+    tokens = exact(rng.integers(-1, 3, size).astype(np.int32))
+    text, order = np.empty(size, np.int32), np.empty(size, np.int32)
+    tail = exact(np.array([0, 1, 0, 2], np.int32))
+    nodes, weights = np.empty((2, budget), np.int32), np.empty(budget, np.float64)
+    call = native.Suffixes(
+        tokens=text.ctypes.data, order=order.ctypes.data, most=5, tail=tail.ctypes.data,
+        length=4, least=1, hits=256, budget=budget, depth=9, branches=3, doubt=3.0,
+        node_tokens=nodes[0].ctypes.data, node_parents=nodes[1].ctypes.data,
+        weights=weights.ctypes.data,
+    )  # fmt: skip
+    address = ctypes.addressof(call)
+    for begin in range(0, size, 50):
+        assert not library.pl_add_tokens(address, tokens[begin:].ctypes.data, 50)
+        assert not library.pl_look_up(address)
+        assert 0 < call.nodes <= budget and call.end <= call.size <= call.count
+    order[:] = rng.integers(-(2**31), 2**31, size)
+    order[::5] = 1
+    for length in range(5):
+        call.length = length
+        assert not library.pl_look_up(address)
+    call.hits = 257
+    assert library.pl_look_up(address) == 2
+
+
 ROWS, KEPT, HIDDEN, HEADS, VOCAB, SLOTS = 5, 2, 64, 2, 33, 9
 OF_KEPT, LOGITS = -2, -1
 
@@ -250,6 +277,7 @@ def main() -> None:
         attention(library, signatures.Attention, rng)
         likeliest(library, rng)
         moves(library, signatures, rng)
+        suffixes(library, signatures, rng)
         one_pass(library, signatures, rng)
         sys.stdout.write(f"{tier} is clean\n")
 

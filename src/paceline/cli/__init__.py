@@ -13,7 +13,7 @@ from typing import Final, cast
 import typer
 
 from paceline import __version__
-from paceline.cli import bench, chat, compare, generate, models, store, train, tune
+from paceline.cli import bench, chat, compare, datastore, generate, models, store, train, tune
 from paceline.cli.common import note
 from paceline.errors import PacelineError
 
@@ -38,6 +38,7 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(train.app, name="train")
 app.add_typer(models.app, name="models")
 app.add_typer(store.app, name="store")
+app.add_typer(datastore.app, name="datastore")
 
 
 def _print_version(wanted: bool) -> None:

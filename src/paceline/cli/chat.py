@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli import common, drafts
+from paceline.cli.datastore import DatastoreOption
 from paceline.cli.show import print_stream, summary
 from paceline.errors import PacelineError, UsageError
 
@@ -40,6 +41,7 @@ def chat(
     weights: common.WeightsOption = "auto",
     cache_dtype: common.CacheDtypeOption = "float32",
     store: common.StoreOption = None,
+    datastore: DatastoreOption = None,
     show_drafts: common.ShowDraftsOption = False,
     json_file: common.JsonOption = None,
 ) -> None:
@@ -63,6 +65,7 @@ def chat(
     opening = _opening(prompt_file, limit)
     method = drafts.chosen_method(method, draft_model)
     placed: Any = {"device": device, "dtype": dtype, "weights": weights, "store": store}
+    placed["datastore"] = datastore
     session = common.open_session(model, method, threads=threads, cache_dtype=cache_dtype, **placed)
     session.options = session.options.with_(**options)
     if not session.tokenizer.chat_template:

@@ -190,15 +190,15 @@ def circumstances(session: Session, model: str) -> dict[str, Any]:
     }
 
 
-def read_references(paths: list[Path] | None) -> list[str]:
-    """The texts of reference files; raises UsageError naming one that cannot be read."""
+def read_references(paths: list[Path] | None, kind: str = "reference file") -> list[str]:
+    """The texts of files of that kind; raises UsageError naming one that cannot be read."""
     texts = []
     for path in paths or ():
         try:
             texts.append(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-            raise UsageError(f"cannot read the reference file {path}: {reason}") from error
+            raise UsageError(f"cannot read the {kind} {path}: {reason}") from error
     return texts
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli import common, drafts
+from paceline.cli.datastore import DatastoreOption
 from paceline.cli.show import print_stream, summary
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def generate(
     weights: common.WeightsOption = "auto",
     cache_dtype: common.CacheDtypeOption = "float32",
     store: common.StoreOption = None,
+    datastore: DatastoreOption = None,
     show_drafts: common.ShowDraftsOption = False,
     json_file: common.JsonOption = None,
 ) -> None:
@@ -62,6 +64,7 @@ def generate(
     common.check_writable(json_file)
     method = drafts.chosen_method(method, draft_model)
     placed: Any = {"device": device, "dtype": dtype, "weights": weights, "store": store}
+    placed["datastore"] = datastore
     session = common.open_session(model, method, threads=threads, cache_dtype=cache_dtype, **placed)
     records: list[dict[str, Any]] = []
     try:

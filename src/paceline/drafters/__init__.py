@@ -25,8 +25,11 @@ from paceline.drafters.phrases import PhrasePool
 from paceline.drafters.plain import Plain
 from paceline.drafters.pld import PromptLookup, PromptLookupSettings
 from paceline.drafters.ppd import Ppd, PpdSettings
+from paceline.drafters.rest import Rest, RestSettings
+from paceline.drafters.sam import Sam, SamSettings
 from paceline.drafters.settings import bracketed, parse_method
 from paceline.drafters.speculative import Speculative, SpeculativeSettings
+from paceline.drafters.suffix import Suffix, SuffixSettings
 from paceline.errors import UsageError
 from paceline.protocols import Drafter
 
@@ -57,8 +60,14 @@ __all__ = [
     "PpdSettings",
     "PromptLookup",
     "PromptLookupSettings",
+    "Rest",
+    "RestSettings",
+    "Sam",
+    "SamSettings",
     "Speculative",
     "SpeculativeSettings",
+    "Suffix",
+    "SuffixSettings",
     "add_draft",
     "check_method",
     "make_drafter",
@@ -74,6 +83,9 @@ _ROWS: tuple[MethodSpec[Any], ...] = (
     MethodSpec("anpd", AnpdSettings, Anpd, build_for=Anpd.on),
     MethodSpec("llma", LlmaSettings, Llma),
     MethodSpec("pld", PromptLookupSettings, PromptLookup),
+    MethodSpec("suffix", SuffixSettings, Suffix, build_for=Suffix.on),
+    MethodSpec("sam", SamSettings, Sam, build_for=Sam.on),
+    MethodSpec("rest", RestSettings, Rest, build_for=Rest.on),
     MethodSpec("ppd", PpdSettings, build_for=Ppd, survey=True),
     MethodSpec("medusa", MedusaSettings, build_for=Medusa),
     MethodSpec("chimera", ChimeraSettings, build_for=Chimera),

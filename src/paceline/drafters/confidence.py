@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from paceline.tree import Tree
 
-__all__ = ["copied_chain", "follower_confidence"]
+__all__ = ["FOLLOWER_DOUBT", "copied_chain", "follower_confidence"]
 
-_DOUBT = 3.0
+FOLLOWER_DOUBT = 3.0
 _COPY_DOUBT = 5.0
 
 
@@ -24,7 +24,7 @@ def follower_confidence(run: int, seen: int, total: int) -> float:
     All three are at least 1. The share of the times, less a doubt that goes with every sighting and
     with the square of the run: one sighting behind one token is little, behind four much.
     """
-    return seen / total * seen / (seen + _DOUBT / run**2)
+    return seen / total * seen / (seen + FOLLOWER_DOUBT / run**2)
 
 
 def copied_chain(tokens: Sequence[int], matched: int) -> Tree:

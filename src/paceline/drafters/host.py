@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
+from paceline.datastore import Datastore
 from paceline.planning.adaptive_tree import Costs
 from paceline.planning.cost_curve import CostCurve
 from paceline.protocols import Target
@@ -46,6 +47,9 @@ class Host:
     behind: the target takes over what that of the model which it drafts for has read, so it is
     better asked when that has been read.
     open: hands out hosts on other models; None where no other can be had.
+    datastore: that the session looks into and adds to; None for none, or the model's own.
+    vocabulary: says which tokenizer the model has, see `paceline.models.vocabulary`; None where it
+    is not known.
     clock: seconds.
     shared: constants that drafters have made for this host and others may use as well, e.g. opened
     modules, by keys of their own; kept as long as the host.
@@ -61,6 +65,8 @@ class Host:
     open: Opener | None = None
     clock: Callable[[], float] = perf_counter
     costs: Costs | None = None
+    vocabulary: Callable[[], str] | None = None
+    datastore: Datastore | None = None
     shared: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
     learned: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from paceline.models.cache import cache_root
 from paceline.models.description_cache import clear_descriptions
-from paceline.models.load import LoadedModel, load_causal_lm
+from paceline.models.load import LoadedModel, load_causal_lm, load_tokenizer
 from paceline.models.prepared_cache import clear_prepared
 from paceline.models.progress import ProgressCallback, RichProgress, ignore_progress
 from paceline.models.registry import ALIASES, DEFAULT_MODEL, Alias, ModelInfo
@@ -35,6 +35,7 @@ __all__ = [
     "clear_prepared",
     "list_models",
     "load_causal_lm",
+    "load_tokenizer",
     "path",
     "pull",
     "remove",

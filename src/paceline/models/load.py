@@ -129,6 +129,19 @@ def _load_gguf(
     return LoadedModel(model, tokenizer, fingerprint(source))
 
 
+def load_tokenizer(
+    name: str, *, progress: ProgressCallback = ignore_progress
+) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model, named as for `load_causal_lm`, which raises the same; the weights
+    of a folder or hub model are not touched."""
+    source = resolve(name, progress=progress)
+    hub = {"revision": None, "local_files_only": source.repo is None}
+    with explained(source, "the tokenizer of "):
+        if source.gguf_file is not None:
+            return load_gguf_tokenizer(_downloaded(source, hub), progress)
+        return _load_tokenizer(source, hub)
+
+
 def load_gguf_tokenizer(
     source: ModelSource, progress: ProgressCallback = ignore_progress
 ) -> PreTrainedTokenizerBase:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
 
 from paceline.errors import ModelError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["check_same_size", "shared_tokens"]
+__all__ = ["check_same_size", "shared_tokens", "vocabulary_mark"]
 
 # Embeddings of one family are padded to multiples of different numbers.
 _PADDING = 512
@@ -55,3 +57,12 @@ def check_same_size(size: int, other: int, name: str) -> None:
             f"{name} cannot draft for this model: it has a vocabulary of {other} tokens and the "
             f"model one of {size}, so they cannot have one tokenizer"
         )
+
+
+def vocabulary_mark(tokenizer: Any) -> str:
+    """32 hex digits for what each id of a tokenizer stands for; "" for one that does not say."""
+    get_vocab = getattr(tokenizer, "get_vocab", None)
+    if get_vocab is None:
+        return ""
+    pairs = sorted((token, text) for text, token in get_vocab().items())
+    return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()[:32]

@@ -30,6 +30,7 @@ class Kernels:
         self.packed_bytes: Callable[[int, int, int], int] = found.pl_packed_bytes
         self._product, self._attend, self._run = found.pl_product, found.pl_attend, found.pl_run
         self._likeliest, self._run_chain = found.pl_likeliest, found.pl_run_chain
+        self._look_up = found.pl_look_up
         self._most = usable_cores()
 
     @property
@@ -89,6 +90,15 @@ class Kernels:
     def move(self, *arguments: Any) -> None:
         """See `pl_move`."""
         _check(self._library.pl_move(*arguments))
+
+    def look_up(self, suffixes: int) -> None:
+        """See `pl_look_up`; the address of a `Suffixes`, as below."""
+        if failed := self._look_up(suffixes):
+            _check(failed)
+
+    def add_tokens(self, suffixes: int, tokens: int, count: int) -> None:
+        """See `pl_add_tokens`."""
+        _check(self._library.pl_add_tokens(suffixes, tokens, count))
 
     def run(self, steps: int, count: int, one_pass: int) -> None:
         """See `pl_run`; the addresses of an array of `Step` and of a `Pass`."""

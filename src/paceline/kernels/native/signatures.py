@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_char_p, c_float, c_int, c_int32, c_int64, c_void_p
+from ctypes import c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_void_p
 from typing import Any
 
-__all__ = ["SIGNATURES", "Attention", "Chain", "Layer", "Operand", "Pass", "Seen", "Step", "Store"]
+__all__ = [
+    "SIGNATURES",
+    "Attention",
+    "Chain",
+    "Layer",
+    "Operand",
+    "Pass",
+    "Seen",
+    "Step",
+    "Store",
+    "Suffixes",
+]
 
 # Name of a function -> what it gives back, what it takes. Sizes are int64_t, pointers void*.
 _MATRIX = (c_int, c_void_p, c_int64, c_int64)
@@ -27,6 +38,8 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
         (c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p),
     ),
     "pl_move": (c_int, (c_void_p, c_int64, c_void_p, c_void_p, c_int64)),
+    "pl_look_up": (c_int, (c_void_p,)),
+    "pl_add_tokens": (c_int, (c_void_p, c_void_p, c_int64)),
     "pl_run": (c_int, (c_void_p, c_int64, c_void_p, c_int)),
     "pl_run_chain": (c_int, (c_void_p, c_int64, c_void_p, c_void_p, c_int)),
     "pl_product": (c_int, (*_MATRIX, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int)),
@@ -131,4 +144,19 @@ class Chain(ctypes.Structure):
     _fields_ = (
         *((name, c_int64) for name in ("count", "most", "numbers", "kinds")),
         *((name, c_void_p) for name in ("ids", "reads", "tokens", "shares")),
+    )
+
+
+class Suffixes(ctypes.Structure):
+    """`struct pl_suffixes` of native/src/suffixes.h."""
+
+    _fields_ = (
+        ("tokens", c_void_p),
+        ("order", c_void_p),
+        *((name, c_int64) for name in ("count", "size", "most")),
+        ("tail", c_void_p),
+        *((name, c_int64) for name in ("length", "least", "hits", "budget", "depth", "branches")),
+        ("doubt", c_double),
+        *((name, c_int64) for name in ("matched", "shorter", "begin", "end", "nodes")),
+        *((name, c_void_p) for name in ("node_tokens", "node_parents", "weights")),
     )

@@ -72,4 +72,10 @@ struct pl_chain;
 PL_API int pl_run_chain(const struct pl_step *steps, int64_t count, const struct pl_pass *first,
                         const struct pl_chain *chain, int threads);
 
+struct pl_suffixes;
+/* What followed elsewhere behind the end of a text; see suffixes.h. */
+PL_API int pl_look_up(struct pl_suffixes *in);
+/* The text goes on with these; there is room for them and their places. */
+PL_API int pl_add_tokens(struct pl_suffixes *to, const int32_t *tokens, int64_t count);
+
 #endif

@@ -1,0 +1,154 @@
+"""`paceline datastore`: texts that `rest` and `sam` look up what they guess in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from paceline.cli import common
+from paceline.errors import StoreError, UsageError
+
+if TYPE_CHECKING:
+    from paceline.datastore import Datastore, DatastoreInfo
+
+app = typer.Typer(
+    help="Build, look into or clear a datastore of texts for a model.", no_args_is_help=True
+)
+
+_FIELDS = ("outputs", "output", "answer", "text")
+_AT_ONCE = 256  # texts that are tokenised together
+
+Folder = Annotated[
+    Path | None, typer.Argument(help="Of the datastore; without it the model's own one.")
+]
+
+
+DatastoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--datastore",
+        help='Folder of texts to guess from, which keeps the answers; "own" is the model\'s own.',
+    ),
+]
+
+
+@app.command()
+@common.interruptible()
+def build(
+    files: Annotated[
+        list[Path], typer.Argument(help="Texts: files, JSONL files of them, folders of either.")
+    ],
+    model: common.ModelOption = common.DEFAULT_MODEL,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Its folder; without it the model's own one.")
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", min=1, help="Tokens that are kept; the oldest texts go."),
+    ] = None,
+) -> None:
+    """Add texts to a datastore, and what its log holds."""
+    from paceline.datastore import MOST_TOKENS
+
+    texts = [text for path in files for text in _texts(path)]
+    tokenizer = _tokenizer(model)
+    store = _opened(out, tokenizer)
+    documents: list[list[int]] = []
+    with common.progress("tokenising") as bar:
+        task = bar.add_task("", total=len(texts))
+        for begin in range(0, len(texts), _AT_ONCE):
+            some = texts[begin : begin + _AT_ONCE]
+            documents += tokenizer(some, add_special_tokens=False).input_ids
+            bar.advance(task, len(some))
+    store.build(documents, limit or MOST_TOKENS)
+    common.note(f"built {store.folder}, {_summary(store.info())}")
+
+
+@app.command()
+def info(folder: Folder = None, model: common.ModelOption = common.DEFAULT_MODEL) -> None:
+    """Show how much a datastore holds."""
+    from paceline.datastore import Datastore
+
+    place = _existing(folder, model)
+    typer.echo(f"{place}: {_summary(Datastore(place, '').info())}")
+
+
+@app.command()
+def clear(folder: Folder = None, model: common.ModelOption = common.DEFAULT_MODEL) -> None:
+    """Delete everything a datastore holds."""
+    from paceline.datastore import clear_datastore
+
+    place = _existing(folder, model)
+    common.note(f"cleared {place}, {clear_datastore(place)} bytes freed")
+
+
+def _summary(found: DatastoreInfo) -> str:
+    logged = f", {found.logged} of them in its log" if found.logged else ""
+    return f"{found.documents} texts, {found.tokens} tokens{logged}, {found.bytes / 1e6:.1f} MB on disk"
+
+
+def _tokenizer(model: str) -> Any:
+    from paceline.models import RichProgress, load_tokenizer
+
+    with RichProgress(model) as progress:
+        return load_tokenizer(model, progress=progress)
+
+
+def _opened(folder: Path | None, tokenizer: Any) -> Datastore:
+    from paceline.datastore import Datastore
+    from paceline.models.vocabulary import vocabulary_mark
+
+    mark = vocabulary_mark(tokenizer)
+    return Datastore(folder or Datastore.default_folder(mark), mark)
+
+
+def _existing(folder: Path | None, model: str) -> Path:
+    if folder is None:
+        from paceline.datastore import Datastore
+        from paceline.models.vocabulary import vocabulary_mark
+
+        folder = Datastore.default_folder(vocabulary_mark(_tokenizer(model)))
+    if not folder.is_dir():
+        raise StoreError(
+            f"there is no datastore at {folder}: build one with 'paceline datastore build'"
+        )
+    return folder
+
+
+def _texts(path: Path) -> Iterator[str]:
+    """The texts of a file, or of all below a folder whose names do not begin with a dot.
+
+    Raises UsageError, naming the file, for one that cannot be read.
+    """
+    if path.is_dir():
+        inside = (each.relative_to(path) for each in sorted(path.rglob("*")))
+        names = [each for each in inside if not any(part.startswith(".") for part in each.parts)]
+        found = [path / each for each in names if (path / each).is_file()]
+        if not found:
+            raise UsageError(f"the folder {path} holds no files: name one with texts")
+        for each in found:
+            yield from _texts(each)
+    elif path.name.endswith((".jsonl", ".jsonl.gz")):
+        yield from _recorded(path)
+    else:
+        yield from common.read_references([path], "file")
+
+
+def _recorded(path: Path) -> Iterator[str]:
+    """The answers or texts of a JSONL file; records that have none are prompts, say, and no loss."""
+    from paceline.prompts import read_records
+
+    count = 0
+    for _, record in read_records(path, "file"):
+        for field in _FIELDS:
+            value = record.get(field)
+            texts: Sequence[Any] = value if isinstance(value, list) else [value]
+            for text in texts:
+                if isinstance(text, str) and text:
+                    count += 1
+                    yield text
+    if not count:
+        raise UsageError(f"no record of {path} has a text: give one of {', '.join(_FIELDS)}")

@@ -1,0 +1,86 @@
+"""The file of a datastore's index: tokens and the order of their places, mapped when it is opened.
+
+8 bytes   b"PLINDEX1"
+8 bytes   length of the header, little-endian, as all numbers
+…         header: a JSON object, with spaces behind it up to a multiple of 64
+4 each    tokens, int32; a border is -1
+4 each    their places in order, int32
+32 bytes  sha256 of all before
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from paceline.datastore.sorting import Int32
+from paceline.errors import StoreError
+
+__all__ = ["Header", "read_index", "write_index"]
+
+_MAGIC = b"PLINDEX1"
+_DIGEST = 32
+_ALIGNED = 64
+_TYPE = np.dtype("<i4")
+
+
+@dataclass(frozen=True)
+class Header:
+    """What an index says of itself.
+
+    vocabulary: mark of the tokenizer whose ids it holds. tokens: borders included. places: in
+    order. documents: how many. largest: id, -1 where there are no tokens.
+    """
+
+    vocabulary: str
+    tokens: int
+    places: int
+    documents: int
+    largest: int
+
+
+def write_index(path: Path, header: Header, tokens: Int32, order: Int32) -> None:
+    """Write the file whole or not at all. Raises OSError."""
+    text = json.dumps(asdict(header)).encode()
+    text += b" " * (-(len(_MAGIC) + 8 + len(text)) % _ALIGNED)
+    draft = path.with_name(f".{path.name}.new")
+    digest = hashlib.sha256()
+    with draft.open("wb") as stream:
+        head = _MAGIC + len(text).to_bytes(8, "little") + text
+        for part in (head, tokens.astype(_TYPE, copy=False).data, order.astype(_TYPE).data):
+            digest.update(part)
+            stream.write(part)
+        stream.write(digest.digest())
+    draft.replace(path)
+
+
+def read_index(path: Path) -> tuple[Header, Int32, Int32]:
+    """Header, tokens and order, both mapped. All of it is read once, to see that it is whole.
+
+    Raises StoreError for a file that is damaged or none of these, OSError where it cannot be read.
+    """
+    with path.open("rb") as stream:
+        size = stream.seek(0, 2)
+        content = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+    damaged = StoreError(
+        f"the datastore file {path} is damaged: delete it with 'paceline datastore clear' and "
+        "build it again"
+    )
+    # Not before this: whatever the file says of itself may be what is damaged.
+    body = memoryview(content)[: max(0, size - _DIGEST)]
+    if hashlib.sha256(body).digest() != bytes(content[len(body) :]) or body[:8] != _MAGIC:
+        raise damaged
+    begin = len(_MAGIC) + 8 + int.from_bytes(body[8:16], "little")
+    try:
+        header = Header(**json.loads(bytes(body[16:begin])))
+        numbers = np.frombuffer(body, dtype=_TYPE, offset=begin)
+    except (ValueError, TypeError) as error:
+        raise damaged from error
+    if len(numbers) != header.tokens + header.places:
+        raise damaged
+    return header, numbers[: header.tokens], numbers[header.tokens :]

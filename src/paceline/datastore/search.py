@@ -1,0 +1,154 @@
+"""Looking up how texts went on, without the C library: the same answers, slower.
+
+`kernels/native/src/suffixes.c` does the same; tests hold one to the other.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from paceline.datastore.sorting import BORDER, LONGEST, Int32
+from paceline.tree import EMPTY, ROOT, Tree
+
+__all__ = ["ANYTHING", "MOST_HITS", "NOTHING", "Found", "Search", "insert_place", "look_up"]
+
+MOST_HITS = 256
+
+
+@dataclass(frozen=True)
+class Search:
+    """What to look for.
+
+    least: tokens that have to match, at least 1.
+    hits: places that are looked at, 1 to 256; of more an even sample.
+    depth: of the deepest node, at least 1. branches: children of a node, at least 1.
+    doubt: a token that followed `seen` times of `total` behind a run of matching tokens is taken to
+    come with the chance seen / total * seen / (seen + doubt / run**2).
+    """
+
+    least: int = 1
+    hits: int = 64
+    depth: int = 32
+    branches: int = MOST_HITS
+    doubt: float = 3.0
+
+
+ANYTHING = Search()
+
+
+class Found(NamedTuple):
+    """How texts went on behind the longest suffix of a tail that occurs.
+
+    matched: its tokens, 0 where none does. shorter: tokens of the longest suffix that stands in
+    more places, 0 for none. places: behind it, how many.
+    tree: what follows there, likeliest first, of equally likely ones what stands last; weights are
+    chances of paths.
+    """
+
+    matched: int
+    shorter: int
+    places: int
+    tree: Tree
+
+
+NOTHING = Found(0, 0, 0, EMPTY)
+
+
+class _Group(NamedTuple):
+    """Places that go on alike: the token they have at `depth`, below the node `parent`."""
+
+    weight: float
+    newest: int
+    token: int
+    depth: int
+    parent: int
+    places: list[int]
+
+
+def look_up(tokens: Int32, order: Int32, tail: Sequence[int], budget: int, search: Search) -> Found:
+    """See `Found`; the tree has at most `budget` nodes."""
+    wanted = list(reversed(tail[-LONGEST:]))
+    at = bisect_left(order, wanted, key=lambda place: _before(tokens, int(place), len(wanted)))
+
+    def matching(where: int) -> int:
+        """How many of the last tokens stand before the place there."""
+        if not 0 <= where < len(order):
+            return 0
+        pairs = zip(_before(tokens, int(order[where]), len(wanted)), wanted, strict=True)
+        return next((i for i, (one, other) in enumerate(pairs) if one != other), len(wanted))
+
+    matched = max(matching(at - 1), matching(at))
+    if matched < search.least:
+        return NOTHING
+    run = wanted[:matched]
+    begin = bisect_left(order, run, key=lambda place: _before(tokens, int(place), matched))
+    behind = [*run[:-1], run[-1] + 1]
+    end = bisect_left(order, behind, key=lambda place: _before(tokens, int(place), matched))
+    shorter = max(matching(begin - 1), matching(end))
+    count = min(end - begin, search.hits)
+    hits = [int(order[begin + i * (end - begin) // count]) for i in range(count)]
+    return Found(matched, shorter, end - begin, _tree(tokens, hits, matched, budget, search))
+
+
+def insert_place(tokens: Int32, order: Int32, place: int) -> None:
+    """Put a place into the order of all others, whose last entry is free for it."""
+    rank = _rank(tokens, order[:-1], place)
+    order[rank + 1 :] = order[rank:-1].copy()
+    order[rank] = place
+
+
+def _rank(tokens: Int32, order: Int32, place: int) -> int:
+    own = (_before(tokens, place, LONGEST), place)
+    return bisect_left(order, own, key=lambda one: (_before(tokens, int(one), LONGEST), int(one)))
+
+
+def _before(tokens: Int32, place: int, count: int) -> list[int]:
+    """The last tokens before a place, read backwards as far as a border."""
+    near: list[int] = tokens[max(0, place - count) : max(0, place)].tolist()[::-1]
+    if BORDER in near:
+        del near[near.index(BORDER) :]
+    return near + [BORDER] * (count - len(near))
+
+
+def _tree(tokens: Int32, hits: list[int], matched: int, budget: int, search: Search) -> Tree:
+    """The likeliest continuations of these places, best first."""
+    nodes: list[_Group] = []
+    children: dict[int, int] = {}
+    frontier = _followers(tokens, _Group(1.0, 0, 0, 0, ROOT, hits), ROOT, matched, search)
+    while frontier and len(nodes) < budget:
+        best = max(frontier, key=lambda group: (group.weight, group.newest))
+        frontier.remove(best)
+        if children.get(best.parent, 0) >= search.branches:
+            continue
+        children[best.parent] = children.get(best.parent, 0) + 1
+        if best.depth < search.depth:
+            frontier += _followers(tokens, best, len(nodes), matched, search)
+        nodes.append(best)
+    return Tree(
+        tuple(node.token for node in nodes),
+        tuple(node.parent for node in nodes),
+        tuple(node.weight for node in nodes) or None,
+    )
+
+
+def _followers(
+    tokens: Int32, above: _Group, node: int, matched: int, search: Search
+) -> list[_Group]:
+    """What follows the places of `above`, which is `node`."""
+    following: dict[int, list[int]] = {}
+    for place in above.places:
+        at = place + above.depth
+        if 0 <= at < len(tokens) and tokens[at] >= 0:
+            following.setdefault(int(tokens[at]), []).append(place)
+    total = sum(map(len, following.values()))
+    run = matched + above.depth
+    groups = []
+    for token, places in following.items():
+        seen = len(places)
+        share = seen / total * seen / (seen + search.doubt / run**2)
+        weight = above.weight * share
+        groups.append(_Group(weight, max(places), token, above.depth + 1, node, places))
+    return groups

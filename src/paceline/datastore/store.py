@@ -1,0 +1,227 @@
+"""A datastore: texts as a tokenizer's ids, in a folder that any number of processes may use.
+
+- `index` holds most of it, sorted (`index_file.py`); a new one takes its place in one rename, and
+  whoever has mapped the old one keeps that.
+- `log` holds what was added since (`log_file.py`).
+- `.lock` is held while either changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+
+from paceline.datastore.index_file import Header, read_index, write_index
+from paceline.datastore.log_file import append_to_log, read_log
+from paceline.datastore.sorting import BORDER, Int32, sort_places
+from paceline.datastore.suffix_array import SuffixArray
+from paceline.errors import StoreError, UsageError
+from paceline.models.cache import LOCK, cache_root, held
+
+__all__ = ["MOST_TOKENS", "Datastore", "DatastoreInfo", "clear_datastore"]
+
+MOST_TOKENS = 20_000_000
+"""Of an index, where nothing else is said: 160 MB."""
+
+_MOST_LOGGED = 1 << 18
+_INDEX, _LOG = "index", "log"
+
+
+@dataclass(frozen=True)
+class DatastoreInfo:
+    """What a datastore holds. logged: tokens that are not in the index yet, all others are; bytes:
+    on the disk."""
+
+    documents: int
+    tokens: int
+    logged: int
+    bytes: int
+
+
+class Datastore:
+    """The texts in a folder, as ids of one tokenizer.
+
+    vocabulary: the tokenizer's mark, see `paceline.models.vocabulary.vocabulary_mark`; ids of
+    another one are refused. "" to read those of whatever tokenizer.
+    version: another number whenever there is something new to look up.
+
+    Raises StoreError, here and below, where a file is damaged, of another tokenizer, or cannot be
+    read or written. A folder that is not there holds nothing.
+    """
+
+    def __init__(self, folder: Path, vocabulary: str) -> None:
+        self.folder, self._vocabulary = folder, vocabulary
+        self.version = 0
+        self._lock = Lock()
+        self._recent: tuple[Int32, Int32] | None = None
+        with _explained(folder, "read"):
+            index = self._read_index()
+            self._now(*index, read_log(folder / _LOG, index[0].vocabulary))
+
+    @classmethod
+    def default_folder(cls, vocabulary: str) -> Path:
+        """Where the datastore of a tokenizer is, where no other folder is named."""
+        return cache_root() / "datastores" / vocabulary
+
+    @property
+    def largest(self) -> int:
+        """The largest id, -1 for none."""
+        return max(self._header.largest, *(_largest(each) for each in self._logged), -1)
+
+    def info(self) -> DatastoreInfo:
+        """How much there is."""
+        logged = sum(map(len, self._logged))
+        documents = self._header.documents + len(self._logged)
+        files = [self.folder / name for name in (_INDEX, _LOG)]
+        size = sum(file.stat().st_size for file in files if file.exists())
+        tokens = len(self._tokens) - max(0, self._header.documents - 1)
+        return DatastoreInfo(documents, tokens + logged, logged, size)
+
+    def arrays(self) -> list[SuffixArray]:
+        """To look texts up in, the newest texts first; each call makes new ones, on the same files.
+        What is added later is not in them, see `version`."""
+        with self._lock:
+            if self._recent is None:
+                logged = _joined(self._logged)
+                self._recent = logged, sort_places(logged)
+            found = [self._recent, (self._tokens, self._order)]
+        return [SuffixArray(tokens, order) for tokens, order in found if len(order)]
+
+    def add(self, documents: Iterable[Sequence[int] | Int32], most: int = MOST_TOKENS) -> None:
+        """Keep more documents, in the log; at 262,144 tokens there all of it goes into the index,
+        see `build`.
+
+        Other processes see them when they open or change it themselves. Raises UsageError for ids
+        that cannot be."""
+        new = [_checked(document) for document in documents]
+        with self._changing():
+            append_to_log(self.folder / _LOG, self._vocabulary, [one for one in new if len(one)])
+            logged = read_log(self.folder / _LOG, self._vocabulary)
+            if sum(map(len, logged)) >= _MOST_LOGGED:
+                self._merge([], most)
+            else:
+                self._now(self._header, self._tokens, self._order, logged)
+
+    def build(
+        self, documents: Iterable[Sequence[int] | Int32] = (), most: int = MOST_TOKENS
+    ) -> None:
+        """Put all that was added, and more documents, into the index. One that comes again is kept
+        once; of more than `most` tokens, borders included, the oldest documents go.
+
+        Takes about a second for a million tokens. Raises UsageError for ids that cannot be."""
+        new = [_checked(document) for document in documents]
+        with self._changing():
+            self._merge(new, most)
+
+    def _merge(self, new: list[Int32], most: int) -> None:
+        # Others may have written since this one was opened.
+        _, known, _ = self._read_index()
+        logged = read_log(self.folder / _LOG, self._vocabulary)
+        kept = _bounded([*_documents(known), *logged, *new], most)
+        tokens = _joined(kept)
+        order = sort_places(tokens)
+        header = Header(self._vocabulary, len(tokens), len(order), len(kept), _largest(tokens))
+        write_index(self.folder / _INDEX, header, tokens, order)
+        (self.folder / _LOG).unlink(missing_ok=True)
+        self._now(header, tokens, order, [])
+
+    def _now(self, header: Header, tokens: Int32, order: Int32, logged: list[Int32]) -> None:
+        """This is what there is; other threads may look texts up meanwhile."""
+        with self._lock:
+            self._header, self._tokens, self._order = header, tokens, order
+            self._logged = logged
+            self._recent = None
+            self.version += 1
+
+    def _read_index(self) -> tuple[Header, Int32, Int32]:
+        path = self.folder / _INDEX
+        if not path.exists():
+            nothing = np.zeros(0, dtype=np.int32)
+            return Header(self._vocabulary, 0, 0, 0, -1), nothing, nothing
+        found = read_index(path)
+        if self._vocabulary not in ("", found[0].vocabulary):
+            raise StoreError(
+                f"the datastore {self.folder} holds the tokens of a model with another tokenizer: "
+                "build one for this model in another folder"
+            )
+        return found
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        with _explained(self.folder, "change"), held(self.folder / LOCK, lambda: None):
+            yield
+
+
+def clear_datastore(folder: Path) -> int:
+    """Delete what is in a datastore's folder, damaged or not; returns the bytes freed.
+
+    Raises StoreError where it cannot be deleted."""
+    freed = 0
+    with _explained(folder, "change"), held(folder / LOCK, lambda: None):
+        for path in (folder / _INDEX, folder / _LOG):
+            if path.exists():
+                freed += path.stat().st_size
+                path.unlink()
+    return freed
+
+
+@contextmanager
+def _explained(folder: Path, what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"cannot {what} the datastore {folder} ({error.strerror or error}): free some space, "
+            "mend its permissions, or name another folder"
+        ) from error
+
+
+def _checked(document: Sequence[int] | Int32) -> Int32:
+    tokens = np.asarray(document, dtype=np.int64)
+    if len(tokens) and not 0 <= tokens.min() <= tokens.max() < 2**31 - 1:
+        raise UsageError("a token id is negative or does not fit into 32 bits")
+    return tokens.astype(np.int32)
+
+
+def _largest(tokens: Int32) -> int:
+    return int(tokens.max(initial=-1))
+
+
+def _joined(documents: Sequence[Int32]) -> Int32:
+    """One document after the other, with borders between them."""
+    border = np.array([BORDER], dtype=np.int32)
+    parts = [part for document in documents for part in (border, document)][1:]
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
+
+
+def _documents(tokens: Int32) -> list[Int32]:
+    """The documents that were joined."""
+    if not len(tokens):
+        return []
+    borders = np.flatnonzero(tokens == BORDER)
+    begins, ends = [0, *(borders + 1)], [*borders, len(tokens)]
+    return [tokens[begin:end] for begin, end in zip(begins, ends, strict=True)]
+
+
+def _bounded(documents: Sequence[Int32], most: int) -> list[Int32]:
+    """The newest documents that have room in `most` tokens, borders included, each of them once;
+    the end of the newest one where even that has none."""
+    kept: dict[bytes, Int32] = {}
+    room = most
+    for document in reversed(documents):
+        digest = hashlib.sha256(document.tobytes()).digest()
+        if len(document) == 0 or digest in kept:
+            continue
+        room -= len(document) + 1
+        if room < 0:
+            if not kept:
+                kept[digest] = document[-most:]
+            break
+        kept[digest] = document
+    return list(kept.values())[::-1]

@@ -1,0 +1,184 @@
+"""A text, and how it went on wherever its end, or that of another text, stood before."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+
+from paceline.datastore.search import (
+    ANYTHING,
+    MOST_HITS,
+    NOTHING,
+    Found,
+    Search,
+    insert_place,
+    look_up,
+)
+from paceline.datastore.sorting import BORDER, LONGEST, Int32, is_in_order, sort_places
+from paceline.errors import UsageError
+from paceline.kernels.native.calls import kernels, unavailable
+from paceline.kernels.native.signatures import Suffixes
+from paceline.tree import Tree
+
+__all__ = ["GrowingSuffixArray", "SuffixArray"]
+
+_SORT_FROM = 256  # new tokens; fewer are put into the order one by one
+_LARGEST = 2**31 - 1
+
+
+class SuffixArray:
+    """Finds the longest suffix of a tail of tokens that occurs in a text, and what follows it.
+
+        >>> array = SuffixArray(np.array([7, 1, 2, 3, 4, BORDER, 2, 3, 9], dtype=np.int32))
+        >>> found = array.look_up([8, 1, 2, 3], budget=4)
+        >>> found.matched, found.tree.tokens  # 1 2 3 stands there, 8 1 2 3 nowhere
+        (3, (4,))
+        >>> found.shorter, array.look_up([2, 3], budget=4).tree.tokens
+        (2, (9, 4))
+
+    tokens: int32 [n], documents with a `BORDER` between them. order: of their places, see
+    `sort_places`; None has it made. Both may be mapped files, and are not changed.
+
+    A search takes two or three binary ones; one after the other, not several at once by threads,
+    each of which makes an array of its own on the same tokens. Matches have `LONGEST` tokens at
+    most.
+    """
+
+    def __init__(self, tokens: Int32, order: Int32 | None = None) -> None:
+        self._tokens = np.ascontiguousarray(tokens, dtype=np.int32)
+        self._order = sort_places(self._tokens) if order is None else order
+        self._asked: Search | None = None
+        self._tail = (ctypes.c_int32 * LONGEST)()
+        self._room = 0
+        self._call = Suffixes(most=LONGEST, tail=ctypes.addressof(self._tail))
+        self._address = ctypes.addressof(self._call)
+        self._native = None if unavailable() else kernels()
+        self._point(len(self._tokens), len(self._order))
+
+    def __len__(self) -> int:
+        """The number of tokens, borders included."""
+        return int(self._call.count)
+
+    def look_up(self, tail: Sequence[int], budget: int, search: Search = ANYTHING) -> Found:
+        """What followed the longest suffix of `tail`; the tree has at most `budget` nodes."""
+        near = tail[-LONGEST:]
+        if not near or budget < 1:
+            return NOTHING
+        call = self._call
+        if self._native is None:
+            tokens, order = self._tokens[: call.count], self._order[: call.size]
+            return look_up(tokens, order, near, budget, search)
+        if search is not self._asked:
+            self._ask(search)
+        if budget > self._room:
+            self._make_room(budget)
+        call.length, call.budget = len(near), budget
+        self._tail[: len(near)] = list(near)
+        self._native.look_up(self._address)
+        if not call.matched:
+            return NOTHING
+        nodes = call.nodes
+        tree = Tree(
+            tuple(self._node_tokens[:nodes]),
+            tuple(self._node_parents[:nodes]),
+            tuple(self._weights[:nodes]) or None,
+        )
+        return Found(call.matched, call.shorter, call.end - call.begin, tree)
+
+    def _point(self, count: int, size: int) -> None:
+        """Let the library see the arrays as they are now: so many tokens, so many places."""
+        call = self._call
+        call.tokens, call.order = self._tokens.ctypes.data, self._order.ctypes.data
+        call.count, call.size = count, size
+
+    def _ask(self, search: Search) -> None:
+        call = self._call
+        call.least, call.hits = search.least, min(search.hits, MOST_HITS)
+        call.depth, call.branches, call.doubt = search.depth, search.branches, search.doubt
+        self._asked = search
+
+    def _make_room(self, budget: int) -> None:
+        """For trees of that many nodes."""
+        self._room = max(budget, 64)
+        self._node_tokens = (ctypes.c_int32 * self._room)()
+        self._node_parents = (ctypes.c_int32 * self._room)()
+        self._weights = (ctypes.c_double * self._room)()
+        call = self._call
+        call.node_tokens = ctypes.addressof(self._node_tokens)
+        call.node_parents = ctypes.addressof(self._node_parents)
+        call.weights = ctypes.addressof(self._weights)
+
+
+class GrowingSuffixArray(SuffixArray):
+    """A text that goes on, whose last tokens may be taken back.
+
+    The last token is known, what follows it is not: what is looked up stood earlier.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(np.zeros(0, dtype=np.int32))
+
+    @property
+    def tokens(self) -> Int32:
+        """All of the text: a view, as long as nothing is added."""
+        return self._tokens[: len(self)]
+
+    def add(self, tokens: Sequence[int]) -> None:
+        """The text goes on; one of several documents begins with a `BORDER`.
+
+        Raises UsageError, and adds nothing, for ids below that or beyond 32 bits."""
+        if len(tokens) == 0:
+            return
+        if not BORDER <= min(tokens) <= max(tokens) <= _LARGEST:
+            raise UsageError("a token id is negative or does not fit into 32 bits")
+        if len(tokens) >= _SORT_FROM:
+            self._set(np.concatenate((self.tokens, np.asarray(tokens, dtype=np.int32))))
+            return
+        self._reserve(len(self) + len(tokens))
+        if self._native is not None:
+            new = (ctypes.c_int32 * len(tokens))(*tokens)
+            self._native.add_tokens(self._address, ctypes.addressof(new), len(tokens))
+        else:
+            self._insert(tokens)
+
+    def take_back(self, count: int) -> None:
+        """All but the first `count` tokens go."""
+        order = self._order[: self._call.size]
+        kept = order[order < count]
+        order[: len(kept)] = kept
+        self._call.count, self._call.size = min(count, len(self)), len(kept)
+
+    def drop(self, count: int) -> None:
+        """The first `count` tokens go; what stands behind them, if anything, is a border."""
+        order = self._order[: self._call.size]
+        kept = order[order >= count] - count
+        self._set(self.tokens[count:].copy(), kept)
+
+    def _set(self, tokens: Int32, order: Int32 | None = None) -> None:
+        self._tokens = tokens
+        self._order = sort_places(tokens) if order is None else order
+        self._point(len(tokens), len(self._order))
+
+    def _insert(self, tokens: Sequence[int]) -> None:
+        """Put a few tokens and their places in, without the library; there is room for them."""
+        call = self._call
+        for token in tokens:
+            place = call.count
+            self._tokens[place] = token
+            call.count = place + 1
+            if is_in_order(self.tokens, np.array([place]))[0]:
+                call.size += 1
+                insert_place(self.tokens, self._order[: call.size], place)
+
+    def _reserve(self, count: int) -> None:
+        if count <= min(len(self._tokens), len(self._order)):
+            return
+        room = max(1024, 2 * count)
+        size = self._call.size
+        tokens, order = np.empty((2, room), dtype=np.int32)
+        tokens[: len(self)] = self.tokens
+        order[:size] = self._order[:size]
+        self._tokens, self._order = tokens, order
+        self._point(len(self), size)

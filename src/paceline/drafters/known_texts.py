@@ -1,0 +1,81 @@
+"""How drafters get at the datastore of their model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from paceline.datastore import NOTHING, Datastore, Found, Search, SuffixArray
+from paceline.drafters.host import Host
+from paceline.errors import ModelError, StoreError
+
+__all__ = ["NO_DATASTORE", "KnownTexts"]
+
+NO_DATASTORE = "none"
+
+
+class KnownTexts:
+    """A datastore as one drafter looks it up.
+
+    arrays: that do not change, where there is no store.
+    store: whose texts they are; what it has new is seen with `refresh`.
+    """
+
+    def __init__(self, arrays: Sequence[SuffixArray] = (), store: Datastore | None = None) -> None:
+        self._arrays, self._store, self._version = list(arrays), store, -1
+
+    @classmethod
+    def of(cls, host: Host, name: str, needed: bool = False) -> KnownTexts:
+        """Those in the folder `name`, which is opened once for all drafters of a host.
+
+        name: "" is the datastore of the host, or the model's own, for which it is an error to be
+        missing where it is `needed`; `NO_DATASTORE` is none.
+
+        Raises StoreError where the datastore is missing, damaged or of another tokenizer,
+        ModelError where the model's tokenizer is not known and a folder is named.
+        """
+        store = None if name == NO_DATASTORE else _opened(host, name, needed)
+        if store is not None and store.largest >= host.target.vocab_size:
+            raise StoreError(
+                f"the datastore {store.folder} holds the token {store.largest}, which the model "
+                "does not have: build it again"
+            )
+        return cls(store=store)
+
+    def refresh(self) -> None:
+        """See what has been added."""
+        if self._store is not None and self._version != self._store.version:
+            self._version = self._store.version
+            self._arrays = self._store.arrays()
+
+    def look_up(self, tail: Sequence[int], budget: int, search: Search) -> Found:
+        """The longest match; of equally long ones the newest texts'."""
+        best = NOTHING
+        for array in self._arrays:
+            found = array.look_up(tail, budget, search)
+            if found.matched > best.matched:
+                best = found
+        return best
+
+
+def _opened(host: Host, name: str, needed: bool) -> Datastore | None:
+    if host.datastore is not None and not name:
+        return host.datastore
+    mark = "" if host.vocabulary is None else host.vocabulary()
+    if not mark:
+        if name:
+            raise ModelError(
+                "the tokenizer of this model is not known, so nobody can say whether the datastore "
+                f"{name} is for it: leave datastore= out"
+            )
+        return None
+    folder = Path(name).expanduser() if name else Datastore.default_folder(mark)
+    if not folder.is_dir():
+        if name or needed:
+            raise StoreError(
+                f"there is no datastore at {folder}: build one with 'paceline datastore build', "
+                "or name its folder with datastore=FOLDER"
+            )
+        return None
+    opened: Datastore = host.share(("datastore", folder), lambda: Datastore(folder, mark))
+    return opened

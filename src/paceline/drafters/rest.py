@@ -1,0 +1,93 @@
+"""REST: retrieval from a datastore (He et al. 2023, arXiv 2311.08252, section 3).
+
+The longest suffix of the text that stands in a datastore of other texts is looked up, and the most
+frequent continuations there make a tree. The text itself is not looked at.
+
+    datastore: … for i in range(10): … for i in range(n): … for i in range(n): …
+    text: … for i in range(   ->  draft: n ): … (2 of 3), 10 ): … (1 of 3)
+
+The paper sorts suffixes, tries the lengths from 16 down and reads up to 5000 hits; here prefixes
+are sorted by their ends, so one search finds the longest match, and of many hits an even sample of
+256 is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from paceline.datastore import LONGEST, MOST_HITS, Search
+from paceline.drafters.confidence import FOLLOWER_DOUBT
+from paceline.drafters.host import Host
+from paceline.drafters.known_texts import KnownTexts
+from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.settings import at_least
+from paceline.errors import UsageError
+from paceline.records import Round, TextStart
+from paceline.tree import Tree
+
+__all__ = ["Rest", "RestSettings"]
+
+
+@dataclass(frozen=True)
+class RestSettings:
+    """Settings of `Rest`.
+
+    n: shortest match, >= 1 (the paper: 2). longest: match that is looked for, `n` to 32 (the
+    paper: 16). k: depth of the tree, >= 1 (the paper: 10); plans cut it.
+    datastore: its folder; "" is the session's, or the model's own one, which has to be there.
+
+    Raises UsageError for a value out of range.
+    """
+
+    n: int = 2
+    longest: int = 16
+    k: int = 10
+    datastore: str = ""
+
+    def __post_init__(self) -> None:
+        at_least(1, n=self.n)
+        at_least(self.n, longest=self.longest)
+        if self.longest > LONGEST:
+            raise UsageError(f"longest must be at most {LONGEST}, got {self.longest}")
+        at_least(1, k=self.k)
+
+
+class Rest(LookupDrafter):
+    """Guesses what followed in other texts.
+
+    settings, changes: see `RestSettings`; the latter are fields of it by name.
+    texts: the datastore's; None for none, as without a host, see `on`.
+    """
+
+    def __init__(
+        self,
+        settings: RestSettings | None = None,
+        texts: KnownTexts | None = None,
+        **changes: Any,
+    ) -> None:
+        own = replace(settings or RestSettings(), **changes)
+        self._search = Search(least=own.n, depth=own.k, hits=MOST_HITS, doubt=FOLLOWER_DOUBT)
+        self._longest = own.longest
+        self._texts = texts or KnownTexts()
+        self._tail: list[int] = []
+
+    @classmethod
+    def on(cls, host: Host, settings: RestSettings) -> Rest:
+        """One of a session, with the datastore of its model. Raises what `KnownTexts.of` does."""
+        return cls(settings, KnownTexts.of(host, settings.datastore, needed=True))
+
+    def start(self, text: TextStart) -> None:
+        """See where the text is, and what the datastore has new."""
+        self._texts.refresh()
+        self._tail = list(text.context[-self._longest :])
+
+    def observe(self, round: Round) -> None:
+        """See how it goes on."""
+        self._tail = [*self._tail, *round.path.tokens][-self._longest :]
+
+    def propose_after(self, path: Sequence[int], budget: int) -> Tree:
+        """The most frequent continuations behind the longest match."""
+        tail = [*self._tail, *path][-self._longest :]
+        return self._texts.look_up(tail, budget, self._search).tree

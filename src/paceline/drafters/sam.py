@@ -1,0 +1,92 @@
+"""SAM-Decoding: the longest match decides (Hu et al. 2024, arXiv 2411.10666, section 3).
+
+The end of the text is looked up in the text itself and in a datastore, both at whatever length it
+matches. The datastore is believed only where it matches by some tokens more: the text knows best
+what it is about. What followed most often is copied from there, of equally frequent ones what
+stands last.
+
+    text: … the suffix automaton of the text … the suffix  ->  draft: automaton of the text …
+
+The paper holds both in suffix automata. Here they are suffix arrays of the text read backwards,
+which find the same matches, and a file of which can be mapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from paceline.datastore import Search
+from paceline.drafters.confidence import FOLLOWER_DOUBT
+from paceline.drafters.host import Host
+from paceline.drafters.known_texts import KnownTexts
+from paceline.drafters.settings import at_least
+from paceline.drafters.text_lookup import TextLookup
+from paceline.records import TextStart
+from paceline.tree import Tree
+
+__all__ = ["Sam", "SamSettings"]
+
+
+@dataclass(frozen=True)
+class SamSettings:
+    """Settings of `Sam`.
+
+    n: shortest match, >= 1. k: longest draft, >= 1 (the paper's code: 40); plans cut it.
+    branches: continuations that are followed per context, >= 1; 1 gives the paper's chain.
+    bias: so many tokens more the datastore has to match by, >= 0 (the paper's code: 5).
+    datastore: its folder; "" is the session's, or the model's own one, if there is one;
+    "none" is none.
+
+    Raises UsageError for a value out of range.
+    """
+
+    n: int = 1
+    k: int = 40
+    branches: int = 4
+    bias: int = 1
+    datastore: str = ""
+
+    def __post_init__(self) -> None:
+        at_least(1, n=self.n)
+        at_least(1, k=self.k)
+        at_least(1, branches=self.branches)
+        at_least(0, bias=self.bias)
+
+
+class Sam(TextLookup):
+    """Copies from where the longest suffix of the text stood before.
+
+    settings, changes: see `SamSettings`; the latter are fields of it by name.
+    texts: the datastore's; None for none, as without a host, see `on`.
+    """
+
+    def __init__(
+        self,
+        settings: SamSettings | None = None,
+        texts: KnownTexts | None = None,
+        **changes: Any,
+    ) -> None:
+        super().__init__()
+        own = replace(settings or SamSettings(), **changes)
+        self._search = Search(least=own.n, depth=own.k, branches=own.branches, doubt=FOLLOWER_DOUBT)
+        self._bias = own.bias
+        self._texts = texts or KnownTexts()
+
+    @classmethod
+    def on(cls, host: Host, settings: SamSettings) -> Sam:
+        """One of a session, with the datastore of its model. Raises what `KnownTexts.of` does."""
+        return cls(settings, KnownTexts.of(host, settings.datastore))
+
+    def start(self, text: TextStart) -> None:
+        """See `TextLookup.start`; and what the datastore has new."""
+        super().start(text)
+        self._texts.refresh()
+
+    def propose_after(self, path: Sequence[int], budget: int) -> Tree:
+        """What followed most often behind the longest match."""
+        tail = self._tail(path)
+        own = self._own.look_up(tail, budget, self._search)
+        other = self._texts.look_up(tail, budget, self._search)
+        return other.tree if other.matched > own.matched + self._bias else own.tree

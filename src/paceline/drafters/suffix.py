@@ -1,0 +1,136 @@
+"""SuffixDecoding: counts behind suffixes of all lengths (Oliaro et al. 2024, arXiv 2411.04975,
+section 4).
+
+The end of the text is looked up in the text itself and in what the session has answered before. A
+long match knows the place, a short one has been seen more often: for several lengths the likeliest
+continuations by counts make a tree, and the tree that is expected to have the most tokens accepted
+is proposed, the sum of its nodes' chances.
+
+    answers so far: … return self.value … return self.value … return self.size …
+    text: … return self.   ->  draft: value (2 of 3), size (1 of 3), …
+
+The paper counts in suffix trees; suffix arrays of the text read backwards know the same counts. Its
+score takes a share of few sightings at its word, here it is doubted (`follower_confidence`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from paceline.datastore import BORDER, PROMPT_TOKENS, GrowingSuffixArray, Search, SuffixArray
+from paceline.drafters.confidence import FOLLOWER_DOUBT
+from paceline.drafters.host import Host
+from paceline.drafters.settings import at_least
+from paceline.drafters.text_lookup import TextLookup
+from paceline.records import TextStart
+from paceline.tree import EMPTY, Tree
+
+__all__ = ["Answers", "Suffix", "SuffixSettings"]
+
+
+@dataclass(frozen=True)
+class SuffixSettings:
+    """Settings of `Suffix`.
+
+    k: depth of the tree, >= 1 (the paper: 64 with the match); plans cut it.
+    factor: a match of so many tokens may have a tree of `factor` times as many nodes, >= 1 (the
+    paper's alpha, of 1 to 4); plans cut it.
+    lengths: of matches that are tried in each of both, longest first, >= 1.
+    most: tokens of answers that are kept in memory, >= 1024; the oldest answers go.
+    persist: keep what the session has answered; off, only the text itself is looked at.
+
+    Raises UsageError for a value out of range.
+    """
+
+    k: int = 32
+    factor: int = 64
+    lengths: int = 3
+    most: int = 1 << 17
+    persist: bool = True
+
+    def __post_init__(self) -> None:
+        at_least(1, k=self.k)
+        at_least(1, factor=self.factor)
+        at_least(1, lengths=self.lengths)
+        at_least(1024, most=self.most)
+
+
+class Answers:
+    """What a session has answered, in memory.
+
+    most: tokens.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.array = GrowingSuffixArray()
+        self._most = most
+
+    def add(self, tokens: Sequence[int]) -> None:
+        """Keep one more; beyond `most` tokens the oldest go, a quarter of them at once."""
+        self.array.add([BORDER, *tokens[-self._most + 1 :]])
+        if len(self.array) > self._most:
+            known = self.array.tokens
+            borders = (known == BORDER).nonzero()[0]
+            behind = borders[borders >= len(known) - self._most * 3 // 4]
+            self.array.drop(int(behind[0]) if len(behind) else int(borders[-1]))
+
+
+class Suffix(TextLookup):
+    """Guesses by how often texts went on how, behind matches of several lengths.
+
+    settings, changes: see `SuffixSettings`; the latter are fields of it by name.
+    answers: what is known already; None for nothing.
+    """
+
+    def __init__(
+        self,
+        settings: SuffixSettings | None = None,
+        answers: Answers | None = None,
+        **changes: Any,
+    ) -> None:
+        super().__init__()
+        own = replace(settings or SuffixSettings(), **changes)
+        self._search = Search(depth=own.k, doubt=FOLLOWER_DOUBT)
+        self._factor, self._lengths, self._persist = own.factor, own.lengths, own.persist
+        self._answers = answers or Answers(own.most)
+        self._prompt = 0
+
+    @classmethod
+    def on(cls, host: Host, settings: SuffixSettings) -> Suffix:
+        """One of a session, which shares its answers with the others."""
+        return cls(settings, host.learn((Suffix, settings), lambda: Answers(settings.most)))
+
+    def start(self, text: TextStart) -> None:
+        """See `TextLookup.start`."""
+        super().start(text)
+        self._prompt = len(text.context)
+
+    def stop(self) -> None:
+        """The answer is one that the session has given."""
+        if self._persist and len(self._text) > self._prompt:
+            self._answers.add(self._text[max(0, self._prompt - PROMPT_TOKENS) :])
+        self._prompt = len(self._text)
+
+    def propose_after(self, path: Sequence[int], budget: int) -> Tree:
+        """The tree of the best score."""
+        tail = self._tail(path)
+        known = [self._own, self._answers.array] if self._persist else [self._own]
+        trees = [tree for array in known for tree in self._trees(array, tail, budget)]
+        return max(trees, key=lambda tree: sum(tree.weights or ()), default=EMPTY)
+
+    def _trees(self, array: SuffixArray, tail: list[int], budget: int) -> list[Tree]:
+        """What followed behind the longest match and behind shorter ones that occur more often."""
+        trees: list[Tree] = []
+        length = len(tail)
+        for _ in range(self._lengths):
+            # The longest match is known with the first answer, and so is the room it may have.
+            found = array.look_up(tail[-length:], budget, self._search)
+            if not found.matched:
+                break
+            trees.append(found.tree.keep(range(min(len(found.tree), self._factor * found.matched))))
+            length = found.shorter
+            if length == 0:
+                break
+        return trees

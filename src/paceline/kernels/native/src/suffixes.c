@@ -1,0 +1,204 @@
+/* What followed elsewhere behind the last tokens of a text; suffixes.h says how places are sorted.
+   Orders may come from files: a place that the text does not have counts as one before all. */
+#include "suffixes.h"
+
+#include <string.h>
+
+#include "api.h"
+
+struct group {
+    int64_t begin, end, depth, parent;
+    double weight;
+    int32_t token, newest;
+};
+
+static int32_t before(const struct pl_suffixes *in, int64_t place, int64_t distance) {
+    int64_t at = place - distance;
+    return at < 0 || at >= in->count ? -1 : in->tokens[at];
+}
+
+/* What follows `depth` tokens behind a place; below 0 where nothing does. */
+static int32_t after(const struct pl_suffixes *in, int64_t place, int64_t depth) {
+    return before(in, place + depth, 0);
+}
+
+/* How many of the last `length` tokens of the tail stand before a place; *less says whether the
+   place comes before the tail where not all do. */
+static int64_t compare(const struct pl_suffixes *in, int64_t place, int64_t length, int *less) {
+    for (int64_t i = 1; i <= length; i++) {
+        int32_t here = before(in, place, i), there = in->tail[in->length - i];
+        if (here != there) {
+            *less = here < there;
+            return i - 1;
+        }
+    }
+    *less = 0;
+    return length;
+}
+
+static int64_t common(const struct pl_suffixes *in, int64_t at, int64_t length) {
+    int less;
+    return at < 0 || at >= in->size ? 0 : compare(in, in->order[at], length, &less);
+}
+
+/* The first place that does not come before the tail. */
+static int64_t lower_bound(const struct pl_suffixes *in, int64_t length) {
+    int64_t low = 0, high = in->size;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        int less;
+        compare(in, in->order[middle], length, &less);
+        if (less) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+/* How far the places with `length` common tokens reach from `at`, one of them, in steps of `way`
+   (1 or -1): most of the time not far. */
+static int64_t reach(const struct pl_suffixes *in, int64_t at, int64_t length, int64_t way) {
+    int64_t inside = 0, outside = 1;
+    while (common(in, at + way * outside, length) == length) {
+        inside = outside;
+        outside *= 2;
+    }
+    while (outside - inside > 1) {
+        int64_t middle = inside + (outside - inside) / 2;
+        if (common(in, at + way * middle, length) == length) inside = middle;
+        else outside = middle;
+    }
+    return at + way * inside;
+}
+
+static int64_t longer(int64_t one, int64_t other) { return one > other ? one : other; }
+
+static void find(struct pl_suffixes *in) {
+    int64_t length = in->length < in->most ? in->length : in->most;
+    int64_t at = lower_bound(in, length);
+    int64_t left = common(in, at - 1, length), right = common(in, at, length);
+    in->matched = longer(left, right);
+    in->begin = in->end = in->shorter = 0;
+    if (in->matched < in->least) {
+        in->matched = 0;
+        return;
+    }
+    int64_t one = right == in->matched ? at : at - 1;
+    in->begin = reach(in, one, in->matched, -1);
+    in->end = reach(in, one, in->matched, 1) + 1;
+    in->shorter = longer(common(in, in->begin - 1, length), common(in, in->end, length));
+}
+
+/* Places by what follows `depth` behind them, equal ones by themselves; those behind which nothing
+   does are left out. Returns how many are left. */
+static int64_t sort_by_follower(const struct pl_suffixes *in, int32_t *places, int64_t count,
+                                int64_t depth) {
+    int64_t kept = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int32_t place = places[i], token = after(in, place, depth);
+        if (token < 0) continue;
+        int64_t to = kept++;
+        for (; to > 0; to--) {
+            int32_t other = after(in, places[to - 1], depth);
+            if (other < token || (other == token && places[to - 1] < place)) break;
+            places[to] = places[to - 1];
+        }
+        places[to] = place;
+    }
+    return kept;
+}
+
+/* Puts what follows the places of `of`, all of which pass through `node`, into the frontier. A
+   token that followed `seen` times of `total` behind a run of matching tokens has the chance
+   seen / total * seen / (seen + doubt / run^2). Returns the groups in the frontier. */
+static int64_t expand(const struct pl_suffixes *in, int32_t *places, struct group of, int64_t node,
+                      struct group *frontier, int64_t waiting) {
+    int64_t total = sort_by_follower(in, places + of.begin, of.end - of.begin, of.depth);
+    double run = (double)(in->matched + of.depth), known = (double)total;
+    for (int64_t i = of.begin, next; i < of.begin + total; i = next) {
+        int32_t token = after(in, places[i], of.depth);
+        for (next = i + 1; next < of.begin + total; next++)
+            if (after(in, places[next], of.depth) != token) break;
+        double seen = (double)(next - i);
+        double share = seen / known * seen / (seen + in->doubt / (run * run));
+        frontier[waiting++] = (struct group){i, next, of.depth + 1, node, of.weight * share,
+                                             token, places[next - 1]};
+    }
+    return waiting;
+}
+
+/* The likeliest group; of equal ones that with the newest place. */
+static int64_t best_of(const struct group *frontier, int64_t waiting) {
+    int64_t best = 0;
+    for (int64_t i = 1; i < waiting; i++)
+        if (frontier[i].weight > frontier[best].weight ||
+            (frontier[i].weight == frontier[best].weight &&
+             frontier[i].newest > frontier[best].newest))
+            best = i;
+    return best;
+}
+
+static void grow(struct pl_suffixes *in) {
+    int32_t places[PL_MOST_HITS];
+    /* Groups in the frontier have no place in common. */
+    struct group frontier[PL_MOST_HITS];
+    int64_t found = in->end - in->begin, count = found < in->hits ? found : in->hits;
+    for (int64_t i = 0; i < count; i++) places[i] = in->order[in->begin + i * found / count];
+    struct group root = {0, count, 0, -1, 1.0, 0, 0};
+    int64_t waiting = expand(in, places, root, -1, frontier, 0), nodes = 0;
+    while (waiting && nodes < in->budget) {
+        int64_t best = best_of(frontier, waiting), siblings = 0;
+        struct group taken = frontier[best];
+        frontier[best] = frontier[--waiting];
+        for (int64_t i = 0; i < nodes; i++) siblings += in->node_parents[i] == taken.parent;
+        if (siblings >= in->branches) continue;
+        in->node_tokens[nodes] = taken.token;
+        in->node_parents[nodes] = (int32_t)taken.parent;
+        in->weights[nodes] = taken.weight;
+        if (taken.depth < in->depth)
+            waiting = expand(in, places, taken, nodes, frontier, waiting);
+        nodes++;
+    }
+    in->nodes = nodes;
+}
+
+PL_API int pl_look_up(struct pl_suffixes *in) {
+    if (in->length < 0 || in->least < 1 || in->hits < 1 || in->hits > PL_MOST_HITS)
+        return PL_BAD_ARGUMENT;
+    find(in);
+    in->nodes = 0;
+    if (in->matched) grow(in);
+    return PL_OK;
+}
+
+/* Where a place of the text comes in the order. */
+static int64_t rank_of(const struct pl_suffixes *in, int64_t place) {
+    int64_t low = 0, high = in->size;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2, other = in->order[middle], i = 1;
+        int32_t there = 0, here = 0;
+        while (i <= in->most && here == there && here >= 0) {
+            there = before(in, other, i);
+            here = before(in, place, i++);
+        }
+        if (there == here ? other < place : there < here) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+static int is_in_order(const struct pl_suffixes *in, int64_t place) {
+    return before(in, place, 0) >= 0 && before(in, place, 1) >= 0;
+}
+
+PL_API int pl_add_tokens(struct pl_suffixes *to, const int32_t *tokens, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        int64_t place = to->count++;
+        to->tokens[place] = tokens[i];
+        if (!is_in_order(to, place)) continue;
+        int64_t rank = rank_of(to, place);
+        memmove(to->order + rank + 1, to->order + rank, (size_t)(to->size - rank) * 4);
+        to->order[rank] = (int32_t)place;
+        to->size++;
+    }
+    return PL_OK;
+}

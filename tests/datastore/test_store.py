@@ -1,0 +1,196 @@
+"""Datastores in files: what they keep, who may use them, and what becomes of damaged ones."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paceline.datastore import BORDER, Datastore, clear_datastore
+from paceline.datastore import store as module
+from paceline.errors import StoreError, UsageError
+
+MARK, OTHER = "a" * 32, "b" * 32
+TEXTS = [[1, 2, 3, 4], [2, 3, 9], [7]]
+
+
+def known(store: Datastore) -> list[list[int]]:
+    """All documents: those of the index first."""
+    texts = [*module._documents(store._tokens), *store._logged]
+    return [text.tolist() for text in texts]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    Datastore(tmp_path / "store", MARK).build(TEXTS)
+    return tmp_path / "store"
+
+
+def test_what_was_built_is_found_again(folder: Path) -> None:
+    store = Datastore(folder, MARK)
+    assert known(store) == TEXTS
+    info = store.info()
+    assert (info.documents, info.tokens, info.logged, store.largest) == (3, 8, 0, 9)
+    assert info.bytes == sum(path.stat().st_size for path in folder.glob("[il]*"))
+    (array,) = store.arrays()
+    assert array.look_up([8, 2, 3], 5).tree.tokens == (9, 4)
+
+
+def test_nothing_is_matched_or_proposed_across_documents(folder: Path) -> None:
+    (array,) = Datastore(folder, MARK).arrays()
+    assert array.look_up([4], 5).matched == array.look_up([9], 5).matched == 0
+    assert array.look_up([3, 4, 2], 5).matched == 1
+    tree = array.look_up([1], 9).tree
+    assert tree.tokens == (2, 3, 4) and BORDER not in tree.tokens
+
+
+def test_a_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
+    store = Datastore(tmp_path / "none", MARK)
+    assert store.arrays() == [] and store.info().tokens == 0 and store.largest == -1
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_datastore_may_be_empty(tmp_path: Path) -> None:
+    Datastore(tmp_path, MARK).build([[], []])
+    assert Datastore(tmp_path, MARK).arrays() == []
+    Datastore(tmp_path, MARK).build([[5]])
+    assert Datastore(tmp_path, MARK).arrays() == [] and Datastore(tmp_path, MARK).largest == 5
+
+
+def test_what_is_added_is_in_the_log_until_it_is_built(folder: Path) -> None:
+    Datastore(folder, MARK).add([[1, 2, 8], [], [6, 6]])
+    store = Datastore(folder, MARK)
+    assert known(store) == [*TEXTS, [1, 2, 8], [6, 6]]
+    assert (store.info().documents, store.info().tokens, store.info().logged) == (5, 13, 5)
+    assert Datastore(folder, "").info() == store.info()
+    recent, old = store.arrays()
+    assert recent.look_up([1, 2], 1).tree.tokens == (8,)
+    assert old.look_up([1, 2], 1).tree.tokens == (3,)
+    Datastore(folder, MARK).build()
+    assert known(Datastore(folder, MARK)) == [*TEXTS, [1, 2, 8], [6, 6]]
+    assert Datastore(folder, MARK).info().logged == 0
+    assert known(store) == [*TEXTS, [1, 2, 8], [6, 6]]  # still mapped
+
+
+def test_a_long_log_goes_into_the_index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_LOGGED", 4)
+    Datastore(folder, MARK).add([[5, 5, 5]])
+    assert Datastore(folder, MARK).info().logged == 3
+    Datastore(folder, MARK).add([[6]])
+    assert Datastore(folder, MARK).info().logged == 0
+    assert known(Datastore(folder, MARK)) == [*TEXTS, [5, 5, 5], [6]]
+
+
+def test_a_text_that_comes_again_is_kept_once_and_is_new(folder: Path) -> None:
+    Datastore(folder, MARK).build([TEXTS[0]])
+    assert known(Datastore(folder, MARK)) == [*TEXTS[1:], TEXTS[0]]
+
+
+@pytest.mark.parametrize(
+    ("most", "kept"), [(11, TEXTS), (10, TEXTS[1:]), (6, TEXTS[1:]), (5, TEXTS[2:]), (2, [[7]])]
+)
+def test_beyond_the_limit_the_oldest_texts_go(tmp_path: Path, most: int, kept: object) -> None:
+    Datastore(tmp_path, MARK).build(TEXTS, most)
+    assert known(Datastore(tmp_path, MARK)) == kept
+
+
+def test_of_a_text_beyond_the_limit_the_end_is_kept(tmp_path: Path) -> None:
+    Datastore(tmp_path, MARK).build([[1, 2, 3, 4, 5]], 3)
+    assert known(Datastore(tmp_path, MARK)) == [[3, 4, 5]]
+
+
+def test_ids_of_another_tokenizer_are_refused(folder: Path) -> None:
+    with pytest.raises(StoreError, match="another tokenizer"):
+        Datastore(folder, OTHER)
+    clear_datastore(folder)
+    Datastore(folder, MARK).add([[1, 2]])
+    with pytest.raises(StoreError, match="another tokenizer"):
+        Datastore(folder, OTHER)
+
+
+@pytest.mark.parametrize("wrong", [[-1], [1, 2**31], [BORDER]])
+def test_ids_that_cannot_be_are_refused(folder: Path, wrong: list[int]) -> None:
+    for change in (Datastore(folder, MARK).add, Datastore(folder, MARK).build):
+        with pytest.raises(UsageError, match="token id"):
+            change([wrong])
+    assert known(Datastore(folder, MARK)) == TEXTS
+
+
+def test_any_damage_to_an_index_is_seen(folder: Path) -> None:
+    whole = (folder / "index").read_bytes()
+    for at in [*range(0, len(whole), 7), len(whole) - 1]:
+        damaged = bytearray(whole)
+        damaged[at] ^= 0x40
+        (folder / "index").write_bytes(damaged)
+        with pytest.raises(StoreError, match="is damaged") as refused:
+            Datastore(folder, MARK)
+        assert "\n" not in str(refused.value)
+    for size in (0, 1, 40, len(whole) // 2, len(whole) - 4):
+        (folder / "index").write_bytes(whole[:size])
+        with pytest.raises(StoreError, match="is damaged"):
+            Datastore(folder, MARK)
+    assert clear_datastore(folder) == len(whole) - 4
+    assert Datastore(folder, MARK).arrays() == []
+
+
+def test_of_a_damaged_log_the_whole_documents_are_kept(folder: Path) -> None:
+    log = folder / "log"
+    for text in ([5, 5], [6, 6, 6]):
+        Datastore(folder, MARK).add([text])
+    whole = log.read_bytes()
+    log.write_bytes(whole[:-3])  # killed while writing
+    assert known(Datastore(folder, MARK)) == [*TEXTS, [5, 5]]
+    Datastore(folder, MARK).add([[8]])
+    assert known(Datastore(folder, MARK)) == [*TEXTS, [5, 5], [8]]
+    changed = bytearray(whole)
+    changed[-1] ^= 1
+    log.write_bytes(changed)
+    assert known(Datastore(folder, MARK)) == [*TEXTS, [5, 5]]
+    log.write_bytes(b"something else, which is longer than a beginning")
+    with pytest.raises(StoreError, match="log is damaged"):
+        Datastore(folder, MARK)
+    log.write_bytes(whole[:9])  # killed before the first document
+    assert known(Datastore(folder, MARK)) == TEXTS
+    Datastore(folder, MARK).add([[8]])
+    assert known(Datastore(folder, MARK)) == [*TEXTS, [8]]
+
+
+def test_a_build_that_was_killed_leaves_what_was_there(folder: Path) -> None:
+    (folder / ".index.new").write_bytes(b"half of it")
+    assert known(Datastore(folder, MARK)) == TEXTS
+    Datastore(folder, MARK).build([[8]])
+    assert known(Datastore(folder, MARK)) == [*TEXTS, [8]]
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from paceline.datastore import Datastore
+for number in range(20):
+    store = Datastore(Path(sys.argv[1]), sys.argv[2])
+    store.add([[int(sys.argv[3]), number]])
+    if number % 5 == 4:
+        store.build()
+"""
+
+
+def test_two_processes_may_write_at_once(folder: Path) -> None:
+    words = [sys.executable, "-c", WRITER, str(folder), MARK]
+    running = [subprocess.Popen([*words, str(who)]) for who in (100, 200)]
+    assert [each.wait() for each in running] == [0, 0]
+    written = {tuple(text) for text in known(Datastore(folder, MARK))}
+    assert written == {(who, n) for who in (100, 200) for n in range(20)} | set(map(tuple, TEXTS))
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(StoreError, match="cannot change the datastore"):
+        Datastore(tmp_path / "file" / "below", MARK).build([[1]])
+
+
+def test_numbers_are_stored_little_endian(folder: Path) -> None:
+    content = (folder / "index").read_bytes()
+    assert np.array([1, 2, 3, 4, BORDER], dtype="<i4").tobytes() in content
