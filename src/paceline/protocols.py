@@ -63,12 +63,15 @@ class Drafter(ABC):
     """Proposes continuations of one text at a time. Whatever it proposes, the text stays the same.
 
     requires: capabilities that it needs of the target. sized_by: how a planner may size its trees.
+    source_names: of those whose guesses it unites, in the order of the bits of `Tree.sources`; ()
+    where it does not say who proposed what.
     Settings: of a class that is named as a method from outside: a frozen dataclass with a default
     for every field, whose fields are the constructor's keyword arguments; None where it takes none.
     """
 
     requires: frozenset[str] = frozenset()
     sized_by: SizedBy = "nodes"
+    source_names: tuple[str, ...] = ()
     Settings: ClassVar[type[Any] | None] = None
 
     @abstractmethod

@@ -16,7 +16,7 @@ token.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -37,6 +37,8 @@ class Tree:
     tokens: n token ids (>= 0).
     parents: n node indices, each smaller than the node's own, or ROOT.
     weights: n estimates of how likely each node is to be accepted, or None where unknown.
+    sources: who proposed each node, as n sets of bits: bit i stands for the i-th of the drafter's
+    `source_names`; None where a drafter has no sources.
 
     Raises ValueError where lengths differ, a parent does not come first, an id is negative, or a
     weight is not a number.
@@ -45,12 +47,13 @@ class Tree:
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
     weights: tuple[float, ...] | None = None
+    sources: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        if len(self.parents) != len(self.tokens):
-            raise ValueError(f"{len(self.tokens)} tokens but {len(self.parents)} parents")
-        if self.weights is not None and len(self.weights) != len(self.tokens):
-            raise ValueError(f"{len(self.tokens)} tokens but {len(self.weights)} weights")
+        for name in ("parents", "weights", "sources"):
+            values = getattr(self, name)
+            if values is not None and len(values) != len(self.tokens):
+                raise ValueError(f"{len(self.tokens)} tokens but {len(values)} {name}")
         if any(weight != weight for weight in self.weights or ()):
             raise ValueError(f"a weight is nan: {self.weights}")
         for node, parent in enumerate(self.parents):
@@ -106,6 +109,18 @@ class Tree:
         return children
 
     @cached_property
+    def claims(self) -> tuple[float, ...]:
+        """Weights given that the parent was accepted, at most 1.0, which they are throughout where
+        there are none; 0.0 below a parent of weight 0."""
+        if self.weights is None:
+            return (1.0,) * len(self)
+        above = (*self.weights, 1.0)  # that of ROOT, the last entry
+        return tuple(
+            min(1.0, weight / above[parent]) if above[parent] > 0 else 0.0
+            for weight, parent in zip(self.weights, self.parents)
+        )
+
+    @cached_property
     def ancestor_mask(self) -> NDArray[np.bool_]:
         """[n, n]: entry (i, j) is True where node j is node i or one of its ancestors."""
         mask = np.eye(len(self), dtype=np.bool_)
@@ -132,8 +147,9 @@ class Tree:
     def graft(self, other: Tree, at: int = ROOT) -> Tree:
         """Hang `other` below node `at`; its nodes come after the present ones.
 
-        A side without weights counts as certain (1.0) once the other side has some; grafted
-        weights are scaled by the weight of the node they hang from.
+        A side without weights counts as certain (1.0) once the other side has some, and one without
+        sources as proposed by none of them; grafted weights are scaled by the weight of the node
+        they hang from.
 
         Raises ValueError where there is no node `at`.
         """
@@ -146,26 +162,44 @@ class Tree:
             mine = self.weights or (1.0,) * len(self)
             scale = 1.0 if at == ROOT else mine[at]
             weights = mine + tuple(w * scale for w in other.weights or (1.0,) * len(other))
-        return Tree(self.tokens + other.tokens, self.parents + parents, weights)
+        sources = None
+        if self.sources is not None or other.sources is not None:
+            sources = (self.sources or (0,) * len(self)) + (other.sources or (0,) * len(other))
+        return Tree(self.tokens + other.tokens, self.parents + parents, weights, sources)
+
+    def marked(self, source: int) -> Tree:
+        """The same, proposed by the source of that number."""
+        return replace(self, sources=(1 << source,) * len(self))
 
     def merge(self) -> Tree:
-        """Unite equal siblings, recursively; the united node keeps the larger weight."""
+        """Unite equal siblings, recursively; the united node keeps the larger weight.
+
+        Where nodes know their sources the united node knows them all, and is likelier than each of
+        them says: wrong only if all are wrong, as if they erred independently (a noisy-or of their
+        claims). Twins of one source are no second opinion: of them the larger claim counts.
+        """
         kept: dict[tuple[int, int], int] = {}
         place: dict[int, int] = {ROOT: ROOT}
-        weights: list[float] = []
         for node, token in enumerate(self.tokens):
             key = (place[self.parents[node]], token)
-            weight = self.weights[node] if self.weights is not None else 1.0
-            if key in kept:
-                weights[kept[key]] = max(weights[kept[key]], weight)
-            else:
-                kept[key] = len(kept)
-                weights.append(weight)
-            place[node] = kept[key]
+            place[node] = kept.setdefault(key, len(kept))
+        if len(kept) == len(self):
+            return self
+        parents = tuple(parent for parent, _ in kept)
+        united = [place[node] for node in range(len(self))]
+        sources: list[int] | None = None
+        if self.sources is None:
+            values = _largest(united, self.weights or ())
+        else:
+            claims, sources = _agreed(united, self.claims, self.sources)
+            values = []
+            for claim, parent in zip(claims, parents):
+                values.append(claim if parent == ROOT else claim * values[parent])
         return Tree(
             tuple(token for _, token in kept),
-            tuple(parent for parent, _ in kept),
-            tuple(weights) if self.weights is not None else None,
+            parents,
+            None if self.weights is None else tuple(values),
+            None if sources is None else tuple(sources),
         )
 
     def prune(self, size: int) -> Tree:
@@ -212,7 +246,38 @@ class Tree:
             tuple(self.tokens[node] for node in nodes),
             tuple(place[self.parents[node]] for node in nodes),
             None if self.weights is None else tuple(self.weights[node] for node in nodes),
+            None if self.sources is None else tuple(self.sources[node] for node in nodes),
         )
+
+
+def _largest(united: Sequence[int], values: Iterable[float]) -> list[float]:
+    """The largest value of each group. united: the group of each value; groups appear in order."""
+    found: list[float] = []
+    for group, value in zip(united, values):
+        if group == len(found):
+            found.append(value)
+        else:
+            found[group] = max(found[group], value)
+    return found
+
+
+def _agreed(
+    united: Sequence[int], claims: Iterable[float], sources: Iterable[int]
+) -> tuple[list[float], list[int]]:
+    """Of each group what its claims come to, and all its sources; see `Tree.merge`."""
+    found: list[float] = []
+    masks: list[int] = []
+    for group, claim, mask in zip(united, claims, sources):
+        if group == len(found):
+            found.append(claim)
+            masks.append(mask)
+            continue
+        # Who is heard a second time only repeats itself.
+        again = masks[group] & mask
+        known = found[group]
+        found[group] = max(known, claim) if again else 1 - (1 - known) * (1 - claim)
+        masks[group] |= mask
+    return found, masks
 
 
 EMPTY = Tree()

@@ -95,3 +95,55 @@ def test_an_heir_expects_the_same_and_learns_faster() -> None:
         for _ in range(10):
             observe(calibration, CHAIN, 5, 99)
     assert heir.reach(CHAIN)[0] > 0.5 > session.reach(CHAIN)[0]
+
+
+def sourced(claims: dict[int, float]) -> Tree:
+    """One guess at depth 1 for each: sources -> claim. Tokens are the sources."""
+    return Tree(tuple(claims), (-1,) * len(claims), tuple(claims.values()), tuple(claims))
+
+
+def test_every_set_of_sources_is_learned_by_itself() -> None:
+    """The first is right where it claims a half, the second never."""
+    calibration = Calibration()
+    for _ in range(60):
+        observe(calibration, sourced({1: 0.5, 2: 0.5}), 1)
+    first, second = calibration.reach(sourced({1: 0.5, 2: 0.5}))
+    assert first > 0.9 and second < 0.1
+
+
+def test_an_unseen_set_is_believed_as_its_likeliest_member_is() -> None:
+    calibration = Calibration()
+    for _ in range(60):
+        observe(calibration, sourced({1: 0.5, 2: 0.5}), 1)
+    first, _, both, none = calibration.reach(sourced({1: 0.5, 2: 0.5, 3: 0.5, 4: 0.5}))
+    assert both == first
+    assert none == pytest.approx(0.5)  # nothing is known of its only member
+
+
+def test_agreement_counts() -> None:
+    """Two that are right in a third of their guesses each, and always where they agree."""
+    calibration = Calibration()
+    for place in range(90):
+        tree = sourced({3: 0.5} if place % 3 == 0 else {1: 0.5, 2: 0.5})
+        observe(calibration, tree, 3 if place % 3 == 0 else 99)
+    one, both = calibration.reach(sourced({1: 0.5, 3: 0.5}))
+    assert one < 0.1 and both > 0.8
+
+
+def test_an_heir_knows_the_sources() -> None:
+    session = Calibration(400)
+    for _ in range(100):
+        observe(session, sourced({1: 0.5, 2: 0.5}), 1)
+    heir = session.heir(32, evidence=8)
+    # Another depth is another kind, of which only the source is known.
+    deep = Tree((5, 6, 7), (-1, 0, 1), (0.9, 0.8, 0.4), (1, 1, 1))
+    other = Tree((5, 6, 7), (-1, 0, 1), (0.9, 0.8, 0.4), (2, 2, 2))
+    assert heir.reach(deep)[2] > heir.reach(other)[2]
+
+
+@given(trees(weighted=None))
+def test_trees_of_one_source_are_calibrated_as_trees_without(tree: Tree) -> None:
+    plain, marked = Calibration(), Calibration()
+    for calibration, proposed in ((plain, tree), (marked, tree.marked(2))):
+        observe(calibration, proposed, 0, 1, 0)
+    assert marked.reach(tree.marked(2)) == plain.reach(tree)
