@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from paceline.errors import UsageError
-from paceline.records import Path, Round, TargetInfo, TextStart
+from paceline.records import Path, Round, SourceRound, TargetInfo, TextStart
 from paceline.tree import Tree
 
 if TYPE_CHECKING:
@@ -102,6 +102,10 @@ class Drafter(ABC):
 
     def stop(self) -> None:
         """The text has ended or was given up: let go of what was held for it alone."""
+
+    def report(self) -> tuple[SourceRound, ...]:
+        """Before each `observe`: what each of `source_names` did for the round; () without any."""
+        return ()
 
 
 class Target(ABC):

@@ -18,9 +18,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import isnan
 
 import numpy as np
 from numpy.typing import NDArray
+
+from paceline.union import Union
 
 __all__ = ["EMPTY", "ROOT", "SHADOWS", "Tree"]
 
@@ -50,17 +53,22 @@ class Tree:
     sources: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("parents", "weights", "sources"):
-            values = getattr(self, name)
-            if values is not None and len(values) != len(self.tokens):
-                raise ValueError(f"{len(self.tokens)} tokens but {len(values)} {name}")
-        if any(weight != weight for weight in self.weights or ()):
-            raise ValueError(f"a weight is nan: {self.weights}")
+        count = len(self.tokens)
+        if len(self.parents) != count:
+            raise ValueError(f"{count} tokens but {len(self.parents)} parents")
+        if self.weights is not None:
+            if len(self.weights) != count:
+                raise ValueError(f"{count} tokens but {len(self.weights)} weights")
+            if any(map(isnan, self.weights)):
+                raise ValueError(f"a weight is nan: {self.weights}")
+        if self.sources is not None and len(self.sources) != count:
+            raise ValueError(f"{count} tokens but {len(self.sources)} sources")
         for node, parent in enumerate(self.parents):
             if not ROOT <= parent < node:
                 raise ValueError(f"parent {parent} of node {node} does not come before it")
-            if self.tokens[node] < 0:
-                raise ValueError(f"node {node} has the negative token id {self.tokens[node]}")
+        if count and min(self.tokens) < 0:
+            node = next(node for node, token in enumerate(self.tokens) if token < 0)
+            raise ValueError(f"node {node} has the negative token id {self.tokens[node]}")
 
     @classmethod
     def chain(cls, tokens: Sequence[int]) -> Tree:
@@ -175,31 +183,29 @@ class Tree:
         """Unite equal siblings, recursively; the united node keeps the larger weight.
 
         Where nodes know their sources the united node knows them all, and is likelier than each of
-        them says: wrong only if all are wrong, as if they erred independently (a noisy-or of their
-        claims). Twins of one source are no second opinion: of them the larger claim counts.
+        them says, see `paceline.union`.
         """
+        if self.sources is not None:
+            union = Union()
+            union.add(self.tokens, self.parents, self.claims, self.sources)
+            merged = Tree(*union.columns())
+            return merged if self.weights is not None else replace(merged, weights=None)
         kept: dict[tuple[int, int], int] = {}
         place: dict[int, int] = {ROOT: ROOT}
+        weights: list[float] = []
         for node, token in enumerate(self.tokens):
             key = (place[self.parents[node]], token)
-            place[node] = kept.setdefault(key, len(kept))
-        if len(kept) == len(self):
-            return self
-        parents = tuple(parent for parent, _ in kept)
-        united = [place[node] for node in range(len(self))]
-        sources: list[int] | None = None
-        if self.sources is None:
-            values = _largest(united, self.weights or ())
-        else:
-            claims, sources = _agreed(united, self.claims, self.sources)
-            values = []
-            for claim, parent in zip(claims, parents):
-                values.append(claim if parent == ROOT else claim * values[parent])
+            weight = self.weights[node] if self.weights is not None else 1.0
+            if key in kept:
+                weights[kept[key]] = max(weights[kept[key]], weight)
+            else:
+                kept[key] = len(kept)
+                weights.append(weight)
+            place[node] = kept[key]
         return Tree(
             tuple(token for _, token in kept),
-            parents,
-            None if self.weights is None else tuple(values),
-            None if sources is None else tuple(sources),
+            tuple(parent for parent, _ in kept),
+            tuple(weights) if self.weights is not None else None,
         )
 
     def prune(self, size: int) -> Tree:
@@ -248,36 +254,6 @@ class Tree:
             None if self.weights is None else tuple(self.weights[node] for node in nodes),
             None if self.sources is None else tuple(self.sources[node] for node in nodes),
         )
-
-
-def _largest(united: Sequence[int], values: Iterable[float]) -> list[float]:
-    """The largest value of each group. united: the group of each value; groups appear in order."""
-    found: list[float] = []
-    for group, value in zip(united, values):
-        if group == len(found):
-            found.append(value)
-        else:
-            found[group] = max(found[group], value)
-    return found
-
-
-def _agreed(
-    united: Sequence[int], claims: Iterable[float], sources: Iterable[int]
-) -> tuple[list[float], list[int]]:
-    """Of each group what its claims come to, and all its sources; see `Tree.merge`."""
-    found: list[float] = []
-    masks: list[int] = []
-    for group, claim, mask in zip(united, claims, sources):
-        if group == len(found):
-            found.append(claim)
-            masks.append(mask)
-            continue
-        # Who is heard a second time only repeats itself.
-        again = masks[group] & mask
-        known = found[group]
-        found[group] = max(known, claim) if again else 1 - (1 - known) * (1 - claim)
-        masks[group] |= mask
-    return found, masks
 
 
 EMPTY = Tree()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from tests.helpers import trees
@@ -115,9 +117,17 @@ def test_an_unseen_set_is_believed_as_its_likeliest_member_is() -> None:
     calibration = Calibration()
     for _ in range(60):
         observe(calibration, sourced({1: 0.5, 2: 0.5}), 1)
-    first, _, both, none = calibration.reach(sourced({1: 0.5, 2: 0.5, 3: 0.5, 4: 0.5}))
-    assert both == first
-    assert none == pytest.approx(0.5)  # nothing is known of its only member
+    claims = dict.fromkeys((1, 2, 3), 0.1)  # kinds that were not seen themselves
+    first, second, both = calibration.reach(sourced(claims))
+    assert both == first > 2 * second
+
+
+def test_an_unseen_source_is_believed_as_all_guesses_are() -> None:
+    calibration = Calibration()
+    for _ in range(60):
+        observe(calibration, sourced({1: 0.5}), 99)
+    (unseen,) = calibration.reach(sourced({2: 0.5}))
+    assert unseen < 0.1
 
 
 def test_agreement_counts() -> None:
@@ -141,9 +151,10 @@ def test_an_heir_knows_the_sources() -> None:
     assert heir.reach(deep)[2] > heir.reach(other)[2]
 
 
-@given(trees(weighted=None))
-def test_trees_of_one_source_are_calibrated_as_trees_without(tree: Tree) -> None:
+@given(trees(weighted=True))
+def test_trees_without_sources_are_those_of_one_that_has_no_name(tree: Tree) -> None:
     plain, marked = Calibration(), Calibration()
-    for calibration, proposed in ((plain, tree), (marked, tree.marked(2))):
+    without = replace(tree, sources=(0,) * len(tree))
+    for calibration, proposed in ((plain, tree), (marked, without)):
         observe(calibration, proposed, 0, 1, 0)
-    assert marked.reach(tree.marked(2)) == plain.reach(tree)
+    assert marked.reach(without) == plain.reach(tree)

@@ -7,8 +7,8 @@ is counted how often its guesses were right given that their parents were. Older
 less.
 
 Sources that say the same are right more often than each of them alone, and some copy from each
-other: so every set of them is learned by itself. What is not known of a set yet is taken from the
-likeliest of its members.
+other: so every set of them is learned by itself. How far a set is to be believed of which nothing
+is known yet is taken from the likeliest of its members.
 
 What is said tells about every tree that was proposed, whether it was scored or not: guesses that
 were cut off, or never given to the target at all, are evidence for nothing.
@@ -95,6 +95,9 @@ class _Count:
         scale = min(1.0, tried / self.tried) if self.tried else 1.0
         return _Count(self.right * scale, self.tried * scale, self.claimed * scale)
 
+    def trust(self, prior: float) -> float:
+        return (self.right + _PRIOR * prior) / (self.claimed + _PRIOR)
+
     def estimate(self, prior: float) -> float:
         return (self.right + _PRIOR * prior) / (self.tried + _PRIOR)
 
@@ -132,7 +135,7 @@ class Calibration:
         """How likely a guess at `depth` is to be right where its parent is. claim: by the drafter's
         own word."""
         claim = _bounded(claim)
-        return self._chance(claim, _kind(claim, depth))
+        return self._chance(claim, _kind(claim, depth), self._trust(0))
 
     @property
     def usual(self) -> float:
@@ -155,24 +158,27 @@ class Calibration:
 
     def _chances(self, tree: Tree) -> list[float]:
         sources = tree.sources or (0,) * len(tree)
+        trust = {by: self._trust(by) for by in set(sources)}
         return [
-            self._chance(claim, _kind(claim, depth, by))
+            self._chance(claim, _kind(claim, depth, by), trust[by])
             for claim, depth, by in zip(_claims(tree), tree.depths, sources)
         ]
 
-    def _chance(self, claim: float, kind: _Kind) -> float:
-        sources, claimed, deep = kind
-        if sources & (sources - 1):  # several
-            prior = max(self._chance(claim, (one, claimed, deep)) for one in _members(sources))
-        else:
-            # First what the drafter is to be believed in general, then in this kind of guess.
-            seen = self._sets.get(sources, _NOTHING)
-            prior = min(_MOST, claim * ((seen.right + _PRIOR) / (seen.claimed + _PRIOR)))
+    def _chance(self, claim: float, kind: _Kind, trust: float) -> float:
+        # First what such claims are to be believed in general, then in this kind of guess.
+        prior = min(_MOST, claim * trust)
         count = self._kinds.get(kind)
         return prior if count is None else count.estimate(prior)
 
-
-_NOTHING = _Count()
+    def _trust(self, sources: int) -> float:
+        """How many guesses of these sources are right for each that they claim to be; of those of
+        which little is known as of the likeliest of their members, and of each of these as of all
+        guesses."""
+        if not sources:
+            return self._all.trust(1.0)
+        several = sources & (sources - 1)
+        prior = max(map(self._trust, _members(sources))) if several else self._all.trust(1.0)
+        return self._sets[sources].trust(prior) if sources in self._sets else prior
 
 
 def _members(sources: int) -> Iterator[int]:
