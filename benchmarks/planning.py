@@ -28,7 +28,7 @@ from transformers import AutoTokenizer
 from paceline import models
 from paceline.bench.simulate import Forced, ForcedRequest, Recording
 from paceline.bench.traces import read_traces
-from paceline.drafters import make_drafter
+from paceline.drafters import Host, make_drafter
 from paceline.drafters.settings import split_at_commas
 from paceline.loop import Generation, decode
 from paceline.options import Options
@@ -149,10 +149,11 @@ def texts_of(
 def replay(contender: Contender, requests: Sequence[ForcedRequest], curve: CostCurve) -> Outcome:
     """All texts of a file, one after the other, with what is learned kept between them."""
     target, sizing, stats = ReplayTarget(curve), contender.sizing(curve), Stats()
+    host = Host(target, curve=curve)  # keeps what drafters learn from text to text
     for request in requests:
         generation = Generation(
             request.ids,
-            make_drafter(contender.method),
+            make_drafter(contender.method, host),
             Stopping(len(request.recorded)),
             Forced(prompt_tokens=len(request.ids), recorded=request.recorded),
             request.references,

@@ -135,6 +135,11 @@ class Round:
         pairs = zip(self.tree.depths, self.tree.tokens)
         return [depth for depth, token in pairs if token < self.vocab_size]
 
+    def proposers(self, node: int) -> tuple[str, ...]:
+        """Names of the sources that proposed a node; () where there are none."""
+        by = 0 if self.tree.sources is None else self.tree.sources[node]
+        return tuple(one.name for place, one in enumerate(self.sources) if by >> place & 1)
+
     def owed_to(self, source: int) -> int:
         """Accepted nodes that there would not be without the source of this number: the first that
         it alone proposed, and all behind it."""

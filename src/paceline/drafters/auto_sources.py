@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.drafters.host import Host
-from paceline.errors import ModelError, UsageError
+from paceline.errors import PacelineError, UsageError
 from paceline.protocols import Drafter
 
 __all__ = ["SOURCES", "chosen_sources", "open_sources"]
@@ -65,14 +65,14 @@ def _found(method: str, host: Host | None) -> Drafter | None:
         if host.share(("no source", method), lambda: _missing(method, host)):
             return None
         return _opened(method, host)
-    except (ModelError, UsageError):
+    except PacelineError:
         return None
 
 
 def _missing(method: str, host: Host) -> bool:
     try:
         return bool(_opened(method, host).requires - host.target.capabilities)
-    except (ModelError, UsageError):
+    except PacelineError:
         return True
 
 
