@@ -28,8 +28,8 @@ from transformers import AutoTokenizer
 from paceline import models
 from paceline.bench.simulate import Forced, ForcedRequest, Recording
 from paceline.bench.traces import read_traces
+from paceline.cli.bench.shared import split_methods
 from paceline.drafters import Host, make_drafter
-from paceline.drafters.settings import split_at_commas
 from paceline.loop import Generation, decode
 from paceline.options import Options
 from paceline.planning.cost_curve import CostCurve
@@ -135,12 +135,16 @@ def contenders(methods: Sequence[str] = ()) -> Iterator[Contender]:
 
 
 def texts_of(
-    recordings: Sequence[Recording], session: Session, tokens: int
+    recordings: Sequence[Recording], session: Session, tokens: int, once: bool = False
 ) -> dict[str, list[ForcedRequest]]:
-    """File -> its recorded answers as requests."""
+    """File -> its recorded answers as requests. once: of equal prompts only the first."""
     found: dict[str, list[ForcedRequest]] = {}
+    seen: set[tuple[int, ...]] = set()
     for recording in recordings:
         for request in recording.requests(session, Options(max_new_tokens=tokens), lambda _: None):
+            if once and tuple(request.ids) in seen:
+                continue
+            seen.add(tuple(request.ids))
             if isinstance(request, ForcedRequest) and request.recorded:
                 found.setdefault(recording.suite, []).append(request)
     return found
@@ -216,6 +220,9 @@ def main() -> None:
     )
     parser.add_argument("--limit", type=int, default=24, help="records of each file")
     parser.add_argument("--tokens", type=int, default=256, help="most tokens of an answer")
+    parser.add_argument(
+        "--once", action="store_true", help="no prompt twice, for drafters that keep answers"
+    )
     parser.add_argument("--system", type=Path, help="text for system messages left out")
     parser.add_argument("--json", type=Path, help="write the result here")
     arguments = parser.parse_args()
@@ -224,8 +231,8 @@ def main() -> None:
     recordings = read_traces(arguments.names, arguments.traces, arguments.limit, 0, system)
     tokenizer: Any = AutoTokenizer.from_pretrained(models.pull(arguments.model))
     session = Session(ReplayTarget(curve), tokenizer, "plain")
-    texts = texts_of(recordings, session, arguments.tokens)
-    methods = list(filter(None, split_at_commas(arguments.methods)))
+    texts = texts_of(recordings, session, arguments.tokens, arguments.once)
+    methods = split_methods(arguments.methods) if arguments.methods else []
     found = evaluate(texts, curve, list(contenders(methods)))
     print_report(found)
     if arguments.json:

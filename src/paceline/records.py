@@ -98,12 +98,14 @@ class SourceRound:
     """What one source of a drafter did for a round; the i-th is bit i of `Tree.sources`.
 
     asked: or left alone. proposed: nodes, before the tree was cut. seconds: since the last round.
+    settled: whether these are worth it was decided by the drafter, so nobody else has to judge it.
     """
 
     name: str
     asked: bool
     proposed: int
     seconds: float
+    settled: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,12 @@ class Round:
         """Depths of the nodes that could be accepted: virtual ids never are."""
         pairs = zip(self.tree.depths, self.tree.tokens)
         return [depth for depth, token in pairs if token < self.vocab_size]
+
+    @property
+    def open_draft_seconds(self) -> float:
+        """Of the time for drafting that which nobody has judged yet."""
+        settled = sum(source.seconds for source in self.sources if source.settled)
+        return max(0.0, self.seconds.draft - settled)
 
     def proposers(self, node: int) -> tuple[str, ...]:
         """Names of the sources that proposed a node; () where there are none."""

@@ -411,6 +411,7 @@ def test_a_terminal_without_unicode_loses_no_more_than_a_character(
         ("anpd:n=4, k=5 , llma:n=2", ["anpd:n=4,k=5", "llma:n=2"]),
         (" plain ,, pld,", ["plain", "pld"]),
         ("anpd", ["anpd"]),
+        ("auto:-llma,-medusa,pld", ["auto:-llma,-medusa", "pld"]),
         (
             "plain,x:draft=a/b,inner=anpd,length=3,pld",
             ["plain", "x:draft=a/b,inner=anpd,length=3", "pld"],

@@ -127,6 +127,18 @@ def test_of_two_that_say_the_same_the_cheaper_is_kept() -> None:
     assert stats.rounds <= 1.2 * alone.rounds
 
 
+def test_a_dear_one_on_trial_does_not_send_the_cheap_ones_away() -> None:
+    """N-grams know one token in six, which is less than the dear source costs."""
+    rng = random.Random(5)
+    story: list[int] = []
+    for place in range(200):
+        first = rng.randrange(8)
+        story += [1000 + 4 * place + step for step in range(4)] + [first, 100 + first]
+    _, stats, _ = played(story, {"dear": scripted(0, 9.0, story)})
+    assert 0 < stats.sources["dear"].asked < 40
+    assert share(stats, "anpd") > 0.9
+
+
 def test_one_that_has_rested_is_tried_again() -> None:
     """Wrong in the first part of the text, always right later."""
     story = list(range(1000, 3500))

@@ -163,7 +163,13 @@ class Auto(Drafter):
         """See `Drafter.report`."""
         seconds, self._seconds = self._seconds, [0.0] * len(self._sources)
         return tuple(
-            SourceRound(name, place in self._proposed, self._proposed.get(place, 0), spent)
+            SourceRound(
+                name,
+                asked=place in self._proposed,
+                proposed=self._proposed.get(place, 0),
+                seconds=spent,
+                settled=place in self._costly,
+            )
             for place, (name, spent) in enumerate(zip(self.source_names, seconds))
         )
 
