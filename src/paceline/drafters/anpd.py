@@ -146,7 +146,7 @@ class Anpd(LookupDrafter):
             weights.append(-negative)
             tails.append((*tails[above], token)[1 - self.max_order :])
             depths.append(depths[above] + 1)
-            more = depths[-1] < self.draft_length
+            more = depths[-1] < self.draft_length and len(tokens) < budget
             followers.append(self._followers(tails[-1]) if more else [])
             if followers[-1]:
                 heappush(frontier, (negative * followers[-1][0][1], len(tokens), 0))
