@@ -109,7 +109,9 @@ class Auto(Drafter):
             return cls(sources)
         names = [n for n, source in sources.items() if not isinstance(source, LookupDrafter)]
         # What dear sources are worth in one text is known in the next one.
-        dear = host.learn((Auto, settings), lambda: DearSources(names, host.costs, host.curve))
+        if (Auto, settings) not in host.worth:
+            host.worth[Auto, settings] = DearSources(names, host.costs, host.curve)
+        dear = host.worth[Auto, settings]
         return cls(sources, dear, host.clock)
 
     def start(self, text: TextStart) -> None:
