@@ -28,7 +28,8 @@ from transformers import AutoTokenizer
 from paceline import models
 from paceline.bench.simulate import Forced, ForcedRequest, Recording
 from paceline.bench.traces import read_traces
-from paceline.drafters import make_drafter
+from paceline.cli.bench.shared import split_methods
+from paceline.drafters import Host, make_drafter
 from paceline.loop import Generation, decode
 from paceline.options import Options
 from paceline.planning.cost_curve import CostCurve
@@ -117,9 +118,13 @@ class Outcome:
     stats: Stats
 
 
-def contenders() -> Iterator[Contender]:
-    """Plain decoding, then fixed budgets, then plans."""
+def contenders(methods: Sequence[str] = ()) -> Iterator[Contender]:
+    """Plain decoding, then fixed budgets, then plans; or the plans of these methods."""
     yield Contender("plain", "plain", lambda curve: 0)
+    for method in methods:
+        yield Contender(method, method, TreePlanner)
+    if methods:
+        return
     for budget in BUDGETS:
         yield Contender(f"anpd, {budget}", PAPERS["anpd"], lambda curve, budget=budget: budget)
     for method, papers in PAPERS.items():
@@ -130,12 +135,16 @@ def contenders() -> Iterator[Contender]:
 
 
 def texts_of(
-    recordings: Sequence[Recording], session: Session, tokens: int
+    recordings: Sequence[Recording], session: Session, tokens: int, once: bool = False
 ) -> dict[str, list[ForcedRequest]]:
-    """File -> its recorded answers as requests."""
+    """File -> its recorded answers as requests. once: of equal prompts only the first."""
     found: dict[str, list[ForcedRequest]] = {}
+    seen: set[tuple[int, ...]] = set()
     for recording in recordings:
         for request in recording.requests(session, Options(max_new_tokens=tokens), lambda _: None):
+            if once and tuple(request.ids) in seen:
+                continue
+            seen.add(tuple(request.ids))
             if isinstance(request, ForcedRequest) and request.recorded:
                 found.setdefault(recording.suite, []).append(request)
     return found
@@ -144,10 +153,11 @@ def texts_of(
 def replay(contender: Contender, requests: Sequence[ForcedRequest], curve: CostCurve) -> Outcome:
     """All texts of a file, one after the other, with what is learned kept between them."""
     target, sizing, stats = ReplayTarget(curve), contender.sizing(curve), Stats()
+    host = Host(target, curve=curve)  # keeps what drafters learn from text to text
     for request in requests:
         generation = Generation(
             request.ids,
-            make_drafter(contender.method),
+            make_drafter(contender.method, host),
             Stopping(len(request.recorded)),
             Forced(prompt_tokens=len(request.ids), recorded=request.recorded),
             request.references,
@@ -160,19 +170,21 @@ def replay(contender: Contender, requests: Sequence[ForcedRequest], curve: CostC
 
 
 def evaluate(
-    texts: dict[str, list[ForcedRequest]], curve: CostCurve
+    texts: dict[str, list[ForcedRequest]], curve: CostCurve, rivals: Sequence[Contender]
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """File -> contender -> speed-up over plain decoding, tokens per pass and nodes per pass."""
+    """File -> contender -> speed-up over plain decoding, tokens per pass and nodes per pass, and
+    seconds of all passes."""
     found: dict[str, dict[str, dict[str, float]]] = {}
     for suite, requests in texts.items():
         plain = 0.0
-        for contender in contenders():
+        for contender in rivals:
             outcome = replay(contender, requests, curve)
             plain = plain or outcome.seconds
             found.setdefault(suite, {})[contender.name] = {
                 "speedup": round(plain / outcome.seconds, 4),
                 "tokens_per_pass": round(outcome.stats.mean_acceptance_length, 4),
                 "nodes_per_pass": round(outcome.stats.drafted / outcome.stats.rounds, 4),
+                "seconds": round(outcome.seconds, 4),
             }
     return found
 
@@ -184,11 +196,14 @@ def read_curve(path: Path) -> CostCurve:
 
 def print_report(found: dict[str, dict[str, dict[str, float]]]) -> None:
     """One row per file, one column per contender."""
-    names = [contender.name for contender in contenders()]
+    names = list(next(iter(found.values())))
     print("| file |", " | ".join(names), "|")
     print("|---|" + "---|" * len(names))
     for suite, by_name in found.items():
         print(f"| {suite} |", " | ".join(f"{by_name[n]['speedup']:.2f}x" for n in names), "|")
+    spent = {name: sum(by_name[name]["seconds"] for by_name in found.values()) for name in names}
+    whole = [f"{spent[names[0]] / spent[name]:.3f}x" for name in names]
+    print("| all, by time |", " | ".join(whole), "|")
 
 
 def main() -> None:
@@ -200,8 +215,14 @@ def main() -> None:
     parser.add_argument("--names", nargs="*", default=["all"], help="files of it; default: all")
     parser.add_argument("--model", default="smollm2-135m", help="whose tokenizer cuts the texts")
     parser.add_argument("--curve", type=Path, required=True, help="file of `paceline tune --json`")
+    parser.add_argument(
+        "--methods", default="", help="methods to plan, separated by commas; default: the table's"
+    )
     parser.add_argument("--limit", type=int, default=24, help="records of each file")
     parser.add_argument("--tokens", type=int, default=256, help="most tokens of an answer")
+    parser.add_argument(
+        "--once", action="store_true", help="no prompt twice, for drafters that keep answers"
+    )
     parser.add_argument("--system", type=Path, help="text for system messages left out")
     parser.add_argument("--json", type=Path, help="write the result here")
     arguments = parser.parse_args()
@@ -210,8 +231,9 @@ def main() -> None:
     recordings = read_traces(arguments.names, arguments.traces, arguments.limit, 0, system)
     tokenizer: Any = AutoTokenizer.from_pretrained(models.pull(arguments.model))
     session = Session(ReplayTarget(curve), tokenizer, "plain")
-    texts = texts_of(recordings, session, arguments.tokens)
-    found = evaluate(texts, curve)
+    texts = texts_of(recordings, session, arguments.tokens, arguments.once)
+    methods = split_methods(arguments.methods) if arguments.methods else []
+    found = evaluate(texts, curve, list(contenders(methods)))
     print_report(found)
     if arguments.json:
         result = {

@@ -72,6 +72,8 @@ def toy_drafter(method: str) -> Drafter:
 
         parts = f"parts={saved_medusa() if name == 'medusa' else saved_chimera()}"
         return make_drafter(f"{name}:{parts},{settings}".rstrip(","), host_on(ToyTarget()))
+    if name == "auto" and "draft=" in settings:
+        return make_drafter(method, toy_host())
     if name in ("speculative", "ouroboros"):
         return make_drafter(method if settings else f"{method}:draft=near", toy_host())
     if not name.startswith("ppd"):

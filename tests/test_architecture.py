@@ -17,6 +17,7 @@ CORE = {
     "errors",
     "json_files",
     "tree",
+    "union",
     "prefix",
     "records",
     "protocols",

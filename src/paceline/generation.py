@@ -120,7 +120,16 @@ class Generation:
         """
         first = len(self.context) == len(self.prompt)
         self.context.extend(path.tokens)
-        round = Round(key, tree, logits, path, prefill, first, vocab_size=self._vocab_size)
+        round = Round(
+            key,
+            tree,
+            logits,
+            path,
+            prefill,
+            first,
+            vocab_size=self._vocab_size,
+            sources=self.drafter.report(),
+        )
         self.drafter.observe(round)
         return round
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from paceline.errors import UsageError
-from paceline.records import Path, Round, TargetInfo, TextStart
+from paceline.records import Path, Round, SourceRound, TargetInfo, TextStart
 from paceline.tree import Tree
 
 if TYPE_CHECKING:
@@ -63,12 +63,15 @@ class Drafter(ABC):
     """Proposes continuations of one text at a time. Whatever it proposes, the text stays the same.
 
     requires: capabilities that it needs of the target. sized_by: how a planner may size its trees.
+    source_names: of those whose guesses it unites, in the order of the bits of `Tree.sources`; ()
+    where it does not say who proposed what.
     Settings: of a class that is named as a method from outside: a frozen dataclass with a default
     for every field, whose fields are the constructor's keyword arguments; None where it takes none.
     """
 
     requires: frozenset[str] = frozenset()
     sized_by: SizedBy = "nodes"
+    source_names: tuple[str, ...] = ()
     Settings: ClassVar[type[Any] | None] = None
 
     @abstractmethod
@@ -99,6 +102,10 @@ class Drafter(ABC):
 
     def stop(self) -> None:
         """The text has ended or was given up: let go of what was held for it alone."""
+
+    def report(self) -> tuple[SourceRound, ...]:
+        """Before each `observe`: what each of `source_names` did for the round; () without any."""
+        return ()
 
 
 class Target(ABC):

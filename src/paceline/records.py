@@ -15,7 +15,17 @@ if TYPE_CHECKING:
 
     from paceline.sampling import Sampler
 
-__all__ = ["FinishReason", "Path", "Round", "Seconds", "Stats", "TargetInfo", "TextStart"]
+__all__ = [
+    "FinishReason",
+    "Path",
+    "Round",
+    "Seconds",
+    "SourceRound",
+    "SourceStats",
+    "Stats",
+    "TargetInfo",
+    "TextStart",
+]
 
 FinishReason = Literal["eos", "stop", "length", "interrupted", "error"]
 
@@ -84,6 +94,21 @@ class Seconds:
 
 
 @dataclass(frozen=True)
+class SourceRound:
+    """What one source of a drafter did for a round; the i-th is bit i of `Tree.sources`.
+
+    asked: or left alone. proposed: nodes, before the tree was cut. seconds: since the last round.
+    settled: whether these are worth it was decided by the drafter, so nobody else has to judge it.
+    """
+
+    name: str
+    asked: bool
+    proposed: int
+    seconds: float
+    settled: bool = False
+
+
+@dataclass(frozen=True)
 class Round:
     """One draft, one target pass, one commit.
 
@@ -92,6 +117,7 @@ class Round:
     row i + 1 to node i.
     prefill: the pass also read a prompt, or a piece of one: the text's own in its first round.
     first: it is the text's first round.
+    sources: what each source of the drafter did, where it has some.
     vocab_size: of the target; nodes with ids at or beyond it are virtual.
     """
 
@@ -103,12 +129,66 @@ class Round:
     first: bool = False
     seconds: Seconds = Seconds()
     vocab_size: int = sys.maxsize
+    sources: tuple[SourceRound, ...] = ()
 
     @property
     def guess_depths(self) -> list[int]:
         """Depths of the nodes that could be accepted: virtual ids never are."""
         pairs = zip(self.tree.depths, self.tree.tokens)
         return [depth for depth, token in pairs if token < self.vocab_size]
+
+    @property
+    def open_draft_seconds(self) -> float:
+        """Of the time for drafting that which nobody has judged yet."""
+        settled = sum(source.seconds for source in self.sources if source.settled)
+        return max(0.0, self.seconds.draft - settled)
+
+    def proposers(self, node: int) -> tuple[str, ...]:
+        """Names of the sources that proposed a node; () where there are none."""
+        by = 0 if self.tree.sources is None else self.tree.sources[node]
+        return tuple(one.name for place, one in enumerate(self.sources) if by >> place & 1)
+
+    def owed_to(self, source: int) -> int:
+        """Accepted nodes that there would not be without the source of this number: the first that
+        it alone proposed, and all behind it."""
+        if self.tree.sources is None:
+            return 0
+        alone = [self.tree.sources[node] == 1 << source for node in self.path.nodes]
+        return len(alone) - alone.index(True) if True in alone else 0
+
+
+@dataclass
+class SourceStats:
+    """Sums over the rounds of one text, for one source of its drafter.
+
+    rounds: all of the text, in `asked` of which the source was asked. proposed: nodes, of which
+    `scored` were left when the tree was cut to what pays; `accepted` ones may be other sources' as
+    well; without the source the text would have `gained` so many tokens less.
+    """
+
+    rounds: int = 0
+    asked: int = 0
+    proposed: int = 0
+    scored: int = 0
+    accepted: int = 0
+    gained: int = 0
+    seconds: float = 0.0
+
+    def add(self, round: Round, place: int) -> None:
+        """Count one more round, in which this was the source of number `place`."""
+        own, sources = round.sources[place], round.tree.sources or ()
+        self.rounds += 1
+        self.asked += own.asked
+        self.proposed += own.proposed
+        self.scored += sum(mask >> place & 1 for mask in sources)
+        self.accepted += sum(sources[node] >> place & 1 for node in round.path.nodes)
+        self.gained += round.owed_to(place)
+        self.seconds += own.seconds
+
+    def merge(self, other: SourceStats) -> None:
+        """Count the rounds of another text as well."""
+        for name in vars(self):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 @dataclass
@@ -119,6 +199,7 @@ class Stats:
     drafted: guesses; virtual nodes, which cannot be accepted, do not count.
     depth_histogram: depth of the guesses, 0 where nothing was guessed -> rounds.
     reused: prompt tokens that were in the cache already.
+    sources: by name, where the drafter has some.
     The target's time until the end of the first round, which reads the prompt, counts as
     `prefill_seconds`.
     """
@@ -134,6 +215,7 @@ class Stats:
     draft_seconds: float = 0.0
     target_seconds: float = 0.0
     commit_seconds: float = 0.0
+    sources: dict[str, SourceStats] = field(default_factory=dict)
 
     def add(self, round: Round) -> None:
         """Count one more round."""
@@ -150,10 +232,14 @@ class Stats:
             self.prefill_seconds += round.seconds.target
         else:
             self.target_seconds += round.seconds.target
+        for place, source in enumerate(round.sources):
+            self.sources.setdefault(source.name, SourceStats()).add(round, place)
 
     def merge(self, other: Stats) -> None:
         """Count the rounds of another text as well."""
-        for name in vars(self):
+        for name, stats in other.sources.items():
+            self.sources.setdefault(name, SourceStats()).merge(stats)
+        for name in vars(self).keys() - {"sources"}:
             # Counters add up as numbers do, but for the zeros that nobody misses.
             setattr(self, name, getattr(self, name) + getattr(other, name))
 

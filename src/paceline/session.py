@@ -167,7 +167,7 @@ class Session:
         """Plan with what passes cost by this curve from now on; no text may be open."""
         planner = TreePlanner(curve)
         # Trees and lengths of drafts that were learned with another curve go with it.
-        self.host = replace(self.host.fresh(), curve=curve, costs=planner.costs)
+        self.host = replace(self.host.fresh(), curve=curve, costs=planner.costs, worth={})
         self.texts = Texts(self.target, planner, self._new_drafter)
 
     def new_planner(self) -> TreePlanner:

@@ -60,10 +60,14 @@ class Completion:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Newly certain text, and whether it came from an accepted guess of the drafter."""
+    """Newly certain text, and whether it came from an accepted guess of the drafter.
+
+    sources: those that proposed it, by name, where the drafter has some.
+    """
 
     text: str
     drafted: bool
+    sources: tuple[str, ...] = ()
 
 
 class Texts:
@@ -144,7 +148,8 @@ class Stream(Iterator[Chunk]):
         self._prompt, self._references, self._options = prompt, references, options
         self._text: tuple[Generation, int] | None = None
         self._error: BaseException | None = None
-        self._drafted: list[bool] = []
+        # Of every token whether it was guessed, and by which sources.
+        self._drafted: list[tuple[bool, tuple[str, ...]]] = []
         self._chunks: deque[Chunk] = deque()
         self._ended = False
 
@@ -272,10 +277,10 @@ class Stream(Iterator[Chunk]):
         if round is None:
             self.finish()
         else:
-            accepted = len(round.path.nodes)
-            self._drafted += [place < accepted for place in range(len(round.path.tokens))]
+            self._drafted += [(True, round.proposers(node)) for node in round.path.nodes]
+            self._drafted.append((False, ()))
         return self._release(final=self._ended)
 
     def _release(self, final: bool = False) -> Iterator[Chunk]:
         for piece in self.output.release(final):
-            yield Chunk(piece.text, self._drafted[piece.token])
+            yield Chunk(piece.text, *self._drafted[piece.token])

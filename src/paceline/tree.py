@@ -16,11 +16,14 @@ token.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from math import isnan
 
 import numpy as np
 from numpy.typing import NDArray
+
+from paceline.union import Union
 
 __all__ = ["EMPTY", "ROOT", "SHADOWS", "Tree"]
 
@@ -37,6 +40,8 @@ class Tree:
     tokens: n token ids (>= 0).
     parents: n node indices, each smaller than the node's own, or ROOT.
     weights: n estimates of how likely each node is to be accepted, or None where unknown.
+    sources: who proposed each node, as n sets of bits: bit i stands for the i-th of the drafter's
+    `source_names`; None where a drafter has no sources.
 
     Raises ValueError where lengths differ, a parent does not come first, an id is negative, or a
     weight is not a number.
@@ -45,19 +50,25 @@ class Tree:
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
     weights: tuple[float, ...] | None = None
+    sources: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        if len(self.parents) != len(self.tokens):
-            raise ValueError(f"{len(self.tokens)} tokens but {len(self.parents)} parents")
-        if self.weights is not None and len(self.weights) != len(self.tokens):
-            raise ValueError(f"{len(self.tokens)} tokens but {len(self.weights)} weights")
-        if any(weight != weight for weight in self.weights or ()):
-            raise ValueError(f"a weight is nan: {self.weights}")
+        count = len(self.tokens)
+        if len(self.parents) != count:
+            raise ValueError(f"{count} tokens but {len(self.parents)} parents")
+        if self.weights is not None:
+            if len(self.weights) != count:
+                raise ValueError(f"{count} tokens but {len(self.weights)} weights")
+            if any(map(isnan, self.weights)):
+                raise ValueError(f"a weight is nan: {self.weights}")
+        if self.sources is not None and len(self.sources) != count:
+            raise ValueError(f"{count} tokens but {len(self.sources)} sources")
         for node, parent in enumerate(self.parents):
             if not ROOT <= parent < node:
                 raise ValueError(f"parent {parent} of node {node} does not come before it")
-            if self.tokens[node] < 0:
-                raise ValueError(f"node {node} has the negative token id {self.tokens[node]}")
+        if count and min(self.tokens) < 0:
+            node = next(node for node, token in enumerate(self.tokens) if token < 0)
+            raise ValueError(f"node {node} has the negative token id {self.tokens[node]}")
 
     @classmethod
     def chain(cls, tokens: Sequence[int]) -> Tree:
@@ -106,6 +117,18 @@ class Tree:
         return children
 
     @cached_property
+    def claims(self) -> tuple[float, ...]:
+        """Weights given that the parent was accepted, at most 1.0, which they are throughout where
+        there are none; 0.0 below a parent of weight 0."""
+        if self.weights is None:
+            return (1.0,) * len(self)
+        above = (*self.weights, 1.0)  # that of ROOT, the last entry
+        return tuple(
+            min(1.0, weight / above[parent]) if above[parent] > 0 else 0.0
+            for weight, parent in zip(self.weights, self.parents)
+        )
+
+    @cached_property
     def ancestor_mask(self) -> NDArray[np.bool_]:
         """[n, n]: entry (i, j) is True where node j is node i or one of its ancestors."""
         mask = np.eye(len(self), dtype=np.bool_)
@@ -132,8 +155,9 @@ class Tree:
     def graft(self, other: Tree, at: int = ROOT) -> Tree:
         """Hang `other` below node `at`; its nodes come after the present ones.
 
-        A side without weights counts as certain (1.0) once the other side has some; grafted
-        weights are scaled by the weight of the node they hang from.
+        A side without weights counts as certain (1.0) once the other side has some, and one without
+        sources as proposed by none of them; grafted weights are scaled by the weight of the node
+        they hang from.
 
         Raises ValueError where there is no node `at`.
         """
@@ -146,10 +170,26 @@ class Tree:
             mine = self.weights or (1.0,) * len(self)
             scale = 1.0 if at == ROOT else mine[at]
             weights = mine + tuple(w * scale for w in other.weights or (1.0,) * len(other))
-        return Tree(self.tokens + other.tokens, self.parents + parents, weights)
+        sources = None
+        if self.sources is not None or other.sources is not None:
+            sources = (self.sources or (0,) * len(self)) + (other.sources or (0,) * len(other))
+        return Tree(self.tokens + other.tokens, self.parents + parents, weights, sources)
+
+    def marked(self, source: int) -> Tree:
+        """The same, proposed by the source of that number."""
+        return replace(self, sources=(1 << source,) * len(self))
 
     def merge(self) -> Tree:
-        """Unite equal siblings, recursively; the united node keeps the larger weight."""
+        """Unite equal siblings, recursively; the united node keeps the larger weight.
+
+        Where nodes know their sources the united node knows them all, and is likelier than each of
+        them says, see `paceline.union`.
+        """
+        if self.sources is not None:
+            union = Union()
+            union.add(self.tokens, self.parents, self.claims, self.sources)
+            merged = Tree(*union.columns())
+            return merged if self.weights is not None else replace(merged, weights=None)
         kept: dict[tuple[int, int], int] = {}
         place: dict[int, int] = {ROOT: ROOT}
         weights: list[float] = []
@@ -212,6 +252,7 @@ class Tree:
             tuple(self.tokens[node] for node in nodes),
             tuple(place[self.parents[node]] for node in nodes),
             None if self.weights is None else tuple(self.weights[node] for node in nodes),
+            None if self.sources is None else tuple(self.sources[node] for node in nodes),
         )
 
 

@@ -23,7 +23,7 @@ import paceline.bench.contest
 from paceline.bench.entries import Difference, Entry, LeftOut
 from paceline.bench.results import FORMAT, ResultFile, read_results
 from paceline.errors import UsageError
-from paceline.records import Stats
+from paceline.records import SourceStats, Stats
 from tests.bench import killed
 
 ROOT = Path(__file__).parents[2]
@@ -83,7 +83,20 @@ def test_a_run_is_a_header_and_a_line_for_each_trial(undisturbed: bytes, tmp_pat
             7,
             tokens=5,
             seconds=0.1,
-            stats=Stats(2, 5, 6, 3, Counter({2: 1, 3: 1}), Counter({3: 2}), 0, 0.1, 0.2, 0.3, 0.4),
+            stats=Stats(
+                2,
+                5,
+                6,
+                3,
+                Counter({2: 1, 3: 1}),
+                Counter({3: 2}),
+                0,
+                0.1,
+                0.2,
+                0.3,
+                0.4,
+                {"anpd": SourceStats(2, 2, 9, 5, 3, 1, 0.01)},
+            ),
             peak_bytes=10,
             loop_share=0.25,
             output=(1, 2),

@@ -369,6 +369,21 @@ def test_drafted_text_is_green_and_nothing_else(monkeypatch: pytest.MonkeyPatch)
     assert file.getvalue() == "one \x1b[32mtwo\t\x1b[0mthree\n\x1b[32mfour\x1b[0m\n"
 
 
+def test_drafted_text_has_the_colour_of_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    told = Told("one")
+    told._chunks = iter(
+        [Chunk("a", True, ("x",)), Chunk("b", True, ("y",)), Chunk("c", True, ("x", "y"))]
+    )
+    told.text = "abc"
+    file = io.StringIO(newline="")
+    console = Console(file=file, width=40, force_terminal=True, color_system="standard")
+    print_stream(told, console, show_drafts=True)  # type: ignore[arg-type]
+    green, cyan, end = "\x1b[32m", "\x1b[36m", "\x1b[0m"
+    shown = f"{green}a{end}{cyan}b{end}\x1b[1;32mc{end}\n"
+    assert file.getvalue() == f"{shown}{green}x {end}{cyan}y {end}\n"
+
+
 def test_what_was_held_back_is_printed_where_a_text_is_broken_off() -> None:
     stream = Told("one ", "two ", None, "held back")
     file = io.StringIO(newline="")
@@ -396,6 +411,7 @@ def test_a_terminal_without_unicode_loses_no_more_than_a_character(
         ("anpd:n=4, k=5 , llma:n=2", ["anpd:n=4,k=5", "llma:n=2"]),
         (" plain ,, pld,", ["plain", "pld"]),
         ("anpd", ["anpd"]),
+        ("auto:-llma,-medusa,pld", ["auto:-llma,-medusa", "pld"]),
         (
             "plain,x:draft=a/b,inner=anpd,length=3,pld",
             ["plain", "x:draft=a/b,inner=anpd,length=3", "pld"],

@@ -40,6 +40,10 @@ from paceline.tree import Tree
 
 METHOD_VARIANTS = [
     *METHODS,
+    "auto:-llma",
+    "auto:sources=pld+anpd",
+    "auto:sources=(anpd:n=3+speculative:draft=near,length=3)",
+    "auto:sources=(llma+speculative:draft=mumbling)",
     "anpd:branches=2",
     "anpd:branches=3,n=2",
     "anpd:persist=true",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from tests.helpers import trees
@@ -95,3 +97,64 @@ def test_an_heir_expects_the_same_and_learns_faster() -> None:
         for _ in range(10):
             observe(calibration, CHAIN, 5, 99)
     assert heir.reach(CHAIN)[0] > 0.5 > session.reach(CHAIN)[0]
+
+
+def sourced(claims: dict[int, float]) -> Tree:
+    """One guess at depth 1 for each: sources -> claim. Tokens are the sources."""
+    return Tree(tuple(claims), (-1,) * len(claims), tuple(claims.values()), tuple(claims))
+
+
+def test_every_set_of_sources_is_learned_by_itself() -> None:
+    """The first is right where it claims a half, the second never."""
+    calibration = Calibration()
+    for _ in range(60):
+        observe(calibration, sourced({1: 0.5, 2: 0.5}), 1)
+    first, second = calibration.reach(sourced({1: 0.5, 2: 0.5}))
+    assert first > 0.9 and second < 0.1
+
+
+def test_an_unseen_set_is_believed_as_its_likeliest_member_is() -> None:
+    calibration = Calibration()
+    for _ in range(60):
+        observe(calibration, sourced({1: 0.5, 2: 0.5}), 1)
+    claims = dict.fromkeys((1, 2, 3), 0.1)  # kinds that were not seen themselves
+    first, second, both = calibration.reach(sourced(claims))
+    assert both == first > 2 * second
+
+
+def test_an_unseen_source_is_believed_as_all_guesses_are() -> None:
+    calibration = Calibration()
+    for _ in range(60):
+        observe(calibration, sourced({1: 0.5}), 99)
+    (unseen,) = calibration.reach(sourced({2: 0.5}))
+    assert unseen < 0.1
+
+
+def test_agreement_counts() -> None:
+    """Two that are right in a third of their guesses each, and always where they agree."""
+    calibration = Calibration()
+    for place in range(90):
+        tree = sourced({3: 0.5} if place % 3 == 0 else {1: 0.5, 2: 0.5})
+        observe(calibration, tree, 3 if place % 3 == 0 else 99)
+    one, both = calibration.reach(sourced({1: 0.5, 3: 0.5}))
+    assert one < 0.1 and both > 0.8
+
+
+def test_an_heir_knows_the_sources() -> None:
+    session = Calibration(400)
+    for _ in range(100):
+        observe(session, sourced({1: 0.5, 2: 0.5}), 1)
+    heir = session.heir(32, evidence=8)
+    # Another depth is another kind, of which only the source is known.
+    deep = Tree((5, 6, 7), (-1, 0, 1), (0.9, 0.8, 0.4), (1, 1, 1))
+    other = Tree((5, 6, 7), (-1, 0, 1), (0.9, 0.8, 0.4), (2, 2, 2))
+    assert heir.reach(deep)[2] > heir.reach(other)[2]
+
+
+@given(trees(weighted=True))
+def test_trees_without_sources_are_those_of_one_that_has_no_name(tree: Tree) -> None:
+    plain, marked = Calibration(), Calibration()
+    without = replace(tree, sources=(0,) * len(tree))
+    for calibration, proposed in ((plain, tree), (marked, without)):
+        observe(calibration, proposed, 0, 1, 0)
+    assert marked.reach(without) == plain.reach(tree)

@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.bench.loops import loop_share
 from paceline.bench.trial import Trial
-from paceline.records import Stats
+from paceline.records import SourceStats, Stats
 
 __all__ = ["Difference", "Entry", "Key", "LeftOut", "parse_line"]
 
@@ -110,6 +110,7 @@ class Entry:
 
 
 def _stats_as_json(stats: Stats) -> dict[str, Any]:
+    sources = {name: asdict(source) for name, source in stats.sources.items()}
     return {
         "rounds": stats.rounds,
         "drafted": stats.drafted,
@@ -117,6 +118,7 @@ def _stats_as_json(stats: Stats) -> dict[str, Any]:
         "acceptance": {str(key): n for key, n in sorted(stats.acceptance_histogram.items())},
         "depths": {str(key): n for key, n in sorted(stats.depth_histogram.items())},
         "seconds": {part: getattr(stats, f"{part}_seconds") for part in _PARTS},
+        **({"sources": sources} if sources else {}),
     }
 
 
@@ -129,6 +131,7 @@ def _stats_from_json(record: dict[str, Any], tokens: int) -> Stats:
         acceptance_histogram=Counter({int(key): n for key, n in record["acceptance"].items()}),
         depth_histogram=Counter({int(key): n for key, n in record["depths"].items()}),
         **{f"{part}_seconds": record["seconds"][part] for part in _PARTS},
+        sources={name: SourceStats(**source) for name, source in record.get("sources", {}).items()},
     )
 
 

@@ -120,6 +120,8 @@ def _measure(
 
 def _show(found: Findings, by_prompt: bool) -> None:
     common.print_table(_table(found))
+    if any(method.stats.sources for method in found.methods):
+        common.print_table(_source_table(found))
     if by_prompt:
         common.print_table(_prompt_table(found))
     _print_mismatches(found)
@@ -143,6 +145,24 @@ def _table(found: Findings) -> Table:
             f"{stats.draft_acceptance_rate:.0%}" if stats.drafted else "-",
             "lossy" if method.lossy else f"no ({len(different)})" if different else "yes",
         )
+    return table
+
+
+def _source_table(found: Findings) -> Table:
+    """What each source of a method that has some did; see `SourceStats`."""
+    table = Table("method", "source", title="guesses by source", title_justify="left")
+    for heading in ("rounds asked", "proposed", "scored", "accepted", "gained", "ms per round"):
+        table.add_column(heading, justify="right")
+    for method in found.methods:
+        for name, source in method.stats.sources.items():
+            counts = source.proposed, source.scored, source.accepted, source.gained
+            table.add_row(
+                method.method,
+                name,
+                f"{source.asked / source.rounds:.0%}",
+                *map(str, counts),
+                f"{1e3 * source.seconds / source.rounds:.2f}",
+            )
     return table
 
 

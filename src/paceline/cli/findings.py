@@ -102,6 +102,7 @@ def method_as_json(found: Findings, method: MethodSummary) -> dict[str, Any]:
             "target": stats.target_seconds,
             "commit": stats.commit_seconds,
         },
+        "sources": {name: asdict(source) for name, source in stats.sources.items()},
         "lossy": method.lossy,
         "identical": method.identical,
         "mismatches": [{"prompt": label} | asdict(place) for label, place in different],

@@ -11,23 +11,42 @@ from rich.segment import Segment, Segments
 from paceline.cli import common
 
 if TYPE_CHECKING:
-    from paceline.session import Completion, Stream
+    from paceline.session import Chunk, Completion, Stream
 
 DRAFTED = "green"
+SOURCES = (DRAFTED, "cyan", "magenta", "yellow", "blue", "red")
+"""Colours of sources, in the order in which they are first right; then from the front again."""
 
 
 def print_stream(stream: Stream, console: Console, show_drafts: bool) -> Completion:
-    """Print chunks as they come; Ctrl-C ends the generation and keeps what there is."""
+    """Print chunks as they come; Ctrl-C ends the generation and keeps what there is.
+
+    show_drafts: colour what was guessed right, where the drafter has sources by the first of those
+    that guessed it, and bold where there were several; a line below says which colour is whose.
+    """
     written = 0
+    colours: dict[str, str] = {}
     with suppress(KeyboardInterrupt):
         for chunk in stream:
             with common.interruptible(at_once=False):
-                _write(console, chunk.text, DRAFTED if show_drafts and chunk.drafted else "none")
+                _write(console, chunk.text, _style(chunk, colours) if show_drafts else "none")
                 written += len(chunk.text)
     completion = stream.completion
     # What was held back where the generation was broken off.
     _write(console, completion.text[written:] + "\n")
+    for name, colour in colours.items():
+        _write(console, f"{name} ", colour)
+    if colours:
+        _write(console, "\n")
     return completion
+
+
+def _style(chunk: Chunk, colours: dict[str, str]) -> str:
+    """colours: of sources that were right so far, which may become more."""
+    if not chunk.sources:
+        return DRAFTED if chunk.drafted else "none"
+    colour = colours.setdefault(chunk.sources[0], SOURCES[len(colours) % len(SOURCES)])
+    return f"bold {colour}" if len(chunk.sources) > 1 else colour
 
 
 def _write(console: Console, text: str, style: str = "none") -> None:
@@ -39,10 +58,13 @@ def _write(console: Console, text: str, style: str = "none") -> None:
 def summary(completion: Completion) -> str:
     """One line: what was generated, how fast, and how much of it was guessed."""
     stats = completion.stats
+    right = ", ".join(f"{name} {source.accepted}" for name, source in stats.sources.items())
     return (
         f"[{stats.tokens} tokens in {stats.seconds:.2f} s, {stats.tokens_per_second:.1f} tokens/s; "
         f"{stats.rounds} rounds, {stats.mean_acceptance_length:.2f} tokens per round, "
-        f"{stats.draft_acceptance_rate:.0%} of the guesses accepted; "
+        f"{stats.draft_acceptance_rate:.0%} of the guesses accepted"
+        + (f" ({right})" if right else "")
+        + "; "
         f"ended by: {completion.finish_reason}"
         + ("]" if completion.lossless else "; lossy: typical acceptance]")
     )

@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from paceline.drafters.anpd import Anpd, AnpdSettings
+from paceline.drafters.auto import Auto, AutoSettings
 from paceline.drafters.chimera import Chimera, ChimeraSettings
 from paceline.drafters.host import Host, ModelChoice, Opener
 from paceline.drafters.jacobi import Jacobi, JacobiSettings
@@ -37,6 +38,8 @@ __all__ = [
     "METHODS",
     "Anpd",
     "AnpdSettings",
+    "Auto",
+    "AutoSettings",
     "Chimera",
     "ChimeraSettings",
     "Host",
@@ -80,6 +83,7 @@ __all__ = [
 
 _ROWS: tuple[MethodSpec[Any], ...] = (
     MethodSpec("plain", NoSettings, lambda settings: Plain()),
+    MethodSpec("auto", AutoSettings, lambda settings: Auto.on(None, settings), build_for=Auto.on),
     MethodSpec("anpd", AnpdSettings, Anpd, build_for=Anpd.on),
     MethodSpec("llma", LlmaSettings, Llma),
     MethodSpec("pld", PromptLookupSettings, PromptLookup),

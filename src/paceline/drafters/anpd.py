@@ -19,10 +19,10 @@ from typing import Any, Literal
 
 from paceline.drafters.confidence import follower_confidence
 from paceline.drafters.host import Host
+from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.settings import at_least
 from paceline.errors import UsageError
 from paceline.prefix import common_prefix
-from paceline.protocols import Drafter
 from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, Tree
 
@@ -74,7 +74,7 @@ class AnpdSettings:
         at_least(SHARDS**2, most=self.most)
 
 
-class Anpd(Drafter):
+class Anpd(LookupDrafter):
     """Drafts by asking n-gram tables of the text itself, then those of its references, in both
     longest n-grams first. What followed in a reference is never guessed in place of what followed
     in the text.
@@ -127,13 +127,13 @@ class Anpd(Drafter):
         """Count the n-grams that the committed tokens complete."""
         self._learn(round.path.tokens)
 
-    def propose(self, budget: int) -> Tree:
+    def propose_after(self, path: Sequence[int], budget: int) -> Tree:
         """The likeliest nodes, best first; of equally likely ones that of the older parent first."""
         tokens: list[int] = []
         parents: list[int] = []
         weights: list[float] = []
         # Of the root and then of every node: the tokens up to it, its depth, what follows it.
-        tails = [tuple(self._text[1 - self.max_order :])]
+        tails = [(*self._text[1 - self.max_order :], *path)[1 - self.max_order :]]
         depths = [0]
         followers = [self._followers(tails[0])]
         # The best guess below each that is not taken: -weight, place of the parent, rank.
@@ -146,7 +146,7 @@ class Anpd(Drafter):
             weights.append(-negative)
             tails.append((*tails[above], token)[1 - self.max_order :])
             depths.append(depths[above] + 1)
-            more = depths[-1] < self.draft_length
+            more = depths[-1] < self.draft_length and len(tokens) < budget
             followers.append(self._followers(tails[-1]) if more else [])
             if followers[-1]:
                 heappush(frontier, (negative * followers[-1][0][1], len(tokens), 0))

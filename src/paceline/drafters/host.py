@@ -55,6 +55,8 @@ class Host:
     modules, by keys of their own; kept as long as the host.
     learned: what drafters have learned from texts and go on with in the next ones, by keys of their
     own; each bounds itself. Drafters of one method share a host, those of another take a fresh one.
+    worth: what asking within a drafter has turned out to be worth, by keys of its own; kept as long
+    as the planner, which knows the same of drafters.
     """
 
     target: Target
@@ -69,6 +71,7 @@ class Host:
     datastore: Datastore | None = None
     shared: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
     learned: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    worth: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def share(self, key: Any, make: Callable[[], Any]) -> Any:
         """The constant that `make` made when this key was first asked for."""

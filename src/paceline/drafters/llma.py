@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from paceline.drafters.confidence import copied_chain
+from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.settings import at_least
 from paceline.drafters.suffix_index import Match, SuffixIndex
 from paceline.prefix import common_prefix
-from paceline.protocols import Drafter
 from paceline.records import Round, TextStart
 from paceline.tree import Tree
 
@@ -53,7 +53,7 @@ class LlmaSettings:
         at_least(1, k=self.k)
 
 
-class Llma(Drafter):
+class Llma(LookupDrafter):
     """Copies along the reference that shares the longest suffix with the output.
 
     settings, changes: see `LlmaSettings`; the latter are fields of it by name.
@@ -110,10 +110,13 @@ class Llma(Drafter):
         """Follow the committed tokens through the index."""
         self._follow(round.path.tokens)
 
-    def propose(self, budget: int) -> Tree:
+    def propose_after(self, path: Sequence[int], budget: int) -> Tree:
         """A chain of up to `k` tokens copied from the reference."""
+        match = self._match.copy() if path else self._match
+        for token in path:
+            match.advance(token)
         count = min(self.copy_length, budget)
-        tokens, matched = self._index.continuation(self._match, count, minimum=self.match_length)
+        tokens, matched = self._index.continuation(match, count, minimum=self.match_length)
         return copied_chain(tokens, matched)
 
     def _follow(self, tokens: Sequence[int]) -> None:

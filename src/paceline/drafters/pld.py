@@ -8,14 +8,14 @@ proposes what followed there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.drafters.confidence import copied_chain
+from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.settings import at_least
 from paceline.prefix import common_prefix
-from paceline.protocols import Drafter
 from paceline.records import Round, TextStart
 from paceline.tree import Tree
 
@@ -40,7 +40,7 @@ class PromptLookupSettings:
         at_least(1, k=self.k)
 
 
-class PromptLookup(Drafter):
+class PromptLookup(LookupDrafter):
     """Copies from the leftmost earlier occurrence of the text's last tokens.
 
     settings, changes: see `PromptLookupSettings`; the latter are fields of it by name.
@@ -78,14 +78,14 @@ class PromptLookup(Drafter):
         """Index the committed tokens."""
         self._learn(round.path.tokens)
 
-    def propose(self, budget: int) -> Tree:
+    def propose_after(self, path: Sequence[int], budget: int) -> Tree:
         """A chain of up to `k` copied tokens."""
-        text = self._text
-        for run in range(min(self.max_run, len(text)), 0, -1):
-            begin = self._first[run - 1].get(tuple(text[-run:]))
+        tail = (*self._text[-self.max_run :], *path)[-self.max_run :]
+        for run in range(len(tail), 0, -1):
+            begin = self._first[run - 1].get(tail[-run:])
             if begin is not None:
                 end = begin + max(0, min(self.draft_length, budget))
-                return copied_chain(text[begin:end], run)
+                return copied_chain(self._text[begin:end], run)
         return Tree()
 
     def _learn(self, tokens: Iterable[int]) -> None:

@@ -35,6 +35,10 @@ D = TypeVar("D", bound="DataclassInstance")
 _PLACE = re.compile(r"([\w.]+):([^\W\d][\w.]*)(?::(.*))?", re.DOTALL)
 
 
+_WITHOUT = "without"
+"""The setting that `-name` is short for."""
+
+
 def at_least(minimum: int, **setting: int) -> int:
     """The value of one named setting; raises UsageError where it is below `minimum`."""
     ((name, value),) = setting.items()
@@ -49,12 +53,17 @@ def parse_method(text: str) -> tuple[str, dict[str, str]]:
         "anpd:n=5,k=7"                  ->  ("anpd", {"n": "5", "k": "7"})
         "x:draft=A,inner=(anpd:n=5,k=7)"  ->  ("x", {"draft": "A", "inner": "anpd:n=5,k=7"})
         "module.of:Class:n=5"           ->  ("module.of:Class", {"n": "5"})
+        "auto:-medusa,-chimera"         ->  ("auto", {"without": "medusa+chimera"})
 
     Raises UsageError where it is malformed.
     """
     name, rest = _split_name(text.strip())
     settings: dict[str, str] = {}
     for part in filter(None, split_at_commas(rest)):
+        if part.strip().startswith("-") and part.strip(" -") and "=" not in part:
+            out = part.strip(" -")
+            settings[_WITHOUT] = f"{settings[_WITHOUT]}+{out}" if _WITHOUT in settings else out
+            continue
         key, equals, value = part.partition("=")
         value = _without_brackets(value.strip(), text)
         if not (key.strip() and equals and value):

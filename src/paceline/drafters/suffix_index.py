@@ -50,6 +50,12 @@ class Match:
             self.length += 1
         self._state = state
 
+    def copy(self) -> Match:
+        """The same match, which goes on by itself."""
+        other = Match(self._index)
+        other._size, other._state, other.length = self._size, self._state, self.length
+        return other
+
     def check(self) -> None:
         """Raises RuntimeError if the index has grown since this match began."""
         # The new text may hold a longer suffix, of tokens which the match no longer knows.

@@ -2,8 +2,13 @@
 
 The weights of a tree say how likely each node is to be accepted. Divided by the weight of its
 parent that is how likely the node is where the parent was right, and nodes with about the same
-quotient at about the same depth are one kind of guess. Of every kind is counted how often its
-guesses were right given that their parents were. Older evidence counts less.
+quotient at about the same depth, proposed by the same sources, are one kind of guess. Of every kind
+is counted how often its guesses were right given that their parents were. Older evidence counts
+less.
+
+Sources that say the same are right more often than each of them alone, and some copy from each
+other: so every set of them is learned by itself. How far a set is to be believed of which nothing
+is known yet is taken from the likeliest of its members.
 
 What is said tells about every tree that was proposed, whether it was scored or not: guesses that
 were cut off, or never given to the target at all, are evidence for nothing.
@@ -27,7 +32,8 @@ _LEAST, _MOST = 0.001, 0.995
 _PRIOR = 4.0
 """So many guesses is a drafter's word worth, and that of wider kinds for narrower ones."""
 
-_Kind = tuple[int, int]
+_Kind = tuple[int, int, int]
+"""Sources, class of the claim, class of the depth."""
 
 
 class Evidence(NamedTuple):
@@ -61,7 +67,8 @@ class Watch:
                 # Of equal siblings the first counts, as in the walk.
                 children = tree.children.get(node, {})
                 for guess, child in children.items():
-                    kind = _kind(claims[child], tree.depths[child])
+                    sources = 0 if tree.sources is None else tree.sources[child]
+                    kind = _kind(claims[child], tree.depths[child], sources)
                     if tree.weights is None or tree.weights[child] > 0:
                         yield Evidence(kind, claims[child], guess == token)
                 if token in children:
@@ -88,6 +95,9 @@ class _Count:
         scale = min(1.0, tried / self.tried) if self.tried else 1.0
         return _Count(self.right * scale, self.tried * scale, self.claimed * scale)
 
+    def trust(self, prior: float) -> float:
+        return (self.right + _PRIOR * prior) / (self.claimed + _PRIOR)
+
     def estimate(self, prior: float) -> float:
         return (self.right + _PRIOR * prior) / (self.tried + _PRIOR)
 
@@ -101,6 +111,8 @@ class Calibration:
     def __init__(self, memory: float = 48.0) -> None:
         self._memory = memory
         self._all = _Count()
+        # Of each set of sources how far its claims are to be believed.
+        self._sets: dict[int, _Count] = {}
         self._kinds: dict[_Kind, _Count] = {}
 
     def heir(self, memory: float, evidence: float) -> Calibration:
@@ -108,6 +120,7 @@ class Calibration:
         `evidence` guesses."""
         heir = Calibration(memory)
         heir._all = self._all.at_most(evidence)
+        heir._sets = {sources: count.at_most(evidence) for sources, count in self._sets.items()}
         heir._kinds = {kind: count.at_most(evidence) for kind, count in self._kinds.items()}
         return heir
 
@@ -121,7 +134,8 @@ class Calibration:
     def chance(self, claim: float, depth: int) -> float:
         """How likely a guess at `depth` is to be right where its parent is. claim: by the drafter's
         own word."""
-        return self._chance(_bounded(claim), depth)
+        claim = _bounded(claim)
+        return self._chance(claim, _kind(claim, depth), self._trust(0))
 
     @property
     def usual(self) -> float:
@@ -136,34 +150,54 @@ class Calibration:
     def add(self, seen: Evidence) -> None:
         """Count one more guess."""
         self._all.add(seen.right, seen.claim, self._memory)
-        self._kinds.setdefault(seen.kind, _Count()).add(seen.right, seen.claim, self._memory)
+        for count in (
+            self._sets.setdefault(seen.kind[0], _Count()),
+            self._kinds.setdefault(seen.kind, _Count()),
+        ):
+            count.add(seen.right, seen.claim, self._memory)
 
     def _chances(self, tree: Tree) -> list[float]:
-        return [self._chance(claim, depth) for claim, depth in zip(_claims(tree), tree.depths)]
+        sources = tree.sources or (0,) * len(tree)
+        trust = {by: self._trust(by) for by in set(sources)}
+        return [
+            self._chance(claim, _kind(claim, depth, by), trust[by])
+            for claim, depth, by in zip(_claims(tree), tree.depths, sources)
+        ]
 
-    def _chance(self, claim: float, depth: int) -> float:
-        # First what the drafter is to be believed in general, then in this kind of guess.
-        trust = (self._all.right + _PRIOR) / (self._all.claimed + _PRIOR)
+    def _chance(self, claim: float, kind: _Kind, trust: float) -> float:
+        # First what such claims are to be believed in general, then in this kind of guess.
         prior = min(_MOST, claim * trust)
-        count = self._kinds.get(_kind(claim, depth))
+        count = self._kinds.get(kind)
         return prior if count is None else count.estimate(prior)
+
+    def _trust(self, sources: int) -> float:
+        """How many guesses of these sources are right for each that they claim to be; of those of
+        which little is known as of the likeliest of their members, and of each of these as of all
+        guesses."""
+        if not sources:
+            return self._all.trust(1.0)
+        several = sources & (sources - 1)
+        prior = max(map(self._trust, _members(sources))) if several else self._all.trust(1.0)
+        return self._sets[sources].trust(prior) if sources in self._sets else prior
+
+
+def _members(sources: int) -> Iterator[int]:
+    """The sets of one source each that make up this one."""
+    while sources:
+        yield sources & -sources
+        sources &= sources - 1
 
 
 def _claims(tree: Tree) -> list[float]:
     """How likely each node is, where its parent is right, by the drafter's own word."""
-    weights = tree.weights
-    if weights is None:
+    if tree.weights is None:
         return [_UNKNOWN] * len(tree)
-    found = []
-    for node, parent in enumerate(tree.parents):
-        above = 1.0 if parent == ROOT else weights[parent]
-        found.append(_bounded(weights[node] / above if above > 0 else 0.0))
-    return found
+    return [_bounded(claim) for claim in tree.claims]
 
 
 def _bounded(claim: float) -> float:
     return min(_MOST, max(_LEAST, claim))
 
 
-def _kind(claim: float, depth: int) -> _Kind:
-    return bisect_right(_BORDERS, claim), bisect_right(_DEPTHS, depth)
+def _kind(claim: float, depth: int, sources: int = 0) -> _Kind:
+    return sources, bisect_right(_BORDERS, claim), bisect_right(_DEPTHS, depth)

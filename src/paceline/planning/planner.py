@@ -246,7 +246,7 @@ class TreePlanner:
         usual = not any(text.budget is not None or (text.asked and text.fresh) for text in texts)
         if len(asked) == 1 and usual and not any(round.prefill for round in rounds):
             times = self._drafting if asked.pop() else self._resting
-            times.add(1e3 * sum(round.seconds.draft for round in rounds) / len(rounds))
+            times.add(1e3 * sum(round.open_draft_seconds for round in rounds) / len(rounds))
         for text in texts:
             text.fresh = text.fresh and not text.asked
 

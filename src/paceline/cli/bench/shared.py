@@ -51,12 +51,12 @@ GgufOption = Annotated[
 
 
 def split_methods(text: str) -> list[str]:
-    """Split "plain,anpd:n=5,k=7,llma": a part "setting=…" belongs to the method before it."""
+    """Split "plain,anpd:n=5,k=7,llma": a part "setting=…" or "-…" belongs to the method before it."""
     from paceline.drafters.settings import split_at_commas
 
     names: list[str] = []
     for part in filter(None, (part.strip() for part in split_at_commas(text))):
-        if "=" in part.partition(":")[0] and names:
+        if names and ("=" in part.partition(":")[0] or part.startswith("-")):
             names[-1] += f",{part}"
         else:
             names.append(part)

@@ -1,0 +1,221 @@
+"""Auto: one tree from everything that can guess.
+
+Methods that look up earlier text cost next to nothing and are asked every round; what they guess
+is united in one tree, whose nodes know who proposed them. Methods that take time, trained heads
+and draft models, are asked where what they add is worth it, see `DearSources`; where they lead to
+something new, the others are asked once more what follows there.
+
+    text … x y x y x, root x      anpd: y (0.6) - x (0.4)       medusa: y (0.7), z (0.2)
+    tree: root ─┬─ y ─ x          y claims 0.88, by both: wrong only if both are
+                └─ z ─ w          z by medusa; behind it anpd knows w
+
+Those that look up the same text are no two opinions, so of their claims the larger counts.
+How far each set of sources is to be believed is for the planner, which learns it by what comes
+true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from paceline.drafters.auto_sources import chosen_sources, open_sources
+from paceline.drafters.dear_sources import DearSources
+from paceline.drafters.host import Host
+from paceline.drafters.lookup import LookupDrafter
+from paceline.errors import UsageError
+from paceline.protocols import HIDDEN_STATES, Drafter
+from paceline.records import Round, SourceRound, TextStart
+from paceline.tree import EMPTY, ROOT, Tree
+from paceline.union import Union
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Auto", "AutoSettings"]
+
+_UNWEIGHTED = 0.5
+"""What a guess without a weight claims."""
+_LEAVES, _CONTINUED = 2, 6
+"""So many ends of dear guesses are gone on from, by so many nodes each."""
+
+
+@dataclass(frozen=True)
+class AutoSettings:
+    """Settings of `Auto`.
+
+    sources: methods, joined by "+", each with its own settings: "anpd:n=4+medusa"; "" for all that
+    there are for the model, see `auto_sources.SOURCES`.
+    without: names of methods that are left out, joined by "+"; `auto:-medusa` is short for it.
+
+    Raises what `check_method` raises, and UsageError for a method that cannot be a source or where
+    none is left.
+    """
+
+    sources: str = ""
+    without: str = ""
+
+    def __post_init__(self) -> None:
+        chosen_sources(self.sources, self.without)
+
+
+class Auto(Drafter):
+    """Unites what several drafters guess.
+
+    sources: drafters by name. Those that are `LookupDrafter`s are asked every round, the others
+    where that pays.
+    dear: what is known about the latter; None for nothing yet.
+    clock: seconds.
+
+    Raises UsageError for a drafter whose trees must stay whole: they cannot be united.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, Drafter],
+        dear: DearSources | None = None,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        for name, source in sources.items():
+            if source.sized_by != "nodes":
+                raise UsageError(f"trees of {name} must stay whole: it cannot be a source of auto")
+        self.source_names = tuple(sources)
+        self.requires = frozenset().union(*(source.requires for source in sources.values()))
+        self._sources = tuple(sources.values())
+        named = list(enumerate(sources.items()))
+        self._cheap = {
+            place: source for place, (_, source) in named if isinstance(source, LookupDrafter)
+        }
+        self._costly = {place: source for place, (_, source) in named if place not in self._cheap}
+        self._alike = sum(1 << place for place in self._cheap)  # all read the same text
+        names = [self.source_names[place] for place in self._costly]
+        self._dear = dear or DearSources(names)
+        self._clock = clock
+        self._length = 0
+        # When the last tree was wanted and when it was ready.
+        self._wanted, self._drafted = 0.0, 0.0
+        self._forget_round()
+        self._seconds = [0.0] * len(self._sources)
+
+    @classmethod
+    def on(cls, host: Host | None, settings: AutoSettings) -> Auto:
+        """One with the sources that there are for a host; without one those that need none."""
+        sources = open_sources(settings.sources, settings.without, host)
+        if host is None:
+            return cls(sources)
+        names = [n for n, source in sources.items() if not isinstance(source, LookupDrafter)]
+        # What dear sources are worth in one text is known in the next one.
+        if (Auto, settings) not in host.worth:
+            host.worth[Auto, settings] = DearSources(names, host.costs, host.curve)
+        dear = host.worth[Auto, settings]
+        return cls(sources, dear, host.clock)
+
+    def start(self, text: TextStart) -> None:
+        """All sources begin."""
+        self._length = len(text.context)
+        self._forget_round()
+        for source in self._sources:
+            source.start(text)
+
+    def resume(self, text: TextStart) -> None:
+        """All sources go on."""
+        self._length = len(text.context)
+        self._forget_round()
+        for source in self._sources:
+            source.resume(text)
+
+    def see(self, states: torch.Tensor) -> None:
+        """Show them to those that want them, which read what they need when they are asked."""
+        for source in self._sources:
+            if HIDDEN_STATES in source.requires:
+                source.see(states)
+
+    def stop(self) -> None:
+        """All sources let go."""
+        for source in self._sources:
+            source.stop()
+
+    def propose(self, budget: int) -> Tree:
+        """The likeliest nodes of all sources that are asked, by their own word."""
+        self._forget_round()
+        if budget < 1:
+            return EMPTY
+        self._wanted = self._clock()
+        union = Union(self._alike)
+        for place, lookup in self._cheap.items():
+            self._add(union, place, partial(lookup.propose, budget))
+        for place, source in self._costly.items():
+            name, sure = self.source_names[place], sum(union.weights())
+            if self._dear.asks(name, sure):
+                before = self._seconds[place]
+                self._add(union, place, partial(source.propose, budget))
+                self._dear.took(name, 1e3 * (self._seconds[place] - before))
+                self._asked[place] = sure
+        if self._asked:
+            self._go_on(union)
+        tree = Tree(*union.columns(budget)) if len(union) else EMPTY
+        self._drafted = self._clock()
+        return tree
+
+    def report(self) -> tuple[SourceRound, ...]:
+        """See `Drafter.report`."""
+        seconds, self._seconds = self._seconds, [0.0] * len(self._sources)
+        return tuple(
+            SourceRound(
+                name,
+                asked=place in self._proposed,
+                proposed=self._proposed.get(place, 0),
+                seconds=spent,
+                settled=place in self._costly,
+            )
+            for place, (name, spent) in enumerate(zip(self.source_names, seconds))
+        )
+
+    def observe(self, round: Round) -> None:
+        """All sources hear what was said; those that were dear are judged."""
+        self._length += len(round.path.tokens)
+        if self._costly and self._proposed:
+            self._judge(round)
+        for place, source in enumerate(self._sources):
+            began = self._clock()
+            source.observe(round)
+            self._seconds[place] += self._clock() - began
+        self._forget_round()
+
+    def _forget_round(self) -> None:
+        # Dear sources that were asked with how sure the others were, and everyone's nodes.
+        self._asked: dict[int, float] = {}
+        self._proposed: dict[int, int] = {}
+
+    def _add(self, union: Union, place: int, ask: Callable[[], Tree], at: int = ROOT) -> None:
+        """Ask the source of this number, and hang what it guesses below node `at`."""
+        began = self._clock()
+        tree = ask()
+        self._seconds[place] += self._clock() - began
+        self._proposed[place] = self._proposed.get(place, 0) + len(tree)
+        claims = repeat(_UNWEIGHTED) if tree.weights is None else tree.claims
+        union.add(tree.tokens, tree.parents, claims, repeat(1 << place), at)
+
+    def _go_on(self, union: Union) -> None:
+        """Ask cheap sources what follows the likeliest ends of dear guesses."""
+        weights, inner = union.weights(), set(union.parents)
+        dear = sum(1 << place for place in self._asked)
+        ends = [node for node, by in enumerate(union.sources) if by & dear and node not in inner]
+        for node in sorted(ends, key=lambda node: -weights[node])[:_LEAVES]:
+            path = union.path_to(node)
+            for place, lookup in self._cheap.items():
+                self._add(union, place, partial(lookup.propose_after, path, _CONTINUED), node)
+
+    def _judge(self, round: Round) -> None:
+        sources, width = round.tree.sources or (), 1 + len(round.tree)
+        for place, sure in self._asked.items():
+            name, own = self.source_names[place], sources.count(1 << place)
+            self._dear.judge(name, sure, round.owed_to(place), width, own)
+        if not round.prefill:
+            drafting, target = self._drafted - self._wanted, self._clock() - self._drafted
+            tokens = len(round.path.tokens)
+            self._dear.played(self._length - 1, width, tokens, 1e3 * drafting, 1e3 * target)

@@ -1,0 +1,82 @@
+"""The sources of `auto`: the table of those that are asked by default, and how they are opened."""
+
+from __future__ import annotations
+
+from paceline.drafters.host import Host
+from paceline.errors import PacelineError, UsageError
+from paceline.protocols import Drafter
+
+__all__ = ["SOURCES", "chosen_sources", "open_sources"]
+
+SOURCES = ("anpd", "llma", "medusa", "chimera", "speculative")
+"""Methods that `auto` asks, as far as there are such for the model; of dear ones those that are
+tried first stand first. Not `ppd`: its trees stay whole."""
+
+_AND = "+"
+
+
+def chosen_sources(sources: str, without: str) -> dict[str, str]:
+    """Name -> method, in the notation.
+
+    sources, without: see `AutoSettings`.
+
+    Raises what `check_method` raises for a method, and UsageError for one that is named twice, for
+    what is no source in `without`, and where nothing is left.
+    """
+    from paceline.drafters import check_method  # which lists `auto`, too
+    from paceline.drafters.settings import parse_method
+
+    chosen: dict[str, str] = {}
+    for method in filter(None, map(str.strip, (sources or _AND.join(SOURCES)).split(_AND))):
+        name, _ = parse_method(method)
+        if name in chosen or name == "auto":
+            raise UsageError(f"{name} cannot be a source here: name other methods, each once")
+        if sources:
+            check_method(method)
+        chosen[name] = method
+    for name in filter(None, map(str.strip, without.split(_AND))):
+        if name not in chosen:
+            raise UsageError(f"auto has no source {name!r} to go without: {', '.join(chosen)}")
+        del chosen[name]
+    if not chosen:
+        raise UsageError("auto is left without sources: name some with auto:sources=anpd+llma")
+    return chosen
+
+
+def open_sources(sources: str, without: str, host: Host | None) -> dict[str, Drafter]:
+    """The drafters by name. Where `sources` is "" those that there are not for the host are left
+    out; what was named has to be there.
+
+    Raises what `make_drafter` raises.
+    """
+    opened: dict[str, Drafter] = {}
+    for name, method in chosen_sources(sources, without).items():
+        drafter = _opened(method, host) if sources else _found(method, host)
+        if drafter is not None:
+            opened[name] = drafter
+    return opened
+
+
+def _found(method: str, host: Host | None) -> Drafter | None:
+    """The drafter, or None where there is none for the host, which is found out once."""
+    try:
+        if host is None:
+            return _opened(method, None)
+        if host.share(("no source", method), lambda: _missing(method, host)):
+            return None
+        return _opened(method, host)
+    except PacelineError:
+        return None
+
+
+def _missing(method: str, host: Host) -> bool:
+    try:
+        return bool(_opened(method, host).requires - host.target.capabilities)
+    except PacelineError:
+        return True
+
+
+def _opened(method: str, host: Host | None) -> Drafter:
+    from paceline.drafters import make_drafter  # which lists `auto`, too
+
+    return make_drafter(method, host)

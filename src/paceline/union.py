@@ -1,0 +1,95 @@
+"""Trees of several sources made one: the columns of `paceline.tree.Tree`, whatever they come from.
+
+A node that several sources propose is one node, which knows them all. It is likelier than each of
+them says: wrong only if all are wrong, as if they erred independently (a noisy-or of their claims).
+A source that is heard again, or another one that reads the same, is no second opinion: of what they
+say the larger claim counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = ["Columns", "Union"]
+
+Columns = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...], tuple[int, ...]]
+"""tokens, parents, weights and sources of a tree."""
+
+_ROOT = -1
+
+
+class Union:
+    """Nodes that were proposed, equal siblings united.
+
+    alike: sources that know what each other knows, as a set of bits.
+    tokens, parents, claims, sources: as `Tree` has them, claims and sources of all who proposed a
+    node.
+    """
+
+    def __init__(self, alike: int = 0) -> None:
+        self._alike = alike
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self.claims: list[float] = []
+        self.sources: list[int] = []
+        self._children: dict[tuple[int, int], int] = {}
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def add(
+        self,
+        tokens: Iterable[int],
+        parents: Iterable[int],
+        claims: Iterable[float],
+        sources: Iterable[int],
+        at: int = _ROOT,
+    ) -> None:
+        """The nodes of one more tree, hung below node `at` of this one. sources: at least as many
+        as nodes."""
+        children, place, alike = self._children, list[int](), self._alike
+        for token, parent, claim, by in zip(tokens, parents, claims, sources):
+            key = (at if parent == _ROOT else place[parent], token)
+            node = children.setdefault(key, len(self.tokens))
+            place.append(node)
+            if node == len(self.tokens):
+                self.tokens.append(token)
+                self.parents.append(key[0])
+                self.claims.append(claim)
+                self.sources.append(by)
+                continue
+            known, heard = self.claims[node], self.sources[node]
+            again = heard & by or (heard & alike and by & alike)
+            self.claims[node] = max(known, claim) if again else known + claim - known * claim
+            self.sources[node] = heard | by
+
+    def weights(self) -> list[float]:
+        """How likely each node is to be accepted: its claim and those of all above it."""
+        weights: list[float] = []
+        for claim, parent in zip(self.claims, self.parents):
+            weights.append(claim if parent == _ROOT else claim * weights[parent])
+        return weights
+
+    def path_to(self, node: int) -> tuple[int, ...]:
+        """The tokens from a child of the root down to `node`."""
+        path: list[int] = []
+        while node != _ROOT:
+            path.append(self.tokens[node])
+            node = self.parents[node]
+        return tuple(reversed(path))
+
+    def columns(self, most: int | None = None) -> Columns:
+        """The columns of a tree of all nodes, or of the `most` likeliest; no node is likelier than
+        its parent, so none outlives it."""
+        weights = self.weights()
+        if most is None or most >= len(weights):
+            return tuple(self.tokens), tuple(self.parents), tuple(weights), tuple(self.sources)
+        likeliest = sorted(range(len(weights)), key=lambda node: -weights[node])[: max(0, most)]
+        kept = sorted(likeliest)
+        place = {node: number for number, node in enumerate(kept)}
+        return (
+            tuple(self.tokens[node] for node in kept),
+            tuple(place.get(self.parents[node], _ROOT) for node in kept),
+            tuple(weights[node] for node in kept),
+            tuple(self.sources[node] for node in kept),
+        )

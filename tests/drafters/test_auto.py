@@ -1,0 +1,258 @@
+"""One tree from several drafters, and when those that take time are asked."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.draft_hosts import toy_host
+from tests.helpers import token_paths
+from tests.planning.replay import FLAT, Device, Scripted, replay, table
+
+from paceline.drafters import Anpd, Auto, Llma, PromptLookup, make_drafter
+from paceline.drafters.dear_sources import DearSources
+from paceline.errors import ModelError, UsageError
+from paceline.planning.planner import TreePlanner
+from paceline.protocols import Drafter
+from paceline.records import Path, Round, Stats, TextStart
+from paceline.tree import EMPTY
+
+ALL_NEW = list(range(1000, 1900))
+"""A text in which nothing comes twice: lookups never guess."""
+HABIT = [5, 6, 7, 8] * 200
+
+
+def said(*tokens: int) -> Round:
+    return Round(0, EMPTY, torch.zeros(1, 4), Path(tuple(range(len(tokens) - 1)), tokens))
+
+
+def played(
+    story: Sequence[int], dear: dict[str, Callable[[Device], Drafter]]
+) -> tuple[Auto, Stats, Device]:
+    """A text written by force with n-grams and these; passes of 10 ms."""
+    device = Device(table(FLAT))
+    sources: dict[str, Drafter] = {"anpd": Anpd()}
+    auto = Auto(sources | {name: make(device) for name, make in dear.items()}, None, device.clock)
+    stats = Stats()
+    for round in replay(device, [auto], story, TreePlanner()):
+        stats.add(round)
+    return auto, stats, device
+
+
+def scripted(right: int, milliseconds: float, story: Sequence[int]) -> Callable[[Device], Drafter]:
+    return lambda device: Scripted(
+        story, lambda place: right, length=4, device=device, milliseconds=milliseconds
+    )
+
+
+def share(stats: Stats, name: str) -> float:
+    return stats.sources[name].asked / stats.sources[name].rounds
+
+
+@given(text=st.lists(st.integers(0, 2), min_size=2, max_size=40), budget=st.integers(0, 30))
+def test_the_tree_holds_what_every_source_guesses_and_says_whose_it_is(
+    text: list[int], budget: int
+) -> None:
+    sources: dict[str, Drafter] = {"anpd": Anpd(), "llma": Llma(), "pld": PromptLookup()}
+    auto = Auto(sources)
+    auto.start(TextStart(text))
+    tree = auto.propose(budget)
+    assert len(tree) <= budget
+    if budget == 0:
+        return
+    paths = [set(token_paths(source.propose(budget))) for source in sources.values()]
+    assert set(token_paths(tree)) <= set().union(*paths)
+    if len(set().union(*paths)) <= budget:
+        assert set(token_paths(tree)) == set().union(*paths)
+    assert len(token_paths(tree)) == len(set(token_paths(tree)))
+    for path, by in zip(token_paths(tree), tree.sources or (), strict=True):
+        assert by == sum(1 << place for place, known in enumerate(paths) if path in known)
+
+
+def test_sources_that_read_the_same_text_do_not_make_each_other_surer() -> None:
+    auto = Auto({"anpd": Anpd(), "pld": PromptLookup()})
+    auto.start(TextStart([1, 2, 3, 4, 1, 2, 3]))
+    tree = auto.propose(1)
+    claims = [source.propose(1).weights for source in auto._sources]
+    assert tree.tokens == (4,) and tree.sources == (3,)
+    assert tree.weights == max(claims)  # type: ignore[type-var]
+
+
+def test_one_that_is_always_right_is_asked_although_it_is_dear() -> None:
+    _, stats, device = played(ALL_NEW, {"dear": scripted(4, 4.0, ALL_NEW)})
+    assert share(stats, "dear") > 0.9
+    assert stats.sources["dear"].gained > 0.7 * stats.tokens
+    assert device.spent < 0.5 * 10.0 * len(ALL_NEW)
+
+
+def test_one_that_is_never_right_is_sent_away() -> None:
+    _, stats, device = played(ALL_NEW, {"dear": scripted(0, 4.0, ALL_NEW)})
+    assert stats.sources["dear"].asked > 0
+    assert share(stats, "dear") < 0.05
+    assert device.spent < 1.05 * 10.0 * len(ALL_NEW)
+
+
+def test_one_that_knows_no_more_than_the_text_is_sent_away() -> None:
+    """It is always right, and so are n-grams."""
+    story = HABIT * 4
+    _, stats, _ = played(story, {"dear": scripted(4, 4.0, story)})
+    assert stats.sources["dear"].gained < 40
+    assert share(stats, "dear") < 0.2
+
+
+def test_one_is_asked_only_where_the_others_do_not_know() -> None:
+    """Stretches that repeat themselves, and others in which all is new."""
+    story: list[int] = []
+    for part in range(12):
+        story += [100 * part + 1000 + step for step in range(40)]
+        story += [1, 2, 3, 4] * 15
+    _, stats, _ = played(story, {"dear": scripted(4, 3.0, story)})
+    known = stats.sources["anpd"]
+    assert 0.2 < share(stats, "dear") < 0.95
+    assert stats.sources["dear"].gained > 0.5 * 12 * 40
+    assert known.accepted > 0.5 * 12 * 60
+
+
+def test_of_two_that_say_the_same_the_cheaper_is_kept() -> None:
+    dear = {"slow": scripted(4, 4.0, ALL_NEW), "fast": scripted(4, 1.0, ALL_NEW)}
+    _, stats, _ = played(ALL_NEW, dear)
+    assert share(stats, "slow") + share(stats, "fast") < 1.4
+    alone = played(ALL_NEW, {"slow": dear["slow"]})[1]
+    assert stats.rounds <= 1.2 * alone.rounds
+
+
+def test_a_dear_one_on_trial_does_not_send_the_cheap_ones_away() -> None:
+    """N-grams know one token in six, which is less than the dear source costs."""
+    rng = random.Random(5)
+    story: list[int] = []
+    for place in range(200):
+        first = rng.randrange(8)
+        story += [1000 + 4 * place + step for step in range(4)] + [first, 100 + first]
+    _, stats, _ = played(story, {"dear": scripted(0, 9.0, story)})
+    assert 0 < stats.sources["dear"].asked < 40
+    assert share(stats, "anpd") > 0.9
+
+
+def test_one_that_has_rested_is_tried_again() -> None:
+    """Wrong in the first part of the text, always right later."""
+    story = list(range(1000, 3500))
+
+    def turning(device: Device) -> Drafter:
+        def right(place: int) -> int:
+            return 0 if place < 300 else 4
+
+        return Scripted(story, right, length=4, device=device, milliseconds=1.0)
+
+    _, stats, _ = played(story, {"dear": turning})
+    assert stats.sources["dear"].gained > 800
+
+
+class Told(DearSources):
+    """Asks all or none."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__(names)
+        self.now = False
+
+    def asks(self, name: str, sure: float) -> bool:
+        return self.now
+
+
+def test_a_draft_model_that_has_rested_catches_up_in_its_next_pass() -> None:
+    """It reads twelve tokens more, and takes no pass more than guesses."""
+    draft = make_drafter("speculative:draft=near,length=3", toy_host())
+    fresh = make_drafter("speculative:draft=near,length=3", toy_host())
+    dear = Told("draft")
+    auto = Auto({"anpd": Anpd(), "draft": draft}, dear)
+    rng = random.Random(3)
+    text = [rng.randrange(16) for _ in range(6)]
+    auto.start(TextStart(text))
+    dear.now = True
+    auto.propose(4)
+    before: Counter[int] = Counter(draft.widths)  # type: ignore[attr-defined]
+    dear.now = False
+    for _ in range(12):
+        auto.propose(4)
+        token = rng.randrange(16)
+        auto.observe(said(token))
+        text.append(token)
+    assert draft.widths == before  # type: ignore[attr-defined]
+    dear.now = True
+    tree = auto.propose(200)
+    fresh.start(TextStart(text))
+    own = fresh.propose(200)
+    assert len(own) > 0
+    assert set(token_paths(own)) <= set(token_paths(tree))
+    new = Counter(draft.widths) - before  # type: ignore[attr-defined]
+    assert 1 <= sum(new.values()) <= 3
+
+
+def test_lookups_go_on_behind_dear_guesses() -> None:
+    """The dear source says 7, which is new here; what follows 7 stands in the text."""
+    dear = Told("dear")
+    dear.now = True
+    story = [7, 8, 9]
+    auto = Auto({"pld": PromptLookup(), "dear": Scripted(story, lambda place: 1, length=1)}, dear)
+    auto.start(TextStart([7, 8, 9, 3, 4, 5, 6]))
+    tree = auto.propose(12)
+    known = dict(zip(token_paths(tree), tree.sources or (), strict=True))
+    assert known[(7,)] == 2 and known[(7, 8)] == known[(7, 8, 9)] == 1
+    weights = dict(zip(token_paths(tree), tree.weights or (), strict=True))
+    assert all(weights[path] >= weights[longer] for path, longer in pairwise([(7,), (7, 8)]))
+
+
+def test_statistics_by_source_add_up() -> None:
+    _, stats, _ = played(HABIT, {"dear": scripted(4, 4.0, HABIT)})
+    rounds = sum(stats.acceptance_histogram.values())
+    for source in stats.sources.values():
+        assert source.rounds == rounds
+        assert source.asked <= rounds
+        assert source.gained <= source.accepted <= source.scored <= stats.drafted
+        assert source.scored <= source.proposed
+    assert stats.sources["dear"].seconds == pytest.approx(
+        4e-3 * stats.sources["dear"].asked, rel=0.01
+    )
+    twice = Stats()
+    twice.merge(stats)
+    twice.merge(stats)
+    assert twice.sources["anpd"].accepted == 2 * stats.sources["anpd"].accepted
+    assert twice.accepted == 2 * stats.accepted
+
+
+def test_sources_are_named_and_left_out() -> None:
+    assert make_drafter("auto").source_names == ("anpd", "llma")  # all that need no model
+    assert make_drafter("auto:-llma").source_names == ("anpd",)
+    assert make_drafter("auto:-llma,-medusa").source_names == ("anpd",)
+    assert make_drafter("auto:sources=(pld:n=2,k=3+anpd)").source_names == ("pld", "anpd")
+    assert make_drafter("auto", without="anpd").source_names == ("llma",)
+    drafting = make_drafter("auto:sources=anpd+speculative:draft=near", toy_host())
+    assert drafting.source_names == ("anpd", "speculative")
+
+
+@pytest.mark.parametrize(
+    ("method", "sentence"),
+    [
+        ("auto:-ngrams", "no source 'ngrams'"),
+        ("auto:sources=anpd,-anpd", "left without sources"),
+        ("auto:sources=anpd+anpd", "each once"),
+        ("auto:sources=auto", "cannot be a source"),
+        ("auto:sources=ngrams", "unknown method"),
+        ("auto:sources=jacobi", "must stay whole"),
+        ("anpd:-medusa", "has no setting 'without'"),
+        ("auto:-", "cannot read"),
+    ],
+)
+def test_what_cannot_be_united_is_refused(method: str, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        make_drafter(method)
+
+
+def test_a_source_that_was_named_has_to_be_there() -> None:
+    with pytest.raises(ModelError, match="there are no"):
+        make_drafter("auto:sources=anpd+medusa", toy_host())
