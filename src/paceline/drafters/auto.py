@@ -91,7 +91,7 @@ class Auto(Drafter):
             place: source for place, (_, source) in named if isinstance(source, LookupDrafter)
         }
         self._costly = {place: source for place, (_, source) in named if place not in self._cheap}
-        self._alike = sum(1 << place for place in self._cheap)  # all read the same text
+        self._alike = sum(1 << place for place, each in self._cheap.items() if each.reads_text)
         names = [self.source_names[place] for place in self._costly]
         self._dear = dear or DearSources(names)
         self._clock = clock

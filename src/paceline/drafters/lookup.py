@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
 from paceline.protocols import Drafter
 from paceline.tree import Tree
@@ -12,7 +13,12 @@ __all__ = ["LookupDrafter"]
 
 
 class LookupDrafter(Drafter):
-    """Drafts from what it knows of texts, so cheaply that it can be asked after guesses, too."""
+    """Drafts from what it knows of texts, so cheaply that it can be asked after guesses, too.
+
+    reads_text: whether it looks at the text itself. Two that do are no two opinions.
+    """
+
+    reads_text: ClassVar[bool] = True
 
     def propose(self, budget: int) -> Tree:
         """See `Drafter.propose`."""

@@ -61,6 +61,8 @@ class Rest(LookupDrafter):
     texts: the datastore's; None for none, as without a host, see `on`.
     """
 
+    reads_text = False
+
     def __init__(
         self,
         settings: RestSettings | None = None,
