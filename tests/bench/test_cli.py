@@ -25,7 +25,7 @@ KEYS = {
     *("method", "tokens", "seconds", "tokens_per_second", "speedup", "interval", "decode_speedup"),
     *("speedup_per_prompt", "mean_acceptance_length", "draft_acceptance_rate"),
     *("acceptance_by_position", "acceptance_histogram", "seconds_by_part"),
-    *("lossy", "identical", "mismatches"),
+    *("sources", "lossy", "identical", "mismatches"),
 }
 PROMPTS = [
     {"id": "talk", "task": "chat", "turns": ["hello", "go on"]},

@@ -226,11 +226,12 @@ def test_statistics_by_source_add_up() -> None:
 
 
 def test_sources_are_named_and_left_out() -> None:
-    assert make_drafter("auto").source_names == ("anpd", "llma")  # all that need no model
-    assert make_drafter("auto:-llma").source_names == ("anpd",)
-    assert make_drafter("auto:-llma,-medusa").source_names == ("anpd",)
+    # All that need no model.
+    assert make_drafter("auto").source_names == ("anpd", "suffix", "llma", "rest")
+    assert make_drafter("auto:-llma,-rest").source_names == ("anpd", "suffix")
+    assert make_drafter("auto:-llma,-rest,-medusa").source_names == ("anpd", "suffix")
     assert make_drafter("auto:sources=(pld:n=2,k=3+anpd)").source_names == ("pld", "anpd")
-    assert make_drafter("auto", without="anpd").source_names == ("llma",)
+    assert make_drafter("auto", without="anpd+suffix+rest").source_names == ("llma",)
     drafting = make_drafter("auto:sources=anpd+speculative:draft=near", toy_host())
     assert drafting.source_names == ("anpd", "speculative")
 

@@ -294,7 +294,7 @@ FOR_FORMAT(PL_Q6_K)
 #define FLOAT_ROWS(format, rows) ROWS_WITH(float_block, format, rows)
 #define FOR_FLOATS(format) UP_TO(ROWS_OF_FLOATS)(FLOAT_ROWS, format) \
     RUN_WITH(format, ROWS_OF_FLOATS, FLOAT_OUTPUTS / PL_PANEL, \
-             work->matrix->inputs / ((format) == PL_BF16_DOT ? 2 : 1))
+             (format) == PL_BF16_DOT ? (work->matrix->inputs + 1) / 2 : work->matrix->inputs)
 FOR_FLOATS(PL_F32)
 FOR_FLOATS(PL_F16)
 FOR_FLOATS(PL_BF16)
