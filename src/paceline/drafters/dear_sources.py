@@ -44,15 +44,24 @@ class _Account:
         self.time = RunningTime()
         self.tried = False
         self.warm = False
+        self._judged = 0
         self._gate = Gate(self.purse)
         self._classes: dict[int, Gate] = {}
 
     def gate(self, sure: float) -> Gate:
-        """That of the class of sureness."""
+        """That of the class of sureness; that of all as long as the source is little known: else
+        every class would begin with a trial of its own, of whole passes each."""
+        if self._judged < TRIAL:
+            return self._gate
         kind = bisect_right(_SURENESS, sure)
         if kind not in self._classes:
-            self._classes[kind] = self._gate.heir()
+            self._classes[kind] = self._gate.heir(lenience=0.0)
         return self._classes[kind]
+
+    def judge(self, sure: float, saved: float) -> None:
+        """A round in which the source was asked saved so many passes of plain decoding."""
+        self.gate(sure).judge(saved)
+        self._judged += 1
 
 
 class DearSources:
@@ -105,7 +114,7 @@ class DearSources:
         account = self._accounts[name]
         rows = self._curve.relative(width) - self._curve.relative(width - own)
         price = self._in_passes(account.time.value) + rows
-        account.gate(sure).judge(tokens * self._passes / self._tokens - price)
+        account.judge(sure, tokens * self._passes / self._tokens - price)
 
     def played(self, context: int, width: int, tokens: int, drafting: float, target: float) -> None:
         """A round, after all of its sources were judged.

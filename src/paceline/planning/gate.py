@@ -95,16 +95,20 @@ class Gate:
         """What a round with the drafter has saved of late, in passes of plain decoding."""
         return self._here.mean
 
-    def heir(self) -> Gate:
+    def heir(self, lenience: float = _LENIENCE) -> Gate:
         """For a text that joins. What has gained over many texts is asked in each of them, though
         not for long where it has gained nothing there: texts differ, and one in which it had no
         luck must not cost the others. As long as there were few rounds the first texts may have
         been of that kind. What has not gained goes on being tried, or resting: many short texts
-        are as one long one."""
+        are as one long one.
+
+        lenience: passes per round that may have been lost in the first rounds of all, and are taken
+        for bad luck.
+        """
         heir = Gate(self._purse, self)
         known = self._everywhere
         heir._is_first = self._is_first and self._here.rounds < _FIRST_TRIAL
-        if known.mean > -_LENIENCE * max(0.0, 1 - known.rounds / _FEW):
+        if known.mean > -lenience * max(0.0, 1 - known.rounds / _FEW):
             heir._here.expect(max(0.0, known.mean) / 2, min(known.rounds, TRIAL // 2))
         else:
             heir.is_open = self.is_open
