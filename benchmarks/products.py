@@ -78,7 +78,8 @@ def measured(products: list[Product], size: int, repeats: int) -> dict[str, Any]
         for width in WIDTHS:
             rows = torch.randn(width, INPUTS)
             sleep(SETTLE_SECONDS)
-            products[0](rows)
+            for each in products:  # threads awake, clocks up
+                each(rows)
             times[width].append(seconds(lambda rows=rows: [each(rows) for each in products]))
     reading = size / median(rates)
     found = {width: median(each) for width, each in times.items()}
