@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from paceline.drafters import Anpd, Llma, Plain, PromptLookup
 from paceline.protocols import Drafter
 from paceline.records import Path, Round, TextStart
 from paceline.tree import EMPTY
+
+D = TypeVar("D", bound=Drafter)
 
 
 def said(*tokens: int) -> Round:
@@ -41,9 +44,9 @@ def wandering(seed: int, prompt: int) -> Iterator[tuple[list[int], list[int] | N
             yield [], list(text)
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_prompt_lookup_is_as_if_it_had_never_heard_what_was_taken_back(seed: int) -> None:
-    drafter, text = PromptLookup(), []
+def beside_fresh(make: Callable[[], D], seed: int) -> Iterator[tuple[D, D]]:
+    """A drafter after each turn of a text, and one that begins with the text as it is then."""
+    drafter, text = make(), list[int]()
     for place, (tokens, again) in enumerate(wandering(seed, 7)):
         if place == 0:
             drafter.start(TextStart(tokens))
@@ -52,8 +55,14 @@ def test_prompt_lookup_is_as_if_it_had_never_heard_what_was_taken_back(seed: int
         else:
             drafter.resume(TextStart(again))
         text = text + tokens if again is None else again
-        fresh = PromptLookup()
+        fresh = make()
         fresh.start(TextStart(text))
+        yield drafter, fresh
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_prompt_lookup_is_as_if_it_had_never_heard_what_was_taken_back(seed: int) -> None:
+    for drafter, fresh in beside_fresh(PromptLookup, seed):
         assert drafter.propose(9) == fresh.propose(9)
         assert drafter._first == fresh._first
 

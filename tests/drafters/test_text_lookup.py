@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.drafters.test_resume import said, tell, wandering
+from tests.drafters.test_resume import beside_fresh, said, tell
 
 from paceline.datastore import BORDER, Datastore, GrowingSuffixArray, SuffixArray
 from paceline.drafters import Host, Rest, Sam, Suffix, make_drafter
@@ -43,17 +43,7 @@ def on(drafter: LookupDrafter, *context: int) -> LookupDrafter:
 def test_what_was_taken_back_is_as_if_it_had_never_been_said(
     kind: type[Sam | Suffix], seed: int
 ) -> None:
-    drafter, text = kind(), []
-    for place, (tokens, again) in enumerate(wandering(seed, 7)):
-        if place == 0:
-            drafter.start(TextStart(tokens))
-        elif again is None:
-            tell(drafter, tokens)
-        else:
-            drafter.resume(TextStart(again))
-        text = text + tokens if again is None else again
-        fresh = kind()
-        fresh.start(TextStart(text))
+    for drafter, fresh in beside_fresh(kind, seed):
         assert drafter.propose(9) == fresh.propose(9)
 
 
