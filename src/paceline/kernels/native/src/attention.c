@@ -11,16 +11,11 @@ struct attending {
     const struct pl_attention *of;
     const struct pl_sharing *needed;
     void *shared;
-    struct pl_shares units;
-    _Atomic int here;
 };
 
-static void take_units(void *given) {
-    struct attending *at = given;
-    const int me = at->here++;
-    for (struct pl_taken taken; pl_take(&at->units, me, &taken);)
-        at->tier->attend(at->of, taken.first, taken.end,
-                         pl_room_of(at->needed, at->shared, me));
+static void some_units(void *given, int me, const struct pl_taken *taken) {
+    const struct attending *at = given;
+    at->tier->attend(at->of, taken->first, taken->end, pl_room_of(at->needed, at->shared, me));
 }
 
 /* Parts for each thread, so that nobody waits for long. */
@@ -127,9 +122,8 @@ PL_API int pl_attend(const struct pl_attention *given, int threads) {
     void *shared = units > 0 ? pl_share(&needed, threads) : NULL;
     if (shared) {
         pl_use_shared(&of, &needed, threads, shared);
-        struct attending attending = {tier, &of, &needed, shared, {0}, 0};
-        pl_share_out(&attending.units, units, 1, threads);
-        pl_together(take_units, &attending, attending.units.shares > 1 ? threads : 1);
+        struct attending attending = {tier, &of, &needed, shared};
+        pl_in_shares(some_units, &attending, units, 1, threads);
     }
     free(shared);
     free(ranges);

@@ -102,17 +102,9 @@ static void round_some(void *given, int64_t first, int64_t end) {
     pl_round_rows(of->tier, of->matrix, of->rows, of->matrix->inputs, first, end);
 }
 
-struct multiplying {
-    struct pl_product product;
-    struct pl_shares shares;
-    _Atomic int here;
-};
-
-static void multiply(void *given) {
-    struct multiplying *of = given;
-    const int me = of->here++;
-    for (struct pl_taken taken; pl_take(&of->shares, me, &taken);)
-        pl_run_product(&of->product, &taken, NULL);
+static void multiply_some(void *product, int me, const struct pl_taken *taken) {
+    (void)me;
+    pl_run_product(product, taken, NULL);
 }
 
 PL_API int pl_product(int format, const uint8_t *panels, int64_t outputs, int64_t inputs,
@@ -128,10 +120,9 @@ PL_API int pl_product(int format, const uint8_t *panels, int64_t outputs, int64_
     struct pl_rows in = pl_rows_in(room, &matrix, count, rows, inputs);
     struct rounding rounding = {tier, &matrix, &in};
     if (bytes) pl_in_pieces(round_some, &rounding, count, 16, threads);
-    struct multiplying multiplying = {pl_plan_product(tier, &matrix, &in, bias, out, stride), {0}, 0};
-    pl_share_out(&multiplying.shares, pl_product_pieces(&multiplying.product),
-                 pl_product_size(&multiplying.product, threads), threads);
-    pl_together(multiply, &multiplying, multiplying.shares.shares > 1 ? threads : 1);
+    struct pl_product product = pl_plan_product(tier, &matrix, &in, bias, out, stride);
+    pl_in_shares(multiply_some, &product, pl_product_pieces(&product),
+                 pl_product_size(&product, threads), threads);
     free(room);
     return PL_OK;
 }

@@ -162,27 +162,39 @@ int pl_take(struct pl_shares *of, int me, struct pl_taken *taken) {
     return 0;
 }
 
-struct pieces {
-    void (*piece)(void *, int64_t, int64_t);
+struct sharing {
+    pl_piece *piece;
     void *context;
     struct pl_shares shares;
     _Atomic int here;
 };
 
 static void take_pieces(void *given) {
-    struct pieces *of = given;
+    struct sharing *of = given;
     const int me = of->here++;
     for (struct pl_taken taken; pl_take(&of->shares, me, &taken);)
-        of->piece(of->context, taken.first, taken.end);
+        of->piece(of->context, me, &taken);
+}
+
+void pl_in_shares(pl_piece *piece, void *context, int64_t count, int64_t size, int threads) {
+    struct sharing sharing = {piece, context, {0}, 0};
+    pl_share_out(&sharing.shares, count, size, threads);
+    pl_together(take_pieces, &sharing, sharing.shares.shares > 1 ? threads : 1);
+}
+
+struct stretches {
+    void (*stretch)(void *, int64_t, int64_t);
+    void *context;
+};
+
+static void take_stretch(void *given, int me, const struct pl_taken *taken) {
+    const struct stretches *of = given;
+    (void)me;
+    of->stretch(of->context, taken->first, taken->end);
 }
 
 void pl_in_pieces(void (*piece)(void *, int64_t, int64_t), void *context, int64_t count,
                   int64_t size, int threads) {
-    if (threads < 2 || count <= size) {
-        if (count > 0) piece(context, 0, count);
-        return;
-    }
-    struct pieces pieces = {piece, context, {0}, 0};
-    pl_share_out(&pieces.shares, count, size, threads);
-    pl_together(take_pieces, &pieces, threads);
+    struct stretches stretches = {piece, context};
+    pl_in_shares(take_stretch, &stretches, count, threads < 2 ? count : size, threads);
 }

@@ -26,8 +26,14 @@ int64_t pl_first_of(const struct pl_shares *of, int me);
 /* For so many threads, `size` pieces at once. */
 void pl_share_out(struct pl_shares *of, int64_t count, int64_t size, int threads);
 
-/* Calls piece(context, first, end) until [0, count) is done, `size` at a time, on at most `threads`
-   threads, the caller's among them. Returns when all is done. */
+/* What thread `me` does with the pieces that it has taken. */
+typedef void pl_piece(void *context, int me, const struct pl_taken *taken);
+
+/* Calls piece until [0, count) is done, `size` at a time, on at most `threads` threads, the caller's
+   among them. Returns when all is done. */
+void pl_in_shares(pl_piece *piece, void *context, int64_t count, int64_t size, int threads);
+
+/* The same for those who do not care who they are: piece(context, first, end). */
 void pl_in_pieces(void (*piece)(void *context, int64_t first, int64_t end), void *context,
                   int64_t count, int64_t size, int threads);
 
