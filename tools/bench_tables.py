@@ -17,6 +17,9 @@ SMALL, LARGE = "smollm2-135m", "qwen2.5-coder-1.5b"
 ANPD, LLMA = "anpd:n=5,k=7,branches=1", "llma:n=1,k=15"
 _BARE = {ANPD: "anpd", LLMA: "llma"}
 PUBLISHED, FLOAT32 = "../planned/published", "../planned/float32"
+TASKS, TASKS_FLOAT32 = "../planned/tasks", "../planned/tasks-float32"
+"""Every suite, as paceline runs by default and on float32 weights."""
+TRACES = "../planned/traces"
 DEV = "../planned/dev"  # ANPD and PPD on every suite
 
 
@@ -32,19 +35,9 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def planned_table() -> str:
-    """Every method as it runs by default, trees planned, all tasks together."""
-    return overall({SMALL: found(PUBLISHED, SMALL)})
-
-
-def float32_table() -> str:
-    """The same on float32 weights."""
-    return overall({SMALL: found(FLOAT32, SMALL)})
-
-
-def overall_table() -> str:
-    """Every method with fixed budgets on both models, all tasks together."""
-    return overall({model: found("run", model) for model in (SMALL, LARGE)})
+def overall_table(kind: str, *models: str) -> str:
+    """Every method, all tasks together, model beside model."""
+    return overall({model: found(kind, model) for model in models})
 
 
 def overall(runs: dict[str, tuple[dict[str, Any], Summary]]) -> str:
@@ -94,7 +87,7 @@ def times(repeats: int) -> str:
     return "once" if repeats == 1 else f"{repeats} times"
 
 
-def task_table(model: str, kind: str = "run") -> str:
+def task_table(kind: str, model: str) -> str:
     """Speed-up by task and method, with intervals overall."""
     return by_task(found(kind, model)[1])
 
@@ -121,7 +114,7 @@ def _speedups(group: Group, methods: Sequence[str]) -> list[str]:
 
 def trace_table() -> str:
     """Recorded outputs followed by force."""
-    _, summary = found("simulate", SMALL)
+    _, summary = found(TRACES, SMALL)
     methods = [name for name in summary.overall.methods if name != "plain"]
     rows = [["recorded outputs", "texts"], ["---", "--:"]]
     for name in methods:

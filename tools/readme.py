@@ -19,13 +19,13 @@ from bench_tables import (
     LARGE,
     PUBLISHED,
     SMALL,
+    TASKS,
+    TASKS_FLOAT32,
     ablation,
     anpd_table,
-    float32_table,
     llma_table,
     markdown,
     overall_table,
-    planned_table,
     task_table,
     trace_table,
 )
@@ -141,14 +141,16 @@ def planning_table() -> str:
 
 
 PAGES: dict[Path, dict[str, Callable[[], str]]] = {
-    ROOT / "README.md": {"bench": planned_table, "loop": quoted_loop},
+    ROOT / "README.md": {"bench": lambda: overall_table(PUBLISHED, SMALL), "loop": quoted_loop},
     ROOT / "docs/bench.md": {
-        "tasks-planned": lambda: task_table(SMALL, PUBLISHED),
-        "tasks-float32": lambda: task_table(SMALL, FLOAT32),
-        "overall-float32": float32_table,
-        "overall": overall_table,
-        "tasks-small": lambda: task_table(SMALL),
-        "tasks-large": lambda: task_table(LARGE),
+        "twelve": lambda: task_table(PUBLISHED, SMALL),
+        "overall-float32": lambda: overall_table(FLOAT32, SMALL),
+        "twelve-float32": lambda: task_table(FLOAT32, SMALL),
+        "overall": lambda: overall_table(TASKS, SMALL, LARGE),
+        "tasks-small": lambda: task_table(TASKS, SMALL),
+        "overall-tasks-float32": lambda: overall_table(TASKS_FLOAT32, SMALL),
+        "tasks-small-float32": lambda: task_table(TASKS_FLOAT32, SMALL),
+        "tasks-large": lambda: task_table(TASKS, LARGE),
         "traces": trace_table,
     },
     ROOT / "docs/paper-anpd.md": {
