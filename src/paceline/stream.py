@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import finalize
 
-from paceline.errors import PacelineError, UsageError
+from paceline.constraints import Constraint
+from paceline.errors import PacelineError
 from paceline.generation import Generation
-from paceline.loop import Batch
+from paceline.matching import Matcher
 from paceline.messages import Prompt, query_of
 from paceline.options import Options
-from paceline.protocols import Drafter, Planner, Target, Tokenizer, check_capabilities
-from paceline.records import FinishReason, Round, Stats
-from paceline.shared_batch import SharedBatch
+from paceline.protocols import Tokenizer
+from paceline.records import FinishReason, Round, Stats, TokenLogprob
+from paceline.sampling import Sampler
+from paceline.shared_batch import Texts
 from paceline.stopping import Stopping
 from paceline.text import OutputText
 
-__all__ = ["Chunk", "Completion", "Home", "Store", "Stream", "Texts"]
-
-_IDLE_DRAFTERS = 8
+__all__ = ["Chunk", "Completion", "Home", "Store", "Stream"]
 
 
 class Store(Protocol):
@@ -45,6 +45,7 @@ class Completion:
     tokens: all of them, the one that ended the text included.
     prompt_tokens: how many the prompt has; of these `cached_tokens` were in the cache already.
     lossless: whether they are plain decoding's, as they are without typical acceptance.
+    logprobs: of each of `tokens`, where asked for.
     error: why the text was broken off, where its finish reason is "error".
     """
 
@@ -56,6 +57,7 @@ class Completion:
     cached_tokens: int = 0
     lossless: bool = True
     error: BaseException | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,46 +65,14 @@ class Chunk:
     """Newly certain text, and whether it came from an accepted guess of the drafter.
 
     sources: those that proposed it, by name, where the drafter has some.
+    logprobs: where asked for, of the tokens that became certain since the chunk before. Tokens at
+    the end that are no part of the text, such as the one that ended it, are in no chunk.
     """
 
     text: str
     drafted: bool
     sources: tuple[str, ...] = ()
-
-
-class Texts:
-    """The texts that a session is writing, and drafters that wait for the next one.
-
-    new_drafter: makes one more. It is first called here, and later by whoever begins a text.
-
-    Raises UsageError where the drafter needs something that the target does not offer.
-    """
-
-    def __init__(
-        self, target: Target, planner: Planner, new_drafter: Callable[[], Drafter]
-    ) -> None:
-        self.batch = SharedBatch(Batch(target, planner))
-        self._new_drafter = new_drafter
-        first = new_drafter()
-        check_capabilities(first, target)
-        self._idle = [first]
-
-    def begin(self, generation: Callable[[Drafter], Generation]) -> tuple[Generation, int]:
-        """A text joins the others; it and its key in the batch."""
-        with self.batch.turn:
-            drafter = self._idle.pop() if self._idle else self._new_drafter()
-            try:
-                begun = generation(drafter)
-                return begun, self.batch.add(begun)
-            except UsageError:  # a prompt that does not fit says nothing against the drafter
-                self._idle.append(drafter)
-                raise
-
-    def end(self, generation: Generation, key: int) -> None:
-        """A text leaves, and its drafter is free for the next one, unless something went wrong."""
-        self.batch.drop(key)
-        if generation.error is None and len(self._idle) < _IDLE_DRAFTERS:
-            self._idle.append(generation.drafter)
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class Home(Protocol):
@@ -129,6 +99,14 @@ class Home(Protocol):
         """See `Session.budget_of`."""
         ...
 
+    def sampler_of(self, options: Options, prompt_tokens: int) -> Sampler:
+        """See `Session.sampler_of`."""
+        ...
+
+    def matcher_of(self, constraint: Constraint | None) -> Matcher | None:
+        """See `Session.matcher_of`."""
+        ...
+
 
 class Stream(Iterator[Chunk]):
     """A generation in progress. Iterating gives its text; `completion` what there is so far.
@@ -150,7 +128,9 @@ class Stream(Iterator[Chunk]):
         self._error: BaseException | None = None
         # Of every token whether it was guessed, and by which sources.
         self._drafted: list[tuple[bool, tuple[str, ...]]] = []
+        self._logprobs: list[TokenLogprob] = []
         self._chunks: deque[Chunk] = deque()
+        self._released = 0  # tokens that chunks have told the log-probabilities of
         self._ended = False
 
     def __next__(self) -> Chunk:
@@ -210,6 +190,7 @@ class Stream(Iterator[Chunk]):
             cached_tokens=generation.reused,
             lossless=generation.typical is None,
             error=generation.error,
+            logprobs=tuple(self._logprobs[: len(tokens)]),
         )
 
     def finish(self, raise_errors: bool = True) -> Completion:
@@ -237,6 +218,10 @@ class Stream(Iterator[Chunk]):
             # Others may play rounds of this text before its stream looks at them, so what stops the
             # text is not what the stream reads.
             stop = [OutputText(home.tokenizer, options.stop).push] if options.stop else []
+            sampler = home.sampler_of(options, len(prompt))
+            matcher = home.matcher_of(options.constraint)
+            if matcher is not None:
+                stop.append(matcher.push)
             eos_ids = () if options.ignore_eos else home.eos_ids
             stopping = Stopping(options.max_new_tokens, eos_ids, stop)
             self._text = home.texts.begin(
@@ -244,10 +229,12 @@ class Stream(Iterator[Chunk]):
                     prompt,
                     drafter,
                     stopping,
-                    options.sampler(),
+                    sampler,
                     references,
                     options.acceptance,
                     home.budget_of(options),
+                    matcher,
+                    options.logprobs,
                 )
             )
             # A stream that nobody holds any more will not be asked again.
@@ -264,6 +251,7 @@ class Stream(Iterator[Chunk]):
         round = self._home.texts.batch.next_round(key)
         if round is not None:
             self.stats.add(round)
+            self._logprobs += round.logprobs
             for token in round.path.tokens:
                 self.output.push(token)
         return round
@@ -283,4 +271,7 @@ class Stream(Iterator[Chunk]):
 
     def _release(self, final: bool = False) -> Iterator[Chunk]:
         for piece in self.output.release(final):
-            yield Chunk(piece.text, *self._drafted[piece.token])
+            # A chunk may complete what several tokens began, and a token may end up in two chunks.
+            known = slice(self._released, piece.token + 1)
+            self._released = max(self._released, piece.token + 1)
+            yield Chunk(piece.text, *self._drafted[piece.token], tuple(self._logprobs[known]))
