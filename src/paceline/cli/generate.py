@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.cli import common, drafts
+from paceline.cli import common, constrained, drafts
 from paceline.cli.datastore import DatastoreOption
 from paceline.cli.show import print_stream, summary
 
@@ -37,6 +37,10 @@ def generate(
     stop: common.StopOption = None,
     budget: common.BudgetOption = None,
     typical: common.TypicalOption = False,
+    json_object: constrained.JsonObjectOption = False,
+    json_schema: constrained.JsonSchemaOption = None,
+    regex: constrained.RegexOption = None,
+    grammar: constrained.GrammarOption = None,
     threads: common.ThreadsOption = None,
     device: common.DeviceOption = None,
     dtype: common.DtypeOption = None,
@@ -58,6 +62,7 @@ def generate(
         stop=stop,
         budget=budget,
         typical=typical or None,
+        constraint=constrained.chosen_constraint(json_object, json_schema, regex, grammar),
     )
     prompts = common.gather_prompts(prompt, prompt_file, limit, raw)
     references = common.read_references(reference)
