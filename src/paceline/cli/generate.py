@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -71,6 +72,18 @@ def generate(
     placed: Any = {"device": device, "dtype": dtype, "weights": weights, "store": store}
     placed["datastore"] = datastore
     session = common.open_session(model, method, threads=threads, cache_dtype=cache_dtype, **placed)
+    _answer_all(session, prompts, references, options, show_drafts, json_file)
+
+
+def _answer_all(
+    session: Session,
+    prompts: list[PromptRecord],
+    references: list[str],
+    options: dict[str, Any],
+    show_drafts: bool,
+    json_file: Path | None,
+) -> None:
+    """Print all answers; the file gets those that there are, whatever happens."""
     records: list[dict[str, Any]] = []
     try:
         for record in prompts:
