@@ -8,15 +8,21 @@ from dataclasses import dataclass, field
 import torch
 
 from paceline.errors import UsageError
+from paceline.logprobs import path_logprobs
+from paceline.matching import Matcher
 from paceline.protocols import HIDDEN_STATES, TREES, Drafter, Target, check_capabilities
 from paceline.records import FinishReason, Path, Round, TextStart
 from paceline.sampling import GREEDY, Sampler
+from paceline.scout import Scout
 from paceline.stopping import Stopping
 from paceline.tree import Tree
 from paceline.typical import Typical, check_typical, typical_walk
 from paceline.verify import walk
 
-__all__ = ["Generation"]
+__all__ = ["MOST_FORCED", "Generation"]
+
+MOST_FORCED = 64
+"""Forced tokens at most where a drafter is not asked."""
 
 
 @dataclass
@@ -27,10 +33,14 @@ class Generation:
     references: tokenised texts that the output may resemble, for drafters that copy.
     typical: accept what is likely enough; the text is then another one than plain decoding's.
     budget: most nodes of a tree; None leaves that to the planner.
+    matcher: says what the text may say; a condition of `stopping`.
+    logprobs: how many alternatives the log-probabilities of its tokens are told with; None for none
+    at all.
     reused: tokens of the prompt that were in the target's cache, once the text has joined a batch.
     error: why the text was broken off.
 
-    Raises UsageError for an empty prompt, and for a sampler that typical acceptance cannot use.
+    Raises UsageError for an empty prompt, and for a sampler or a constraint that typical acceptance
+    cannot use.
     """
 
     prompt: Sequence[int]
@@ -40,18 +50,24 @@ class Generation:
     references: Sequence[Sequence[int]] = ()
     typical: Typical | None = None
     budget: int | None = None
+    matcher: Matcher | None = None
+    logprobs: int | None = None
     context: list[int] = field(init=False)
     reused: int = field(init=False, default=0)
     error: BaseException | None = field(init=False, default=None)
     _vocab_size: int = field(init=False, repr=False)
     _chains_only: bool = field(init=False, repr=False)
+    _scout: Scout | None = field(init=False, repr=False, default=None)
+    _asked: bool = field(init=False, repr=False, default=False)
 
     def __post_init__(self) -> None:
         if not self.prompt:
             raise UsageError("the prompt is empty: give at least one token to continue from")
         if self.typical is not None:
-            check_typical(self.sampler)
+            check_typical(self.sampler, constrained=self.matcher is not None)
         self.context = list(self.prompt)
+        if self.matcher is not None and not self.drafter.passive and self.budget != 0:
+            self._scout = Scout(self.matcher.copy(), len(self.drafter.source_names))
 
     @property
     def output(self) -> list[int]:
@@ -97,9 +113,22 @@ class Generation:
             self.drafter.see(target.states(slot))
 
     def propose(self, budget: int) -> Tree:
-        """The drafter's tree, without guesses beyond the token limit: they could never be
-        accepted, nor fit the model's context."""
-        tree = self.drafter.propose(budget).clip(self.stopping.remaining - 1)
+        """The drafter's tree, with forced tokens, and without guesses that no constraint allows or
+        beyond the token limit: they could never be accepted, nor fit the model's context."""
+        self._asked = True
+        return self._fitting(self.drafter.propose(budget), budget)
+
+    def complete(self, tree: Tree) -> Tree:
+        """A tree as the planner left it; forced tokens where the drafter was not asked."""
+        asked, self._asked = self._asked, False
+        return tree if asked or self._scout is None else self._fitting(tree, MOST_FORCED)
+
+    def _fitting(self, tree: Tree, most: int) -> Tree:
+        if self._scout is not None:
+            virtual = any(token >= self._vocab_size for token in tree.tokens)
+            whole = virtual or self.drafter.sized_by == "whole"
+            tree = self._scout.extend(tree, most) if whole else self._scout.admit(tree, most)
+        tree = tree.clip(self.stopping.remaining - 1)
         return tree.spine() if self._chains_only else tree
 
     def walk(self, tree: Tree, logits: torch.Tensor) -> Path:
@@ -109,7 +138,7 @@ class Generation:
             return typical_walk(
                 tree, logits, self.sampler, self.context, self.stopping, self.typical
             )
-        return walk(tree, logits, self.sampler, self.context, self.stopping)
+        return walk(tree, logits, self.sampler, self.context, self.stopping, self.matcher)
 
     def observe(
         self, key: int, tree: Tree, logits: torch.Tensor, path: Path, prefill: bool
@@ -120,6 +149,10 @@ class Generation:
         """
         first = len(self.context) == len(self.prompt)
         self.context.extend(path.tokens)
+        sources = self.drafter.report()
+        if self._scout is not None:
+            self._scout.hear(path.tokens)
+            sources = (*sources, self._scout.report())
         round = Round(
             key,
             tree,
@@ -128,7 +161,8 @@ class Generation:
             prefill,
             first,
             vocab_size=self._vocab_size,
-            sources=self.drafter.report(),
+            sources=sources,
+            logprobs=() if self.logprobs is None else path_logprobs(logits, path, self.logprobs),
         )
         self.drafter.observe(round)
         return round

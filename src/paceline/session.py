@@ -8,16 +8,22 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
+from paceline.constraints.grammars import Grammars
 from paceline.datastore import PROMPT_TOKENS, Datastore
 from paceline.drafters import Host, Opener, make_drafter
 from paceline.errors import UsageError
+from paceline.generation import Generation
 from paceline.messages import Message, Prompt, as_messages
 from paceline.models.vocabulary import vocabulary_mark
 from paceline.options import Options
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.planner import TreePlanner
 from paceline.protocols import Drafter, Target, Tokenizer
-from paceline.stream import Chunk, Completion, Store, Stream, Texts
+from paceline.sampling import Sampler
+from paceline.shared_batch import Texts
+from paceline.stopping import Stopping
+from paceline.stream import Chunk, Completion, Store, Stream
+from paceline.text import OutputText
 
 __all__ = ["Chunk", "Completion", "Message", "Prompt", "Session", "Store", "Stream"]
 
@@ -81,6 +87,7 @@ class Session:
         self.store = store
         self.options = options or Options()
         self.texts = Texts(target, planner, self._new_drafter)
+        self._grammars = Grammars(tokenizer, target.vocab_size, self.eos_ids)
 
     @property
     def fingerprint(self) -> str:
@@ -153,6 +160,48 @@ class Session:
     def budget_of(self, options: Options) -> int | None:
         """Most nodes of a request's trees: its own budget, else the session's, else None: plans."""
         return self.budget if options.budget is None else options.budget
+
+    def texts_of(
+        self,
+        options: Options,
+        prompt: Sequence[int],
+        references: Sequence[Sequence[int]] = (),
+        sampler: Sampler | None = None,
+    ) -> Callable[[Drafter], Generation]:
+        """What makes a text of a request and a drafter, once.
+
+        prompt, references: as tokens. sampler: instead of that of the options.
+
+        Raises UsageError for a bias of a token that the model does not have, and for a constraint
+        that cannot be compiled.
+        """
+        beyond = max(options.logit_bias, default=0)
+        if beyond >= self.target.vocab_size:
+            raise UsageError(
+                f"logit_bias names token {beyond} but the model's vocabulary ends at "
+                f"{self.target.vocab_size}"
+            )
+        # Others may play rounds of a text before its stream looks at them, so what stops the text
+        # is not what the stream reads.
+        conditions = [OutputText(self.tokenizer, options.stop).push] if options.stop else []
+        matcher = None
+        if options.constraint is not None:
+            matcher = self._grammars.matcher(options.constraint)
+            conditions.append(matcher.push)
+        # A constraint says where the text may end, and that is by one of these.
+        endless = options.ignore_eos and matcher is None
+        stopping = Stopping(options.max_new_tokens, () if endless else self.eos_ids, conditions)
+        return lambda drafter: Generation(
+            prompt,
+            drafter,
+            stopping,
+            sampler or options.sampler(len(prompt)),
+            references,
+            options.acceptance,
+            self.budget_of(options),
+            matcher,
+            options.logprobs,
+        )
 
     def record(self, prompt: Sequence[int], output: Sequence[int]) -> None:
         """Add an answer to the datastore, if there is one, with the last tokens of its prompt."""

@@ -9,20 +9,16 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import finalize
 
-from paceline.errors import PacelineError, UsageError
+from paceline.errors import PacelineError
 from paceline.generation import Generation
-from paceline.loop import Batch
 from paceline.messages import Prompt, query_of
 from paceline.options import Options
-from paceline.protocols import Drafter, Planner, Target, Tokenizer, check_capabilities
-from paceline.records import FinishReason, Round, Stats
-from paceline.shared_batch import SharedBatch
-from paceline.stopping import Stopping
+from paceline.protocols import Drafter, Tokenizer
+from paceline.records import FinishReason, Round, Stats, TokenLogprob
+from paceline.shared_batch import Texts
 from paceline.text import OutputText
 
-__all__ = ["Chunk", "Completion", "Home", "Store", "Stream", "Texts"]
-
-_IDLE_DRAFTERS = 8
+__all__ = ["Chunk", "Completion", "Home", "Store", "Stream"]
 
 
 class Store(Protocol):
@@ -45,6 +41,7 @@ class Completion:
     tokens: all of them, the one that ended the text included.
     prompt_tokens: how many the prompt has; of these `cached_tokens` were in the cache already.
     lossless: whether they are plain decoding's, as they are without typical acceptance.
+    logprobs: of each of `tokens`, where asked for.
     error: why the text was broken off, where its finish reason is "error".
     """
 
@@ -56,6 +53,7 @@ class Completion:
     cached_tokens: int = 0
     lossless: bool = True
     error: BaseException | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,46 +61,14 @@ class Chunk:
     """Newly certain text, and whether it came from an accepted guess of the drafter.
 
     sources: those that proposed it, by name, where the drafter has some.
+    logprobs: where asked for, of the tokens that became certain since the chunk before. Tokens at
+    the end that are no part of the text, such as the one that ended it, are in no chunk.
     """
 
     text: str
     drafted: bool
     sources: tuple[str, ...] = ()
-
-
-class Texts:
-    """The texts that a session is writing, and drafters that wait for the next one.
-
-    new_drafter: makes one more. It is first called here, and later by whoever begins a text.
-
-    Raises UsageError where the drafter needs something that the target does not offer.
-    """
-
-    def __init__(
-        self, target: Target, planner: Planner, new_drafter: Callable[[], Drafter]
-    ) -> None:
-        self.batch = SharedBatch(Batch(target, planner))
-        self._new_drafter = new_drafter
-        first = new_drafter()
-        check_capabilities(first, target)
-        self._idle = [first]
-
-    def begin(self, generation: Callable[[Drafter], Generation]) -> tuple[Generation, int]:
-        """A text joins the others; it and its key in the batch."""
-        with self.batch.turn:
-            drafter = self._idle.pop() if self._idle else self._new_drafter()
-            try:
-                begun = generation(drafter)
-                return begun, self.batch.add(begun)
-            except UsageError:  # a prompt that does not fit says nothing against the drafter
-                self._idle.append(drafter)
-                raise
-
-    def end(self, generation: Generation, key: int) -> None:
-        """A text leaves, and its drafter is free for the next one, unless something went wrong."""
-        self.batch.drop(key)
-        if generation.error is None and len(self._idle) < _IDLE_DRAFTERS:
-            self._idle.append(generation.drafter)
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class Home(Protocol):
@@ -125,8 +91,10 @@ class Home(Protocol):
         """See `Session.record`."""
         ...
 
-    def budget_of(self, options: Options) -> int | None:
-        """See `Session.budget_of`."""
+    def texts_of(
+        self, options: Options, prompt: Sequence[int], references: Sequence[Sequence[int]]
+    ) -> Callable[[Drafter], Generation]:
+        """See `Session.texts_of`."""
         ...
 
 
@@ -150,7 +118,9 @@ class Stream(Iterator[Chunk]):
         self._error: BaseException | None = None
         # Of every token whether it was guessed, and by which sources.
         self._drafted: list[tuple[bool, tuple[str, ...]]] = []
+        self._logprobs: list[TokenLogprob] = []
         self._chunks: deque[Chunk] = deque()
+        self._released = 0  # tokens that chunks have told the log-probabilities of
         self._ended = False
 
     def __next__(self) -> Chunk:
@@ -210,6 +180,7 @@ class Stream(Iterator[Chunk]):
             cached_tokens=generation.reused,
             lossless=generation.typical is None,
             error=generation.error,
+            logprobs=tuple(self._logprobs[: len(tokens)]),
         )
 
     def finish(self, raise_errors: bool = True) -> Completion:
@@ -234,22 +205,7 @@ class Stream(Iterator[Chunk]):
             similar = [] if self._store is None else self._store.search(self._query)
             texts = [*self._references, *(entry.output for entry in similar)]
             prompt, references = home.encode(self._prompt), home.encode_references(texts)
-            # Others may play rounds of this text before its stream looks at them, so what stops the
-            # text is not what the stream reads.
-            stop = [OutputText(home.tokenizer, options.stop).push] if options.stop else []
-            eos_ids = () if options.ignore_eos else home.eos_ids
-            stopping = Stopping(options.max_new_tokens, eos_ids, stop)
-            self._text = home.texts.begin(
-                lambda drafter: Generation(
-                    prompt,
-                    drafter,
-                    stopping,
-                    options.sampler(),
-                    references,
-                    options.acceptance,
-                    home.budget_of(options),
-                )
-            )
+            self._text = home.texts.begin(home.texts_of(options, prompt, references))
             # A stream that nobody holds any more will not be asked again.
             self._given_up = finalize(self, home.texts.batch.abandon, self._text[1])
             self.stats.reused = self._text[0].reused
@@ -264,6 +220,7 @@ class Stream(Iterator[Chunk]):
         round = self._home.texts.batch.next_round(key)
         if round is not None:
             self.stats.add(round)
+            self._logprobs += round.logprobs
             for token in round.path.tokens:
                 self.output.push(token)
         return round
@@ -283,4 +240,7 @@ class Stream(Iterator[Chunk]):
 
     def _release(self, final: bool = False) -> Iterator[Chunk]:
         for piece in self.output.release(final):
-            yield Chunk(piece.text, *self._drafted[piece.token])
+            # A chunk may complete what several tokens began, and a token may end up in two chunks.
+            known = slice(self._released, piece.token + 1)
+            self._released = max(self._released, piece.token + 1)
+            yield Chunk(piece.text, *self._drafted[piece.token], tuple(self._logprobs[known]))
