@@ -17,7 +17,8 @@ from paceline.options import Options
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.planner import TreePlanner
 from paceline.protocols import Drafter, Target, Tokenizer
-from paceline.stream import Chunk, Completion, Store, Stream, Texts
+from paceline.stream import Chunk, Completion, Store, Stream
+from paceline.texts import Texts
 
 __all__ = ["Chunk", "Completion", "Message", "Prompt", "Session", "Store", "Stream"]
 

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import finalize
 
-from paceline.errors import PacelineError, UsageError
+from paceline.errors import PacelineError
 from paceline.generation import Generation
-from paceline.loop import Batch
 from paceline.messages import Prompt, query_of
 from paceline.options import Options
-from paceline.protocols import Drafter, Planner, Target, Tokenizer, check_capabilities
+from paceline.protocols import Tokenizer
 from paceline.records import FinishReason, Round, Stats
-from paceline.shared_batch import SharedBatch
 from paceline.stopping import Stopping
 from paceline.text import OutputText
+from paceline.texts import Texts
 
-__all__ = ["Chunk", "Completion", "Home", "Store", "Stream", "Texts"]
-
-_IDLE_DRAFTERS = 8
+__all__ = ["Chunk", "Completion", "Home", "Store", "Stream"]
 
 
 class Store(Protocol):
@@ -68,41 +65,6 @@ class Chunk:
     text: str
     drafted: bool
     sources: tuple[str, ...] = ()
-
-
-class Texts:
-    """The texts that a session is writing, and drafters that wait for the next one.
-
-    new_drafter: makes one more. It is first called here, and later by whoever begins a text.
-
-    Raises UsageError where the drafter needs something that the target does not offer.
-    """
-
-    def __init__(
-        self, target: Target, planner: Planner, new_drafter: Callable[[], Drafter]
-    ) -> None:
-        self.batch = SharedBatch(Batch(target, planner))
-        self._new_drafter = new_drafter
-        first = new_drafter()
-        check_capabilities(first, target)
-        self._idle = [first]
-
-    def begin(self, generation: Callable[[Drafter], Generation]) -> tuple[Generation, int]:
-        """A text joins the others; it and its key in the batch."""
-        with self.batch.turn:
-            drafter = self._idle.pop() if self._idle else self._new_drafter()
-            try:
-                begun = generation(drafter)
-                return begun, self.batch.add(begun)
-            except UsageError:  # a prompt that does not fit says nothing against the drafter
-                self._idle.append(drafter)
-                raise
-
-    def end(self, generation: Generation, key: int) -> None:
-        """A text leaves, and its drafter is free for the next one, unless something went wrong."""
-        self.batch.drop(key)
-        if generation.error is None and len(self._idle) < _IDLE_DRAFTERS:
-            self._idle.append(generation.drafter)
 
 
 class Home(Protocol):
@@ -160,6 +122,24 @@ class Stream(Iterator[Chunk]):
                 raise StopIteration
             self._chunks.extend(self._go_on())
         return self._chunks.popleft()
+
+    def poll(self) -> list[Chunk]:
+        """What the rounds that somebody else has played made certain, without playing one; after
+        `SharedBatch.play`, by who drives many streams at once. `ended` says whether more comes."""
+        _, key = self._begun()
+        rounds, goes_on = self._home.texts.batch.heard(key)
+        for round in rounds:
+            self._take(round)
+            self._note(round)
+        if not goes_on:
+            self._ended = True
+            self.finish()
+        return list(self._release(final=self._ended))
+
+    @property
+    def ended(self) -> bool:
+        """Whether all of the text has been handed out."""
+        return self._ended and not self._chunks
 
     def __enter__(self) -> Stream:
         return self
@@ -263,10 +243,18 @@ class Stream(Iterator[Chunk]):
         _, key = self._begun()
         round = self._home.texts.batch.next_round(key)
         if round is not None:
-            self.stats.add(round)
-            for token in round.path.tokens:
-                self.output.push(token)
+            self._take(round)
         return round
+
+    def _take(self, round: Round) -> None:
+        self.stats.add(round)
+        for token in round.path.tokens:
+            self.output.push(token)
+
+    def _note(self, round: Round) -> None:
+        """Remember where the round's tokens come from."""
+        self._drafted += [(True, round.proposers(node)) for node in round.path.nodes]
+        self._drafted.append((False, ()))
 
     def _go_on(self) -> Iterator[Chunk]:
         """What one more round makes certain; the rest where there is none."""
@@ -277,8 +265,7 @@ class Stream(Iterator[Chunk]):
         if round is None:
             self.finish()
         else:
-            self._drafted += [(True, round.proposers(node)) for node in round.path.nodes]
-            self._drafted.append((False, ()))
+            self._note(round)
         return self._release(final=self._ended)
 
     def _release(self, final: bool = False) -> Iterator[Chunk]:
