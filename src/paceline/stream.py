@@ -11,7 +11,7 @@ from weakref import finalize
 
 from paceline.errors import PacelineError
 from paceline.generation import Generation
-from paceline.messages import Prompt, query_of
+from paceline.messages import Prompt, Reference, query_of
 from paceline.options import Options
 from paceline.protocols import Tokenizer
 from paceline.records import FinishReason, Round, Stats
@@ -79,7 +79,7 @@ class Home(Protocol):
         """See `Session.encode`."""
         ...
 
-    def encode_references(self, references: Sequence[str]) -> list[list[int]]:
+    def encode_references(self, references: Sequence[Reference]) -> list[list[int]]:
         """See `Session.encode_references`."""
         ...
 
@@ -99,7 +99,7 @@ class Stream(Iterator[Chunk]):
     """
 
     def __init__(
-        self, home: Home, prompt: Prompt, references: Sequence[str], options: Options
+        self, home: Home, prompt: Prompt, references: Sequence[Reference], options: Options
     ) -> None:
         self.stats = Stats()
         self.output = OutputText(home.tokenizer, options.stop)
