@@ -23,6 +23,9 @@ CORE = {
     "protocols",
     "sampling",
     "scores",
+    "warping",
+    "logprobs",
+    "matching",
     "stopping",
     "typical",
     "verify",
@@ -40,6 +43,7 @@ ALLOWED = {
     "models": {"json_files", "errors", "kernels"},
     "references": {"errors"},
     "datastore": {"errors", "kernels", "models", "tree"},
+    "constraints": CORE,
     # Its curves are kept in the cache folder, under what the machine calls itself.
     "planning": CORE | {"machine", "models"},
     # The suites of drafters play on toys.
@@ -116,7 +120,8 @@ def test_there_is_something_to_look_at() -> None:
     assert {f"{module}.py" for module in CORE} <= names
     assert {f"{room}/__init__.py" for room in ALLOWED} <= names
     tree = next(path for path in MODULES if name_of(path) == "verify.py")
-    assert {room for room, _ in rooms_imported(tree)} == {"records", "sampling", "stopping", "tree"}
+    below = {"matching", "records", "sampling", "stopping", "tree"}
+    assert {room for room, _ in rooms_imported(tree)} == below
 
 
 def test_the_core_imports_nothing_of_paceline_but_the_core() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-from paceline import sampling
+from paceline import sampling, warping
 from paceline.records import Path
 from paceline.sampling import Sampler, device_gumbel
 from paceline.stopping import Stopping
@@ -36,7 +36,8 @@ def noise(seed: int, position: int, size: int) -> np.ndarray[Any, Any]:
 
 
 def draw_on_any_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "_draws_there", lambda device: True)
+    for module in (sampling, warping):
+        monkeypatch.setattr(module, "draws_there", lambda device: True)
 
 
 def test_noise_depends_on_seed_and_position_alone() -> None:

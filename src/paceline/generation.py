@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import torch
 
 from paceline.errors import UsageError
+from paceline.logprobs import path_logprobs
+from paceline.matching import Matcher
 from paceline.protocols import HIDDEN_STATES, TREES, Drafter, Target, check_capabilities
 from paceline.records import FinishReason, Path, Round, TextStart
 from paceline.sampling import GREEDY, Sampler
@@ -27,10 +29,14 @@ class Generation:
     references: tokenised texts that the output may resemble, for drafters that copy.
     typical: accept what is likely enough; the text is then another one than plain decoding's.
     budget: most nodes of a tree; None leaves that to the planner.
+    matcher: says what the text may say; a condition of `stopping`.
+    logprobs: how many alternatives the log-probabilities of its tokens are told with; None for none
+    at all.
     reused: tokens of the prompt that were in the target's cache, once the text has joined a batch.
     error: why the text was broken off.
 
-    Raises UsageError for an empty prompt, and for a sampler that typical acceptance cannot use.
+    Raises UsageError for an empty prompt, and for a sampler or a constraint that typical acceptance
+    cannot use.
     """
 
     prompt: Sequence[int]
@@ -40,6 +46,8 @@ class Generation:
     references: Sequence[Sequence[int]] = ()
     typical: Typical | None = None
     budget: int | None = None
+    matcher: Matcher | None = None
+    logprobs: int | None = None
     context: list[int] = field(init=False)
     reused: int = field(init=False, default=0)
     error: BaseException | None = field(init=False, default=None)
@@ -50,7 +58,7 @@ class Generation:
         if not self.prompt:
             raise UsageError("the prompt is empty: give at least one token to continue from")
         if self.typical is not None:
-            check_typical(self.sampler)
+            check_typical(self.sampler, constrained=self.matcher is not None)
         self.context = list(self.prompt)
 
     @property
@@ -109,7 +117,7 @@ class Generation:
             return typical_walk(
                 tree, logits, self.sampler, self.context, self.stopping, self.typical
             )
-        return walk(tree, logits, self.sampler, self.context, self.stopping)
+        return walk(tree, logits, self.sampler, self.context, self.stopping, self.matcher)
 
     def observe(
         self, key: int, tree: Tree, logits: torch.Tensor, path: Path, prefill: bool
@@ -129,6 +137,7 @@ class Generation:
             first,
             vocab_size=self._vocab_size,
             sources=self.drafter.report(),
+            logprobs=() if self.logprobs is None else path_logprobs(logits, path, self.logprobs),
         )
         self.drafter.observe(round)
         return round

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Any
 
+from paceline.constraints import Constraint
 from paceline.errors import UsageError
 from paceline.sampling import LogitsProcessor, Sampler
 from paceline.typical import Typical, check_typical
 
-__all__ = ["Options"]
+__all__ = ["MOST_LOGPROBS", "Options"]
+
+MOST_LOGPROBS = 20
+"""Alternatives that log-probabilities may be told with."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,12 @@ class Options:
     """Settings of one generation. The default is greedy decoding of up to 256 tokens.
 
     max_new_tokens: at least 1; the model's context limits it further.
-    temperature … processors: see `Sampler`.
+    temperature … processors, presence_penalty, frequency_penalty: see `Sampler`.
+    logit_bias: what is added to the logits of tokens, in [-100, 100].
+    logprobs: tell the log-probability of every token, and of so many (0 to 20) of the likeliest at
+    its place; None for nothing of that. They are the model's own, of softmax(raw logits).
+    constraint: what the text has to be, see `Constraint` and docs/constrained.md; it also says
+    when the text may end and where it must.
     stop: strings that end the text and are not part of it.
     ignore_eos: go on past end-of-sequence tokens.
     budget: most nodes a drafter may propose per round; 0 is plain decoding. None is the session's,
@@ -42,6 +51,11 @@ class Options:
     ignore_eos: bool = False
     budget: int | None = None
     typical: Typical | bool = False
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
+    logprobs: int | None = None
+    constraint: Constraint | None = None
     record: bool = True
 
     def __post_init__(self) -> None:
@@ -54,9 +68,11 @@ class Options:
             raise UsageError("a stop string is empty: leave it out or write at least one character")
         object.__setattr__(self, "stop", stop)
         object.__setattr__(self, "processors", tuple(self.processors))
+        if self.logprobs is not None and not 0 <= self.logprobs <= MOST_LOGPROBS:
+            raise UsageError(f"logprobs must be in [0, {MOST_LOGPROBS}], got {self.logprobs}")
         sampler = self.sampler()
         if self.acceptance is not None:
-            check_typical(sampler)
+            check_typical(sampler, constrained=self.constraint is not None)
 
     def with_(self, **changes: Any) -> Options:
         """A copy with changes; raises UsageError for a name that is not a setting."""
@@ -74,8 +90,8 @@ class Options:
         which is lossless."""
         return Typical() if self.typical is True else self.typical or None
 
-    def sampler(self) -> Sampler:
-        """The sampler that these options describe."""
+    def sampler(self, prompt_tokens: int = 0) -> Sampler:
+        """The sampler that these options describe, for a prompt of so many tokens."""
         return Sampler(
             seed=self.seed,
             temperature=self.temperature,
@@ -84,4 +100,8 @@ class Options:
             min_p=self.min_p,
             repetition_penalty=self.repetition_penalty,
             processors=self.processors,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            logit_bias=tuple(self.logit_bias.items()),
+            prompt_tokens=prompt_tokens,
         )

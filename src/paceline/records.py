@@ -25,9 +25,20 @@ __all__ = [
     "Stats",
     "TargetInfo",
     "TextStart",
+    "TokenLogprob",
 ]
 
 FinishReason = Literal["eos", "stop", "length", "interrupted", "error"]
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """A token that was said, and the likeliest at its place, best first, each with its
+    log-probability: of softmax(raw logits), before anything that a sampler or constraint does."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -118,6 +129,7 @@ class Round:
     prefill: the pass also read a prompt, or a piece of one: the text's own in its first round.
     first: it is the text's first round.
     sources: what each source of the drafter did, where it has some.
+    logprobs: of the path's tokens, where asked for.
     vocab_size: of the target; nodes with ids at or beyond it are virtual.
     """
 
@@ -130,6 +142,7 @@ class Round:
     seconds: Seconds = Seconds()
     vocab_size: int = sys.maxsize
     sources: tuple[SourceRound, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
 
     @property
     def guess_depths(self) -> list[int]:

@@ -8,8 +8,12 @@ T > 0 is an equality (drafter-invariant speculation, arXiv 2408.07978), and a dr
 samples with the same noise is coupled to its target. A GPU makes noise of its own, of which all
 this is true as well.
 
-Warping follows transformers' `generate` to the letter: processors first, then temperature, top-k,
-top-p, min-p, each on the output of the one before.
+Warping follows transformers' `generate` to the letter, each step on the output of the one before:
+
+    logit biases (where transformers has `sequence_bias`), repetition penalty, presence and frequency
+    penalties, processors, what a constraint allows, temperature, top-k, top-p, min-p
+
+Those up to the constraint count when decoding greedily too.
 """
 
 from __future__ import annotations
@@ -25,6 +29,15 @@ import torch
 
 from paceline.errors import UsageError
 from paceline.scores import TokenScores, likeliest
+from paceline.warping import (
+    add_biases,
+    draws_there,
+    keep_min_p,
+    keep_top_k,
+    keep_top_p,
+    penalise,
+    penalise_output,
+)
 
 __all__ = ["GREEDY", "Draw", "LogitsProcessor", "Sampler"]
 
@@ -50,6 +63,10 @@ class Sampler:
     repetition_penalty: divides positive and multiplies negative logits of tokens seen so far.
     processors: transformers `LogitsProcessor`s or any callable like them. Each is called exactly
     once per position, in the order of the text, so stateful ones work too.
+    presence_penalty, frequency_penalty: in [-2, 2]; taken from the logits of tokens of the output so
+    far, once and for each time that they stand there.
+    logit_bias: tokens, each with what is added to its logit, in [-100, 100].
+    prompt_tokens: length of the prompt; what comes after it is the output.
 
     Raises UsageError for values out of range.
     """
@@ -61,6 +78,10 @@ class Sampler:
     min_p: float | None = None
     repetition_penalty: float | None = None
     processors: tuple[LogitsProcessor, ...] = ()
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    prompt_tokens: int = 0
 
     def __post_init__(self) -> None:
         _require(
@@ -79,6 +100,14 @@ class Sampler:
             self.repetition_penalty is None or self.repetition_penalty > 0,
             f"repetition_penalty must be > 0, got {self.repetition_penalty}",
         )
+        for name in ("presence_penalty", "frequency_penalty"):
+            value = getattr(self, name)
+            _require(-2 <= value <= 2, f"{name} must be in [-2, 2], got {value}")
+        for token, bias in self.logit_bias:
+            _require(
+                token >= 0 and -100 <= bias <= 100,
+                f"logit_bias must be in [-100, 100] and of a token, got {bias} for {token}",
+            )
 
     def coupled(self) -> Sampler:
         """The sampler for a draft model: the same settings and the same noise at every position, so
@@ -96,21 +125,26 @@ class Sampler:
 
         positions: of the token that each row draws, the length of the context there.
 
-        Where nothing depends on the path, all rows are read with one device synchronisation; when
+        Where rows are drawn from as they are, all rows are read with one device synchronisation; when
         sampling only on a GPU and with the positions, since a CPU draws faster what is asked for.
         """
-        if not self._depends_on_text:
+        if not self._changes_scores:
             if self.greedy:
                 choices = likeliest(logits)
                 return lambda row, context: choices[row]
-            if positions is not None and _draws_there(logits.device):
+            if positions is not None and draws_there(logits.device):
                 drawn = self.draw_together(logits, positions)
                 return lambda row, context: drawn[row]
         return lambda row, context: self.draw(logits[row], context)
 
-    def draw(self, row: torch.Tensor, context: Sequence[int]) -> int:
-        """Draw the token that follows `context` from one row of raw logits [vocabulary]."""
-        return likeliest(self.decide(row, context)[None])[0]
+    def draw(
+        self, row: torch.Tensor, context: Sequence[int], allowed: torch.Tensor | None = None
+    ) -> int:
+        """Draw the token that follows `context` from one row of raw logits [vocabulary].
+
+        allowed: bool [vocabulary], which tokens may be drawn; None for all.
+        """
+        return likeliest(self.decide(row, context, allowed)[None])[0]
 
     def draw_together(self, logits: torch.Tensor, positions: Sequence[int]) -> list[int]:
         """Draw from all rows of logits [rows, vocabulary], which stand at these positions, on
@@ -128,14 +162,18 @@ class Sampler:
         tokens: list[int] = torch.cat(drawn).tolist()
         return tokens
 
-    def decide(self, row: torch.Tensor, context: Sequence[int]) -> torch.Tensor:
+    def decide(
+        self, row: torch.Tensor, context: Sequence[int], allowed: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """The scores [vocabulary] whose largest is drawn: processed, and where not greedy warped
-        and with the noise of this position."""
+        and with the noise of this position. allowed: see `draw`."""
         scores = self.process(row, context)
+        if allowed is not None:
+            scores = scores.masked_fill(~allowed.to(scores.device), -math.inf)
         if self.greedy:
             return scores
         scores = self.warp(scores)
-        if _draws_there(scores.device):
+        if draws_there(scores.device):
             noise = device_gumbel(self.seed, len(context), scores.numel(), scores.device)
             return scores.double() + noise
         return scores.cpu().double() + _noise(self.seed, len(context), scores.numel())
@@ -144,7 +182,7 @@ class Sampler:
         self, scores: TokenScores, context: Sequence[int], vocabulary: int
     ) -> TokenScores:
         """As `decide` on a CPU, for some tokens of a vocabulary of that size."""
-        if not self._depends_on_text:
+        if not self._changes_scores:
             if self.greedy:
                 return scores
             # In float32, as a row of logits would be.
@@ -157,14 +195,21 @@ class Sampler:
         return TokenScores(self.decide(torch.from_numpy(row), context).numpy())
 
     def process(self, row: torch.Tensor, context: Sequence[int]) -> torch.Tensor:
-        """Penalties and processors, which apply when decoding greedily too: [vocabulary] fp32."""
-        if not self._depends_on_text:
+        """Biases, penalties and processors, which apply when decoding greedily too: [vocabulary]
+        fp32."""
+        if not self._changes_scores:
             return row.float()
         # A copy, because processors may write in place and drafters learn from the raw row.
         scores = row.to(torch.float32, copy=True)[None]
-        input_ids = torch.tensor([list(context)], dtype=torch.long, device=row.device)
+        if self.logit_bias:
+            scores = add_biases(scores, self.logit_bias)
+        if self.repetition_penalty is not None or self.processors:
+            input_ids = torch.tensor([list(context)], dtype=torch.long, device=row.device)
         if self.repetition_penalty is not None:
             scores = penalise(scores, input_ids, self.repetition_penalty)
+        if self.presence_penalty or self.frequency_penalty:
+            output = context[self.prompt_tokens :]
+            scores = penalise_output(scores, output, self.presence_penalty, self.frequency_penalty)
         for processor in self.processors:
             scores = processor(input_ids, scores)
         return scores[0]
@@ -188,11 +233,13 @@ class Sampler:
     @property
     def takes_likeliest(self) -> bool:
         """Whether the token with the largest logit is drawn, whatever the text."""
-        return self.greedy and not self._depends_on_text
+        return self.greedy and not self._changes_scores
 
     @property
-    def _depends_on_text(self) -> bool:
-        return self.repetition_penalty is not None or bool(self.processors)
+    def _changes_scores(self) -> bool:
+        penalties = self.presence_penalty or self.frequency_penalty
+        changed = self.repetition_penalty is not None or penalties or self.logit_bias
+        return bool(changed or self.processors)
 
 
 def gumbel(seed: int, position: int, size: int) -> np.ndarray:
@@ -231,41 +278,6 @@ def device_gumbel(seed: int, position: int, size: int, device: torch.device) -> 
     count = max(_LEAST_NOISE, 1 << (size - 1).bit_length())
     noise = torch.empty(count, dtype=torch.float64, device=device)
     return noise.exponential_(generator=generator).log_().neg_()[:size]
-
-
-def penalise(scores: torch.Tensor, input_ids: torch.Tensor, penalty: float) -> torch.Tensor:
-    """Repetition penalty (Keskar et al. 2019, section 4.1): scores [1, vocabulary]."""
-    seen = scores.gather(1, input_ids)
-    return scores.scatter(1, input_ids, torch.where(seen < 0, seen * penalty, seen / penalty))
-
-
-def keep_top_k(scores: torch.Tensor, count: int) -> torch.Tensor:
-    """-inf for everything below the `count`-th best of scores [..., vocabulary]; ties survive."""
-    threshold = scores.topk(min(count, scores.shape[-1])).values[..., -1:]
-    return scores.masked_fill(scores < threshold, -math.inf)
-
-
-def keep_top_p(scores: torch.Tensor, mass: float) -> torch.Tensor:
-    """-inf outside the smallest set of best tokens [..., vocabulary] with probability `mass`."""
-    ascending, order = scores.sort()
-    # A GPU adds up in another order when there are more rows: in double precision that is nothing.
-    precision = torch.float64 if _draws_there(scores.device) else scores.dtype
-    drop = ascending.softmax(-1).cumsum(-1, dtype=precision) <= 1 - mass
-    drop[..., -1] = False
-    return scores.masked_fill(torch.zeros_like(drop).scatter(-1, order, drop), -math.inf)
-
-
-def keep_min_p(scores: torch.Tensor, share: float) -> torch.Tensor:
-    """-inf for tokens [..., vocabulary] less likely than `share` of the likeliest (arXiv
-    2407.01082)."""
-    probabilities = scores.softmax(-1)
-    likeliest = probabilities.amax(dim=-1, keepdim=True)
-    return scores.masked_fill(probabilities < share * likeliest, -math.inf)
-
-
-def _draws_there(device: torch.device) -> bool:
-    """Whether tokens are sampled on `device` itself; else on the CPU."""
-    return device.type == "cuda"
 
 
 def _require(condition: bool, message: str) -> None:

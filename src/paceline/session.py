@@ -8,17 +8,21 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
+from paceline.constraints import Constraint
+from paceline.constraints.grammars import Grammars
 from paceline.datastore import PROMPT_TOKENS, Datastore
 from paceline.drafters import Host, Opener, make_drafter
 from paceline.errors import UsageError
+from paceline.matching import Matcher
 from paceline.messages import Message, Prompt, Reference, as_messages
 from paceline.models.vocabulary import vocabulary_mark
 from paceline.options import Options
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.planner import TreePlanner
 from paceline.protocols import Drafter, Target, Tokenizer
+from paceline.sampling import Sampler
+from paceline.shared_batch import Texts
 from paceline.stream import Chunk, Completion, Store, Stream
-from paceline.texts import Texts
 
 __all__ = ["Chunk", "Completion", "Message", "Prompt", "Session", "Store", "Stream"]
 
@@ -82,6 +86,7 @@ class Session:
         self.store = store
         self.options = options or Options()
         self.texts = Texts(target, planner, self._new_drafter)
+        self._grammars = Grammars(tokenizer, target.vocab_size, self.eos_ids)
 
     @property
     def fingerprint(self) -> str:
@@ -160,6 +165,26 @@ class Session:
     def budget_of(self, options: Options) -> int | None:
         """Most nodes of a request's trees: its own budget, else the session's, else None: plans."""
         return self.budget if options.budget is None else options.budget
+
+    def sampler_of(self, options: Options, prompt_tokens: int) -> Sampler:
+        """What draws the tokens of a request whose prompt has so many.
+
+        Raises UsageError for a bias of a token that the model does not have.
+        """
+        beyond = max(options.logit_bias, default=0)
+        if beyond >= self.target.vocab_size:
+            raise UsageError(
+                f"logit_bias names token {beyond} but the model's vocabulary ends at "
+                f"{self.target.vocab_size}"
+            )
+        return options.sampler(prompt_tokens)
+
+    def matcher_of(self, constraint: Constraint | None) -> Matcher | None:
+        """What holds a text to a constraint, compiled when it is first asked for; None for None.
+
+        Raises UsageError where it cannot be compiled, or llguidance is missing.
+        """
+        return None if constraint is None else self._grammars.matcher(constraint)
 
     def record(self, prompt: Sequence[int], output: Sequence[int]) -> None:
         """Add an answer to the datastore, if there is one, with the last tokens of its prompt."""

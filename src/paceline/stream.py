@@ -9,15 +9,18 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import finalize
 
+from paceline.constraints import Constraint
 from paceline.errors import PacelineError
 from paceline.generation import Generation
+from paceline.matching import Matcher
 from paceline.messages import Prompt, Reference, query_of
 from paceline.options import Options
 from paceline.protocols import Tokenizer
-from paceline.records import FinishReason, Round, Stats
+from paceline.records import FinishReason, Round, Stats, TokenLogprob
+from paceline.sampling import Sampler
+from paceline.shared_batch import Texts
 from paceline.stopping import Stopping
 from paceline.text import OutputText
-from paceline.texts import Texts
 
 __all__ = ["Chunk", "Completion", "Home", "Store", "Stream"]
 
@@ -42,6 +45,7 @@ class Completion:
     tokens: all of them, the one that ended the text included.
     prompt_tokens: how many the prompt has; of these `cached_tokens` were in the cache already.
     lossless: whether they are plain decoding's, as they are without typical acceptance.
+    logprobs: of each of `tokens`, where asked for.
     error: why the text was broken off, where its finish reason is "error".
     """
 
@@ -53,6 +57,7 @@ class Completion:
     cached_tokens: int = 0
     lossless: bool = True
     error: BaseException | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,11 +65,14 @@ class Chunk:
     """Newly certain text, and whether it came from an accepted guess of the drafter.
 
     sources: those that proposed it, by name, where the drafter has some.
+    logprobs: where asked for, of the tokens that became certain since the chunk before. Tokens at
+    the end that are no part of the text, such as the one that ended it, are in no chunk.
     """
 
     text: str
     drafted: bool
     sources: tuple[str, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class Home(Protocol):
@@ -91,6 +99,14 @@ class Home(Protocol):
         """See `Session.budget_of`."""
         ...
 
+    def sampler_of(self, options: Options, prompt_tokens: int) -> Sampler:
+        """See `Session.sampler_of`."""
+        ...
+
+    def matcher_of(self, constraint: Constraint | None) -> Matcher | None:
+        """See `Session.matcher_of`."""
+        ...
+
 
 class Stream(Iterator[Chunk]):
     """A generation in progress. Iterating gives its text; `completion` what there is so far.
@@ -112,7 +128,9 @@ class Stream(Iterator[Chunk]):
         self._error: BaseException | None = None
         # Of every token whether it was guessed, and by which sources.
         self._drafted: list[tuple[bool, tuple[str, ...]]] = []
+        self._logprobs: list[TokenLogprob] = []
         self._chunks: deque[Chunk] = deque()
+        self._released = 0  # tokens that chunks have told the log-probabilities of
         self._ended = False
 
     def __next__(self) -> Chunk:
@@ -130,7 +148,6 @@ class Stream(Iterator[Chunk]):
         rounds, goes_on = self._home.texts.batch.heard(key)
         for round in rounds:
             self._take(round)
-            self._note(round)
         if not goes_on:
             self._ended = True
             self.finish()
@@ -190,6 +207,7 @@ class Stream(Iterator[Chunk]):
             cached_tokens=generation.reused,
             lossless=generation.typical is None,
             error=generation.error,
+            logprobs=tuple(self._logprobs[: len(tokens)]),
         )
 
     def finish(self, raise_errors: bool = True) -> Completion:
@@ -217,6 +235,10 @@ class Stream(Iterator[Chunk]):
             # Others may play rounds of this text before its stream looks at them, so what stops the
             # text is not what the stream reads.
             stop = [OutputText(home.tokenizer, options.stop).push] if options.stop else []
+            sampler = home.sampler_of(options, len(prompt))
+            matcher = home.matcher_of(options.constraint)
+            if matcher is not None:
+                stop.append(matcher.push)
             eos_ids = () if options.ignore_eos else home.eos_ids
             stopping = Stopping(options.max_new_tokens, eos_ids, stop)
             self._text = home.texts.begin(
@@ -224,10 +246,12 @@ class Stream(Iterator[Chunk]):
                     prompt,
                     drafter,
                     stopping,
-                    options.sampler(),
+                    sampler,
                     references,
                     options.acceptance,
                     home.budget_of(options),
+                    matcher,
+                    options.logprobs,
                 )
             )
             # A stream that nobody holds any more will not be asked again.
@@ -248,11 +272,9 @@ class Stream(Iterator[Chunk]):
 
     def _take(self, round: Round) -> None:
         self.stats.add(round)
+        self._logprobs += round.logprobs
         for token in round.path.tokens:
             self.output.push(token)
-
-    def _note(self, round: Round) -> None:
-        """Remember where the round's tokens come from."""
         self._drafted += [(True, round.proposers(node)) for node in round.path.nodes]
         self._drafted.append((False, ()))
 
@@ -264,10 +286,11 @@ class Stream(Iterator[Chunk]):
         self._ended = round is None
         if round is None:
             self.finish()
-        else:
-            self._note(round)
         return self._release(final=self._ended)
 
     def _release(self, final: bool = False) -> Iterator[Chunk]:
         for piece in self.output.release(final):
-            yield Chunk(piece.text, *self._drafted[piece.token])
+            # A chunk may complete what several tokens began, and a token may end up in two chunks.
+            known = slice(self._released, piece.token + 1)
+            self._released = max(self._released, piece.token + 1)
+            yield Chunk(piece.text, *self._drafted[piece.token], tuple(self._logprobs[known]))

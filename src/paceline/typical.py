@@ -51,12 +51,12 @@ class Typical:
         return min(self.epsilon, self.delta * math.exp(-entropy))
 
 
-def check_typical(sampler: Sampler) -> None:
-    """Raises UsageError for a sampler that typical acceptance cannot use."""
-    if sampler.greedy or sampler.processors:
+def check_typical(sampler: Sampler, constrained: bool = False) -> None:
+    """Raises UsageError for a sampler, or a constraint, that typical acceptance cannot use."""
+    if sampler.greedy or sampler.processors or constrained:
         raise UsageError(
             "typical acceptance looks at several texts at once and needs a temperature above 0 and "
-            "no logits processors: set the temperature, or decode without it"
+            "no logits processors or constraint: set the temperature, or decode without it"
         )
 
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
+from paceline.matching import Matcher
 from paceline.records import Path
-from paceline.sampling import Sampler
+from paceline.sampling import Draw, Sampler
 from paceline.stopping import Stopping
 from paceline.tree import ROOT, Tree
 
@@ -15,12 +16,18 @@ __all__ = ["walk"]
 
 
 def walk(
-    tree: Tree, logits: torch.Tensor, sampler: Sampler, context: Sequence[int], stopping: Stopping
+    tree: Tree,
+    logits: torch.Tensor,
+    sampler: Sampler,
+    context: Sequence[int],
+    stopping: Stopping,
+    matcher: Matcher | None = None,
 ) -> Path:
     """Draw one token per visited node and follow it down while it is a guess of the tree.
 
     logits: [len(tree) + 1, vocabulary], row 0 the root's.
     context: all tokens up to and including the root.
+    matcher: says what may be drawn. It hears of it from `stopping`, of which it is a condition.
 
     At each node one token is drawn from the target's own distribution. Where a child carries it,
     the walk goes there; where none does, it is the bonus token and the walk ends. So the tokens
@@ -29,8 +36,7 @@ def walk(
         tree: root ─ 7 ─ 4, draws 7, 4, 2  ->  nodes (0, 1), tokens (7, 4, 2)
         tree: root ─ 7 ─ 4, draws 7, 5     ->  nodes (0,),   tokens (7, 5)
     """
-    positions = [len(context) + depth for depth in (0, *tree.depths)]
-    draw = sampler.over(logits, positions)
+    draw = _draws(tree, logits, sampler, len(context), matcher)
     text = list(context)
     nodes: list[int] = []
     node = ROOT
@@ -45,3 +51,12 @@ def walk(
         nodes.append(child)
         node = child
     return Path(tuple(nodes), tuple(text[len(context) :]))
+
+
+def _draws(
+    tree: Tree, logits: torch.Tensor, sampler: Sampler, length: int, matcher: Matcher | None
+) -> Draw:
+    if matcher is None:
+        return sampler.over(logits, [length + depth for depth in (0, *tree.depths)])
+    # Only nodes that the walk comes to are asked what is allowed there.
+    return lambda row, text: sampler.draw(logits[row], text, matcher.allowed())

@@ -24,9 +24,11 @@ class _Noted(Sampler):
 
     scores: list[torch.Tensor] = field(default_factory=list)
 
-    def decide(self, row: torch.Tensor, context: Sequence[int]) -> torch.Tensor:
+    def decide(
+        self, row: torch.Tensor, context: Sequence[int], allowed: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """See `Sampler.decide`."""
-        self.scores.append(super().decide(row, context))
+        self.scores.append(super().decide(row, context, allowed))
         return self.scores[-1]
 
 

@@ -1,0 +1,93 @@
+"""The description of a constraint, which says nothing about any model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from paceline.errors import UsageError
+
+__all__ = ["MOST_GRAMMAR_BYTES", "MOST_REGEX_BYTES", "MOST_SCHEMA_BYTES", "Constraint", "Kind"]
+
+MOST_SCHEMA_BYTES = 64 * 1024
+"""A JSON schema, written as JSON, has at most so many bytes."""
+MOST_REGEX_BYTES = 10 * 1024
+"""A regular expression has at most so many bytes."""
+MOST_GRAMMAR_BYTES = 64 * 1024
+"""A grammar, and a list of choices, has at most so many bytes."""
+
+Kind = Literal["json_schema", "regex", "grammar", "choice"]
+
+_LIMITS: dict[Kind, tuple[str, int]] = {
+    "json_schema": ("a JSON schema", MOST_SCHEMA_BYTES),
+    "regex": ("a regular expression", MOST_REGEX_BYTES),
+    "grammar": ("a grammar", MOST_GRAMMAR_BYTES),
+    "choice": ("a list of choices", MOST_GRAMMAR_BYTES),
+}
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """What a text has to be. Use the class methods to make one.
+
+    kind, text: the latter is a schema or a list of choices as JSON, a pattern, or a grammar.
+
+    The text ends where nothing can follow; before that it may end, by an end-of-sequence token,
+    wherever it is complete. Whether it can be compiled shows when a request begins.
+
+    Raises UsageError for a text beyond the limits above, or that is no character data.
+    """
+
+    kind: Kind
+    text: str
+
+    def __post_init__(self) -> None:
+        what, most = _LIMITS[self.kind]
+        try:
+            size = len(self.text.encode())
+        except UnicodeEncodeError as error:
+            raise UsageError(f"{what} holds what is no character (a lone surrogate)") from error
+        if size > most:
+            raise UsageError(f"{what} has at most {most} bytes, got {size}")
+
+    @classmethod
+    def json_object(cls) -> Constraint:
+        """Any JSON object."""
+        return cls.json_schema({"type": "object"})
+
+    @classmethod
+    def json_schema(cls, schema: Mapping[str, Any]) -> Constraint:
+        """JSON that a schema describes, with properties in the order of the schema.
+
+        Raises UsageError for what is no JSON.
+        """
+        if not isinstance(schema, Mapping):
+            raise UsageError(f"a JSON schema is an object, got {type(schema).__name__}")
+        return cls("json_schema", _as_json(schema, "the JSON schema"))
+
+    @classmethod
+    def regex(cls, pattern: str) -> Constraint:
+        """Text that a regular expression matches as a whole, in the syntax of Rust's `regex`: no
+        look-around, no back references."""
+        return cls("regex", pattern)
+
+    @classmethod
+    def grammar(cls, text: str) -> Constraint:
+        """Text that a context-free grammar describes, in llguidance's dialect of Lark."""
+        return cls("grammar", text)
+
+    @classmethod
+    def choice(cls, options: Sequence[str]) -> Constraint:
+        """One of these texts. Raises UsageError where there is none, or one is empty."""
+        if isinstance(options, str) or not options or not all(options):
+            raise UsageError("choices are a list of at least one text, none of which is empty")
+        return cls("choice", _as_json(list(options), "the list of choices"))
+
+
+def _as_json(value: object, what: str) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"{what} cannot be written as JSON: {error}") from error

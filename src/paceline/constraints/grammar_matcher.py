@@ -1,0 +1,73 @@
+"""One text's place in a grammar."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from paceline.errors import UsageError
+
+__all__ = ["GrammarMatcher", "first_line"]
+
+_LONGEST_REASON = 300
+
+
+class GrammarMatcher:
+    """A `Matcher` on llguidance's.
+
+    matcher: an `LLMatcher`. vocab_size: of the model.
+
+    Raises UsageError where llguidance cannot go on, e.g. because a lexer has become too complex.
+    """
+
+    def __init__(self, matcher: Any, vocab_size: int) -> None:
+        self._matcher = matcher
+        self._vocab_size = vocab_size
+        self._bits = np.zeros((vocab_size + 31) // 32, dtype=np.uint32)
+
+    def copy(self) -> GrammarMatcher:
+        """Another one at the same place."""
+        return GrammarMatcher(self._matcher.deep_copy(), self._vocab_size)
+
+    def allowed(self) -> torch.Tensor:
+        """See `Matcher.allowed`."""
+        self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
+        self._check()
+        bits = np.unpackbits(self._bits.view(np.uint8), count=self._vocab_size, bitorder="little")
+        if not bits.any():
+            raise UsageError("the constraint allows no token of this model here")
+        return torch.from_numpy(bits.view(np.bool_))
+
+    def push(self, token: int) -> bool:
+        """See `Matcher.push`."""
+        self._matcher.consume_token(token)
+        self._check()
+        stopped: bool = self._matcher.is_stopped()
+        return stopped
+
+    def forced(self) -> list[int]:
+        """See `Matcher.forced`."""
+        forced: list[int] = self._matcher.compute_ff_tokens()
+        return forced
+
+    def enter(self, token: int) -> bool:
+        """See `Matcher.enter`."""
+        entered: int = self._matcher.try_consume_tokens([token])
+        return entered == 1
+
+    def leave(self, count: int) -> None:
+        """See `Matcher.leave`."""
+        self._matcher.rollback(count)
+        self._check()
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise UsageError(f"the constraint failed: {first_line(self._matcher.get_error())}")
+
+
+def first_line(text: str) -> str:
+    """Of a message of llguidance, which goes on with details; cut where it is too long."""
+    line = text.strip().split("\n", 1)[0]
+    return line if len(line) <= _LONGEST_REASON else line[:_LONGEST_REASON] + "…"

@@ -1,0 +1,127 @@
+"""Constraints made into matchers for one tokenizer, by llguidance."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any
+
+from paceline.constraints.constraint import Constraint, Kind
+from paceline.constraints.grammar_matcher import GrammarMatcher, first_line
+from paceline.errors import UsageError
+
+__all__ = ["MOST_COMPILED", "Grammars"]
+
+MOST_COMPILED = 64
+"""So many compiled constraints are kept, those used last."""
+
+# Between parts of JSON: up to two spaces, or a line break with an indentation. Without a bound a
+# small model writes white space for ever.
+_JSON_OPTIONS = {"whitespace_pattern": r"( {0,2}|\n[ \t]{0,40})"}
+
+_NAMES: dict[Kind, str] = {
+    "json_schema": "the JSON schema",
+    "regex": "the regular expression",
+    "grammar": "the grammar",
+    "choice": "the list of choices",
+}
+
+
+class Grammars:
+    """Compiles constraints for texts of one tokenizer and model, and keeps what was compiled.
+
+    tokenizer: a fast one of transformers. vocab_size: of the model. eos_ids: tokens that end a
+    text.
+
+    Any number of threads may ask.
+    """
+
+    def __init__(self, tokenizer: Any, vocab_size: int, eos_ids: Sequence[int]) -> None:
+        self._tokenizer, self._vocab_size = tokenizer, vocab_size
+        self._eos_ids = list(eos_ids)
+        self._vocabulary: Any = None
+        self._compiled: OrderedDict[Constraint, GrammarMatcher] = OrderedDict()
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        """How many compiled constraints are kept."""
+        return len(self._compiled)
+
+    def matcher(self, constraint: Constraint) -> GrammarMatcher:
+        """A matcher for one text, at its beginning.
+
+        Raises UsageError where llguidance is missing, the tokenizer is a slow one, or no text, or
+        none that llguidance knows how to write, can be what is asked for.
+        """
+        with self._lock:
+            if constraint not in self._compiled:
+                self._compiled[constraint] = self._compile(constraint)
+                if len(self._compiled) > MOST_COMPILED:
+                    self._compiled.popitem(last=False)
+            self._compiled.move_to_end(constraint)
+            return self._compiled[constraint].copy()
+
+    def _compile(self, constraint: Constraint) -> GrammarMatcher:
+        library = _llguidance()
+        if self._vocabulary is None:
+            self._vocabulary = self._read_vocabulary()
+        # Without `verbose_errors`, which tell of the parser's state.
+        limits = library.LLParserLimits(verbose_errors=False)
+        matcher = library.LLMatcher(
+            self._vocabulary, _grammar(library.LLMatcher, constraint), limits=limits, log_level=0
+        )
+        if matcher.is_error():
+            raise _unusable(constraint, matcher.get_error())
+        compiled = GrammarMatcher(matcher, self._vocab_size)
+        # What contradicts itself may show only here.
+        try:
+            compiled.allowed()
+        except UsageError as error:
+            raise _unusable(constraint, str(error)) from error
+        if matcher.is_stopped() and not matcher.is_accepting():
+            raise _unusable(constraint, "no text can be that")
+        return compiled
+
+    def _read_vocabulary(self) -> Any:
+        from llguidance.hf import from_tokenizer
+
+        try:
+            size = max(self._vocab_size, len(self._tokenizer))
+            return from_tokenizer(self._tokenizer, size, self._eos_ids or None)
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"constraints need a fast tokenizer that ends texts, which this model has not: "
+                f"{first_line(str(error))}"
+            ) from error
+
+
+def _llguidance() -> Any:
+    try:
+        import llguidance
+    except ImportError as error:
+        raise UsageError(
+            "constraints need llguidance: install it with 'pip install paceline[constraints]'"
+        ) from error
+    return llguidance
+
+
+def _grammar(maker: Any, constraint: Constraint) -> str:
+    """In llguidance's own notation."""
+    text = constraint.text
+    made: Any
+    if constraint.kind == "json_schema":
+        made = maker.grammar_from_json_schema(text, defaults=_JSON_OPTIONS)
+    elif constraint.kind == "regex":
+        made = maker.grammar_from_regex(text)
+    elif constraint.kind == "grammar":
+        made = maker.grammar_from_lark(text)
+    else:
+        choices = [json.dumps(choice, ensure_ascii=False) for choice in json.loads(text)]
+        made = maker.grammar_from_lark(f"start: {' | '.join(choices)}")
+    return str(made)
+
+
+def _unusable(constraint: Constraint, why: str) -> UsageError:
+    return UsageError(f"{_NAMES[constraint.kind]} cannot be used: {first_line(why)}")

@@ -1,0 +1,77 @@
+"""What is done to scores before a token is drawn: biases, penalties, and what cuts the tail off.
+
+Each is as transformers does it, or where that has none as OpenAI defines it. `Sampler` says in
+which order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+
+__all__ = [
+    "add_biases",
+    "draws_there",
+    "keep_min_p",
+    "keep_top_k",
+    "keep_top_p",
+    "penalise",
+    "penalise_output",
+]
+
+
+def add_biases(scores: torch.Tensor, biases: Sequence[tuple[int, float]]) -> torch.Tensor:
+    """Add to scores [1, vocabulary] of some tokens, as (token, bias); ids beyond are left out, as a
+    draft model may know fewer."""
+    known = [(token, bias) for token, bias in biases if token < scores.shape[1]]
+    tokens = torch.tensor([token for token, _ in known], dtype=torch.long, device=scores.device)
+    values = torch.tensor([bias for _, bias in known], dtype=scores.dtype, device=scores.device)
+    return scores.index_add(1, tokens, values[None])
+
+
+def penalise(scores: torch.Tensor, input_ids: torch.Tensor, penalty: float) -> torch.Tensor:
+    """Repetition penalty (Keskar et al. 2019, section 4.1): scores [1, vocabulary]."""
+    seen = scores.gather(1, input_ids)
+    return scores.scatter(1, input_ids, torch.where(seen < 0, seen * penalty, seen / penalty))
+
+
+def penalise_output(
+    scores: torch.Tensor, output: Sequence[int], presence: float, frequency: float
+) -> torch.Tensor:
+    """Presence and frequency penalties of OpenAI's API: scores [1, vocabulary], less `presence` for
+    each token of the output so far and `frequency` for each time that it stands there."""
+    counts = Counter(token for token in output if token < scores.shape[1])
+    less = [(token, -(presence + frequency * times)) for token, times in counts.items()]
+    return add_biases(scores, less)
+
+
+def keep_top_k(scores: torch.Tensor, count: int) -> torch.Tensor:
+    """-inf for everything below the `count`-th best of scores [..., vocabulary]; ties survive."""
+    threshold = scores.topk(min(count, scores.shape[-1])).values[..., -1:]
+    return scores.masked_fill(scores < threshold, -math.inf)
+
+
+def keep_top_p(scores: torch.Tensor, mass: float) -> torch.Tensor:
+    """-inf outside the smallest set of best tokens [..., vocabulary] with probability `mass`."""
+    ascending, order = scores.sort()
+    # A GPU adds up in another order when there are more rows: in double precision that is nothing.
+    precision = torch.float64 if draws_there(scores.device) else scores.dtype
+    drop = ascending.softmax(-1).cumsum(-1, dtype=precision) <= 1 - mass
+    drop[..., -1] = False
+    return scores.masked_fill(torch.zeros_like(drop).scatter(-1, order, drop), -math.inf)
+
+
+def keep_min_p(scores: torch.Tensor, share: float) -> torch.Tensor:
+    """-inf for tokens [..., vocabulary] less likely than `share` of the likeliest (arXiv
+    2407.01082)."""
+    probabilities = scores.softmax(-1)
+    likeliest = probabilities.amax(dim=-1, keepdim=True)
+    return scores.masked_fill(probabilities < share * likeliest, -math.inf)
+
+
+def draws_there(device: torch.device) -> bool:
+    """Whether tokens are sampled on `device` itself; else on the CPU."""
+    return device.type == "cuda"
