@@ -11,6 +11,7 @@ from uuid import uuid4
 from paceline.protocols import Tokenizer
 from paceline.records import Stats, TokenLogprob
 from paceline.serve.ticket import Times
+from paceline.serve.token_text import token_bytes, token_text
 from paceline.stream import Chunk, Completion
 
 __all__ = [
@@ -146,7 +147,7 @@ def completion_logprobs(
     tokenizer: Tokenizer, found: Sequence[TokenLogprob], offset: int
 ) -> dict[str, Any]:
     """Log-probabilities as completions have them. offset: of the first token in the text."""
-    tokens = [_written(tokenizer, each.token) for each in found]
+    tokens = [token_text(tokenizer, each.token) for each in found]
     offsets = []
     for text in tokens:
         offsets.append(offset)
@@ -155,17 +156,15 @@ def completion_logprobs(
         "tokens": tokens,
         "token_logprobs": [each.logprob for each in found],
         "top_logprobs": [
-            {_written(tokenizer, token): value for token, value in each.top} for each in found
+            {token_text(tokenizer, token): value for token, value in each.top} for each in found
         ],
         "text_offset": offsets,
     }
 
 
 def _token(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
-    text = _written(tokenizer, token)
-    return {"token": text, "logprob": logprob, "bytes": list(text.encode("utf-8"))}
-
-
-def _written(tokenizer: Tokenizer, token: int) -> str:
-    """A token by itself; part of a character becomes a replacement character."""
-    return tokenizer.decode([token], clean_up_tokenization_spaces=False)
+    return {
+        "token": token_text(tokenizer, token),
+        "logprob": logprob,
+        "bytes": list(token_bytes(tokenizer, token)),
+    }

@@ -85,8 +85,13 @@ class Engine:
         if self._thread.ident is None:
             return
         self._thread.join(grace)
-        self._cut = True
+        self.cut()
         self._thread.join()
+
+    def cut(self) -> None:
+        """Finish nothing more."""
+        self.drain()
+        self._cut = True
 
     def _turned_away(self, error: ApiError) -> ApiError:
         self._metrics.rejected(error.code or "")

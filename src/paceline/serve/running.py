@@ -54,6 +54,7 @@ class RunningText:
         if stats.rounds == self._counted.rounds:
             return
         metrics.played(self._counted, stats)
+        self.ticket.tokens += stats.tokens - self._counted.tokens
         if not self._counted.tokens:
             self._first = now
             times = self.ticket.times

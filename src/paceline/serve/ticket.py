@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from time import monotonic
+from typing import Any
 
 from paceline.messages import Reference
 from paceline.options import Options
@@ -67,7 +68,11 @@ class Ticket:
         """Nobody waits for the answer any more; the engine looks at it before every round."""
         self.texts_left = len(self.orders)
         self.outcome = ""
-        """How it ended, for the log."""
+        self.tokens = 0
+        self.asked: Any = None
+        self.answers: dict[int, str] = {}
+        """For the log: how it ended, how many tokens were written; and where that is wanted what
+        was asked and answered."""
         self.loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()
         self._lock = Lock()
@@ -93,6 +98,8 @@ class Ticket:
 
     def put(self, news: News) -> None:
         """Leave news; called by the engine, which then wakes the handler."""
+        if self.asked is not None and news.completion is not None:
+            self.answers[news.index] = news.completion.text
         with self._lock:
             self._news.append(news)
 
