@@ -26,6 +26,7 @@ CORE = {
     "warping",
     "logprobs",
     "matching",
+    "scout",
     "stopping",
     "typical",
     "verify",

@@ -13,12 +13,16 @@ from paceline.matching import Matcher
 from paceline.protocols import HIDDEN_STATES, TREES, Drafter, Target, check_capabilities
 from paceline.records import FinishReason, Path, Round, TextStart
 from paceline.sampling import GREEDY, Sampler
+from paceline.scout import Scout
 from paceline.stopping import Stopping
 from paceline.tree import Tree
 from paceline.typical import Typical, check_typical, typical_walk
 from paceline.verify import walk
 
-__all__ = ["Generation"]
+__all__ = ["MOST_FORCED", "Generation"]
+
+MOST_FORCED = 64
+"""Forced tokens at most where a drafter is not asked."""
 
 
 @dataclass
@@ -53,6 +57,8 @@ class Generation:
     error: BaseException | None = field(init=False, default=None)
     _vocab_size: int = field(init=False, repr=False)
     _chains_only: bool = field(init=False, repr=False)
+    _scout: Scout | None = field(init=False, repr=False, default=None)
+    _asked: bool = field(init=False, repr=False, default=False)
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -60,6 +66,8 @@ class Generation:
         if self.typical is not None:
             check_typical(self.sampler, constrained=self.matcher is not None)
         self.context = list(self.prompt)
+        if self.matcher is not None and not self.drafter.passive and self.budget != 0:
+            self._scout = Scout(self.matcher.copy(), len(self.drafter.source_names))
 
     @property
     def output(self) -> list[int]:
@@ -105,9 +113,22 @@ class Generation:
             self.drafter.see(target.states(slot))
 
     def propose(self, budget: int) -> Tree:
-        """The drafter's tree, without guesses beyond the token limit: they could never be
-        accepted, nor fit the model's context."""
-        tree = self.drafter.propose(budget).clip(self.stopping.remaining - 1)
+        """The drafter's tree, with forced tokens, and without guesses that no constraint allows or
+        beyond the token limit: they could never be accepted, nor fit the model's context."""
+        self._asked = True
+        return self._fitting(self.drafter.propose(budget), budget)
+
+    def complete(self, tree: Tree) -> Tree:
+        """A tree as the planner left it; forced tokens where the drafter was not asked."""
+        asked, self._asked = self._asked, False
+        return tree if asked or self._scout is None else self._fitting(tree, MOST_FORCED)
+
+    def _fitting(self, tree: Tree, most: int) -> Tree:
+        if self._scout is not None:
+            virtual = any(token >= self._vocab_size for token in tree.tokens)
+            whole = virtual or self.drafter.sized_by == "whole"
+            tree = self._scout.extend(tree, most) if whole else self._scout.admit(tree, most)
+        tree = tree.clip(self.stopping.remaining - 1)
         return tree.spine() if self._chains_only else tree
 
     def walk(self, tree: Tree, logits: torch.Tensor) -> Path:
@@ -128,6 +149,10 @@ class Generation:
         """
         first = len(self.context) == len(self.prompt)
         self.context.extend(path.tokens)
+        sources = self.drafter.report()
+        if self._scout is not None:
+            self._scout.hear(path.tokens)
+            sources = (*sources, self._scout.report())
         round = Round(
             key,
             tree,
@@ -136,7 +161,7 @@ class Generation:
             prefill,
             first,
             vocab_size=self._vocab_size,
-            sources=self.drafter.report(),
+            sources=sources,
             logprobs=() if self.logprobs is None else path_logprobs(logits, path, self.logprobs),
         )
         self.drafter.observe(round)

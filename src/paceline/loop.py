@@ -97,7 +97,8 @@ class Batch:
         times = [self._clock()]
         taking_part = {k: t for k, t in self._texts.items() if keys is None or k in keys}
         writing, waiting = sorted_texts(taking_part, self.target)
-        trees = self._planner.plan({k: text.propose(self.target) for k, text in writing.items()})
+        plans = self._planner.plan({k: text.propose(self.target) for k, text in writing.items()})
+        trees = {key: writing[key].generation.complete(tree) for key, tree in plans.items()}
         rows = sum(1 + len(tree) for tree in trees.values())
         room = self._planner.prefill(rows) if waiting and rows else PREFILL_ALONE
         pieces = pieces_within(room, waiting)

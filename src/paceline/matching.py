@@ -15,6 +15,10 @@ class Matcher(Protocol):
     Whatever goes wrong in it is raised, and ends that text alone.
     """
 
+    def copy(self) -> Matcher:
+        """Another one at the same place."""
+        ...
+
     def allowed(self) -> torch.Tensor:
         """Which tokens may come next, bool [vocabulary] on the CPU; at least one."""
         ...

@@ -30,7 +30,7 @@ class Options:
     constraint: what the text has to be, see `Constraint` and docs/constrained.md; it also says
     when the text may end and where it must.
     stop: strings that end the text and are not part of it.
-    ignore_eos: go on past end-of-sequence tokens.
+    ignore_eos: go on past end-of-sequence tokens, where there is no constraint.
     budget: most nodes a drafter may propose per round; 0 is plain decoding. None is the session's,
     which by default are as many as pay, see docs/planning.md.
     typical: lossy: accept guesses that are likely enough, see `Typical`; True for its defaults.

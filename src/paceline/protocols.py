@@ -65,6 +65,7 @@ class Drafter(ABC):
     requires: capabilities that it needs of the target. sized_by: how a planner may size its trees.
     source_names: of those whose guesses it unites, in the order of the bits of `Tree.sources`; ()
     where it does not say who proposed what.
+    passive: it never guesses, and wants no guesses that a constraint makes for it either.
     Settings: of a class that is named as a method from outside: a frozen dataclass with a default
     for every field, whose fields are the constructor's keyword arguments; None where it takes none.
     """
@@ -72,6 +73,7 @@ class Drafter(ABC):
     requires: frozenset[str] = frozenset()
     sized_by: SizedBy = "nodes"
     source_names: tuple[str, ...] = ()
+    passive: bool = False
     Settings: ClassVar[type[Any] | None] = None
 
     @abstractmethod

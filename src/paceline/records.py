@@ -189,7 +189,8 @@ class SourceStats:
 
     def add(self, round: Round, place: int) -> None:
         """Count one more round, in which this was the source of number `place`."""
-        own, sources = round.sources[place], round.tree.sources or ()
+        own, tree = round.sources[place], round.tree
+        sources = tree.sources or (0,) * len(tree)
         self.rounds += 1
         self.asked += own.asked
         self.proposed += own.proposed

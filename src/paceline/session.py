@@ -8,12 +8,11 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
-from paceline.constraints import Constraint
 from paceline.constraints.grammars import Grammars
 from paceline.datastore import PROMPT_TOKENS, Datastore
 from paceline.drafters import Host, Opener, make_drafter
 from paceline.errors import UsageError
-from paceline.matching import Matcher
+from paceline.generation import Generation
 from paceline.messages import Message, Prompt, Reference, as_messages
 from paceline.models.vocabulary import vocabulary_mark
 from paceline.options import Options
@@ -22,7 +21,9 @@ from paceline.planning.planner import TreePlanner
 from paceline.protocols import Drafter, Target, Tokenizer
 from paceline.sampling import Sampler
 from paceline.shared_batch import Texts
+from paceline.stopping import Stopping
 from paceline.stream import Chunk, Completion, Store, Stream
+from paceline.text import OutputText
 
 __all__ = ["Chunk", "Completion", "Message", "Prompt", "Session", "Store", "Stream"]
 
@@ -166,10 +167,19 @@ class Session:
         """Most nodes of a request's trees: its own budget, else the session's, else None: plans."""
         return self.budget if options.budget is None else options.budget
 
-    def sampler_of(self, options: Options, prompt_tokens: int) -> Sampler:
-        """What draws the tokens of a request whose prompt has so many.
+    def texts_of(
+        self,
+        options: Options,
+        prompt: Sequence[int],
+        references: Sequence[Sequence[int]] = (),
+        sampler: Sampler | None = None,
+    ) -> Callable[[Drafter], Generation]:
+        """What makes a text of a request and a drafter, once.
 
-        Raises UsageError for a bias of a token that the model does not have.
+        prompt, references: as tokens. sampler: instead of that of the options.
+
+        Raises UsageError for a bias of a token that the model does not have, and for a constraint
+        that cannot be compiled.
         """
         beyond = max(options.logit_bias, default=0)
         if beyond >= self.target.vocab_size:
@@ -177,14 +187,27 @@ class Session:
                 f"logit_bias names token {beyond} but the model's vocabulary ends at "
                 f"{self.target.vocab_size}"
             )
-        return options.sampler(prompt_tokens)
-
-    def matcher_of(self, constraint: Constraint | None) -> Matcher | None:
-        """What holds a text to a constraint, compiled when it is first asked for; None for None.
-
-        Raises UsageError where it cannot be compiled, or llguidance is missing.
-        """
-        return None if constraint is None else self._grammars.matcher(constraint)
+        # Others may play rounds of a text before its stream looks at them, so what stops the text
+        # is not what the stream reads.
+        conditions = [OutputText(self.tokenizer, options.stop).push] if options.stop else []
+        matcher = None
+        if options.constraint is not None:
+            matcher = self._grammars.matcher(options.constraint)
+            conditions.append(matcher.push)
+        # A constraint says where the text may end, and that is by one of these.
+        endless = options.ignore_eos and matcher is None
+        stopping = Stopping(options.max_new_tokens, () if endless else self.eos_ids, conditions)
+        return lambda drafter: Generation(
+            prompt,
+            drafter,
+            stopping,
+            sampler or options.sampler(len(prompt)),
+            references,
+            options.acceptance,
+            self.budget_of(options),
+            matcher,
+            options.logprobs,
+        )
 
     def record(self, prompt: Sequence[int], output: Sequence[int]) -> None:
         """Add an answer to the datastore, if there is one, with the last tokens of its prompt."""

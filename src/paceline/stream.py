@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import finalize
 
-from paceline.constraints import Constraint
 from paceline.errors import PacelineError
 from paceline.generation import Generation
-from paceline.matching import Matcher
 from paceline.messages import Prompt, Reference, query_of
 from paceline.options import Options
-from paceline.protocols import Tokenizer
+from paceline.protocols import Drafter, Tokenizer
 from paceline.records import FinishReason, Round, Stats, TokenLogprob
-from paceline.sampling import Sampler
 from paceline.shared_batch import Texts
-from paceline.stopping import Stopping
 from paceline.text import OutputText
 
 __all__ = ["Chunk", "Completion", "Home", "Store", "Stream"]
@@ -95,16 +91,10 @@ class Home(Protocol):
         """See `Session.record`."""
         ...
 
-    def budget_of(self, options: Options) -> int | None:
-        """See `Session.budget_of`."""
-        ...
-
-    def sampler_of(self, options: Options, prompt_tokens: int) -> Sampler:
-        """See `Session.sampler_of`."""
-        ...
-
-    def matcher_of(self, constraint: Constraint | None) -> Matcher | None:
-        """See `Session.matcher_of`."""
+    def texts_of(
+        self, options: Options, prompt: Sequence[int], references: Sequence[Sequence[int]]
+    ) -> Callable[[Drafter], Generation]:
+        """See `Session.texts_of`."""
         ...
 
 
@@ -232,28 +222,7 @@ class Stream(Iterator[Chunk]):
             similar = [] if self._store is None else self._store.search(self._query)
             texts = [*self._references, *(entry.output for entry in similar)]
             prompt, references = home.encode(self._prompt), home.encode_references(texts)
-            # Others may play rounds of this text before its stream looks at them, so what stops the
-            # text is not what the stream reads.
-            stop = [OutputText(home.tokenizer, options.stop).push] if options.stop else []
-            sampler = home.sampler_of(options, len(prompt))
-            matcher = home.matcher_of(options.constraint)
-            if matcher is not None:
-                stop.append(matcher.push)
-            eos_ids = () if options.ignore_eos else home.eos_ids
-            stopping = Stopping(options.max_new_tokens, eos_ids, stop)
-            self._text = home.texts.begin(
-                lambda drafter: Generation(
-                    prompt,
-                    drafter,
-                    stopping,
-                    sampler,
-                    references,
-                    options.acceptance,
-                    home.budget_of(options),
-                    matcher,
-                    options.logprobs,
-                )
-            )
+            self._text = home.texts.begin(home.texts_of(options, prompt, references))
             # A stream that nobody holds any more will not be asked again.
             self._given_up = finalize(self, home.texts.batch.abandon, self._text[1])
             self.stats.reused = self._text[0].reused

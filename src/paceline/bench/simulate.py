@@ -28,11 +28,9 @@ ASSISTANT = "assistant"
 class Forced(Sampler):
     """A sampler that does its work and then says what was recorded.
 
-    prompt_tokens: length of the prompt, behind which `recorded` stands. Behind its end the model
-    speaks for itself.
+    recorded: stands behind the prompt; behind its end the model speaks for itself.
     """
 
-    prompt_tokens: int = 0
     recorded: Sequence[int] = ()
 
     def over(self, logits: torch.Tensor, positions: Sequence[int] | None = None) -> Draw:
@@ -58,11 +56,7 @@ class ForcedRequest(Request):
 
     def sampler(self) -> Sampler:
         """See `Request.sampler`."""
-        return Forced(
-            **vars(self.options.sampler()),
-            prompt_tokens=len(self.ids),
-            recorded=self.recorded,
-        )
+        return Forced(**vars(self.options.sampler(len(self.ids))), recorded=self.recorded)
 
 
 @dataclass(frozen=True)

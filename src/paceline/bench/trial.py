@@ -8,13 +8,11 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
 from paceline.drafters import make_drafter
-from paceline.loop import Clock, Generation, decode
+from paceline.loop import Clock, decode
 from paceline.options import Options
 from paceline.protocols import Drafter
 from paceline.records import Stats
 from paceline.sampling import Sampler
-from paceline.stopping import Stopping
-from paceline.text import OutputText
 
 if TYPE_CHECKING:
     from paceline.session import Session
@@ -38,7 +36,7 @@ class Request:
 
     def sampler(self) -> Sampler:
         """What draws the tokens."""
-        return self.options.sampler()
+        return self.options.sampler(len(self.ids))
 
 
 @dataclass(frozen=True)
@@ -97,21 +95,11 @@ class Method:
     def generate(self, request: Request) -> Trial:
         """Run the loop; drafter and cache are made ready before the clock starts."""
         session, options = self.session, request.options
-        eos_ids = () if options.ignore_eos else session.eos_ids
-        conditions = [OutputText(session.tokenizer, options.stop).push] if options.stop else []
-        stopping = Stopping(options.max_new_tokens, eos_ids, conditions)
+        new_text = session.texts_of(options, request.ids, request.references, request.sampler())
         self._make_ready()
         stats, clock = Stats(), self.clock
         began = clock()
-        generation = Generation(
-            request.ids,
-            self._drafter,
-            stopping,
-            request.sampler(),
-            request.references,
-            options.acceptance,
-            session.budget_of(options),
-        )
+        generation = new_text(self._drafter)
         for round in decode(session.target, [generation], self._planner, clock):
             stats.add(round)
         # Without guesses there is nothing to accept, so plain decoding stays what it is.

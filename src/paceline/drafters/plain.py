@@ -12,6 +12,8 @@ __all__ = ["Plain"]
 class Plain(Drafter):
     """Always proposes the empty tree."""
 
+    passive = True
+
     def start(self, text: TextStart) -> None:
         """Nothing to prepare."""
 

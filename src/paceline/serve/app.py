@@ -150,9 +150,9 @@ class Server:
 
     async def _compile(self, orders: Sequence[Order]) -> None:
         """Constraints are compiled here, not in the engine's thread, and kept by the session."""
-        constraint = orders[0].options.constraint
-        if constraint is not None:
-            await asyncio.to_thread(self.session.matcher_of, constraint)
+        first = orders[0]
+        if first.options.constraint is not None:
+            await asyncio.to_thread(self.session.texts_of, first.options, first.prompt)
 
     def _echo(self, wanted: CompletionRequest, order: Order) -> str:
         if not wanted.echo:

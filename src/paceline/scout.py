@@ -1,0 +1,148 @@
+"""What becomes of guesses under a constraint.
+
+It rules guesses out, and now and then it leaves a single way to go on, which is a guess as well,
+and hardly ever wrong. Neither can change a text: at every node that the walk comes to a token is
+drawn from what is allowed there, as plain decoding does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+
+from paceline.matching import Matcher
+from paceline.records import SourceRound
+from paceline.tree import EMPTY, ROOT, Tree
+
+__all__ = ["GRAMMAR", "Scout"]
+
+GRAMMAR = "grammar"
+"""The source of forced tokens, by name."""
+
+_UNWEIGHTED = 0.5
+"""What a guess without a weight claims beside those that are certain."""
+
+
+class Scout:
+    """Tries guesses out ahead of a text.
+
+    matcher: at the text's place, the scout's own. What goes wrong there goes wrong with guesses, so
+    it must not end the text: from then on guesses stay as they are.
+    source: forced tokens are of the source of that number.
+    """
+
+    def __init__(self, matcher: Matcher, source: int) -> None:
+        self._matcher: Matcher | None = matcher
+        self._source = source
+        self._proposed, self._seconds = 0, 0.0
+
+    def admit(self, tree: Tree, most: int) -> Tree:
+        """The guesses that are allowed, and wherever there is a single way to go on that; at most
+        `most` nodes.
+
+            where the text has to go on with "na", "me":
+
+            root ─┬─ na ── x      becomes      root ── na ── me
+                  └─ you
+        """
+        return self._tried(tree, lambda matcher: _Admission(tree, matcher, self._source).run(most))
+
+    def extend(self, tree: Tree, most: int) -> Tree:
+        """The tree as it is, for one that has to stay whole, and from the root down what has to
+        come next; at most `most` nodes."""
+        return self._tried(tree, lambda matcher: _extended(tree, matcher, self._source, most))
+
+    def hear(self, tokens: Sequence[int]) -> None:
+        """These were said."""
+        if self._matcher is not None and not all(map(self._matcher.enter, tokens)):
+            self._matcher = None
+
+    def report(self) -> SourceRound:
+        """What it did for the round."""
+        proposed, self._proposed = self._proposed, 0
+        seconds, self._seconds = self._seconds, 0.0
+        return SourceRound(GRAMMAR, proposed > 0, proposed, seconds, settled=True)
+
+    def _tried(self, tree: Tree, change: Callable[[Matcher], Tree]) -> Tree:
+        if self._matcher is None:
+            return tree
+        began = perf_counter()
+        try:
+            changed = change(self._matcher)
+        except Exception:
+            self._matcher = None
+            return tree
+        self._proposed += sum(by >> self._source & 1 for by in changed.sources or ())
+        self._seconds += perf_counter() - began
+        return changed
+
+
+class _Admission:
+    """One walk through a tree, with a matcher that goes along."""
+
+    def __init__(self, tree: Tree, matcher: Matcher, source: int) -> None:
+        self._tree, self._matcher, self._mark = tree, matcher, 1 << source
+        self._claims = (_UNWEIGHTED,) * len(tree) if tree.weights is None else tree.claims
+        self._known = tree.sources or (0,) * len(tree)
+        self._tokens: list[int] = []
+        self._parents: list[int] = []
+        self._weights: list[float] = []
+        self._sources: list[int] = []
+        self._entered = 0
+        # Nodes of the tree to look at, each with where it would hang and how deep that is.
+        self._open: list[tuple[int, int, int]] = []
+
+    def run(self, most: int) -> Tree:
+        """The new tree; the matcher is where it was."""
+        tree, matcher = self._tree, self._matcher
+        self._go_on(ROOT, ROOT, most)
+        while self._open:
+            node, at, depth = self._open.pop()
+            matcher.leave(self._entered - depth)
+            self._entered = depth
+            if self._enter(tree.tokens[node]):
+                at = self._add(tree.tokens[node], at, self._claims[node], self._known[node])
+                self._go_on(node, at, most)
+        matcher.leave(self._entered)
+        parts = tuple(self._tokens), tuple(self._parents)
+        if any(by & self._mark for by in self._sources):
+            return Tree(*parts, tuple(self._weights), tuple(self._sources)).prune(most)
+        # Without forced tokens all that is said of the guesses is what the drafter says.
+        weights = None if tree.weights is None else tuple(self._weights)
+        return Tree(*parts, weights, None if tree.sources is None else tuple(self._sources))
+
+    def _go_on(self, node: int, at: int, most: int) -> None:
+        """Below node `at`, the tree's `node`: what is forced, then the tree's guesses."""
+        tree, below = self._tree, True
+        while len(self._tokens) < most and (forced := self._matcher.forced()):
+            for token in forced:
+                if not self._enter(token):
+                    return
+                guess = tree.children.get(node, {}).get(token) if below else None
+                below, node = guess is not None, ROOT if guess is None else guess
+                known = self._known[node] if below else 0
+                at = self._add(token, at, 1.0, self._mark | known)
+        if below:
+            children = tree.children.get(node, {}).values()
+            self._open += [(child, at, self._entered) for child in reversed(list(children))]
+
+    def _enter(self, token: int) -> bool:
+        entered = self._matcher.enter(token)
+        self._entered += entered
+        return entered
+
+    def _add(self, token: int, at: int, claim: float, sources: int) -> int:
+        self._tokens.append(token)
+        self._parents.append(at)
+        self._weights.append(claim if at == ROOT else claim * self._weights[at])
+        self._sources.append(sources)
+        return len(self._tokens) - 1
+
+
+def _extended(tree: Tree, matcher: Matcher, source: int, most: int) -> Tree:
+    chain = _Admission(EMPTY, matcher, source).run(most).tokens
+    node, known = ROOT, 0
+    while known < len(chain) and chain[known] in tree.children.get(node, {}):
+        node, known = tree.children[node][chain[known]], known + 1
+    rest = chain[known:][: max(0, most - len(tree))]
+    return tree.graft(Tree.chain(rest).marked(source), node) if rest else tree
