@@ -73,9 +73,7 @@ class Grammars:
             raise _unusable(constraint, str(error)) from error
         # Without `verbose_errors`, which tell of the parser's state.
         limits = library.LLParserLimits(verbose_errors=False)
-        matcher = library.LLMatcher(
-            self._vocabulary, grammar, limits=limits, log_level=0
-        )
+        matcher = library.LLMatcher(self._vocabulary, grammar, limits=limits, log_level=0)
         if matcher.is_error():
             raise _unusable(constraint, matcher.get_error())
         compiled = GrammarMatcher(matcher, self._vocab_size)
