@@ -53,7 +53,9 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
 @_with_settings
 def serve(
     model: common.ModelOption = common.DEFAULT_MODEL,
-    method: drafts.MethodOption = "auto",
+    method: Annotated[
+        str, typer.Option("--method", help="What guesses: a method and its settings.")
+    ] = "auto",
     draft_model: drafts.DraftModelOption = None,
     host: Annotated[
         str, typer.Option("--host", help="Address to listen on; by default of this machine alone.")
