@@ -19,7 +19,8 @@ MOST_COMPILED = 64
 
 # Between parts of JSON: up to two spaces, or a line break with an indentation. Without a bound a
 # small model writes white space for ever.
-_JSON_OPTIONS = {"whitespace_pattern": r"( {0,2}|\n[ \t]{0,40})"}
+_FREE = {"whitespace_pattern": r"( {0,2}|\n[ \t]{0,40})"}
+_COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 _NAMES: dict[Kind, str] = {
     "json_schema": "the JSON schema",
@@ -114,7 +115,8 @@ def _grammar(maker: Any, constraint: Constraint) -> str:
     text = constraint.text
     made: Any
     if constraint.kind == "json_schema":
-        made = maker.grammar_from_json_schema(text, defaults=_JSON_OPTIONS)
+        spaces = _COMPACT if constraint.compact else _FREE
+        made = maker.grammar_from_json_schema(text, defaults=spaces)
     elif constraint.kind == "regex":
         made = maker.grammar_from_regex(text)
     elif constraint.kind == "grammar":
