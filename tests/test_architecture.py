@@ -49,6 +49,7 @@ ALLOWED = {
     "planning": CORE | {"machine", "models"},
     # The suites of drafters play on toys.
     "testing": CORE | {"targets"},
+    "serve": CORE | {"__init__", "constraints", "messages", "options", "session", "stream"},
     "training": CORE
     | {"drafters", "models", "options", "planning", "prompts", "session", "targets"},
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -272,3 +273,23 @@ def test_measurements_wait_for_what_goes_on_in_the_background() -> None:
     session.target.settle = going_on.settle  # type: ignore[method-assign]
     session.settle()
     assert going_on.waited == 1
+
+
+def test_streams_that_somebody_else_drives_write_what_they_write_alone() -> None:
+    """As a server does it: one thread plays rounds, and every stream is asked what it heard."""
+    prompts = ["once upon", "a time there was", "x"]
+    session = toy_session("anpd")
+    streams = [session.stream(prompt, max_new_tokens=40 + i) for i, prompt in enumerate(prompts)]
+    texts = [""] * len(streams)
+    with ExitStack() as awaited:
+        for stream in streams:
+            awaited.enter_context(stream.awaited())
+        while not all(stream.ended for stream in streams):
+            session.texts.batch.play()
+            for place, stream in enumerate(streams):
+                if not stream.ended:
+                    texts[place] += "".join(chunk.text for chunk in stream.poll())
+    for place, stream in enumerate(streams):
+        alone = toy_session("plain").generate(prompts[place], max_new_tokens=40 + place)
+        assert texts[place] == stream.completion.text == alone.text
+        assert stream.completion.tokens == alone.tokens

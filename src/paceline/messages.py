@@ -6,13 +6,17 @@ from collections.abc import Mapping, Sequence
 
 from paceline.errors import UsageError
 
-__all__ = ["Message", "Prompt", "as_messages", "query_of"]
+__all__ = ["Message", "Prompt", "Reference", "as_messages", "query_of"]
 
 Message = Mapping[str, str]
 """{"role": "user" | "assistant" | "system", "content": text}"""
 
 Prompt = str | Sequence[Message] | Sequence[int]
 """Text to continue, messages for the model's chat template, or token ids."""
+
+
+Reference = str | Sequence[int]
+"""A text that an output may resemble, or its token ids."""
 
 
 def as_messages(prompt: str | Sequence[Message]) -> Sequence[Message]:

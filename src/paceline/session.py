@@ -13,7 +13,7 @@ from paceline.datastore import PROMPT_TOKENS, Datastore
 from paceline.drafters import Host, Opener, make_drafter
 from paceline.errors import UsageError
 from paceline.generation import Generation
-from paceline.messages import Message, Prompt, as_messages
+from paceline.messages import Message, Prompt, Reference, as_messages
 from paceline.models.vocabulary import vocabulary_mark
 from paceline.options import Options
 from paceline.planning.cost_curve import CostCurve
@@ -95,19 +95,21 @@ class Session:
         return self.host.fingerprint
 
     def generate(
-        self, prompt: Prompt, *, references: Sequence[str] = (), **options: Any
+        self, prompt: Prompt, *, references: Sequence[Reference] = (), **options: Any
     ) -> Completion:
         """Generate to the end.
 
         prompt: text to continue, messages for the chat template, or token ids.
-        references: texts that the output may resemble (used by methods that copy).
+        references: texts or token ids that the output may resemble (used by methods that copy).
         options: fields of `Options` that differ from the session's.
 
         Raises UsageError for an empty or too long prompt or an option out of range.
         """
         return self.stream(prompt, references=references, **options).run()
 
-    def stream(self, prompt: Prompt, *, references: Sequence[str] = (), **options: Any) -> Stream:
+    def stream(
+        self, prompt: Prompt, *, references: Sequence[Reference] = (), **options: Any
+    ) -> Stream:
         """Like `generate`, as an iterator of text that comes.
 
         It begins when it is first asked. One that is not read to its end should be closed; until
@@ -116,7 +118,11 @@ class Session:
         return Stream(self, prompt, references, self.options.with_(**options))
 
     def chat(
-        self, messages: str | Sequence[Message], *, references: Sequence[str] = (), **options: Any
+        self,
+        messages: str | Sequence[Message],
+        *,
+        references: Sequence[Reference] = (),
+        **options: Any,
     ) -> Completion:
         """Answer the last message; a string is one message of the user.
 
@@ -129,7 +135,7 @@ class Session:
         self,
         prompts: Sequence[Prompt],
         *,
-        references: Sequence[Sequence[str]] = (),
+        references: Sequence[Sequence[Reference]] = (),
         **options: Any,
     ) -> list[Completion]:
         """Generate for several prompts in common target passes.
@@ -223,8 +229,11 @@ class Session:
         """A planner that has seen nothing yet, for one method on this target."""
         return TreePlanner(self.host.curve)
 
-    def encode(self, prompt: Prompt) -> list[int]:
-        """Token ids of a prompt, special tokens and chat template included."""
+    def encode(self, prompt: Prompt, *, tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+        """Token ids of a prompt, special tokens and chat template included.
+
+        tools: that the model may call, as transformers' chat templates take them.
+        """
         if isinstance(prompt, str):
             if not prompt:
                 raise UsageError("the prompt is empty: give at least one character")
@@ -239,13 +248,15 @@ class Session:
             )
         messages = [message for message in prompt if isinstance(message, Mapping)]
         text = self.tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True
+            messages, tokenize=False, add_generation_prompt=True, tools=list(tools) or None
         )
         return self._tokenize(text)
 
-    def encode_references(self, references: Sequence[str]) -> list[list[int]]:
-        """Token ids of reference texts, without special tokens."""
-        return [self._tokenize(text) for text in references]
+    def encode_references(self, references: Sequence[Reference]) -> list[list[int]]:
+        """Token ids of reference texts, without special tokens; of ids as they are."""
+        return [
+            self._tokenize(text) if isinstance(text, str) else list(text) for text in references
+        ]
 
     def _tokenize(self, text: str, special: bool = False) -> list[int]:
         try:

@@ -80,6 +80,21 @@ class SharedBatch:
                     return None
                 self._step()
 
+    def play(self) -> None:
+        """One round for all texts that are awaited. For who drives the batch on behalf of them all,
+        and then asks for what each has `heard`."""
+        with self.turn:
+            self._step()
+
+    def heard(self, key: int) -> tuple[list[Round], bool]:
+        """The text's rounds that nobody has taken yet, and whether it goes on after them."""
+        goes_on = key in self._batch
+        with self._lock:
+            heard = self._heard.get(key, deque())
+            rounds = list(heard)
+            heard.clear()
+        return rounds, goes_on
+
     def _step(self) -> None:
         while self._abandoned:
             self._drop(self._abandoned.popleft())

@@ -11,7 +11,7 @@ from weakref import finalize
 
 from paceline.errors import PacelineError
 from paceline.generation import Generation
-from paceline.messages import Prompt, query_of
+from paceline.messages import Prompt, Reference, query_of
 from paceline.options import Options
 from paceline.protocols import Drafter, Tokenizer
 from paceline.records import FinishReason, Round, Stats, TokenLogprob
@@ -83,7 +83,7 @@ class Home(Protocol):
         """See `Session.encode`."""
         ...
 
-    def encode_references(self, references: Sequence[str]) -> list[list[int]]:
+    def encode_references(self, references: Sequence[Reference]) -> list[list[int]]:
         """See `Session.encode_references`."""
         ...
 
@@ -105,7 +105,7 @@ class Stream(Iterator[Chunk]):
     """
 
     def __init__(
-        self, home: Home, prompt: Prompt, references: Sequence[str], options: Options
+        self, home: Home, prompt: Prompt, references: Sequence[Reference], options: Options
     ) -> None:
         self.stats = Stats()
         self.output = OutputText(home.tokenizer, options.stop)
@@ -130,6 +130,23 @@ class Stream(Iterator[Chunk]):
                 raise StopIteration
             self._chunks.extend(self._go_on())
         return self._chunks.popleft()
+
+    def poll(self) -> list[Chunk]:
+        """What the rounds that somebody else has played made certain, without playing one; after
+        `SharedBatch.play`, by who drives many streams at once. `ended` says whether more comes."""
+        _, key = self._begun()
+        rounds, goes_on = self._home.texts.batch.heard(key)
+        for round in rounds:
+            self._take(round)
+        if not goes_on:
+            self._ended = True
+            self.finish()
+        return list(self._release(final=self._ended))
+
+    @property
+    def ended(self) -> bool:
+        """Whether all of the text has been handed out."""
+        return self._ended and not self._chunks
 
     def __enter__(self) -> Stream:
         return self
@@ -219,11 +236,16 @@ class Stream(Iterator[Chunk]):
         _, key = self._begun()
         round = self._home.texts.batch.next_round(key)
         if round is not None:
-            self.stats.add(round)
-            self._logprobs += round.logprobs
-            for token in round.path.tokens:
-                self.output.push(token)
+            self._take(round)
         return round
+
+    def _take(self, round: Round) -> None:
+        self.stats.add(round)
+        self._logprobs += round.logprobs
+        for token in round.path.tokens:
+            self.output.push(token)
+        self._drafted += [(True, round.proposers(node)) for node in round.path.nodes]
+        self._drafted.append((False, ()))
 
     def _go_on(self) -> Iterator[Chunk]:
         """What one more round makes certain; the rest where there is none."""
@@ -233,9 +255,6 @@ class Stream(Iterator[Chunk]):
         self._ended = round is None
         if round is None:
             self.finish()
-        else:
-            self._drafted += [(True, round.proposers(node)) for node in round.path.nodes]
-            self._drafted.append((False, ()))
         return self._release(final=self._ended)
 
     def _release(self, final: bool = False) -> Iterator[Chunk]:

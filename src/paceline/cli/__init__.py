@@ -13,7 +13,18 @@ from typing import Final, cast
 import typer
 
 from paceline import __version__
-from paceline.cli import bench, chat, compare, datastore, generate, models, store, train, tune
+from paceline.cli import (
+    bench,
+    chat,
+    compare,
+    datastore,
+    generate,
+    models,
+    serve,
+    store,
+    train,
+    tune,
+)
 from paceline.cli.common import note
 from paceline.errors import PacelineError
 
@@ -34,6 +45,7 @@ app.command("generate")(generate.generate)
 app.command("chat")(chat.chat)
 app.command("compare")(compare.compare)
 app.command("tune")(tune.tune)
+app.command("serve")(serve.serve)
 app.add_typer(bench.app, name="bench")
 app.add_typer(train.app, name="train")
 app.add_typer(models.app, name="models")

@@ -68,11 +68,13 @@ class Grammars:
         library = _llguidance()
         if self._vocabulary is None:
             self._vocabulary = self._read_vocabulary()
+        try:
+            grammar = _grammar(library.LLMatcher, constraint)
+        except ValueError as error:  # where it is nested too deeply, for example
+            raise _unusable(constraint, str(error)) from error
         # Without `verbose_errors`, which tell of the parser's state.
         limits = library.LLParserLimits(verbose_errors=False)
-        matcher = library.LLMatcher(
-            self._vocabulary, _grammar(library.LLMatcher, constraint), limits=limits, log_level=0
-        )
+        matcher = library.LLMatcher(self._vocabulary, grammar, limits=limits, log_level=0)
         if matcher.is_error():
             raise _unusable(constraint, matcher.get_error())
         compiled = GrammarMatcher(matcher, self._vocab_size)

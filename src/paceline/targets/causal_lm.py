@@ -161,7 +161,7 @@ class CausalLMTarget(Target):
     def describe(self) -> TargetInfo:
         """See `Target.describe`. "graphs" in its report says what became of static shapes, see
         `StaticPasses.as_json`; "own_forward" why passes are not run in one call, "" where they
-        are; "cache" what keys and values are held in, and bytes per token once there are any."""
+        are; "cache" what keys and values are held in, see `TextSlots.as_json`."""
         return TargetInfo(
             self._late.facts.name,
             str(self.device),
@@ -174,7 +174,7 @@ class CausalLMTarget(Target):
                 "own_forward": self._pass.own_forward,
                 "cache": {
                     "dtype": self._pass.cache_dtype,
-                    "slot_bytes": self._texts.cache.slot_bytes,
+                    **self._texts.as_json(),
                 },
             },
         )

@@ -78,6 +78,11 @@ class TextSlots:
         """Of the pool."""
         return self._ranges.size
 
+    def as_json(self) -> dict[str, int]:
+        """For reports: slots of the pool, how many of them open texts have, bytes of one."""
+        in_use = sum(text.capacity for text in list(self._open.values()))
+        return {"slot_bytes": self.cache.slot_bytes, "slots": self.slots, "in_use": in_use}
+
     def take_over(self, others: TextSlots) -> None:
         """Open the texts that `others` has open, under their numbers; all are to be read again."""
         self._opened = others._opened

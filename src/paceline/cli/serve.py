@@ -1,0 +1,129 @@
+"""`paceline serve`: an HTTP server with OpenAI's protocol."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from paceline.cli import common, drafts
+from paceline.cli.datastore import DatastoreOption
+from paceline.errors import UsageError
+from paceline.serve.settings import ServeSettings
+
+__all__ = ["serve"]
+
+_KEY_VARIABLE = "PACELINE_API_KEY"
+_SHORTEST_KEY = 8
+
+
+def _parameter(each: Field[Any], kind: Any) -> inspect.Parameter:
+    option = typer.Option(f"--{each.name.replace('_', '-')}", help=each.metadata["help"])
+    annotated: Any = Annotated  # of a type that is known at run time only
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(
+        each.name, keyword, default=each.default, annotation=annotated[kind, option]
+    )
+
+
+def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with an option for every field of `ServeSettings` in the place of `settings`."""
+    hints = get_type_hints(ServeSettings)
+    parameters = []
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        if parameter.name != "settings":
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        parameters += [_parameter(each, hints[each.name]) for each in fields(ServeSettings)]
+
+    def run(**given: Any) -> None:
+        chosen = {each.name: given.pop(each.name) for each in fields(ServeSettings)}
+        command(settings=ServeSettings(**chosen), **given)
+
+    run.__doc__, run.__name__ = command.__doc__, command.__name__
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+@_with_settings
+def serve(
+    model: common.ModelOption = common.DEFAULT_MODEL,
+    method: Annotated[
+        str, typer.Option("--method", help="What guesses: a method and its settings.")
+    ] = "auto",
+    draft_model: drafts.DraftModelOption = None,
+    host: Annotated[
+        str, typer.Option("--host", help="Address to listen on; by default of this machine alone.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="0: any that is free.")
+    ] = 8000,
+    api_key: Annotated[
+        Path | None,
+        typer.Option(
+            "--api-key", help=f"File of keys, one a line; without it the variable {_KEY_VARIABLE}."
+        ),
+    ] = None,
+    alias: Annotated[
+        list[str] | None,
+        typer.Option("--alias", help="Another name that the model answers to; may be repeated."),
+    ] = None,
+    budget: common.BudgetOption = None,
+    threads: common.ThreadsOption = None,
+    device: common.DeviceOption = None,
+    dtype: common.DtypeOption = None,
+    weights: common.WeightsOption = "auto",
+    cache_dtype: common.CacheDtypeOption = "float32",
+    datastore: DatastoreOption = None,
+    settings: ServeSettings = ServeSettings(),  # noqa: B008
+) -> None:
+    """Serve a model to OpenAI's clients; see docs/serve.md."""
+    keys = _keys(api_key)
+    chosen = drafts.chosen_method(None if draft_model else method, draft_model)
+    with common.interruptible():
+        try:
+            from paceline.serve.app import Server
+            from paceline.serve.running_server import run
+        except ImportError as error:
+            raise UsageError(
+                f"the server needs {error.name}: pip install 'paceline[serve]'"
+            ) from error
+    session = common.open_session(
+        model,
+        chosen,
+        threads=threads,
+        device=device,
+        dtype=dtype,
+        weights=weights,
+        cache_dtype=cache_dtype,
+        datastore=datastore,
+    )
+    session.budget = budget
+    from paceline.serve.logs import log_to_stderr
+
+    log_to_stderr()
+    run(Server(session, [_public_name(model), *(alias or ())], settings), host, port, keys)
+
+
+def _public_name(model: str) -> str:
+    """A model's name without the folders that it lies in."""
+    return Path(model).name if Path(model).exists() else model
+
+
+def _keys(file: Path | None) -> list[str]:
+    """The keys of a file, or of the environment; none where neither is there."""
+    if file is None:
+        found = os.environ.get(_KEY_VARIABLE, "").split()
+    else:
+        found = [line.strip() for line in common.read_references([file], "file of keys")[0].split()]
+        if not found:
+            raise UsageError(f"the file of keys {file} is empty: write one key a line")
+    if any(len(key) < _SHORTEST_KEY for key in found):
+        raise UsageError(f"an API key has at least {_SHORTEST_KEY} characters")
+    return found

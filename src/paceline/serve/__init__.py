@@ -1,0 +1,6 @@
+"""An HTTP server that speaks OpenAI's protocol, on one session.
+
+    session ── Engine (one thread: rounds) ── Ticket ── app (asyncio: HTTP) ── client
+
+Needs `pip install paceline[serve]`.
+"""

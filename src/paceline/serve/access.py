@@ -1,0 +1,63 @@
+"""Who may ask, and what every response says about itself. Pure ASGI, so streams pass untouched."""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Sequence
+from uuid import uuid4
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from paceline.serve.errors import error_body
+
+__all__ = ["Access"]
+
+_PROTECTED = ("/v1/", "/tokenize", "/detokenize")
+_PLAIN_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
+
+
+class Access:
+    """Lets requests through that hold one of the keys, and gives each a name.
+
+    keys: any one will do; none: everybody may ask. Health, metrics and the page need none.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str] = ()) -> None:
+        self._app = app
+        self._keys = [key.encode() for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request, by the protocol of ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        name = given if _PLAIN_ID.fullmatch(given) else f"req_{uuid4().hex}"
+        scope.setdefault("state", {})["request_id"] = name
+
+        async def named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["x-request-id"] = name
+            await send(message)
+
+        if self._keys and scope["path"].startswith(_PROTECTED) and scope["method"] != "OPTIONS":
+            refusal = self._refusal(headers.get("authorization", ""))
+            if refusal is not None:
+                await refusal(scope, receive, named)
+                return
+        await self._app(scope, receive, named)
+
+    def _refusal(self, authorization: str) -> JSONResponse | None:
+        scheme, _, key = authorization.partition(" ")
+        given = key.strip().encode("utf-8", "surrogateescape")
+        # Every key is looked at, so that time tells nothing of which one was nearly right.
+        right = [hmac.compare_digest(given, known) for known in self._keys]
+        if scheme.lower() == "bearer" and any(right):
+            return None
+        message = "wrong API key" if given else "no API key: send 'Authorization: Bearer KEY'"
+        body = error_body(401, message, code="invalid_api_key")
+        return JSONResponse(body, 401, {"WWW-Authenticate": "Bearer"})

@@ -1,0 +1,91 @@
+"""What answers to chats and completions have in common: headings, usage, and pieces of streams."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from paceline.protocols import Tokenizer
+from paceline.records import TokenLogprob
+from paceline.serve.answers import Heading, metrics_of, sources_of, usage_of
+from paceline.serve.schemas import TextRequest
+from paceline.serve.ticket import News, Ticket
+from paceline.stream import Completion
+
+__all__ = ["Answer"]
+
+
+class Answer(ABC):
+    """Turns what the engine has to say of one request into the objects of the protocol.
+
+    kind: of the objects. fingerprint: of model and server.
+    """
+
+    kind: str
+    part: str
+    """What is added to the kind of a piece of a stream."""
+
+    def __init__(
+        self, request: TextRequest, ticket: Ticket, tokenizer: Tokenizer, fingerprint: str
+    ) -> None:
+        self.heading = Heading(self.kind, request.model, fingerprint)
+        self._request, self._ticket, self._tokenizer = request, ticket, tokenizer
+        self._with_logprobs = ticket.orders[0].options.logprobs is not None
+        self._with_sources = bool(request.paceline and request.paceline.sources)
+        options = request.stream_options
+        self._with_usage = bool(options and options.include_usage)
+
+    def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
+        """The answer in one piece."""
+        choices = [self._choice(place, each) for place, each in enumerate(completions)]
+        return {**self.heading.as_json(), "choices": choices, **self._end(completions)}
+
+    def begin(self) -> list[dict[str, Any]]:
+        """The first pieces of a stream, before there is any text."""
+        return []
+
+    def pieces(self, news: News) -> list[dict[str, Any]]:
+        """What a round brought for one text, as pieces of a stream."""
+        text = "".join(chunk.text for chunk in news.chunks)
+        logprobs = [each for chunk in news.chunks for each in chunk.logprobs]
+        choices = self._text_pieces(news.index, text, logprobs) if text else []
+        if news.completion is not None:
+            choices += self._last_pieces(news.index, news.completion)
+        if self._with_sources and choices and news.chunks:
+            choices[0]["paceline"] = {"pieces": sources_of(news.chunks)}
+        return [self._piece([choice]) for choice in choices]
+
+    def end(self, completions: Sequence[Completion]) -> list[dict[str, Any]]:
+        """The last piece of a stream, with the usage, where that was asked for."""
+        end = self._end(completions)
+        if not (self._with_usage or "metrics" in end):
+            return []
+        return [{**self._piece([]), **end}]
+
+    def _piece(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        piece = {**self.heading.as_json(self.part), "choices": choices}
+        return {**piece, "usage": None} if self._with_usage else piece
+
+    def _end(self, completions: Sequence[Completion]) -> dict[str, Any]:
+        request, ticket = self._request, self._ticket
+        extension = request.paceline
+        predicted = request.prediction is not None or bool(extension and extension.references)
+        end: dict[str, Any] = {"usage": usage_of(completions, request.n or 1, predicted)}
+        if extension and extension.metrics and len(completions) == 1:
+            end["metrics"] = metrics_of(completions[0].stats, ticket.times)
+        return end
+
+    @abstractmethod
+    def _choice(self, index: int, completion: Completion) -> dict[str, Any]:
+        """One text as a whole."""
+
+    @abstractmethod
+    def _text_pieces(
+        self, index: int, text: str, logprobs: Sequence[TokenLogprob]
+    ) -> list[dict[str, Any]]:
+        """More of one text."""
+
+    @abstractmethod
+    def _last_pieces(self, index: int, completion: Completion) -> list[dict[str, Any]]:
+        """The end of one text."""

@@ -1,0 +1,171 @@
+"""From completions to the objects of OpenAI's protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import time
+from typing import Any
+from uuid import uuid4
+
+from paceline.protocols import Tokenizer
+from paceline.records import SourceStats, Stats, TokenLogprob
+from paceline.serve.ticket import Times
+from paceline.serve.token_text import token_bytes, token_text
+from paceline.stream import Chunk, Completion
+
+__all__ = [
+    "Heading",
+    "chat_logprobs",
+    "completion_logprobs",
+    "finish_reason",
+    "metrics_of",
+    "sources_of",
+    "usage_of",
+]
+
+_REFERENCE_SOURCES = ("anpd", "llma", "suffix")
+"""Drafters that look up references. They look up the text itself, too, and do not tell which."""
+
+
+@dataclass(frozen=True)
+class Heading:
+    """What all parts of an answer begin with.
+
+    kind: "chat.completion" or "text_completion". model: as the request named it.
+    """
+
+    kind: str
+    model: str
+    fingerprint: str
+    id: str = field(default_factory=lambda: uuid4().hex)
+    created: int = field(default_factory=lambda: int(time()))
+
+    def as_json(self, part: str = "") -> dict[str, Any]:
+        """The fields. part: what is added to the kind of a piece of a stream."""
+        prefix = "chatcmpl" if self.kind.startswith("chat") else "cmpl"
+        return {
+            "id": f"{prefix}-{self.id}",
+            "object": f"{self.kind}{part}",
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+        }
+
+
+def finish_reason(completion: Completion) -> str:
+    """OpenAI's word for why a text ended."""
+    return "length" if completion.finish_reason == "length" else "stop"
+
+
+def usage_of(
+    completions: Sequence[Completion], texts_of_a_prompt: int, predicted: bool
+) -> dict[str, Any]:
+    """Tokens of all texts of a request; a prompt counts once, however many answers it has.
+
+    predicted: the request named texts that the answer may resemble.
+    """
+    prompts = [each.prompt_tokens for each in completions[::texts_of_a_prompt]]
+    cached = [each.cached_tokens for each in completions[::texts_of_a_prompt]]
+    written = sum(len(each.tokens) for each in completions)
+    accepted, rejected = _predicted(completions) if predicted else (0, 0)
+    return {
+        "prompt_tokens": sum(prompts),
+        "completion_tokens": written,
+        "total_tokens": sum(prompts) + written,
+        "prompt_tokens_details": {"cached_tokens": sum(cached)},
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": rejected,
+        },
+    }
+
+
+def _predicted(completions: Sequence[Completion]) -> tuple[int, int]:
+    """Guesses that came true, and those that were checked in vain: of the drafters that look up
+    references where the method tells who guessed what, else all."""
+    accepted = rejected = 0
+    for completion in completions:
+        stats = completion.stats
+        known = [stats.sources[name] for name in _REFERENCE_SOURCES if name in stats.sources]
+        if known:
+            # Sources may guess alike; the most that one of them did is no one's twice.
+            best = max(known, key=lambda source: source.accepted)
+            accepted += best.accepted
+            rejected += best.scored - best.accepted
+        else:
+            forced = stats.sources.get("grammar", SourceStats())
+            accepted += stats.accepted - forced.accepted
+            rejected += stats.drafted - stats.accepted - (forced.scored - forced.accepted)
+    return accepted, rejected
+
+
+def metrics_of(stats: Stats, times: Times) -> dict[str, Any]:
+    """VLLM's figures of one text. Drafts are trees here: `num_draft_tokens` counts their nodes."""
+    deepest = max(stats.depth_histogram, default=0)
+    milliseconds = 1000 * (times.ended - times.first_token)
+    return {
+        "time_to_first_token_ms": 1000 * (times.first_token - times.arrived),
+        "generation_time_ms": milliseconds,
+        "queue_time_ms": 1000 * (times.begun - times.arrived),
+        "mean_itl_ms": milliseconds / max(1, stats.tokens - 1),
+        "tokens_per_second": 1000 * (stats.tokens - 1) / milliseconds if milliseconds else 0.0,
+        "speculative_decoding": {
+            "mean_acceptance_length": stats.mean_acceptance_length,
+            "draft_acceptance_rate": stats.draft_acceptance_rate,
+            "acceptance_histogram": {
+                str(gained): rounds for gained, rounds in sorted(stats.acceptance_histogram.items())
+            },
+            "num_spec_steps": stats.triggers,
+            "num_accepted_draft_tokens": stats.accepted,
+            "num_draft_tokens": stats.drafted,
+            "num_spec_tokens": deepest,
+        },
+    }
+
+
+def sources_of(chunks: Sequence[Chunk]) -> list[dict[str, Any]]:
+    """Which pieces of a text were guessed, and by which drafters."""
+    return [
+        {"text": chunk.text, "drafted": chunk.drafted, "sources": list(chunk.sources)}
+        for chunk in chunks
+    ]
+
+
+def chat_logprobs(tokenizer: Tokenizer, found: Sequence[TokenLogprob]) -> dict[str, Any]:
+    """Log-probabilities as answers to chats have them."""
+    content = [
+        {
+            **_token(tokenizer, each.token, each.logprob),
+            "top_logprobs": [_token(tokenizer, token, value) for token, value in each.top],
+        }
+        for each in found
+    ]
+    return {"content": content, "refusal": None}
+
+
+def completion_logprobs(
+    tokenizer: Tokenizer, found: Sequence[TokenLogprob], offset: int
+) -> dict[str, Any]:
+    """Log-probabilities as completions have them. offset: of the first token in the text."""
+    tokens = [token_text(tokenizer, each.token) for each in found]
+    offsets = []
+    for text in tokens:
+        offsets.append(offset)
+        offset += len(text)
+    return {
+        "tokens": tokens,
+        "token_logprobs": [each.logprob for each in found],
+        "top_logprobs": [
+            {token_text(tokenizer, token): value for token, value in each.top} for each in found
+        ],
+        "text_offset": offsets,
+    }
+
+
+def _token(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
+    return {
+        "token": token_text(tokenizer, token),
+        "logprob": logprob,
+        "bytes": list(token_bytes(tokenizer, token)),
+    }

@@ -1,0 +1,259 @@
+"""The application: addresses, and what answers there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from time import time
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+
+from paceline import __version__
+from paceline.errors import UsageError
+from paceline.serve.access import Access
+from paceline.serve.bodies import checked, json_body
+from paceline.serve.chat_answer import ChatAnswer
+from paceline.serve.completion_answer import CompletionAnswer
+from paceline.serve.conversations import Reader
+from paceline.serve.engine import Engine
+from paceline.serve.errors import ApiError, bad_request, failed
+from paceline.serve.handling import Handler
+from paceline.serve.logs import log
+from paceline.serve.metrics import Metrics
+from paceline.serve.orders import Orders
+from paceline.serve.page import add_page
+from paceline.serve.schemas import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
+from paceline.serve.settings import ServeSettings
+from paceline.serve.ticket import Order
+from paceline.session import Session
+
+__all__ = ["Server", "create_app"]
+
+
+class Server:
+    """A session as a server sees it: what its requests are answered with.
+
+    names: that the model answers to, the first of them in lists.
+    """
+
+    def __init__(self, session: Session, names: Sequence[str], settings: ServeSettings) -> None:
+        self.session, self.names, self.settings = session, list(names), settings
+        self.metrics = Metrics(self.names[0], self._load)
+        self.engine = Engine(session, settings, self.metrics)
+        self.reader = Reader(session)
+        self.orders = Orders(session, self.reader, settings)
+        self.handler = Handler(self.engine, settings)
+        self.fingerprint = f"fp_paceline_{__version__}_{session.fingerprint[:12]}"
+        self.started = int(time())
+
+    async def chat(self, request: Request) -> Response:
+        """`POST /v1/chat/completions`."""
+        body = await self._body(request)
+        wanted = checked(ChatRequest, body)
+        self._check_model(wanted.model)
+        orders = await asyncio.to_thread(self.orders.of_chat, wanted)
+        await self._compile(orders)
+        tokenizer = self.session.tokenizer
+        return await self.handler.serve(
+            request,
+            orders,
+            lambda ticket: ChatAnswer(wanted, ticket, tokenizer, self.fingerprint),
+            bool(wanted.stream),
+            body,
+        )
+
+    async def completions(self, request: Request) -> Response:
+        """`POST /v1/completions`."""
+        body = await self._body(request)
+        wanted = checked(CompletionRequest, body)
+        self._check_model(wanted.model)
+        orders = await asyncio.to_thread(self.orders.of_completion, wanted)
+        await self._compile(orders)
+        echoes = [self._echo(wanted, order) for order in orders]
+        tokenizer = self.session.tokenizer
+        return await self.handler.serve(
+            request,
+            orders,
+            lambda ticket: CompletionAnswer(wanted, ticket, tokenizer, self.fingerprint, echoes),
+            bool(wanted.stream),
+            body,
+        )
+
+    async def models(self, request: Request) -> Response:
+        """`GET /v1/models`."""
+        return JSONResponse({"object": "list", "data": [self._model(name) for name in self.names]})
+
+    async def model(self, request: Request) -> Response:
+        """`GET /v1/models/{name}`."""
+        name = request.path_params["name"]
+        self._check_model(name)
+        return JSONResponse(self._model(name))
+
+    async def tokenize(self, request: Request) -> Response:
+        """`POST /tokenize`, as vLLM has it."""
+        wanted = checked(TokenizeRequest, await self._body(request))
+        if (wanted.prompt is None) == (wanted.messages is None):
+            raise bad_request("give either 'prompt' or 'messages'", "prompt")
+        tokens = await asyncio.to_thread(self._tokens, wanted)
+        answer: dict[str, Any] = {
+            "count": len(tokens),
+            "max_model_len": self.session.target.max_context,
+            "tokens": tokens,
+            "token_strs": None,
+        }
+        if wanted.return_token_strs:
+            answer["token_strs"] = [self.reader.decode([token]) for token in tokens]
+        return JSONResponse(answer)
+
+    async def detokenize(self, request: Request) -> Response:
+        """`POST /detokenize`, as vLLM has it."""
+        wanted = checked(DetokenizeRequest, await self._body(request))
+        return JSONResponse({"prompt": await asyncio.to_thread(self.reader.decode, wanted.tokens)})
+
+    async def health(self, request: Request) -> Response:
+        """`GET /health`: whether the engine works."""
+        return Response(status_code=200 if self.engine.alive else 503)
+
+    async def ready(self, request: Request) -> Response:
+        """`GET /ready`: whether requests are taken."""
+        return Response(status_code=200 if self.engine.ready else 503)
+
+    async def version(self, request: Request) -> Response:
+        """`GET /version`."""
+        return JSONResponse({"version": __version__})
+
+    async def figures(self, request: Request) -> Response:
+        """`GET /metrics`, for Prometheus."""
+        return Response(self.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    async def state(self, request: Request) -> Response:
+        """`GET /state`: the load, for the page."""
+        running, waiting, cache = self._load()
+        method = self.session.method if isinstance(self.session.method, str) else "custom"
+        return JSONResponse(
+            {"model": self.names[0], "method": method, "running": running, "waiting": waiting,
+             "slots": self.settings.max_batch, "cache": cache}
+        )  # fmt: skip
+
+    async def _body(self, request: Request) -> dict[str, Any]:
+        return await json_body(request, self.settings)
+
+    async def _compile(self, orders: Sequence[Order]) -> None:
+        """Constraints are compiled here, not in the engine's thread, and kept by the session."""
+        first = orders[0]
+        if first.options.constraint is not None:
+            await asyncio.to_thread(self.session.texts_of, first.options, first.prompt)
+
+    def _echo(self, wanted: CompletionRequest, order: Order) -> str:
+        if not wanted.echo:
+            return ""
+        if isinstance(wanted.prompt, str):
+            return wanted.prompt
+        return self.reader.decode(order.prompt)
+
+    def _tokens(self, wanted: TokenizeRequest) -> list[int]:
+        if wanted.messages is not None:
+            return self.reader.chat(wanted.messages, wanted.tools or [])
+        return self.reader.plain(wanted.prompt or "", wanted.add_special_tokens)
+
+    def _check_model(self, name: str) -> None:
+        if name not in self.names:
+            known = ", ".join(self.names)
+            raise ApiError(
+                404,
+                f"there is no model {name[:100]!r} here; there is: {known}",
+                param="model",
+                code="model_not_found",
+            )
+
+    def _model(self, name: str) -> dict[str, Any]:
+        return {
+            "id": name,
+            "object": "model",
+            "created": self.started,
+            "owned_by": "paceline",
+            "max_model_len": self.session.target.max_context,
+        }
+
+    def _load(self) -> tuple[int, int, float]:
+        running, waiting = self.engine.load
+        cache = self.session.target.describe().report.get("cache") or {}
+        slots = cache.get("slots") or 0
+        return running, waiting, cache.get("in_use", 0) / slots if slots else 0.0
+
+
+def create_app(server: Server, keys: Sequence[str] = ()) -> FastAPI:
+    """The application of a server. keys: one of them must come with requests, if there are any."""
+
+    @asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[None]:
+        server.engine.start()
+        yield
+        await asyncio.to_thread(server.engine.stop, server.settings.grace)
+
+    # Pages of documentation would be fetched from elsewhere.
+    app = FastAPI(title="paceline", version=__version__, lifespan=life, docs_url=None,
+                  redoc_url=None, openapi_url=None)  # fmt: skip
+    for path, answer in (
+        ("/v1/chat/completions", server.chat),
+        ("/v1/completions", server.completions),
+        ("/tokenize", server.tokenize),
+        ("/detokenize", server.detokenize),
+    ):
+        app.add_route(path, answer, methods=["POST"])
+    for path, answer in (
+        ("/v1/models", server.models),
+        ("/v1/models/{name:path}", server.model),
+        ("/health", server.health),
+        ("/ready", server.ready),
+        ("/version", server.version),
+        ("/metrics", server.figures),
+        ("/state", server.state),
+    ):
+        app.add_route(path, answer, methods=["GET"])
+    add_page(app)
+    app.add_exception_handler(ApiError, _api_error)
+    app.add_exception_handler(UsageError, _usage_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _bug)
+    app.add_middleware(Access, keys=keys)
+    if server.settings.cors:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=[server.settings.cors],
+            allow_methods=["GET", "POST"],
+            allow_headers=["authorization", "content-type"],
+        )
+    return app
+
+
+async def _api_error(request: Request, error: Exception) -> Response:
+    known = error if isinstance(error, ApiError) else failed()
+    return JSONResponse(known.body, known.status, known.headers)
+
+
+async def _usage_error(request: Request, error: Exception) -> Response:
+    return await _api_error(request, bad_request(str(error)))
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    reasons = {404: "there is nothing at this address", 405: "use another method here"}
+    known = ApiError(status, reasons.get(status, "this request cannot be served"))
+    headers = dict(getattr(error, "headers", None) or {})
+    return JSONResponse(known.body, known.status, headers)
+
+
+async def _bug(request: Request, error: Exception) -> Response:
+    log("request failed", level=40, error=error)
+    return await _api_error(request, failed())

@@ -1,0 +1,114 @@
+"""From the bytes of a request to a checked value, with every complaint in OpenAI's shape."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from typing import Any, NoReturn, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect, Request
+
+from paceline.serve.errors import ApiError, bad_request
+from paceline.serve.settings import ServeSettings
+
+__all__ = ["checked", "json_body"]
+
+S = TypeVar("S", bound=BaseModel)
+
+_REFUSED = {
+    "functions": "use 'tools'",
+    "function_call": "use 'tool_choice'",
+    "audio": "this model writes text only",
+    "suffix": "text cannot be inserted before a suffix",
+    "prompt_logprobs": "prompts are not scored",
+    "guided_json": "use 'response_format' or 'structured_outputs'",
+    "guided_regex": "use 'structured_outputs'",
+    "guided_choice": "use 'structured_outputs'",
+    "guided_grammar": "use 'structured_outputs'",
+    "use_beam_search": "texts are sampled, not searched",
+}
+"""Fields that would change the answer if they were obeyed, so ignoring them would be a lie."""
+
+
+async def json_body(request: Request, settings: ServeSettings) -> dict[str, Any]:
+    """The JSON object that a request holds. Raises ApiError for anything else."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        raise ApiError(415, "send JSON, with 'Content-Type: application/json'")
+    try:
+        async with asyncio.timeout(settings.body_limit):
+            data = await _read(request, settings.max_body)
+    except TimeoutError as error:
+        raise ApiError(408, "the request did not arrive in time", code="timeout") from error
+    except ClientDisconnect as error:
+        raise bad_request("the request broke off") from error
+    body = _parsed(data)
+    if not isinstance(body, dict):
+        raise bad_request("the request must be a JSON object")
+    for name, instead in _REFUSED.items():
+        if body.get(name) is not None:
+            raise bad_request(
+                f"'{name}' is not supported: {instead}", name, "unsupported_parameter"
+            )
+    return body
+
+
+def checked(shape: type[S], body: dict[str, Any]) -> S:
+    """The body as such a request. Raises ApiError naming the first field that is wrong."""
+    try:
+        return shape.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        place = [str(part) for part in first["loc"] if _is_place(part)]
+        missing = first["type"] == "missing"
+        raise bad_request(
+            f"{'.'.join(place) or 'the request'}: {first['msg'][:300]}",
+            place[0] if place else None,
+            "missing_required_parameter" if missing else "invalid_value",
+        ) from error
+
+
+def _is_place(part: int | str) -> bool:
+    """Where alternatives are tried, their types stand among the names of fields."""
+    return isinstance(part, int) or not ("[" in part or part in ("str", "int"))
+
+
+async def _read(request: Request, most: int) -> bytes:
+    too_large = ApiError(413, f"the request is larger than {most} bytes", code="request_too_large")
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length[:20]) > most:
+        raise too_large
+    data = bytearray()
+    async for part in request.stream():
+        data += part
+        if len(data) > most:
+            raise too_large
+    return bytes(data)
+
+
+def _parsed(data: bytes) -> Any:
+    try:
+        text = data.decode("utf-8")
+        body = json.loads(text, parse_constant=_no_number, parse_float=_finite)
+        if "\\ud" in text or "\\uD" in text:
+            json.dumps(body, ensure_ascii=False).encode("utf-8")
+    except UnicodeError as error:
+        raise bad_request("the request is not UTF-8 text, or holds half a character") from error
+    except RecursionError as error:
+        raise bad_request("the request is nested too deeply") from error
+    except ValueError as error:
+        raise bad_request(f"the request is not JSON: {str(error)[:200]}") from error
+    return body
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"{digits[:20]} is too large a number")
+    return number

@@ -1,0 +1,68 @@
+"""Answers to `/v1/completions`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from paceline.protocols import Tokenizer
+from paceline.records import TokenLogprob
+from paceline.serve.answering import Answer
+from paceline.serve.answers import completion_logprobs, finish_reason
+from paceline.serve.schemas import CompletionRequest
+from paceline.serve.ticket import Ticket
+from paceline.stream import Completion
+
+__all__ = ["CompletionAnswer"]
+
+
+class CompletionAnswer(Answer):
+    """Continuations of texts. echoes: of each text, the prompt that is to be repeated, or ""."""
+
+    kind, part = "text_completion", ""
+
+    def __init__(
+        self,
+        request: CompletionRequest,
+        ticket: Ticket,
+        tokenizer: Tokenizer,
+        fingerprint: str,
+        echoes: Sequence[str],
+    ) -> None:
+        super().__init__(request, ticket, tokenizer, fingerprint)
+        self._echoes = echoes
+        self._lengths = [0] * len(echoes)
+
+    def begin(self) -> list[dict[str, Any]]:
+        """The prompts, where they are to be repeated."""
+        return [
+            self._piece([self._part(index, echo)])
+            for index, echo in enumerate(self._echoes)
+            if echo
+        ]
+
+    def _choice(self, index: int, completion: Completion) -> dict[str, Any]:
+        said = completion.logprobs[: len(completion.tokens) - (completion.finish_reason == "eos")]
+        logprobs = completion_logprobs(self._tokenizer, said, 0) if self._with_logprobs else None
+        return {
+            "index": index,
+            "text": self._echoes[index] + completion.text,
+            "logprobs": logprobs,
+            "finish_reason": finish_reason(completion),
+        }
+
+    def _text_pieces(
+        self, index: int, text: str, logprobs: Sequence[TokenLogprob]
+    ) -> list[dict[str, Any]]:
+        piece = self._part(index, text)
+        if self._with_logprobs:
+            found = completion_logprobs(self._tokenizer, logprobs, self._lengths[index])
+            self._lengths[index] += sum(len(token) for token in found["tokens"])
+            piece["logprobs"] = found
+        return [piece]
+
+    def _last_pieces(self, index: int, completion: Completion) -> list[dict[str, Any]]:
+        return [{**self._part(index, ""), "finish_reason": finish_reason(completion)}]
+
+    def _part(self, index: int, text: str) -> dict[str, Any]:
+        return {"index": index, "text": text, "logprobs": None, "finish_reason": None}

@@ -1,0 +1,173 @@
+"""From the messages and prompts of requests to token ids."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from typing import Any
+
+from paceline.errors import UsageError
+from paceline.serve.errors import ApiError, bad_request
+from paceline.serve.schemas import Message, Tool
+from paceline.session import Session
+
+__all__ = ["Reader", "joined_text"]
+
+_ROLES = {"developer": "system"}
+
+
+class Reader:
+    """Reads prompts for a session. Any number of threads may use it; they take turns, since not
+    all of a tokenizer bears being used by two at a time."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._turn = Lock()
+        self._takes_tools: bool | None = None
+
+    def chat(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
+        """Token ids of a conversation. Raises ApiError where the model's template refuses it."""
+        conversation = [_as_template_has_it(message) for message in messages]
+        functions = [tool.model_dump(exclude_none=True) for tool in tools]
+        with self._turn:
+            if functions and not self._knows_tools(functions):
+                raise bad_request("this model's chat template takes no tools", "tools")
+            try:
+                return self._checked(self._encode(conversation, functions), "messages")
+            except (UsageError, ApiError):
+                raise
+            except Exception as error:  # templates raise whatever they like
+                reason = str(error)[:200]
+                raise bad_request(
+                    f"the model's chat template refuses these messages: {reason}", "messages"
+                ) from error
+
+    def text(self, prompt: str | Sequence[int]) -> list[int]:
+        """Token ids of a text, special tokens included, or of ids as they are."""
+        if not prompt:
+            raise bad_request("the prompt is empty: give at least one character", "prompt")
+        with self._turn:
+            given = prompt if isinstance(prompt, str) else [int(token) for token in prompt]
+            return self._checked(self._session.encode(given), "prompt")
+
+    def plain(self, text: str, special: bool) -> list[int]:
+        """Token ids of a text, which may be empty. special: with those that begin a prompt."""
+        with self._turn:
+            if special and text:
+                return self._session.encode(text)
+            return self._session.encode_references([text])[0] if text else []
+
+    def references(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of texts without special tokens."""
+        with self._turn:
+            return self._session.encode_references(texts)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of token ids, special ones included."""
+        self.check_vocabulary(tokens, "tokens")
+        with self._turn:
+            text: str = self._session.tokenizer.decode(
+                list(tokens), clean_up_tokenization_spaces=False
+            )
+        return text
+
+    def check_vocabulary(self, tokens: Sequence[int], param: str) -> None:
+        """Raise ApiError for an id that the model does not have."""
+        size = self._session.target.vocab_size
+        if tokens and max(tokens) >= size:
+            raise bad_request(f"token ids of this model are below {size}, got {max(tokens)}", param)
+
+    def _encode(
+        self, conversation: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+    ) -> list[int]:
+        if self._holds_control_tokens(conversation):
+            # What a user types is text, whatever it looks like to the template.
+            encoded = self._session.tokenizer.apply_chat_template(
+                conversation,
+                tools=tools or None,
+                add_generation_prompt=True,
+                sanitize_control_tokens=True,
+            )
+            return [int(token) for token in encoded["input_ids"]]
+        return self._session.encode(conversation, tools=tools)
+
+    def _holds_control_tokens(self, conversation: Sequence[Mapping[str, Any]]) -> bool:
+        said = "\0".join(
+            str(message.get("content", ""))
+            for message in conversation
+            if message["role"] != "assistant"
+        )
+        added = getattr(self._session.tokenizer, "added_tokens_encoder", {})
+        return any(token in said for token in added)
+
+    def _knows_tools(self, functions: Sequence[Mapping[str, Any]]) -> bool:
+        """Templates that take no tools leave them out without a word."""
+        if self._takes_tools is None:
+            asked = [{"role": "user", "content": "?"}]
+            self._takes_tools = self._session.encode(asked) != self._session.encode(
+                asked, tools=functions
+            )
+        return self._takes_tools
+
+    def _checked(self, tokens: list[int], param: str) -> list[int]:
+        self.check_vocabulary(tokens, param)
+        most = self._session.target.max_context
+        if most is not None and len(tokens) >= most:
+            raise bad_request(
+                f"the model's context is {most} tokens, but the prompt alone has {len(tokens)}",
+                param,
+                "context_length_exceeded",
+            )
+        return tokens
+
+
+def joined_text(content: str | Sequence[Mapping[str, Any]] | None, param: str, between: str) -> str:
+    """The text of a content field. Raises ApiError for parts that are no text: no picture, file or
+    address is ever fetched."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts = []
+    for part in content:
+        kind = part.get("type")
+        text = part.get("refusal" if kind == "refusal" else "text")
+        if kind not in ("text", "refusal"):
+            raise bad_request(f"{param}: parts of type {str(kind)[:40]!r} are not supported", param)
+        if not isinstance(text, str):
+            raise bad_request(f"{param}: a text part has no text", param)
+        texts.append(text)
+    return between.join(texts)
+
+
+def _as_template_has_it(message: Message) -> dict[str, Any]:
+    said: dict[str, Any] = {
+        "role": _ROLES.get(message.role, message.role),
+        "content": joined_text(message.content, "messages", "\n"),
+    }
+    if message.role == "assistant" and message.tool_calls:
+        said["tool_calls"] = [_call(call) for call in message.tool_calls]
+    elif message.content is None:
+        raise bad_request(f"messages: a message of role {message.role} has no content", "messages")
+    if message.role == "tool":
+        said |= {"tool_call_id": message.tool_call_id, "name": message.name}
+    return said
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    """A call of an earlier turn. Templates want the arguments as an object."""
+    function = call.get("function")
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise bad_request("messages: a tool call has no function with a name", "messages")
+    arguments = function.get("arguments", {})
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError) as error:
+            raise bad_request(
+                "messages: the arguments of a tool call are not JSON", "messages"
+            ) from error
+    return {
+        "id": call.get("id"),
+        "type": "function",
+        "function": {"name": function["name"], "arguments": arguments},
+    }

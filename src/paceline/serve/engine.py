@@ -1,0 +1,215 @@
+"""The engine: one thread that plays all rounds. Requests join and leave between them."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from threading import Condition, Thread
+from time import monotonic
+
+from paceline.errors import UsageError
+from paceline.serve.errors import (
+    ApiError,
+    bad_request,
+    cut_off,
+    failed,
+    out_of_time,
+    stopping,
+    too_many,
+)
+from paceline.serve.logs import log
+from paceline.serve.metrics import Metrics
+from paceline.serve.running import RunningText
+from paceline.serve.settings import ServeSettings
+from paceline.serve.ticket import News, Ticket, wake
+from paceline.session import Session
+
+__all__ = ["Engine"]
+
+
+class Engine:
+    """Writes the texts of requests on one session, which nobody else uses meanwhile.
+
+    Requests come in from any thread; all else happens in the engine's own one.
+    """
+
+    def __init__(self, session: Session, settings: ServeSettings, metrics: Metrics) -> None:
+        self._session, self._settings, self._metrics = session, settings, metrics
+        self._changed = Condition()
+        self._waiting: deque[Ticket] = deque()
+        self._texts: list[RunningText] = []
+        self._draining = self._cut = False
+        self._thread = Thread(target=self._run, name="paceline-engine", daemon=True)
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether requests are being worked on."""
+        return self._thread.is_alive()
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests are taken."""
+        return self.alive and not self._draining
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """Texts that are being written, and requests that wait."""
+        return len(self._texts), len(self._waiting)
+
+    def submit(self, ticket: Ticket) -> None:
+        """Take a request. Raises ApiError where the queue is full or the server is stopping."""
+        with self._changed:
+            if self._draining:
+                raise self._turned_away(stopping())
+            free = len(self._texts) < self._settings.max_batch and not self._waiting
+            if not free and len(self._waiting) >= self._settings.max_queue:
+                raise self._turned_away(too_many())
+            self._waiting.append(ticket)
+            self._changed.notify_all()
+
+    def drain(self) -> None:
+        """Take no more requests."""
+        with self._changed:
+            self._draining = True
+            self._changed.notify_all()
+
+    def stop(self, grace: float) -> None:
+        """Take no more requests, finish those there are, and cut off what is left after so many
+        seconds. Returns when the thread has ended."""
+        self.drain()
+        if self._thread.ident is None:
+            return
+        self._thread.join(grace)
+        self.cut()
+        self._thread.join()
+
+    def cut(self) -> None:
+        """Finish nothing more."""
+        self.drain()
+        self._cut = True
+
+    def _turned_away(self, error: ApiError) -> ApiError:
+        self._metrics.rejected(error.code or "")
+        return error
+
+    def _run(self) -> None:
+        while self._has_work():
+            touched: set[Ticket] = set()
+            try:
+                self._send_away(touched)
+                self._admit(touched)
+                if self._texts:
+                    self._play(touched)
+            except Exception as error:
+                log("round failed", level=logging.ERROR, error=error)
+                for ticket in {text.ticket for text in self._texts}:
+                    self._fail(ticket, failed(), touched)
+            wake(touched)
+
+    def _has_work(self) -> bool:
+        """Wait for work; False where there will be none."""
+        with self._changed:
+            while not (self._texts or self._waiting or self._draining):
+                self._changed.wait()
+            return bool(self._texts or self._waiting)
+
+    def _send_away(self, touched: set[Ticket]) -> None:
+        """Requests leave that nobody waits for, that take too long, or whose server has to stop."""
+        now = monotonic()
+        with self._changed:
+            tickets = {*self._waiting, *(text.ticket for text in self._texts)}
+        for ticket in tickets:
+            if ticket.cancelled:
+                self._fail(ticket, cut_off(), touched, outcome="cancelled")
+            elif self._cut:
+                self._fail(ticket, cut_off(), touched, outcome="cut off")
+            elif now > ticket.deadline:
+                late = out_of_time(self._settings.time_limit)
+                self._fail(ticket, late, touched, outcome="out of time")
+
+    def _admit(self, touched: set[Ticket]) -> None:
+        """Texts of the requests that wait join, in their order, while there is room."""
+        while len(self._texts) < self._settings.max_batch:
+            with self._changed:
+                if not self._waiting:
+                    return
+                ticket = self._waiting[0]
+                index = ticket.begin_next()
+                if ticket.all_begun:
+                    self._waiting.popleft()
+            if index == 0:
+                self._metrics.observe(
+                    "request_queue_time_seconds", ticket.times.begun - ticket.times.arrived
+                )
+            try:
+                self._texts.append(RunningText(self._session, ticket, index))
+            except Exception as error:
+                self._fail(ticket, _as_answer(error), touched)
+
+    def _play(self, touched: set[Ticket]) -> None:
+        """One round, and what it brought for every text."""
+        self._session.texts.batch.play()
+        for text in list(self._texts):
+            if text.ticket.failed:
+                continue  # by another text of the request, just now
+            try:
+                news = text.heard(self._metrics)
+            except Exception as error:
+                self._fail(text.ticket, _as_answer(error), touched)
+                continue
+            if news is not None:
+                self._deliver(text, news, touched)
+
+    def _deliver(self, text: RunningText, news: News, touched: set[Ticket]) -> None:
+        ticket = text.ticket
+        if news.completion is not None:
+            self._texts.remove(text)
+            text.leave()
+            ticket.texts_left -= 1
+            if not ticket.texts_left:
+                self._close(ticket, "complete")
+        ticket.put(news)
+        touched.add(ticket)
+
+    def _fail(
+        self, ticket: Ticket, error: ApiError, touched: set[Ticket], outcome: str = "failed"
+    ) -> None:
+        """All texts of a request leave."""
+        for text in [text for text in self._texts if text.ticket is ticket]:
+            self._texts.remove(text)
+            _quietly(text.leave)
+        with self._changed:
+            if ticket in self._waiting:
+                self._waiting.remove(ticket)
+        if not ticket.failed:
+            ticket.fail(error)
+            self._close(ticket, outcome)
+        touched.add(ticket)
+
+    def _close(self, ticket: Ticket, outcome: str) -> None:
+        ticket.times.ended = monotonic()
+        ticket.outcome = outcome
+        self._metrics.request_ended(ticket)
+
+
+def _as_answer(error: Exception) -> ApiError:
+    """What a client hears of an error in its text."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, UsageError):
+        return bad_request(str(error))
+    log("text failed", level=logging.ERROR, error=error)
+    return failed()
+
+
+def _quietly(leave: Callable[[], None]) -> None:
+    """A text that cannot even be closed must not take the engine with it."""
+    try:
+        leave()
+    except Exception as error:
+        log("text could not be closed", level=logging.ERROR, error=error)

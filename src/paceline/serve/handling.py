@@ -1,0 +1,162 @@
+"""A request from its order to its answer: the engine is asked, and whoever hangs up is noticed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from paceline.serve.answering import Answer
+from paceline.serve.engine import Engine
+from paceline.serve.errors import ApiError
+from paceline.serve.logs import log
+from paceline.serve.settings import ServeSettings
+from paceline.serve.ticket import News, Order, Ticket
+from paceline.stream import Completion
+
+__all__ = ["Handler"]
+
+_STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+_CLIENT_LEFT = 499
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Handler:
+    """Serves orders through the engine."""
+
+    engine: Engine
+    settings: ServeSettings
+
+    async def serve(
+        self,
+        request: Request,
+        orders: Sequence[Order],
+        answer_for: Callable[[Ticket], Answer],
+        stream: bool,
+        asked: Any = None,
+    ) -> Response:
+        """The response, or a stream of it. It begins when there is something to say, so that what
+        goes wrong until then has a status. asked: for the log, where it is to hold that.
+
+        Raises ApiError."""
+        name = request.state.request_id
+        ticket = Ticket(name, orders, monotonic() + self.settings.time_limit)
+        ticket.asked = asked if self.settings.log_prompts else None
+        answer = answer_for(ticket)
+        self.engine.submit(ticket)
+        try:
+            first = await _unless_left(request, ticket.news())
+            if first is None:
+                return self._left(ticket)
+            if stream:
+                return _Events(self._pieces(ticket, answer, first), lambda: self._finish(ticket))
+            completions = await _unless_left(request, _all(ticket, first))
+        except BaseException:
+            self._finish(ticket)
+            raise
+        if completions is None:
+            return self._left(ticket)
+        self._finish(ticket)
+        return JSONResponse(answer.whole(completions))
+
+    async def _pieces(
+        self, ticket: Ticket, answer: Answer, first: list[News]
+    ) -> AsyncIterator[str]:
+        """The server-sent events of a stream."""
+        completions: dict[int, Completion] = {}
+        try:
+            for piece in answer.begin():
+                yield _event(piece)
+            news = first
+            while True:
+                for each in news:
+                    for piece in answer.pieces(each):
+                        yield _event(piece)
+                    if each.completion is not None:
+                        completions[each.index] = each.completion
+                if len(completions) == len(ticket.orders):
+                    break
+                news = await ticket.news()
+            for piece in answer.end([completions[place] for place in sorted(completions)]):
+                yield _event(piece)
+            yield "data: [DONE]\n\n"
+        except ApiError as error:
+            yield _event(error.body)
+
+    def _left(self, ticket: Ticket) -> Response:
+        """Nobody reads this any more."""
+        self._finish(ticket)
+        return Response(status_code=_CLIENT_LEFT)
+
+    def _finish(self, ticket: Ticket) -> None:
+        """Whatever became of it, the engine need not go on with this request."""
+        ticket.cancelled = True
+        times, options = ticket.times, ticket.orders[0].options
+        line: dict[str, Any] = {
+            "request": ticket.name,
+            "outcome": ticket.outcome or "left",
+            "texts": len(ticket.orders),
+            "prompt_tokens": len(ticket.orders[0].prompt),
+            "tokens": ticket.tokens,
+            "seed": options.seed,
+            "queue_seconds": round(max(0.0, times.begun - times.arrived), 4),
+            "first_token_seconds": round(max(0.0, times.first_token - times.arrived), 4),
+            "seconds": round(monotonic() - times.arrived, 4),
+        }
+        if ticket.asked is not None:
+            line |= {"asked": ticket.asked, "answers": ticket.answers}
+        log("request", **line)
+
+
+class _Events(StreamingResponse):
+    """Server-sent events. ended: called once they are all sent, or nobody takes them any more."""
+
+    def __init__(self, events: AsyncIterator[str], ended: Callable[[], None]) -> None:
+        super().__init__(events, media_type="text/event-stream", headers=_STREAM_HEADERS)
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._ended()
+
+
+async def _all(ticket: Ticket, news: list[News]) -> list[Completion]:
+    completions: dict[int, Completion] = {}
+    while True:
+        completions |= {each.index: each.completion for each in news if each.completion}
+        if len(completions) == len(ticket.orders):
+            return [completions[place] for place in sorted(completions)]
+        news = await ticket.news()
+
+
+async def _unless_left(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
+    """What comes of `work`; None where the client hangs up first."""
+    working = asyncio.ensure_future(work)
+    watching = asyncio.ensure_future(_hung_up(request))
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        for task in (working, watching):
+            task.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+
+
+async def _hung_up(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _event(piece: dict[str, Any]) -> str:
+    return f"data: {json.dumps(piece, ensure_ascii=False)}\n\n"

@@ -1,0 +1,46 @@
+"""The server's log: one JSON object a line, without what people write unless that was asked for."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+__all__ = ["log", "log_to_stderr"]
+
+_logger = logging.getLogger("paceline.serve")
+
+
+def log(
+    event: str, *, level: int = logging.INFO, error: BaseException | None = None, **what: Any
+) -> None:
+    """Write one line. error: with where it was raised."""
+    _logger.log(level, event, extra={"what": what}, exc_info=error)
+
+
+def log_to_stderr() -> None:
+    """Write the log to standard error, uvicorn's complaints as well."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonLines())
+    for name, level in (("paceline.serve", logging.INFO), ("uvicorn.error", logging.WARNING)):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(level)
+
+
+class _JsonLines(logging.Formatter):
+    """A record as a JSON object in one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter.format`."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            **getattr(record, "what", {}),
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)

@@ -1,0 +1,143 @@
+"""What dashboards read, under vLLM's names where it has them.
+
+Times between tokens are observed once per round and text, as vLLM does per engine step: where a
+round brings several tokens, `vllm:request_time_per_output_token_seconds` is the fair one. Drafts
+are trees here: every node that could be accepted counts as a draft token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from paceline.records import Stats
+from paceline.serve.ticket import Ticket
+from paceline.stream import Completion
+
+__all__ = ["Metrics"]
+
+_SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0)
+_LONG = (
+    0.01,
+    0.05,
+    0.1,
+    0.3,
+    0.5,
+    0.8,
+    1.0,
+    1.5,
+    2.0,
+    2.5,
+    5.0,
+    10.0,
+    20.0,
+    40.0,
+    80.0,
+    160.0,
+    640.0,
+)
+_COUNTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
+_COUNTERS = {
+    "spec_decode_num_drafts": "Rounds in which something was guessed.",
+    "spec_decode_num_draft_tokens": "Guessed tokens.",
+    "spec_decode_num_accepted_tokens": "Guessed tokens that were right.",
+    "prompt_tokens": "Tokens of prompts.",
+    "prompt_tokens_cached": "Tokens of prompts that the cache held already.",
+    "generation_tokens": "Generated tokens.",
+}
+_HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
+    "time_to_first_token_seconds": ("From a request's arrival to its first token.", _LONG),
+    "inter_token_latency_seconds": ("Between rounds that brought tokens of a text.", _SHORT),
+    "request_time_per_output_token_seconds": ("Of a text, mean after the first.", _SHORT),
+    "e2e_request_latency_seconds": ("From a request's arrival to its end.", _LONG),
+    "request_queue_time_seconds": ("From a request's arrival to its first round.", _LONG),
+    "request_prompt_tokens": ("Tokens of a text's prompt.", _COUNTS),
+    "request_generation_tokens": ("Tokens of a text.", _COUNTS),
+}
+_FINISHED = {"eos": "stop", "interrupted": "abort"}
+
+
+class Metrics:
+    """The figures of one server, in a registry of their own.
+
+    model: its name, a label of all of them. load: texts or requests that are running and waiting,
+    and the share of the cache that is in use; asked for when somebody reads.
+    """
+
+    def __init__(self, model: str, load: Callable[[], tuple[int, int, float]]) -> None:
+        self._registry = CollectorRegistry()
+        self._labels = {"model_name": model, "engine": "0"}
+        self._load = load
+        names = list(self._labels)
+
+        def labelled(kind: Any, name: str, text: str, **more: Any) -> Any:
+            metric = kind(f"vllm:{name}", text, names, registry=self._registry, **more)
+            return metric.labels(**self._labels)
+
+        self._counters = {name: labelled(Counter, name, text) for name, text in _COUNTERS.items()}
+        self._histograms = {
+            name: labelled(Histogram, name, text, buckets=buckets)
+            for name, (text, buckets) in _HISTOGRAMS.items()
+        }
+        self._running = labelled(Gauge, "num_requests_running", "Texts that are written.")
+        self._waiting = labelled(Gauge, "num_requests_waiting", "Requests that wait.")
+        self._cache = labelled(Gauge, "kv_cache_usage_perc", "Share of the cache in use, 0 to 1.")
+        self._accepted_at = self._counter(
+            "spec_decode_num_accepted_tokens_per_pos",
+            "Guesses that were right, by depth.",
+            "position",
+        )
+        self._finished = self._counter("request_success", "Texts that ended.", "finished_reason")
+        self._rejected = self._counter("admission_rejections", "Requests turned away.", "reason")
+
+    def text(self) -> bytes:
+        """All of them in Prometheus' text format."""
+        running, waiting, cache = self._load()
+        self._running.set(running)
+        self._waiting.set(waiting)
+        self._cache.set(cache)
+        return generate_latest(self._registry)
+
+    def count(self, name: str, more: float) -> None:
+        """Add to one of the counters."""
+        self._counters[name].inc(more)
+
+    def observe(self, name: str, value: float) -> None:
+        """Add to one of the histograms."""
+        self._histograms[name].observe(value)
+
+    def rejected(self, reason: str) -> None:
+        """A request was turned away."""
+        self._rejected.labels(**self._labels, reason=reason).inc()
+
+    def played(self, before: Stats, now: Stats) -> None:
+        """A text has gone on from `before`."""
+        self.count("spec_decode_num_drafts", now.triggers - before.triggers)
+        self.count("spec_decode_num_draft_tokens", now.drafted - before.drafted)
+        self.count("spec_decode_num_accepted_tokens", now.accepted - before.accepted)
+        self.count("generation_tokens", now.tokens - before.tokens)
+        new = now.acceptance_histogram - before.acceptance_histogram
+        for gained, rounds in new.items():
+            for position in range(gained - 1):
+                self._accepted_at.labels(**self._labels, position=position).inc(rounds)
+
+    def text_ended(self, completion: Completion, seconds: float) -> None:
+        """A text is complete, so many seconds after its first token."""
+        reason = completion.finish_reason
+        self._finished.labels(**self._labels, finished_reason=_FINISHED.get(reason, reason)).inc()
+        self.count("prompt_tokens", completion.prompt_tokens)
+        self.count("prompt_tokens_cached", completion.cached_tokens)
+        self.observe("request_prompt_tokens", completion.prompt_tokens)
+        self.observe("request_generation_tokens", len(completion.tokens))
+        if len(completion.tokens) > 1:
+            each = seconds / (len(completion.tokens) - 1)
+            self.observe("request_time_per_output_token_seconds", each)
+
+    def request_ended(self, ticket: Ticket) -> None:
+        """A request is complete, failed or given up."""
+        self.observe("e2e_request_latency_seconds", ticket.times.ended - ticket.times.arrived)
+
+    def _counter(self, name: str, text: str, label: str) -> Counter:
+        return Counter(f"vllm:{name}", text, [*self._labels, label], registry=self._registry)

@@ -1,0 +1,229 @@
+"""From a checked request to the texts that it orders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from secrets import randbits
+from typing import Any
+
+from paceline.constraints import Constraint
+from paceline.errors import UsageError
+from paceline.messages import Reference
+from paceline.options import Options
+from paceline.serve.conversations import Reader, joined_text
+from paceline.serve.errors import bad_request
+from paceline.serve.schemas import (
+    ChatRequest,
+    CompletionRequest,
+    NamedTool,
+    ResponseFormat,
+    TextRequest,
+    Tool,
+)
+from paceline.serve.settings import ServeSettings
+from paceline.serve.ticket import Order
+from paceline.serve.tools import CLOSE, OPEN, call_grammar
+from paceline.session import Session
+
+__all__ = ["OFF", "Orders", "tools_of"]
+
+OFF = "off"
+"""The method of a request that wants plain decoding."""
+
+_SHORT = 16
+"""New tokens of a completion that does not say how many, as OpenAI has it."""
+
+
+@dataclass(frozen=True)
+class Orders:
+    """Makes orders for one session, within what its settings allow.
+
+    Raises ApiError or UsageError for what cannot be served.
+    """
+
+    session: Session
+    reader: Reader
+    settings: ServeSettings
+
+    def of_chat(self, request: ChatRequest) -> list[Order]:
+        """The `n` answers to a conversation."""
+        tools = tools_of(request)
+        prompt = self.reader.chat(request.messages, tools)
+        if request.top_logprobs is not None and not request.logprobs:
+            raise bad_request("'top_logprobs' needs 'logprobs': true", "top_logprobs")
+        limit = request.max_completion_tokens or request.max_tokens
+        changes = {
+            "logprobs": (request.top_logprobs or 0) if request.logprobs else None,
+            "constraint": self._tool_constraint(request, tools) or _constraint(request),
+            "max_new_tokens": self._limit(limit, len(prompt)),
+        }
+        return self._orders(request, [prompt], changes)
+
+    def of_completion(self, request: CompletionRequest) -> list[Order]:
+        """The `n` continuations of each prompt."""
+        if request.echo and request.logprobs is not None:
+            raise bad_request("'echo' with 'logprobs' needs scores of the prompt, which there are "
+                              "not", "echo", "unsupported_parameter")  # fmt: skip
+        given = request.prompt
+        several = isinstance(given, list) and bool(given) and not isinstance(given[0], int)
+        prompts: Sequence[Any] = given if several else [given]
+        self._check_count(request, len(prompts))
+        read = [self.reader.text(prompt) for prompt in prompts]
+        changes = {"logprobs": request.logprobs, "constraint": _constraint(request)}
+        longest = max(len(prompt) for prompt in read)
+        changes["max_new_tokens"] = self._limit(request.max_tokens or _SHORT, longest)
+        return self._orders(request, read, changes)
+
+    def _orders(
+        self, request: TextRequest, prompts: Sequence[Sequence[int]], changes: dict[str, Any]
+    ) -> list[Order]:
+        n = self._check_count(request, len(prompts))
+        options = Options(**self._sampling(request), **changes, budget=self._budget(request))
+        references = self._references(request)
+        return [
+            # As in `Session.generate_batch`: equal prompts get noise of their own.
+            Order(prompt, options.with_(seed=options.seed + (place << 64)), references)
+            for place, prompt in enumerate(prompt for prompt in prompts for _ in range(n))
+        ]
+
+    def _check_count(self, request: TextRequest, prompts: int) -> int:
+        n = request.n or 1
+        if n * prompts > self.settings.max_n:
+            raise bad_request(
+                f"a request may order at most {self.settings.max_n} texts, got {n * prompts}", "n"
+            )
+        return n
+
+    def _sampling(self, request: TextRequest) -> dict[str, Any]:
+        """Options for how tokens are drawn and where texts end; a temperature of 1 by default."""
+        stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
+        if len(stop) > self.settings.max_stop or any(len(each) > 1000 for each in stop):
+            raise bad_request(
+                f"'stop' takes at most {self.settings.max_stop} strings of 1000 characters", "stop"
+            )
+        # The smallest nucleus is the likeliest token alone.
+        likeliest = request.top_p == 0
+        top_k = request.top_k if request.top_k and request.top_k > 0 else None
+        return {
+            "temperature": 1.0 if request.temperature is None else request.temperature,
+            "top_p": None if likeliest else request.top_p,
+            "top_k": 1 if likeliest else top_k,
+            "min_p": request.min_p,
+            "repetition_penalty": request.repetition_penalty,
+            "presence_penalty": request.presence_penalty or 0.0,
+            "frequency_penalty": request.frequency_penalty or 0.0,
+            "logit_bias": self._logit_bias(request),
+            "seed": randbits(63) if request.seed is None else request.seed,
+            "stop": tuple(stop),
+            "ignore_eos": bool(request.ignore_eos),
+        }
+
+    def _logit_bias(self, request: TextRequest) -> dict[int, float]:
+        biases: dict[int, float] = {}
+        for token, bias in (request.logit_bias or {}).items():
+            if not (token.isascii() and token.isdecimal() and len(token) < 10):
+                raise bad_request("'logit_bias': keys are token ids", "logit_bias")
+            self.reader.check_vocabulary([int(token)], "logit_bias")
+            biases[int(token)] = bias
+        return biases
+
+    def _limit(self, wanted: int | None, prompt: int) -> int:
+        """New tokens of a text; the model's context limits them further."""
+        most = self.settings.max_tokens
+        if wanted is not None and most and wanted > most:
+            raise bad_request(f"at most {most} new tokens, got {wanted}", "max_tokens")
+        if wanted is None and most:
+            return most
+        context = self.session.target.max_context
+        room = 1 << 20 if context is None else context - prompt
+        return max(1, room if wanted is None else min(wanted, room))
+
+    def _budget(self, request: TextRequest) -> int | None:
+        method = request.paceline.method if request.paceline else None
+        if method == OFF:
+            return 0
+        own = self.session.method if isinstance(self.session.method, str) else "custom"
+        if method not in (None, own):
+            raise bad_request(
+                f"'paceline.method' is '{own}' or '{OFF}' on this server", "paceline.method"
+            )
+        return None
+
+    def _references(self, request: TextRequest) -> list[Reference]:
+        texts = list(request.paceline.references) if request.paceline else []
+        if request.prediction is not None:
+            texts.insert(0, joined_text(request.prediction.content, "prediction", ""))
+        if len(texts) > self.settings.max_references:
+            raise bad_request(
+                f"at most {self.settings.max_references} references", "paceline.references"
+            )
+        return [*self.reader.references([text for text in texts if text])]
+
+    def _tool_constraint(self, request: ChatRequest, tools: Sequence[Tool]) -> Constraint | None:
+        """What holds the answer to calls, where some must be made, or where it has a form that
+        leaves no room for any."""
+        choice, answer = request.tool_choice, _answer_schema(request.response_format)
+        must = choice == "required" or isinstance(choice, NamedTool)
+        if not tools or not (must or answer is not None):
+            return None
+        if isinstance(choice, NamedTool):
+            tools = [tool for tool in tools if tool.function.name == choice.function.name]
+        several = request.parallel_tool_calls is not False and not isinstance(choice, NamedTool)
+        marks = (self._mark(OPEN), self._mark(CLOSE))
+        grammar = call_grammar(tools, marks, several=several, answer=None if must else answer)
+        return Constraint.grammar(grammar)
+
+    def _mark(self, text: str) -> str:
+        """How a grammar writes a mark of a call: by its id where it is one token."""
+        token = getattr(self.session.tokenizer, "added_tokens_encoder", {}).get(text)
+        return f'"{text}"' if token is None else f"<[{token}]>"
+
+
+def tools_of(request: ChatRequest) -> list[Tool]:
+    """The tools that the model is told of. Raises ApiError for a choice of one that there is not."""
+    tools = request.tools or []
+    choice = request.tool_choice
+    names = [tool.function.name for tool in tools]
+    if len({*names}) < len(names):
+        raise bad_request("'tools': two functions have one name", "tools")
+    if choice in (None, "none", "auto"):
+        return [] if choice == "none" else list(tools)
+    if not tools:
+        raise bad_request("'tool_choice' needs 'tools'", "tool_choice")
+    if isinstance(choice, NamedTool) and choice.function.name not in names:
+        raise bad_request("'tool_choice' names no function of 'tools'", "tool_choice")
+    return list(tools)
+
+
+def _answer_schema(form: ResponseFormat | None) -> dict[str, Any] | None:
+    """The schema that an answer is held to; None for free text."""
+    if form is None or form.type == "text":
+        return None
+    if form.type == "json_object":
+        return {"type": "object"}
+    if form.json_schema is None:
+        raise bad_request("'response_format' needs 'json_schema'", "response_format")
+    return form.json_schema.schema_
+
+
+def _constraint(request: ChatRequest | CompletionRequest) -> Constraint | None:
+    """What the answer has to be, by `response_format` or vLLM's `structured_outputs`."""
+    schema, other = _answer_schema(request.response_format), request.structured_outputs
+    if other is None:
+        return None if schema is None else Constraint.json_schema(schema)
+    given = [name for name in type(other).model_fields if getattr(other, name) is not None]
+    if len(given) != 1 or schema is not None:
+        raise bad_request("say in one way only what the answer has to be", "structured_outputs")
+    try:
+        if other.json_ is not None:
+            return Constraint.json_schema(other.json_)
+        if other.regex is not None:
+            return Constraint.regex(other.regex)
+        if other.choice is not None:
+            return Constraint.choice(other.choice)
+        if other.grammar is not None:
+            return Constraint.grammar(other.grammar)
+        return Constraint.json_object()
+    except UsageError as error:
+        raise bad_request(str(error), "structured_outputs") from error

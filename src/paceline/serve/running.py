@@ -1,0 +1,69 @@
+"""A text of a request while the engine writes it."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import ExitStack
+from time import monotonic
+
+from paceline.records import Stats
+from paceline.serve.metrics import Metrics
+from paceline.serve.ticket import News, Ticket
+from paceline.session import Session
+from paceline.stream import Stream
+
+__all__ = ["RunningText"]
+
+
+class RunningText:
+    """One text of a request; it joins the session's batch here.
+
+    Raises what is wrong with it.
+    """
+
+    def __init__(self, session: Session, ticket: Ticket, index: int) -> None:
+        self.ticket, self.index = ticket, index
+        order = ticket.orders[index]
+        self._stream = Stream(session, order.prompt, order.references, order.options)
+        self._awaited = ExitStack()
+        self._awaited.enter_context(self._stream.awaited())
+        error = self._stream.completion.error
+        if error is not None:
+            self._awaited.close()
+            raise error
+        self._counted = Stats()
+        self._first = self._last = 0.0
+
+    def heard(self, metrics: Metrics) -> News | None:
+        """What came of the last round; None for nothing. Raises what went wrong in the text."""
+        chunks = self._stream.poll()
+        self._measure(metrics)
+        if not self._stream.ended:
+            return News(self.index, chunks) if chunks else None
+        completion = self._stream.completion
+        metrics.text_ended(completion, self._last - self._first)
+        return News(self.index, chunks, completion)
+
+    def leave(self) -> None:
+        """The text's place is free."""
+        self._awaited.close()
+        self._stream.close()
+
+    def _measure(self, metrics: Metrics) -> None:
+        stats, now = self._stream.stats, monotonic()
+        if stats.rounds == self._counted.rounds:
+            return
+        metrics.played(self._counted, stats)
+        self.ticket.tokens += stats.tokens - self._counted.tokens
+        if not self._counted.tokens:
+            self._first = now
+            times = self.ticket.times
+            if not times.first_token:
+                times.first_token = now
+                metrics.observe("time_to_first_token_seconds", now - times.arrived)
+        else:
+            metrics.observe("inter_token_latency_seconds", now - self._last)
+        self._last = now
+        self._counted = copy.copy(stats)
+        self._counted.acceptance_histogram = stats.acceptance_histogram.copy()
+        self._counted.depth_histogram = stats.depth_histogram.copy()

@@ -1,0 +1,91 @@
+"""uvicorn with an end in steps: not ready, requests finish or are cut off, sockets close."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Sequence
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from paceline.errors import UsageError
+from paceline.serve.app import Server, create_app
+from paceline.serve.logs import log
+
+__all__ = ["run", "running_server"]
+
+
+class _Uvicorn(uvicorn.Server):
+    """Stops taking requests at the first signal, but answers who asks whether it is ready until the
+    engine has ended; at the second signal it stops at once."""
+
+    def __init__(self, config: uvicorn.Config, server: Server) -> None:
+        super().__init__(config)
+        self._server = server
+        self._stopping: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """See `uvicorn.Server.serve`."""
+        self._loop = asyncio.get_running_loop()
+        await super().serve(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """See `uvicorn.Server.handle_exit`."""
+        if self._loop is None or self._stopping is not None:
+            self._server.engine.cut()
+            self.should_exit = True
+            self.force_exit = self._stopping is not None and sig == signal.SIGINT
+            return
+        self._loop.call_soon_threadsafe(self.stop)
+
+    def stop(self) -> None:
+        """Begin to stop; called in the event loop."""
+        if self._stopping is None:
+            self._stopping = asyncio.ensure_future(self._stop())
+
+    async def _stop(self) -> None:
+        log("stopping", running=self._server.engine.load[0])
+        await asyncio.to_thread(self._server.engine.stop, self._server.settings.grace)
+        self.should_exit = True
+
+
+def running_server(
+    server: Server, host: str, port: int, keys: Sequence[str] = ()
+) -> tuple[_Uvicorn, socket.socket]:
+    """A server that is about to listen there, and its socket, bound already. port: 0 for any.
+
+    Raises UsageError where the address cannot be had.
+    """
+    app: FastAPI = create_app(server, keys)
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=5,
+        timeout_keep_alive=75,
+    )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+    except (OSError, OverflowError) as error:
+        bound.close()
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"cannot listen on {host}:{port}: {reason}") from error
+    return _Uvicorn(config, server), bound
+
+
+def run(server: Server, host: str, port: int, keys: Sequence[str] = ()) -> None:
+    """Serve until a signal says to stop."""
+    uvicorn_server, bound = running_server(server, host, port, keys)
+    address, number = bound.getsockname()[:2]
+    log("listening", url=f"http://{address}:{number}", model=server.names[0])
+    uvicorn_server.run(sockets=[bound])

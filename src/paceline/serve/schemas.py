@@ -1,0 +1,187 @@
+"""What requests may hold. Unknown fields are ignored, as OpenAI's clients send new ones ever and
+again; known ones with a wrong value are an error, and so are those that would change the answer in
+a way that this server cannot.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = [
+    "ChatRequest",
+    "CompletionRequest",
+    "DetokenizeRequest",
+    "Extension",
+    "Message",
+    "Prediction",
+    "ResponseFormat",
+    "StructuredOutputs",
+    "TextRequest",
+    "TokenizeRequest",
+    "Tool",
+]
+
+Token = Annotated[int, Field(ge=0, lt=1 << 31)]
+_Penalty = Annotated[float, Field(ge=-2, le=2)]
+
+
+class _Shape(BaseModel):
+    """Numbers are numbers and booleans booleans: nothing is converted."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, frozen=True)
+
+
+class StreamOptions(_Shape):
+    """include_usage: a last chunk says how many tokens there were."""
+
+    include_usage: bool = False
+
+
+class Prediction(_Shape):
+    """A text that the answer may resemble."""
+
+    type: Literal["content"]
+    content: str | list[dict[str, Any]]
+
+
+class JsonSchema(_Shape):
+    """A schema by name, as `response_format` has it."""
+
+    name: str = ""
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class ResponseFormat(_Shape):
+    """What the answer must be: any text, any JSON object, or JSON of a schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class StructuredOutputs(_Shape):
+    """vLLM's field: exactly one of these."""
+
+    json_: dict[str, Any] | None = Field(None, alias="json")
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: Literal[True] | None = None
+
+
+class Extension(_Shape):
+    """What this server does besides.
+
+    references: texts that the answer may resemble. method: the server's own, or "off". metrics: ask
+    for figures of the drafts. sources: ask which drafter each piece of text came from.
+    """
+
+    references: list[str] = Field(default_factory=list)
+    method: str | None = None
+    metrics: bool = False
+    sources: bool = False
+
+
+class TextRequest(_Shape):
+    """What requests for chats and for completions have in common."""
+
+    model: str
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=1 << 31)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
+    presence_penalty: _Penalty | None = None
+    frequency_penalty: _Penalty | None = None
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
+    stop: str | list[str] | None = None
+    max_tokens: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
+    ignore_eos: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    prediction: Prediction | None = None
+    structured_outputs: StructuredOutputs | None = None
+    user: str | None = None
+    paceline: Extension | None = None
+
+
+class Message(_Shape):
+    """One message of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+
+class Function(_Shape):
+    """A function that the model may call. parameters: its JSON schema."""
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(_Shape):
+    """One that the model may use; functions are the only kind."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class FunctionName(_Shape):
+    """A function by name."""
+
+    name: str
+
+
+class NamedTool(_Shape):
+    """The one tool that must be called."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
+class ChatRequest(TextRequest):
+    """The body of `/v1/chat/completions`."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    response_format: ResponseFormat | None = None
+    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+
+
+class CompletionRequest(TextRequest):
+    """The body of `/v1/completions`."""
+
+    prompt: str | list[str] | list[Token] | list[list[Token]]
+    echo: bool | None = None
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+    response_format: ResponseFormat | None = None
+
+
+class TokenizeRequest(_Shape):
+    """The body of `/tokenize`: a prompt or messages."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    tools: list[Tool] | None = None
+    add_special_tokens: bool = True
+    return_token_strs: bool = False
+
+
+class DetokenizeRequest(_Shape):
+    """The body of `/detokenize`."""
+
+    model: str | None = None
+    tokens: list[Token]

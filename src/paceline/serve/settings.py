@@ -1,0 +1,42 @@
+"""What whoever starts a server may set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from paceline.errors import UsageError
+
+__all__ = ["ServeSettings"]
+
+
+def _setting(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """Settings of a server. Each is an option of `paceline serve`, and its help says what it is.
+
+    Raises UsageError for a number out of range.
+    """
+
+    max_batch: int = _setting(16, "Most texts that are written at a time.")
+    max_queue: int = _setting(64, "Most requests that wait; further ones are answered with 429.")
+    max_tokens: int = _setting(0, "Most new tokens of a text; 0: what the model's context holds.")
+    max_n: int = _setting(16, "Most texts of one request.")
+    max_stop: int = _setting(4, "Most stop strings of one request.")
+    max_references: int = _setting(16, "Most reference texts of one request.")
+    max_body: int = _setting(4_000_000, "Bytes of the largest request.")
+    time_limit: float = _setting(600.0, "Seconds after which a request is broken off.")
+    body_limit: float = _setting(30.0, "Seconds within which the body of a request must arrive.")
+    grace: float = _setting(30.0, "Seconds that requests have to finish when the server stops.")
+    log_prompts: bool = _setting(False, "Write prompts and answers into the log.")
+    cors: str = _setting("", "Origin that pages may use this server from; none by default.")
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            least = 0 if each.name in ("max_tokens", "max_queue", "grace") else 1
+            if isinstance(value, int | float) and not isinstance(value, bool) and value < least:
+                raise UsageError(f"{each.name} must be at least {least}, got {value}")

@@ -1,0 +1,142 @@
+"""A request on its way through the engine, and what comes back from there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from time import monotonic
+from typing import Any
+
+from paceline.messages import Reference
+from paceline.options import Options
+from paceline.serve.errors import ApiError
+from paceline.stream import Chunk, Completion
+
+__all__ = ["News", "Order", "Ticket", "Times", "wake"]
+
+
+@dataclass(frozen=True)
+class Order:
+    """One text to be written.
+
+    prompt: token ids. references: texts that it may resemble. options: its seed included.
+    """
+
+    prompt: Sequence[int]
+    options: Options
+    references: Sequence[Reference] = ()
+
+
+@dataclass(frozen=True)
+class News:
+    """What a round brought for one text of a request.
+
+    index: of the text among the request's orders. chunks: what became certain.
+    completion: where the text has ended with it.
+    """
+
+    index: int
+    chunks: Sequence[Chunk] = ()
+    completion: Completion | None = None
+
+
+@dataclass
+class Times:
+    """Of a request, by the monotonic clock; 0 for what has not happened yet."""
+
+    arrived: float = field(default_factory=monotonic)
+    begun: float = 0.0
+    first_token: float = 0.0
+    ended: float = 0.0
+
+
+class Ticket:
+    """Where the engine's thread leaves news of a request, and its handler picks them up.
+
+    News that nobody has picked up pile up by texts' tokens at most, so a slow reader holds up
+    neither the engine nor its memory.
+    """
+
+    def __init__(self, name: str, orders: Sequence[Order], deadline: float) -> None:
+        self.name = name
+        self.orders = list(orders)
+        self.deadline = deadline
+        self.times = Times()
+        self.cancelled = False
+        """Nobody waits for the answer any more; the engine looks at it before every round."""
+        self.texts_left = len(self.orders)
+        self.outcome = ""
+        self.tokens = 0
+        self.asked: Any = None
+        self.answers: dict[int, str] = {}
+        """For the log: how it ended, how many tokens were written; and where that is wanted what
+        was asked and answered."""
+        self.loop = asyncio.get_running_loop()
+        self._ready = asyncio.Event()
+        self._lock = Lock()
+        self._news: list[News] = []
+        self._error: ApiError | None = None
+        self._next = 0
+
+    @property
+    def failed(self) -> bool:
+        """Whether there will be no more news."""
+        return self._error is not None
+
+    @property
+    def all_begun(self) -> bool:
+        """Whether all of its texts have joined."""
+        return self._next == len(self.orders)
+
+    def begin_next(self) -> int:
+        """The next one of its texts joins; its index."""
+        self.times.begun = self.times.begun or monotonic()
+        self._next += 1
+        return self._next - 1
+
+    def put(self, news: News) -> None:
+        """Leave news; called by the engine, which then wakes the handler."""
+        if self.asked is not None and news.completion is not None:
+            self.answers[news.index] = news.completion.text
+        with self._lock:
+            self._news.append(news)
+
+    def fail(self, error: ApiError) -> None:
+        """There will be no more news than this."""
+        with self._lock:
+            self._error = self._error or error
+
+    async def news(self) -> list[News]:
+        """Wait for news and take them. Raises ApiError where the request has failed."""
+        while True:
+            with self._lock:
+                self._ready.clear()
+                news, self._news = self._news, []
+                if not news and self._error is not None:
+                    raise self._error
+            if news:
+                return news
+            await self._ready.wait()
+
+    def ring(self) -> None:
+        """Wake the handler; called in its event loop."""
+        self._ready.set()
+
+
+def wake(tickets: Iterable[Ticket]) -> None:
+    """Wake the handlers of these requests, with one call for each event loop."""
+    loops: dict[asyncio.AbstractEventLoop, list[Ticket]] = {}
+    for ticket in tickets:
+        loops.setdefault(ticket.loop, []).append(ticket)
+    for loop, waiting in loops.items():
+        try:
+            loop.call_soon_threadsafe(_ring_all, waiting)
+        except RuntimeError:  # the loop is closed, and whoever waited in it is gone
+            continue
+
+
+def _ring_all(tickets: Sequence[Ticket]) -> None:
+    for ticket in tickets:
+        ticket.ring()

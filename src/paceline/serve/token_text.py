@@ -1,0 +1,45 @@
+"""Single tokens as text, for log-probabilities: by itself a token may be part of a character."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+__all__ = ["token_bytes", "token_text"]
+
+_HALF = "\N{REPLACEMENT CHARACTER}"
+_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+def token_text(tokenizer: Any, token: int) -> str:
+    """A token as OpenAI writes it: its text, or "bytes:" and the bytes of part of a character."""
+    found = token_bytes(tokenizer, token)
+    try:
+        return found.decode("utf-8")
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in found)
+
+
+def token_bytes(tokenizer: Any, token: int) -> bytes:
+    """The bytes that a token stands for."""
+    piece = getattr(tokenizer, "convert_ids_to_tokens", lambda _: None)(token) or ""
+    if byte := _BYTE.fullmatch(piece):
+        return bytes([int(byte[1], 16)])
+    if _SPACE in piece:  # which decoding takes from the beginning of a text
+        return str(piece).replace(_SPACE, " ").encode("utf-8")
+    text: str = tokenizer.decode([token], clean_up_tokenization_spaces=False)
+    if _HALF in text and all(letter in _byte_letters() for letter in piece):
+        return bytes(_byte_letters()[letter] for letter in piece)
+    return text.encode("utf-8")
+
+
+@cache
+def _byte_letters() -> dict[str, int]:
+    """The letter that byte-level vocabularies write for each byte: itself where it is printable,
+    else the next one from 256 on (GPT-2's table)."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = {chr(byte): byte for byte in printable}
+    others = (byte for byte in range(256) if byte not in printable)
+    return letters | {chr(256 + place): byte for place, byte in enumerate(others)}

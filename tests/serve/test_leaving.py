@@ -1,0 +1,190 @@
+"""Whoever leaves, waits too long or comes at the wrong time."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+from tests.serve.live import MODEL, Live, SlowToy, live, tool_session, wait_for
+
+LONG = {"max_tokens": 2000, "ignore_eos": True}
+
+
+def slow(**settings: Any) -> Any:
+    return live(tool_session(SlowToy, "plain"), **settings)
+
+
+def open_stream(served: Live, **fields: Any) -> Any:
+    """A long stream, as a context."""
+    body = {"model": MODEL, "prompt": "once", "stream": True, **LONG, **fields}
+    return served.http.stream("POST", "/v1/completions", json=body)
+
+
+def idle(served: Live) -> bool:
+    return served.server.engine.load == (0, 0)
+
+
+@pytest.mark.parametrize("texts", [1, 3])
+def test_a_stream_that_nobody_reads_any_more_ends(texts: int) -> None:
+    with slow(time_limit=100) as served:
+        with open_stream(served, n=texts) as response:
+            lines = response.iter_lines()  # which hangs up when it is collected
+            next(lines)
+            assert served.server.engine.load[0] == texts
+        wait_for(lambda: idle(served), 5)
+        assert served.chat().status_code == 200
+
+
+def test_an_answer_that_nobody_waits_for_any_more_ends() -> None:
+    with slow() as served:
+        with pytest.raises(httpx.ReadTimeout):
+            served.http.post(
+                "/v1/completions", json={"model": MODEL, "prompt": "a", **LONG}, timeout=0.3
+            )
+        wait_for(lambda: idle(served), 5)
+
+
+def test_a_full_queue_says_so_and_whoever_leaves_it_makes_room() -> None:
+    with slow(max_batch=1, max_queue=1) as served, ThreadPoolExecutor() as threads:
+        with open_stream(served) as response:
+            lines = response.iter_lines()  # which hangs up when it is collected
+            next(lines)
+            waiting = threads.submit(
+                httpx.post,
+                f"{served.url}/v1/completions",
+                json={"model": MODEL, "prompt": "b", **LONG},
+                timeout=3,
+            )
+            wait_for(lambda: served.server.engine.load == (1, 1))
+            refused = served.complete("c")
+            assert refused.status_code == 429
+            assert refused.json()["error"]["type"] == "rate_limit_error"
+            assert int(refused.headers["retry-after"]) >= 1
+            with pytest.raises(httpx.ReadTimeout):
+                waiting.result()
+            wait_for(lambda: served.server.engine.load == (1, 0), 5)
+        wait_for(lambda: idle(served), 5)
+        assert 'reason="queue_full"} 1.0' in served.http.get("/metrics").text
+
+
+def test_a_request_that_takes_too_long_is_broken_off() -> None:
+    with slow(time_limit=1) as served:
+        late = served.complete("a", **LONG)
+        assert late.status_code == 408
+        assert late.headers["x-should-retry"] == "false"
+        assert late.json()["error"]["code"] == "timeout"
+        streamed = served.complete("a", stream=True, **LONG)
+        assert streamed.status_code == 200
+        last = json.loads(streamed.text.strip().split("\n\n")[-1].removeprefix("data: "))
+        assert last["error"]["code"] == "timeout"
+        assert "[DONE]" not in streamed.text
+        assert idle(served)
+
+
+def test_stopping_lets_requests_finish() -> None:
+    with slow(grace=30) as served, ThreadPoolExecutor() as threads:
+        running = threads.submit(served.complete, "a", max_tokens=60, ignore_eos=True)
+        wait_for(lambda: served.server.engine.load == (1, 0))
+        served.stop()
+        wait_for(lambda: served.http.get("/ready").status_code == 503)
+        assert served.http.get("/health").status_code == 200
+        turned_away = served.complete("b")
+        assert turned_away.status_code == 503
+        assert turned_away.json()["error"]["code"] == "stopping"
+        answer = running.result()
+        assert answer.status_code == 200
+        assert answer.json()["usage"]["completion_tokens"] == 60
+        served.thread.join(20)
+        assert not served.thread.is_alive()
+
+
+def test_after_the_grace_period_requests_are_cut_off() -> None:
+    with slow(grace=0) as served, ThreadPoolExecutor() as threads:
+        whole = threads.submit(served.complete, "a", **LONG)
+        streamed = threads.submit(served.complete, "b", stream=True, **LONG)
+        wait_for(lambda: served.server.engine.load == (2, 0))
+        time.sleep(0.2)
+        served.stop()
+        assert whole.result().status_code == 503
+        assert '"code": "stopping"' in streamed.result().text
+        served.thread.join(20)
+        assert not served.thread.is_alive()
+
+
+def test_a_body_that_does_not_come_is_not_waited_for() -> None:
+    def drops() -> Any:
+        yield b'{"model":'
+        time.sleep(3)
+
+    with slow(body_limit=1) as served:
+        response = served.http.post(
+            "/v1/completions", content=drops(), headers={"Content-Type": "application/json"}
+        )
+        assert response.status_code == 408
+
+
+def test_a_body_without_a_length_is_limited() -> None:
+    with slow(max_body=1000) as served:
+        response = served.http.post(
+            "/v1/completions",
+            content=(b" " * 100 for _ in range(100)),
+            headers={"Content-Type": "application/json"},
+        )
+        assert response.status_code == 413
+
+
+def test_an_error_in_a_round_ends_its_requests_and_not_the_server() -> None:
+    class Breaking(SlowToy):
+        broken = False
+
+        def commit(self, *work: Any) -> None:
+            if Breaking.broken:
+                Breaking.broken = False
+                raise RuntimeError("/secret/path is on fire")
+            super().commit(*work)
+
+    with live(tool_session(Breaking, "plain")) as served, ThreadPoolExecutor() as threads:
+        running = threads.submit(served.complete, "a", **LONG)
+        wait_for(lambda: served.server.engine.load == (1, 0))
+        Breaking.broken = True
+        failed = running.result()
+        assert failed.status_code == 500
+        assert failed.json()["error"]["type"] == "server_error"
+        assert "secret" not in failed.text
+        assert served.complete("a").status_code == 200
+        assert served.http.get("/health").status_code == 200
+
+
+def test_many_come_and_go() -> None:
+    """Half of them leave at some time; the others get what they get alone."""
+    with slow(max_batch=4, max_queue=100) as served:
+        alone = [
+            served.complete("x" * (1 + i), seed=i, max_tokens=15).json()["choices"]
+            for i in range(8)
+        ]
+        found: dict[int, Any] = {}
+
+        def ask(place: int) -> None:
+            body = {"model": MODEL, "prompt": "x" * (1 + place % 8), "seed": place % 8}
+            url = f"{served.url}/v1/completions"
+            if place % 2:
+                try:
+                    with httpx.Client(timeout=0.01 * place) as client:
+                        client.post(url, json={**body, **LONG})
+                except httpx.TimeoutException:
+                    return
+            found[place] = httpx.post(url, json={**body, "max_tokens": 15}, timeout=60).json()
+
+        threads = [threading.Thread(target=ask, args=(place,)) for place in range(32)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for place in range(0, 32, 2):
+            assert found[place]["choices"] == alone[place % 8]
+        wait_for(lambda: idle(served), 10)

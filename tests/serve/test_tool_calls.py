@@ -1,0 +1,101 @@
+"""Tool calls in the text of an answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from paceline.serve.schemas import Tool
+from paceline.serve.tools import CallReader, ToolCall, call_grammar
+
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Bergen"}}\n</tool_call>'
+TRICKY = '<tool_call>{"name": "say", "arguments": {"text": "a </tool_call> \\" b"}}</tool_call>'
+
+Found = list[tuple[str, Any]]
+
+
+def read(pieces: list[str]) -> Found:
+    """What a reader finds, with neighbouring texts joined."""
+    reader = CallReader(["weather", "say"])
+    found: Found = []
+    each: str | ToolCall
+    for each in [*(one for piece in pieces for one in reader.feed(piece)), *reader.finish()]:
+        if isinstance(each, ToolCall):
+            found.append((each.name, json.loads(each.arguments)))
+        elif found and found[-1][0] == "":
+            found[-1] = ("", found[-1][1] + each)
+        else:
+            found.append(("", each))
+    return found
+
+
+WEATHER = ("weather", {"city": "Bergen"})
+CASES: dict[str, Found] = {
+    "just text": [("", "just text")],
+    "text that ends so <tool_": [("", "text that ends so <tool_")],
+    "trailing space  \n": [("", "trailing space  \n")],
+    CALL: [WEATHER],
+    f"Let me see.\n{CALL}": [("", "Let me see."), WEATHER],
+    f"{CALL}\n{CALL}": [WEATHER, WEATHER],
+    TRICKY: [("say", {"text": 'a </tool_call> " b'})],
+    CALL.removesuffix("</tool_call>"): [WEATHER],
+    "<tool_call>{broken}</tool_call> and on": [("", "<tool_call>{broken}</tool_call> and on")],
+    '<tool_call>{"name": "unknown"}</tool_call>': [
+        ("", '<tool_call>{"name": "unknown"}</tool_call>')
+    ],
+    '<tool_call>{"name": "weather", "argum': [("", '<tool_call>{"name": "weather", "argum')],
+    '<tool_call>{"name": "weather"}</tool_call>': [("weather", {})],
+    "": [],
+}
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_an_answer_is_read_alike_however_it_is_cut(text: str) -> None:
+    assert read([text]) == CASES[text]
+    assert read(list(text)) == CASES[text]
+    for place in range(len(text)):
+        assert read([text[:place], text[place:]]) == CASES[text], place
+    for size in (3, 5, 7):
+        pieces = [text[place : place + size] for place in range(0, len(text), size)]
+        assert read(pieces) == CASES[text], size
+
+
+def test_text_is_not_held_back_longer_than_it_may_become_a_call() -> None:
+    reader = CallReader(["weather"])
+    assert reader.feed("a < b") == ["a < b"]
+    assert reader.feed(" <tool") == []
+    assert reader.feed("box>") == [" <toolbox>"]
+
+
+def test_the_grammar_of_calls_compiles_and_says_what_models_are_trained_on() -> None:
+    llguidance = pytest.importorskip("llguidance")
+    tool = Tool.model_validate(
+        {
+            "type": "function",
+            "function": {
+                "name": "weather",
+                "parameters": {
+                    "$defs": {"city": {"type": "string"}},
+                    "properties": {"city": {"$ref": "#/$defs/city"}},
+                    "required": ["city"],
+                    "additionalProperties": False,
+                },
+            },
+        }
+    )
+    grammar = call_grammar([tool], ('"<tool_call>"', '"</tool_call>"'), several=True)
+    assert llguidance.LLMatcher.validate_grammar(grammar_of(llguidance, grammar)) == ""
+    with_answer = call_grammar(
+        [tool, tool.model_copy()],
+        ("<[7]>", "<[8]>"),
+        several=False,
+        answer={"type": "object"},
+    )
+    assert llguidance.LLMatcher.validate_grammar(grammar_of(llguidance, with_answer)) == ""
+
+
+def grammar_of(llguidance: Any, text: str) -> str:
+    grammar: str = llguidance.LLMatcher.grammar_from_lark(text)
+    return grammar
