@@ -1,11 +1,13 @@
 """What drafting costs: time per round of the n-gram drafters, and the making of an LLMA index.
 
     python benchmarks/drafting.py --json drafting.json
+    python benchmarks/drafting.py --sources --rounds 300 --json drafting-sources.json
 
 A round is what the loop spends outside of the target: observing 4 committed tokens and proposing
-a tree. Prompts, outputs and references come from one Markov chain over a Zipf-like vocabulary, so
-that runs of tokens come back as they do in text. Rounds include whatever Python does meanwhile,
-garbage collection too: that is what a user gets.
+a tree. Prompts, outputs and references come from one Markov chain, see `markov_texts.py`. Rounds
+include whatever Python does meanwhile, garbage collection too: that is what a user gets.
+
+With --sources it is the cheap sources of `auto`, as shares of passes: see `source_costs.py`.
 """
 
 from __future__ import annotations
@@ -14,13 +16,11 @@ import argparse
 import json
 import os
 import platform
-import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
-from itertools import accumulate, islice
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
@@ -30,6 +30,7 @@ from time import perf_counter
 import psutil
 import torch
 
+from markov_texts import MarkovTexts
 from paceline.drafters.anpd import Anpd
 from paceline.drafters.llma import Llma
 from paceline.drafters.pld import PromptLookup
@@ -37,14 +38,14 @@ from paceline.drafters.suffix_index import SuffixIndex
 from paceline.protocols import Drafter
 from paceline.records import Path as Accepted
 from paceline.records import Round, TextStart
+from source_costs import all_costs, table
+from tables import show, shown_command
 
 CONTEXTS = (1_000, 8_000, 32_000)
 REFERENCES = (0, 10_000, 100_000, 1_000_000)
 DOCUMENT = 2_000  # tokens of one reference
 BUDGET = 16
 COMMITTED = 4  # tokens per round
-VOCABULARY = 32_000
-SUCCESSORS = 200
 
 
 @dataclass(frozen=True)
@@ -70,22 +71,6 @@ class IndexCost:
     seconds: float
     grown_mib: float
     resident_mib: float
-
-
-def markov_text(seed: int) -> Iterator[int]:
-    """Endless tokens; each is followed by one of 200, the first of them far more often."""
-    random = Random(seed)
-    frequencies = list(accumulate(1 / (rank + 2.7) for rank in range(VOCABULARY)))
-    choice = list(accumulate(1 / (rank + 1) for rank in range(SUCCESSORS)))
-    followers: dict[int, list[int]] = {}
-    token = 0
-    while True:
-        if token not in followers:
-            followers[token] = random.choices(
-                range(VOCABULARY), cum_weights=frequencies, k=SUCCESSORS
-            )
-        token = random.choices(followers[token], cum_weights=choice)[0]
-        yield token
 
 
 def measure_rounds(
@@ -124,24 +109,23 @@ def measure_rounds(
 
 def all_rounds(rounds: int, largest: int, seed: int) -> Iterator[RoundCost]:
     """Each drafter with each context, LLMA with each amount of references too."""
-    text = markov_text(seed)
-    output = list(islice(text, rounds * COMMITTED))
-    prompt = list(islice(text, max(CONTEXTS)))
-    corpus = list(islice(text, largest))
+    texts = MarkovTexts(seed)
+    output, prompt = texts.text(rounds * COMMITTED), texts.text(max(CONTEXTS))
+    corpus = texts.documents(-(-largest // DOCUMENT), DOCUMENT).tolist()
     for size in CONTEXTS:
         context = prompt[-size:]
         for make in (Anpd, PromptLookup):
             yield measure_rounds(make, context, output, ())
         for amount in REFERENCES:
             if amount <= largest:
-                documents = [corpus[at : at + DOCUMENT] for at in range(0, amount, DOCUMENT)]
-                yield measure_rounds(Llma, context, output, documents)
+                yield measure_rounds(Llma, context, output, corpus[: amount // DOCUMENT])
 
 
 def indexed_texts(tokens: int, seed: int) -> Iterator[tuple[str, array[int]]]:
     """Texts that are likely, and texts that are hard on an index."""
     random = Random(seed)
-    yield "text", array("i", islice(markov_text(seed), tokens))
+    documents = MarkovTexts(seed).documents(-(-tokens // DOCUMENT), DOCUMENT)
+    yield "text", array("i", documents.reshape(-1)[:tokens].tolist())
     yield "one token", array("i", [1]) * tokens
     yield "two tokens in turn", array("i", [1, 2]) * (tokens // 2)
     yield "two tokens at random", array("i", (random.randrange(2) for _ in range(tokens)))
@@ -164,10 +148,10 @@ def in_fresh_process(name: str, text: Sequence[int], seed: int) -> IndexCost:
         return pool.submit(measure_index, name, text, seed).result()
 
 
-def environment(seed: int) -> dict[str, object]:
+def environment(options: argparse.Namespace) -> dict[str, object]:
     return {
-        "command": " ".join(["python", *sys.argv]),
-        "seed": seed,
+        "command": shown_command(),
+        "seed": options.seed,
         "machine": platform.machine(),
         "system": platform.system(),
         "cores": os.cpu_count(),
@@ -180,12 +164,29 @@ def environment(seed: int) -> dict[str, object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--sources", action="store_true", help="the cheap sources of auto instead")
     parser.add_argument("--rounds", type=int, default=2_000, help="measured per line")
+    parser.add_argument("--evicted", type=int, default=64, help="MiB read before a source's round")
     parser.add_argument("--tokens", type=int, default=1_000_000, help="most tokens to index")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write the results there, too")
     options = parser.parse_args()
 
+    result = source_result(options) if options.sources else drafter_result(options)
+    if options.json:
+        result = {"environment": environment(options), **result}
+        options.json.write_text(json.dumps(result, indent=2) + "\n")
+
+
+def source_result(options: argparse.Namespace) -> dict[str, object]:
+    """The cheap sources of `auto`, shown and as records."""
+    costs = list(all_costs(options.rounds, COMMITTED, options.seed, options.evicted))
+    show(table(costs))
+    return {"evicted_mib": options.evicted, "sources": [asdict(cost) for cost in costs]}
+
+
+def drafter_result(options: argparse.Namespace) -> dict[str, object]:
+    """Rounds of the drafters and the making of indexes, shown and as records."""
     costs, indexes = [], []
     print("drafter       context  references   start s  median us    p99 us    max us  nodes")
     for cost in all_rounds(options.rounds, options.tokens, options.seed):
@@ -204,13 +205,10 @@ def main() -> None:
             f" {index.grown_mib:10.0f} {index.resident_mib:13.0f}",
             flush=True,
         )
-    if options.json:
-        result = {
-            "environment": environment(options.seed),
-            "rounds": [asdict(cost) for cost in costs],
-            "indexes": [asdict(index) for index in indexes],
-        }
-        options.json.write_text(json.dumps(result, indent=2) + "\n")
+    return {
+        "rounds": [asdict(cost) for cost in costs],
+        "indexes": [asdict(index) for index in indexes],
+    }
 
 
 if __name__ == "__main__":

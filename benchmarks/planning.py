@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from paceline import models
 from paceline.bench.simulate import Forced, ForcedRequest, Recording
 from paceline.bench.traces import read_traces
 from paceline.cli.bench.shared import split_methods
+from paceline.datastore import Datastore
 from paceline.drafters import Host, make_drafter
 from paceline.loop import Generation, decode
 from paceline.options import Options
@@ -40,6 +40,7 @@ from paceline.records import Stats, TargetInfo
 from paceline.session import Session
 from paceline.stopping import Stopping
 from paceline.tree import Tree
+from tables import shown_command
 
 BUDGETS = (1, 3, 5, 7)
 PAPERS = {"anpd": "anpd:n=5,k=7,branches=1", "llma": "llma:k=15", "pld": "pld"}
@@ -150,10 +151,16 @@ def texts_of(
     return found
 
 
-def replay(contender: Contender, requests: Sequence[ForcedRequest], curve: CostCurve) -> Outcome:
+def replay(
+    contender: Contender,
+    requests: Sequence[ForcedRequest],
+    curve: CostCurve,
+    datastore: Datastore | None = None,
+) -> Outcome:
     """All texts of a file, one after the other, with what is learned kept between them."""
     target, sizing, stats = ReplayTarget(curve), contender.sizing(curve), Stats()
-    host = Host(target, curve=curve)  # keeps what drafters learn from text to text
+    # Keeps what drafters learn from text to text.
+    host = Host(target, curve=curve, datastore=datastore)
     for request in requests:
         generation = Generation(
             request.ids,
@@ -237,7 +244,7 @@ def main() -> None:
     print_report(found)
     if arguments.json:
         result = {
-            "command": shlex.join(["python", *sys.argv]),
+            "command": shown_command(),
             "texts": {suite: len(requests) for suite, requests in texts.items()},
             "tokens": {
                 suite: sum(len(request.recorded) for request in requests)

@@ -21,7 +21,7 @@ from paceline.bench.report.sentences import basis, limits, verdicts
 from paceline.bench.results import ResultFile
 from paceline.cli import main
 from paceline.errors import UsageError
-from paceline.records import Stats
+from paceline.records import SourceStats, Stats
 
 TOKENS = 100
 HOSTILE = "a|<script>alert('x')</script>"
@@ -275,6 +275,36 @@ def test_tables_hold_the_known_numbers(tmp_path: Path) -> None:
     assert rows[3] == "| anpd | 50% | 50% | 50% | 0% |"
     assert "| copy | 3 | 0 | 2.00x (2.00 to 2.00) |" in markdown
     assert "| chat | 2 | 0 | 0.80x (0.80 to 0.80) |" in markdown
+
+
+def test_sources_are_shown_with_what_they_did(tmp_path: Path) -> None:
+    def united(text: str) -> Entry:
+        entry = guesser(text, 1.0)
+        entry.stats.sources = {
+            "llma": SourceStats(40, 40, 120, 90, 50, 20, 0.125),
+            "medusa": SourceStats(40, 10, 70, 60, 30, 10, 0.25),
+        }
+        return entry
+
+    write(
+        tmp_path,
+        [
+            line
+            for text in ("copy/0", "copy/1")
+            for line in (trial("plain", text, 2.0), united(text))
+        ],
+    )
+    page, markdown = report(tmp_path)
+    # Of twice 7/8 of a second, 40 rounds each.
+    assert "| anpd | llma | 100% | 240 | 180 | 100 | 40 | 3.12 | 14% |" in markdown
+    assert "| anpd | medusa | 25% | 140 | 120 | 60 | 20 | 6.25 | 29% |" in markdown
+    assert "guesses by source" in words_of(page)
+
+
+def test_there_is_no_word_about_sources_where_no_method_has_any(tmp_path: Path) -> None:
+    write(tmp_path, two_tasks())
+    page, markdown = report(tmp_path)
+    assert "by source" not in page + markdown
 
 
 def test_the_way_to_repeat_it_is_there(tmp_path: Path) -> None:

@@ -117,8 +117,8 @@ def test_anpd_counts_nothing_twice(persist: bool) -> None:
     taken_back.start(TextStart([1, 2, 3, 1, 2]))
     tell(taken_back, [3])
     taken_back.resume(TextStart([1, 2, 3, 1, 2, 3, 1]))
-    assert [table._counts for table in straight._tables] == [
-        table._counts for table in taken_back._tables
+    assert [table._best for table in straight._tables] == [
+        table._best for table in taken_back._tables
     ]
 
 

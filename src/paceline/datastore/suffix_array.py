@@ -63,10 +63,9 @@ class SuffixArray:
 
     def look_up(self, tail: Sequence[int], budget: int, search: Search = ANYTHING) -> Found:
         """What followed the longest suffix of `tail`; the tree has at most `budget` nodes."""
-        near = tail[-LONGEST:]
-        if not near or budget < 1:
+        near, call = tail[-LONGEST:], self._call
+        if not near or budget < 1 or not call.size:
             return NOTHING
-        call = self._call
         if self._native is None:
             tokens, order = self._tokens[: call.count], self._order[: call.size]
             return look_up(tokens, order, near, budget, search)

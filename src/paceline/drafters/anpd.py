@@ -11,7 +11,6 @@ References have tables of their own, which are asked where those of the text kno
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
@@ -20,18 +19,20 @@ from typing import Any, Literal
 from paceline.drafters.confidence import follower_confidence
 from paceline.drafters.host import Host
 from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.ngram_table import MOST_NGRAMS, SHARDS, NGramTable, Run
 from paceline.drafters.settings import at_least
 from paceline.errors import UsageError
 from paceline.prefix import common_prefix
 from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, Tree
 
-__all__ = ["Anpd", "AnpdSettings", "NGramTable"]
+__all__ = ["Anpd", "AnpdSettings"]
 
 LONGEST_ORDER = 64
-SHARDS = 32
-MOST_NGRAMS = 1 << 16
-"""Of each length."""
+_Followers = tuple[Run, int, int]
+"""What follows a run, see `NGramTable.followers`; its length; that of the longest run which may be
+known with one token more."""
+_NOBODY: _Followers = ((), 0, 0)
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class Anpd(LookupDrafter):
         self.branches = own.branches
         self.persist = own.persist
         self._most = own.most
-        self._lowest_order = 2 if own.levels == "all" else own.n
+        self._shortest = 1 if own.levels == "all" else own.n - 1
         self._text: list[int] = []
         self._tables = tables or self._new_tables()
         self._references: list[tuple[int, ...]] = []
@@ -129,41 +130,55 @@ class Anpd(LookupDrafter):
 
     def propose_after(self, path: Sequence[int], budget: int) -> Tree:
         """The likeliest nodes, best first; of equally likely ones that of the older parent first."""
+        longest = self.max_order - 1
         tokens: list[int] = []
         parents: list[int] = []
-        weights: list[float] = []
-        # Of the root and then of every node: the tokens up to it, its depth, what follows it.
-        tails = [(*self._text[1 - self.max_order :], *path)[1 - self.max_order :]]
-        depths = [0]
-        followers = [self._followers(tails[0])]
+        tail = (*self._text[-longest:], *path)[-longest:]
+        followers = self._followers(tail, longest)
+        if not followers[0]:
+            return EMPTY
+        # Of the root and then of every node: how likely it is, the tokens up to it, its depth, what
+        # follows it.
+        nodes = [(1.0, tail, 0, followers)]
         # The best guess below each that is not taken: -weight, place of the parent, rank.
-        frontier = [(-share, 0, 0) for _, share in followers[0][:1]]
+        frontier = [(-_share(followers, 0), 0, 0)]
         while frontier and len(tokens) < budget:
             negative, above, rank = heappop(frontier)
-            token, share = followers[above][rank]
+            reach, tail, depth, found = nodes[above]
+            token = found[0][1 + 2 * rank]
             tokens.append(token)
             parents.append(above - 1)
-            weights.append(-negative)
-            tails.append((*tails[above], token)[1 - self.max_order :])
-            depths.append(depths[above] + 1)
-            more = depths[-1] < self.draft_length and len(tokens) < budget
-            followers.append(self._followers(tails[-1]) if more else [])
-            if followers[-1]:
-                heappush(frontier, (negative * followers[-1][0][1], len(tokens), 0))
-            if rank + 1 < len(followers[above]):
-                next_best = negative / share * followers[above][rank + 1][1]
-                heappush(frontier, (next_best, above, rank + 1))
-        return Tree(tuple(tokens), tuple(parents), tuple(weights)) if tokens else EMPTY
+            if len(found[0]) > 3 + 2 * rank:
+                heappush(frontier, (-reach * _share(found, rank + 1), above, rank + 1))
+            followers = _NOBODY
+            if depth + 1 < self.draft_length and len(tokens) < budget:
+                tail = (*tail, token)[-longest:]
+                followers = self._followers(tail, found[2])
+                if followers[0]:
+                    heappush(frontier, (negative * _share(followers, 0), len(tokens), 0))
+            nodes.append((-negative, tail, depth + 1, followers))
+        return Tree(tuple(tokens), tuple(parents), tuple(node[0] for node in nodes[1:]))
 
     def query(self, tail: Sequence[int]) -> Sequence[int]:
         """The likeliest continuations of the longest n-gram that is known, best first; none where
         even the shortest, with all levels the last token alone, was never seen before."""
-        return [token for token, _ in self._followers(tail)]
+        longest = self.max_order - 1
+        return list(self._followers(tuple(tail[-longest:]), longest)[0][1::2])
 
-    def _followers(self, tail: Sequence[int]) -> list[tuple[int, float]]:
-        """See `query`; each with how likely it is to come."""
-        found = _longest(self._tables, tail)
-        return found or _longest(self._reference_tables, tail)
+    def _followers(self, tail: Run, most: int) -> _Followers:
+        """What follows the end of `tail` by the text, of which at most `most` tokens are known to
+        it, or else by references."""
+        length = min(most, len(tail))
+        while length >= self._shortest:
+            if known := self._tables[length - self._shortest].followers(tail[-length:]):
+                # What is known with one token more is known without its last one.
+                return known, length, length + 1
+            length -= 1
+        for table in reversed(self._reference_tables):
+            length = table.order - 1
+            if length <= len(tail) and (known := table.followers(tail[-length:])):
+                return known, length, self._shortest
+        return _NOBODY
 
     def _learn(self, tokens: Iterable[int]) -> None:
         _count(self._tables, self._text, tokens)
@@ -177,8 +192,14 @@ class Anpd(LookupDrafter):
             _count(self._reference_tables, [], reference)
 
     def _new_tables(self) -> list[NGramTable]:
-        orders = range(self._lowest_order, self.max_order + 1)
+        orders = range(self._shortest + 1, self.max_order + 1)
         return [NGramTable(order, self.branches, self._most) for order in orders]
+
+
+def _share(followers: _Followers, rank: int) -> float:
+    """How likely the follower of this rank is to come, as far as is known."""
+    known, length, _ = followers
+    return follower_confidence(length, known[2 + 2 * rank], known[0])
 
 
 def _count(tables: Sequence[NGramTable], text: list[int], tokens: Iterable[int]) -> None:
@@ -186,95 +207,10 @@ def _count(tables: Sequence[NGramTable], text: list[int], tokens: Iterable[int])
 
     tables: of consecutive orders, ascending.
     """
-    lowest = tables[0].order
+    lowest, longest = tables[0].order, tables[-1].order - 1
+    tail = tuple(text[-longest:])
     for token in tokens:
-        for table in tables[: max(0, len(text) + 2 - lowest)]:
-            table.count(tuple(text[1 - table.order :]), token)
+        for table in tables[: max(0, len(tail) + 2 - lowest)]:
+            table.count(tail[1 - table.order :], token)
+        tail = (*tail, token)[-longest:]
         text.append(token)
-
-
-def _longest(tables: Sequence[NGramTable], tail: Sequence[int]) -> list[tuple[int, float]]:
-    """The followers of the longest run at the end of `tail` that is known.
-
-    tables: of ascending orders.
-    """
-    for table in reversed(tables):
-        if table.order <= len(tail) + 1 and (
-            found := table.followers(tuple(tail[1 - table.order :]))
-        ):
-            return found
-    return []
-
-
-class NGramTable:
-    """Counts of what followed each run of `order` - 1 tokens.
-
-    Keeps the `width` best followers of each run ready, so that a query costs one look-up. Holds
-    nothing but dicts of tuples of numbers: the garbage collector does not have to walk them, which
-    would stop a long text for tens of milliseconds now and then. They are cut into shards, because
-    a dict that grows is moved as a whole.
-
-    Tie rule: of followers seen equally often, the one seen last comes first. (The paper is silent
-    on ties; text drifts, so the recent habit is the better guess.)
-
-    most: n-grams, of which each shard has its part. In one that is full the runs that were counted
-    longest ago are forgotten with all that followed them, until it is half empty.
-    """
-
-    def __init__(self, order: int, width: int = 1, most: int = MOST_NGRAMS) -> None:
-        self.order = order
-        self._width = width
-        self._room = most // SHARDS
-        self._counts: list[dict[tuple[int, ...], int]] = [{} for _ in range(SHARDS)]
-        # Run -> how often anything followed it, and its best followers; counted last, placed last.
-        self._best: list[dict[tuple[int, ...], tuple[int, ...]]] = [{} for _ in range(SHARDS)]
-
-    def count(self, run: tuple[int, ...], token: int) -> None:
-        """See `token` follow `run` once more."""
-        shard = run[-1] % SHARDS
-        counts = self._counts[shard]
-        total, *best = self._best[shard].pop(run, (0,))
-        counts[*run, token] = seen = counts.get((*run, token), 0) + 1
-        if best[:1] != [token]:
-            # Only `token` changed, upwards: the order of the others stays.
-            best = [other for other in best if other != token]
-            place = sum(counts[*run, other] > seen for other in best)
-            best.insert(place, token)
-        self._best[shard][run] = (total + 1, *best[: self._width])
-        if len(counts) > self._room:
-            self._forget(shard)
-
-    def __len__(self) -> int:
-        """How many n-grams are known."""
-        return sum(map(len, self._counts))
-
-    def best(self, run: tuple[int, ...]) -> Sequence[int]:
-        """The most frequent followers of `run`, best first; () where it was never seen."""
-        return self._best[run[-1] % SHARDS].get(run, ())[1:]
-
-    def followers(self, run: tuple[int, ...]) -> list[tuple[int, float]]:
-        """The same, each with how likely it is to come, see `follower_confidence`."""
-        shard = run[-1] % SHARDS
-        known = self._best[shard].get(run)
-        if known is None:
-            return []
-        total, *best = known
-        counts = self._counts[shard]
-        return [
-            (token, follower_confidence(len(run), counts[*run, token], total)) for token in best
-        ]
-
-    def _forget(self, shard: int) -> None:
-        """Keep the runs of a shard that were counted last, with half of its n-grams at most."""
-        followers = Counter(ngram[:-1] for ngram in self._counts[shard])
-        kept: dict[tuple[int, ...], tuple[int, ...]] = {}
-        room = self._room // 2
-        for run in reversed(self._best[shard]):
-            room -= followers[run]
-            if room < 0:
-                break
-            kept[run] = self._best[shard][run]
-        self._best[shard] = dict(reversed(kept.items()))
-        self._counts[shard] = {
-            ngram: seen for ngram, seen in self._counts[shard].items() if ngram[:-1] in kept
-        }

@@ -6,11 +6,16 @@ from paceline.drafters.host import Host
 from paceline.errors import PacelineError, UsageError
 from paceline.protocols import Drafter
 
-__all__ = ["SOURCES", "chosen_sources", "open_sources"]
+__all__ = ["ALTERNATIVES", "SOURCES", "chosen_sources", "open_sources"]
 
 SOURCES = ("anpd", "suffix", "llma", "rest", "medusa", "chimera", "speculative")
 """Methods that `auto` asks, as far as there are such for the model; of dear ones those that are
 tried first stand first. Not `ppd`: its trees stay whole."""
+
+ALTERNATIVES = {"speculative": ("speculative:draft=self", "speculative")}
+"""Ways to have such a source, of which the first that there is for the model is taken. A copy of the
+model is right most often; where it would hardly be smaller than the model, or memory is short, there
+is none, and the draft model that comes with the package takes its place."""
 
 _AND = "+"
 
@@ -51,7 +56,11 @@ def open_sources(sources: str, without: str, host: Host | None) -> dict[str, Dra
     """
     opened: dict[str, Drafter] = {}
     for name, method in chosen_sources(sources, without).items():
-        drafter = _opened(method, host) if sources else _found(method, host)
+        if sources:
+            opened[name] = _opened(method, host)
+            continue
+        ways = (_found(way, host) for way in ALTERNATIVES.get(name, (method,)))
+        drafter = next((way for way in ways if way is not None), None)
         if drafter is not None:
             opened[name] = drafter
     return opened

@@ -8,7 +8,6 @@ by what comes true. They need to tell better guesses from worse ones.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from paceline.tree import Tree
 
@@ -37,4 +36,4 @@ def copied_chain(tokens: Sequence[int], matched: int) -> Tree:
     for length in range(matched, matched + len(tokens)):
         reach *= length**2 / (length**2 + _COPY_DOUBT)
         weights.append(reach)
-    return replace(Tree.chain(tokens), weights=tuple(weights) or None)
+    return Tree(tuple(tokens), tuple(range(-1, len(tokens) - 1)), tuple(weights) or None)

@@ -129,7 +129,8 @@ class Suffix(TextLookup):
             found = array.look_up(tail[-length:], budget, self._search)
             if not found.matched:
                 break
-            trees.append(found.tree.keep(range(min(len(found.tree), self._factor * found.matched))))
+            tree, room = found.tree, self._factor * found.matched
+            trees.append(tree if len(tree) <= room else tree.keep(range(room)))
             length = found.shorter
             if length == 0:
                 break

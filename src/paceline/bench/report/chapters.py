@@ -94,6 +94,7 @@ def _numbers(run: Run, name: str) -> list[Section]:
         *tables.twice(run, tables.acceptance),
         *tables.twice(run, tables.positions),
     ]
+    by_source = tables.twice(run, tables.sources)
     return [
         Section("All methods", tables.twice(run, tables.overall)),
         Section("By task", _present(speedups, *tables.twice(run, tables.tasks))),
@@ -106,6 +107,7 @@ def _numbers(run: Run, name: str) -> list[Section]:
             ],
         ),
         Section("Acceptance", _present(*acceptance) or [Paragraph("No method guessed anything.")]),
+        *([Section("Sources", by_source)] if by_source else []),
     ]
 
 

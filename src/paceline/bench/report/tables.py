@@ -18,6 +18,7 @@ __all__ = [
     "milliseconds_per_token",
     "overall",
     "positions",
+    "sources",
     "tasks",
     "time",
     "twice",
@@ -177,6 +178,33 @@ def positions(caption: str, groups: Sequence[Group]) -> Table | None:
         note += f" Positions up to {deepest} were guessed; the plot has them all."
     headings = ["method", *(str(place) for place in range(1, shown + 1))]
     return Table(f"{caption}: guesses accepted, by position", headings, rows, note=note)
+
+
+def sources(caption: str, groups: Sequence[Group]) -> Table | None:
+    """One row per source of every method that has some; see `SourceStats`."""
+    rows = [
+        [
+            Cell(name),
+            Cell(source),
+            Cell(words.percent(did.asked / did.rounds)),
+            *(Cell(f"{n:,}") for n in (did.proposed, did.scored, did.accepted, did.gained)),
+            Cell(f"{1e3 * did.seconds / did.rounds:.2f}"),
+            Cell(words.percent(did.seconds / method.stats.seconds)),
+        ]
+        for name, method in groups[0].methods.items()
+        for source, did in method.stats.sources.items()
+        if did.rounds and method.stats.seconds
+    ]
+    if not rows:
+        return None
+    headings = ["method", "source", "rounds asked", "proposed", "scored", "accepted", "gained"]
+    headings += ["ms per round", "of the time"]
+    note = (
+        "Scored: proposed nodes that were left when trees were cut to what pays. Accepted nodes may "
+        "be other sources' as well; without the source the texts would have gained so many tokens "
+        "less. Its own time is that of asking it and of telling it what was said."
+    )
+    return Table(f"{caption}: guesses by source", headings, rows, left=2, note=note)
 
 
 def time(run: Run) -> Callable[[str, Sequence[Group]], Table]:

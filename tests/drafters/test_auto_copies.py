@@ -1,0 +1,95 @@
+"""A copy of the model as a source of `auto`: taken by default where there is one."""
+
+from __future__ import annotations
+
+import pytest
+from tests.helpers import naive_stream, play
+from tests.tiny_models import needs_kernels, new_model, some_prompt
+
+from paceline.draft_models import DraftModels
+from paceline.drafters import Auto, Host, Speculative, make_drafter
+from paceline.drafters.auto_sources import ALTERNATIVES, open_sources
+from paceline.drafters.host import SELF, ModelChoice
+from paceline.errors import ModelError
+from paceline.generation import Generation
+from paceline.kernels.native.calls import unavailable
+from paceline.models import memory
+from paceline.sampling import GREEDY, Sampler
+from paceline.stopping import Stopping
+from paceline.targets.causal_lm import CausalLMTarget
+from paceline.targets.engines import open_target
+
+pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
+
+
+def opened(weights: str = "packed") -> tuple[CausalLMTarget, Host, list[ModelChoice]]:
+    """A target, what its drafters get, and what they have opened so far."""
+    target = open_target(new_model("llama"), weights=weights, check=False)
+    assert isinstance(target, CausalLMTarget)
+    drafts, asked = DraftModels(target.late_model, "", target=target), list[ModelChoice]()
+
+    def open_draft(choice: ModelChoice) -> Host:
+        asked.append(choice)
+        return drafts(choice)
+
+    return target, Host(target, open=open_draft), asked
+
+
+@pytest.mark.parametrize("sampler", [GREEDY, Sampler(seed=3, temperature=0.8)], ids=str)
+@pytest.mark.parametrize(
+    "method",
+    [
+        "auto:-rest",
+        "auto:sources=anpd+speculative:draft=self",
+        "auto:sources=(llma+speculative:draft=self,inner=anpd,length=4)",
+    ],
+)
+def test_texts_are_those_of_plain_decoding(method: str, sampler: Sampler) -> None:
+    target, host, _ = opened()
+    drafter = make_drafter(method, host)
+    assert isinstance(drafter, Auto) and "speculative" in drafter.source_names
+    asked = 0
+    for seed in range(2):
+        prompt = some_prompt(17, seed=seed)
+        text = Generation(prompt, drafter, Stopping(24), sampler)
+        (rounds,) = play(target, [text], 8)
+        assert text.output == naive_stream(target, prompt, 24, sampler)
+        asked += sum(round.sources[-1].asked for round in rounds)
+    assert asked  # the first trial is free
+
+
+def test_a_copy_is_what_drafts_by_default() -> None:
+    _, host, asked = opened()
+    found = open_sources("", "rest", host)
+    assert list(found) == ["anpd", "suffix", "llma", "speculative"]
+    assert isinstance(found["speculative"], Speculative)
+    assert {choice.model for choice in asked} == {SELF}
+
+
+def test_without_a_smaller_copy_the_draft_model_of_the_package_is_looked_for() -> None:
+    needs_kernels("int4")
+    _, host, asked = opened("int4")
+    assert "speculative" not in open_sources("", "", host)
+    assert [choice.model for choice in asked] == [SELF, ""]  # there is none for this model
+    assert "speculative" not in open_sources("", "", host)
+    assert len(asked) == 2  # which is found out once
+
+
+def test_memory_is_asked_before_a_copy_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_memory", lambda: 1000)
+    _, host, _ = opened()
+    assert "speculative" not in open_sources("", "", host)
+    with pytest.raises(ModelError, match="a copy of this model on int4 weights needs about"):
+        make_drafter("auto:sources=anpd+speculative:draft=self", host)
+
+
+def test_a_source_that_is_named_has_no_alternatives() -> None:
+    _, host, asked = opened()
+    with pytest.raises(ModelError, match="no draft model comes with this package"):
+        open_sources("anpd+speculative", "", host)
+    assert SELF not in {choice.model for choice in asked}
+
+
+def test_alternatives_are_of_the_source_that_they_stand_for() -> None:
+    for name, ways in ALTERNATIVES.items():
+        assert {way.partition(":")[0] for way in ways} == {name}
