@@ -17,7 +17,8 @@ from paceline.tree import Tree
 if TYPE_CHECKING:
     import torch
 
-    from paceline.scores import Ranked, TokenScores
+    from paceline.chains import ChainFound, ChainRequest
+    from paceline.scores import TokenScores
 
 __all__ = [
     "CHAINS",
@@ -188,13 +189,11 @@ class Target(ABC):
         raise self._lacks("chains")
 
     def go_on(
-        self, slot: int, kept: int, tokens: Sequence[int], passes: int, most: int, known: int
-    ) -> list[Ranked] | None:
-        """With `CHAINS`: as `follow`, and then more passes, so many in all, >= 1, of which each
-        reads the likeliest token that the one before has found.
+        self, slot: int, kept: int, tokens: Sequence[int], wanted: ChainRequest
+    ) -> ChainFound | None:
+        """With `CHAINS`: as `follow`, and then more passes, each of which reads the likeliest token
+        that the one before has found.
 
-        Of each pass the `most` likeliest ids below `known`, fewer where there are fewer, with their
-        shares in the softmax of all of these; where less can be said the last ones have share 0.
         None where that is no faster than to ask `follow` for one after the other.
         """
         return None

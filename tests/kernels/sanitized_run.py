@@ -232,26 +232,31 @@ def one_pass(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> Non
 def chains(library: ctypes.CDLL, native: Any, steps: Any, one: Any) -> None:
     """Two rows that are read, and then a pass for each that is said; all arrays end with the last."""
     rows, passes, most = 2, 3, 4
-    whole = rows + passes - 1
-    reads, keep = exact(np.arange(whole)), exact(np.array([rows - 1]))
-    first, count = exact(np.zeros(whole, np.int32)), exact(np.arange(1, whole + 1, dtype=np.int32))
-    begins, ids = exact(np.zeros(rows + 1, np.int32)), exact(np.arange(VOCAB)[::-1])
+    reads, ids = exact(np.arange(rows + passes - 1)), exact(np.arange(VOCAB)[::-1])
     tokens, shares = np.empty((passes, most), np.int64), np.empty((passes, most), np.float32)
-    seen = native.Seen(first.ctypes.data, count.ctypes.data, begins.ctypes.data, None)
+    seconds, windows = exact(np.zeros(passes)), exact(np.array([2]))
     given = native.Pass()
     ctypes.memmove(ctypes.addressof(given), ctypes.addressof(one), ctypes.sizeof(given))
-    given.rows, given.kept, given.seen = rows, 1, ctypes.addressof(seen)
-    given.tokens, given.keep, given.cache_kind = reads.ctypes.data, keep.ctypes.data, 0
-    places = exact(np.arange(whole))
-    given.positions = given.where = places.ctypes.data
+    given.rows, given.cache_kind = rows, 0
+    least, borders, lines = exact(np.zeros(passes)), exact(np.array([0.5])), exact(np.ones(8))
+    places = exact(np.array([0, 1, 1]))
+    end = native.ChainEnd(
+        0.0, 1.0, 1.0, 0.1, 0.9, least.ctypes.data, borders.ctypes.data, lines.ctypes.data,
+        places.ctypes.data, 2,
+    )  # fmt: skip
     chain = native.Chain(
-        passes, most, VOCAB, 1, ids.ctypes.data, reads.ctypes.data, tokens.ctypes.data,
-        shares.ctypes.data,
+        passes, most, VOCAB, 1, 0, 0, 0, ids.ctypes.data, windows.ctypes.data,
+        ctypes.addressof(end), reads.ctypes.data, tokens.ctypes.data, shares.ctypes.data,
+        seconds.ctypes.data,
     )  # fmt: skip
     at = ctypes.addressof(given), ctypes.addressof(chain)
     assert not library.pl_run_chain(ctypes.addressof(steps), len(steps), *at, 2)
+    assert chain.made == passes and (seconds > 0).all()
     assert reads.tolist() == [0, 1, *tokens[:-1, 0]]
     assert (shares[:, 0] > 0).all() and (tokens < VOCAB).all()
+    least[:] = np.inf
+    assert not library.pl_run_chain(ctypes.addressof(steps), len(steps), *at, 2)
+    assert chain.made == 1
 
 
 def module(path: Path) -> Any:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 import torch
 
+from paceline.chains import ChainFound, ChainRequest
 from paceline.kernels.programs.steps import Lowered
 from paceline.protocols import (
     CHAINS,
@@ -22,7 +23,7 @@ from paceline.protocols import (
     Target,
 )
 from paceline.records import Path, TargetInfo
-from paceline.scores import Ranked, TokenScores
+from paceline.scores import TokenScores
 from paceline.targets.cache_dtypes import FLOAT32
 from paceline.targets.check_passes import check_passes
 from paceline.targets.hidden_states import output_head
@@ -262,13 +263,12 @@ class CausalLMTarget(Target):
         return scores
 
     def go_on(
-        self, slot: int, kept: int, tokens: Sequence[int], passes: int, most: int, known: int
-    ) -> list[Ranked]:
+        self, slot: int, kept: int, tokens: Sequence[int], wanted: ChainRequest
+    ) -> ChainFound:
         """See `Target.go_on`; all passes in one call."""
-        text = self._followed(slot, kept, tokens, passes - 1)
-        where = text.start, len(text.cached), text.pending
-        found = self._pass.go_on(*where, passes, most, known)
-        text.pending += [ranked[0][0] for ranked in found[:-1]]
+        text = self._followed(slot, kept, tokens, wanted.passes - 1)
+        found = self._pass.go_on(text.start, len(text.cached), text.pending, wanted)
+        text.pending += [ranked[0][0] for ranked in found.ranked[:-1]]
         text.have_read(len(text.pending))
         return found
 

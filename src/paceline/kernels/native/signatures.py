@@ -10,6 +10,7 @@ __all__ = [
     "SIGNATURES",
     "Attention",
     "Chain",
+    "ChainEnd",
     "Layer",
     "Operand",
     "Pass",
@@ -142,8 +143,22 @@ class Chain(ctypes.Structure):
     """`struct pl_chain`."""
 
     _fields_ = (
-        *((name, c_int64) for name in ("count", "most", "numbers", "kinds")),
-        *((name, c_void_p) for name in ("ids", "reads", "tokens", "shares")),
+        *(
+            (name, c_int64)
+            for name in ("count", "most", "numbers", "kinds", "start", "cached", "made")
+        ),
+        *((name, c_void_p) for name in ("ids", "windows", "end")),
+        *((name, c_void_p) for name in ("reads", "tokens", "shares", "seconds")),
+    )
+
+
+class ChainEnd(ctypes.Structure):
+    """`struct pl_chain_end`."""
+
+    _fields_ = (
+        *((name, c_double) for name in ("share", "reach", "trust", "low", "high")),
+        *((name, c_void_p) for name in ("least", "borders", "lines", "rows")),
+        ("columns", c_int64),
     )
 
 
