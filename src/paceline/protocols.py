@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from paceline.errors import UsageError
-from paceline.records import Path, Round, SourceRound, TargetInfo, TextStart
+from paceline.records import Path, Round, SourceRound, TargetInfo, TextStart, WordTable
 from paceline.tree import Tree
 
 if TYPE_CHECKING:
@@ -210,6 +210,10 @@ class Target(ABC):
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """With `HIDDEN_STATES`: the model's embeddings [..., hidden] of ids int64 [...]."""
         raise self._lacks("hidden states")
+
+    def word_table(self) -> WordTable | None:
+        """With `HIDDEN_STATES`: where `embed` looks ids up; None where it does anything besides."""
+        return None
 
     def output_head(self, tokens: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """With `HIDDEN_STATES`: weights [n, hidden] and biases [n] of the output head, for these

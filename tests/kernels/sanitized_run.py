@@ -130,6 +130,7 @@ def suffixes(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> Non
 
 ROWS, KEPT, HIDDEN, HEADS, VOCAB, SLOTS = 5, 2, 64, 2, 33, 9
 OF_KEPT, LOGITS = -2, -1
+OUTPUTS = 7
 
 
 def one_pass(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> None:
@@ -259,6 +260,51 @@ def chains(library: ctypes.CDLL, native: Any, steps: Any, one: Any) -> None:
     assert chain.made == 1
 
 
+def drafts(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> None:
+    """Medusa's and Chimera's, of programs that give their first numbers back; all memory ends where
+    it has to."""
+    held: list[np.ndarray] = []
+
+    def keep(numbers: np.ndarray) -> int:
+        held.append(exact(numbers))
+        return int(held[-1].ctypes.data)
+
+    def part(rows: int, reads: int, gives: int) -> Any:
+        value = native.Operand(table=-1, stride=reads, period=reads, each=1)
+        steps = (native.Step * 2)(
+            native.Step(op=1, count=reads, out_stride=reads),
+            native.Step(op=2, count=gives, input=value, out_buffer=-1, out_stride=gives),
+        )
+        held.append(steps)  # type: ignore[arg-type]
+        arena = keep(np.zeros((rows, reads), np.float32))
+        given, out = (keep(np.zeros((rows, size), np.float32)) for size in (reads, gives))
+        return native.Part(ctypes.addressof(steps), 2, arena, given, out)
+
+    def guesses(budget: int) -> Any:
+        of = [keep(np.zeros(budget, kind)) for kind in (np.int64, np.int64, np.float64)]
+        return native.Guesses(OUTPUTS, 3, budget, 0, keep(np.arange(OUTPUTS)[::-1]), *of)
+
+    hidden, heads, beam, fresh = OUTPUTS, 3, 2, 3
+    state = keep(rng.standard_normal(hidden, dtype=np.float32))
+    medusa = native.Medusa(
+        part(1, hidden, hidden), part(heads, hidden, OUTPUTS), 1, hidden, state, guesses(5)
+    )
+    assert not library.pl_draft_medusa(ctypes.addressof(medusa), 2)
+    assert medusa.guesses.nodes == 3  # as many as one head guesses
+    levels = (native.Part * heads)(*(part(1 + fresh, 2 * hidden, OUTPUTS) for _ in range(heads)))
+    for budget, found in ((1, 1), (4, 4), (30, 3 + 2 * 2 * 3)):
+        chimera = native.Chimera(
+            green=part(1 + fresh, 2 * hidden, hidden), read=part(fresh, 2 * hidden, 1),
+            levels=ctypes.addressof(levels), depth=heads, order=2, hidden=hidden, beam=beam,
+            length=4, fresh=fresh, text=keep(np.array([1, 2, 3, 1, 0])), states_stride=hidden,
+            states=keep(rng.standard_normal((4 + fresh, hidden), dtype=np.float32)),
+            words=keep(rng.standard_normal((OUTPUTS, hidden), dtype=np.float32)),
+            words_format=-1, words_count=OUTPUTS, guesses=guesses(budget),
+        )  # fmt: skip
+        assert not library.pl_draft_chimera(ctypes.addressof(chimera), 2)
+        assert chimera.guesses.nodes == found
+
+
 def module(path: Path) -> Any:
     """A module by its file: importing the package would bring torch."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -284,6 +330,7 @@ def main() -> None:
         moves(library, signatures, rng)
         suffixes(library, signatures, rng)
         one_pass(library, signatures, rng)
+        drafts(library, signatures, rng)
         sys.stdout.write(f"{tier} is clean\n")
 
 

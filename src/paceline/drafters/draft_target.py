@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from paceline.chains import ChainFound, ChainRequest
 from paceline.protocols import Target
-from paceline.records import Path, TargetInfo
+from paceline.records import Path, TargetInfo, WordTable
 from paceline.scores import TokenScores
 from paceline.tree import Tree
 
@@ -111,6 +111,10 @@ class DraftTarget(Target):
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """See `Target`."""
         return self._target.embed(tokens)
+
+    def word_table(self) -> WordTable | None:
+        """See `Target`."""
+        return self._target.word_table()
 
     def output_head(self, tokens: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """See `Target`."""

@@ -14,19 +14,12 @@ import torch
 
 from paceline.chains import ChainFound, ChainRequest
 from paceline.kernels.programs.steps import Lowered
-from paceline.protocols import (
-    CHAINS,
-    HIDDEN_STATES,
-    SHADOW_TOKENS,
-    TREES,
-    VIRTUAL_TOKENS,
-    Target,
-)
-from paceline.records import Path, TargetInfo
+from paceline.protocols import CHAINS, HIDDEN_STATES, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS, Target
+from paceline.records import Path, TargetInfo, WordTable
 from paceline.scores import TokenScores
 from paceline.targets.cache_dtypes import FLOAT32
 from paceline.targets.check_passes import check_passes
-from paceline.targets.hidden_states import output_head
+from paceline.targets.hidden_states import embedded, output_head, word_table
 from paceline.targets.late_model import LateModel
 from paceline.targets.model_pass import ModelPass
 from paceline.targets.preparation import Preparation
@@ -210,8 +203,11 @@ class CausalLMTarget(Target):
     @torch.inference_mode()
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """[..., hidden]. See `Target.embed`."""
-        embeddings: torch.Tensor = self.model.get_input_embeddings()(tokens.to(self.device))
-        return embeddings
+        return embedded(self.model, tokens.to(self.device))
+
+    def word_table(self) -> WordTable | None:
+        """See `Target.word_table`."""
+        return word_table(self.model)
 
     def output_head(self, tokens: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """[n, hidden] and [n]. See `Target.output_head`."""

@@ -72,6 +72,12 @@ struct pl_chain;
 PL_API int pl_run_chain(const struct pl_step *steps, int64_t count, const struct pl_pass *first,
                         struct pl_chain *chain, int threads);
 
+struct pl_medusa;
+struct pl_chimera;
+/* Drafts of trained heads; see drafts.h. */
+PL_API int pl_draft_medusa(struct pl_medusa *of, int threads);
+PL_API int pl_draft_chimera(struct pl_chimera *of, int threads);
+
 struct pl_suffixes;
 /* What followed elsewhere behind the end of a text; see suffixes.h. */
 PL_API int pl_look_up(struct pl_suffixes *in);
