@@ -16,6 +16,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 CORE = {
     "errors",
     "json_files",
+    "chains",
     "tree",
     "union",
     "prefix",

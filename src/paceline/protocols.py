@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from paceline.errors import UsageError
-from paceline.records import Path, Round, SourceRound, TargetInfo, TextStart
+from paceline.records import Path, Round, SourceRound, TargetInfo, TextStart, WordTable
 from paceline.tree import Tree
 
 if TYPE_CHECKING:
     import torch
 
-    from paceline.scores import Ranked, TokenScores
+    from paceline.chains import ChainFound, ChainRequest
+    from paceline.scores import TokenScores
 
 __all__ = [
     "CHAINS",
@@ -190,13 +191,11 @@ class Target(ABC):
         raise self._lacks("chains")
 
     def go_on(
-        self, slot: int, kept: int, tokens: Sequence[int], passes: int, most: int, known: int
-    ) -> list[Ranked] | None:
-        """With `CHAINS`: as `follow`, and then more passes, so many in all, >= 1, of which each
-        reads the likeliest token that the one before has found.
+        self, slot: int, kept: int, tokens: Sequence[int], wanted: ChainRequest
+    ) -> ChainFound | None:
+        """With `CHAINS`: as `follow`, and then more passes, each of which reads the likeliest token
+        that the one before has found.
 
-        Of each pass the `most` likeliest ids below `known`, fewer where there are fewer, with their
-        shares in the softmax of all of these; where less can be said the last ones have share 0.
         None where that is no faster than to ask `follow` for one after the other.
         """
         return None
@@ -213,6 +212,10 @@ class Target(ABC):
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """With `HIDDEN_STATES`: the model's embeddings [..., hidden] of ids int64 [...]."""
         raise self._lacks("hidden states")
+
+    def word_table(self) -> WordTable | None:
+        """With `HIDDEN_STATES`: where `embed` looks ids up; None where it does anything besides."""
+        return None
 
     def output_head(self, tokens: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """With `HIDDEN_STATES`: weights [n, hidden] and biases [n] of the output head, for these

@@ -26,6 +26,7 @@ __all__ = [
     "TargetInfo",
     "TextStart",
     "TokenLogprob",
+    "WordTable",
 ]
 
 FinishReason = Literal["eos", "stop", "length", "interrupted", "error"]
@@ -73,6 +74,20 @@ class TargetInfo:
     weights: str = "native"
     weight_bytes: int = 0
     report: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class WordTable:
+    """A model's embeddings [count, hidden], as the C library reads them.
+
+    format: of `enum pl_format`, or -1 for float32. address: of the first one. held: what owns them.
+    """
+
+    format: int
+    address: int
+    count: int
+    hidden: int
+    held: object
 
 
 @dataclass(frozen=True)

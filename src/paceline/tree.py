@@ -236,7 +236,7 @@ class Tree:
 
     def clip(self, depth: int) -> Tree:
         """The nodes at most `depth` below the root."""
-        if all(d <= depth for d in self.depths):
+        if len(self) <= depth or all(d <= depth for d in self.depths):
             return self
         return self.keep([node for node, d in enumerate(self.depths) if d <= depth])
 

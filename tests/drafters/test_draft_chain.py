@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from tests.tiny_models import VOCAB, new_model, some_prompt
 from torch import nn
 
+from paceline.chains import ChainEnd, ChainRequest, ChanceTable, certain_end
 from paceline.drafters import Host, make_drafter
 from paceline.drafters.draft_text import DraftText, Guess
 from paceline.kernels.native.calls import unavailable
@@ -53,6 +55,19 @@ def tiny(name: str) -> Any:
     return model
 
 
+def some_end(rng: random.Random, before: int) -> ChainEnd | None:
+    """Ends by shares, by chances, or by length, with lines that differ by share and by depth."""
+    if rng.random() < 0.2:
+        return None
+    chances = ChanceTable((0.02, 0.04, 0.1), (2, 3, 5), 0.001, 0.995, longest=20)
+    for row in range(4):
+        for column in range(4):
+            chances.put(column, row, rng.random() / 2, rng.random())
+    chances.trust = rng.uniform(0.5, 3.0)
+    least = array("d", [rng.random() ** depth for depth in range(2, 9)])
+    return ChainEnd(rng.choice([0.0, 0.03]), least, chances, before, reach=rng.random())
+
+
 def assert_alike(one: list[Guess], other: list[Guess]) -> None:
     assert [guess.token for guess in one] == [guess.token for guess in other]
     for mine, yours in zip(one, other, strict=True):
@@ -76,10 +91,9 @@ def test_chains_say_what_rounds_say(name: str, sampler: Sampler) -> None:
     for text in texts:
         text.start(TextStart(certain, sampler=sampler))
     for _ in range(12):
-        most = rng.randrange(1, 5)
+        most, end = rng.randrange(1, 9), some_end(rng, len(texts[0].guesses))
         for text in texts:
-            for _ in text.guess(most, rng.randrange(1, 5)):
-                pass
+            text.guess(most, end)
         assert_alike(texts[0].guesses, texts[1].guesses)
         said = [guess.token for guess in texts[0].guesses]
         new = [*said[: rng.randrange(len(said) + 1)], *([rng.randrange(VOCAB)] * rng.randrange(2))]
@@ -107,10 +121,10 @@ def test_passes_in_one_call_stay_below_what_is_known(known: int) -> None:
     """Models of one family may have vocabularies of two sizes."""
     chained, single = open_target(tiny("llama reduced")), open_target(tiny("llama reduced"))
     slots = [target.open([1, 2, 3]) for target in (chained, single)]
-    found = chained.go_on(slots[0], 3, [4], passes=5, most=3, known=known)
-    assert found is not None and len(found) == 5
+    found = chained.go_on(slots[0], 3, [4], ChainRequest(passes=5, most=3, known=known))
+    assert found is not None and len(found.ranked) == len(found.seconds) == 5
     new, length = [4], 3
-    for ranked in found:
+    for ranked in found.ranked:
         scores = single.follow(slots[1], length, new)
         assert scores.tokens is not None
         some = scores.numbers[scores.tokens < known]
@@ -120,19 +134,36 @@ def test_passes_in_one_call_stay_below_what_is_known(known: int) -> None:
         assert [share for _, share in ranked] == pytest.approx(chances.tolist(), rel=1e-3)
         length, new = length + len(new), [ranked[0][0]]
     # What was said is in the cache but for the last token: what follows is that of the whole text.
-    said = [ranked[0][0] for ranked in found]
+    said = [ranked[0][0] for ranked in found.ranked]
     mine = chained.follow(slots[0], 8, said[-1:]).numbers.copy()
     assert np.array_equal(mine, single.follow(slots[1], length, new).numbers)
+
+
+@pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
+@pytest.mark.parametrize("name", ["llama", "llama reduced", "gemma3"])
+def test_a_chain_ends_in_one_call_where_it_would_end_token_by_token(name: str) -> None:
+    rng, target = random.Random(2), open_target(tiny(name))
+    slot, text, lengths = target.open([1, 2, 3]), [1, 2, 3], set()
+    for _ in range(60):
+        before = rng.randrange(10)
+        end = some_end(rng, before) or certain_end(0.05, 7)
+        found = target.go_on(slot, len(text), [], ChainRequest(len(end.least), 1, VOCAB, end))
+        assert found is not None
+        shares = [ranked[0][1] for ranked in found.ranked]
+        going_on = [end.goes_on(shares[: 1 + place]) for place in range(len(shares))]
+        assert going_on == [*[True] * (len(shares) - 1), False]
+        lengths.add(len(shares))
+        text += [rng.randrange(VOCAB)]
+        target.follow(slot, len(text) - 1, text[-1:])
+    assert len(lengths) > 3
 
 
 def test_it_reads_only_what_is_new() -> None:
     target = ToyTarget()
     text = DraftText(Host(target), make_drafter("plain"), 16, 1)
     text.start(TextStart([3, 1, 4]))
-    for _ in text.guess(4):
-        pass
+    text.guess(4)
     assert (target.passes, target.read) == (4, 2)
     text.hear([guess.token for guess in text.guesses])
-    for _ in text.guess(1):
-        pass
+    text.guess(1)
     assert (target.passes, target.read) == (5, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,10 @@ from paceline.drafters import (
     make_drafter,
 )
 from paceline.errors import UsageError
+from paceline.kernels.native.calls import unavailable
 from paceline.loop import Generation
+from paceline.planning.acceptance import AcceptanceTable
+from paceline.planning.candidate_tree import likeliest
 from paceline.protocols import Drafter
 from paceline.records import Round, TextStart
 from paceline.sampling import Sampler
@@ -70,6 +74,12 @@ def host(target: CausalLMTarget) -> Host:
     return Host(target, TINY)
 
 
+def level_by_level(drafter: Chimera) -> None:
+    """Drafts are not made in one call, as on a GPU."""
+    if drafter._model._programs is not None:
+        drafter._model._programs.call = None
+
+
 def first_children(tree: Tree) -> list[int]:
     """Tokens from the root on, always the likeliest child."""
     found, node = [], ROOT
@@ -102,15 +112,18 @@ def test_medusa_proposes_the_likeliest_paths_of_its_heads(name: str) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("beam", [1, 3])
-@pytest.mark.parametrize("cache", [0, 5, 1000])
+@pytest.mark.parametrize("cache", [None, 0, 5, 1000])
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_chimera_proposes_what_its_model_says_of_the_whole_text(
-    name: str, cache: int, beam: int
+    name: str, cache: int | None, beam: int
 ) -> None:
+    """In one call, or level by level with n-grams that are looked up."""
     model = tiny_model(name)
     target = CausalLMTarget(model, check=False)
     folder = str(saved_chimera(**MEDUSA))
-    drafter = Chimera(host(target), parts=folder, ranks=4, beam=beam, least=0.0, cache=cache)
+    drafter = Chimera(host(target), parts=folder, ranks=4, beam=beam, least=0.0, cache=cache or 0)
+    if cache is not None:
+        level_by_level(drafter)
     noted = Noted(drafter)
     play(target, [Generation(some_prompt(9), noted, Stopping(16))], budget=20)
     chimera, compared = drafter._model, 0
@@ -125,7 +138,65 @@ def test_chimera_proposes_what_its_model_says_of_the_whole_text(
             assert int(logits[depth].argmax()) == token
             compared += 1
     assert compared > 10
-    assert (drafter.lookups.memory > 0) == (cache > 0)
+    assert (drafter.lookups.memory > 0) == bool(cache)
+
+
+@pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
+@pytest.mark.parametrize("config", [{}, {"vocabulary": 20, "order": 2, "heads": 3}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"least": 0.0},
+        {"least": 0.02, "beam": 2},
+        {"least": 0.0, "ranks": 40, "beam": 9},
+        {"least": 0.0, "ranks": 1},
+        {"least": 1.0},
+    ],
+    ids=str,
+)
+def test_a_draft_in_one_call_is_the_draft_level_by_level(
+    settings: dict[str, Any], config: dict[str, Any]
+) -> None:
+    """Prompts that are shorter and longer than what one call takes over, of several texts in turn."""
+    seen = []
+    for by_level in (False, True):
+        target = CausalLMTarget(tiny_model("llama"), check=False)
+        folder = str(saved_chimera(**MEDUSA, **config))
+        drafter = Chimera(host(target), parts=folder, **settings)
+        assert drafter._model._programs is not None and drafter._model._programs.call is not None
+        if by_level:
+            level_by_level(drafter)
+        noted = Noted(drafter)
+        for length, budget in ((2, 3), (7, 30), (30, 1), (40, 200)):
+            play(target, [Generation(some_prompt(length), noted, Stopping(12))], budget=budget)
+        seen.append(noted.seen)
+    assert len(seen[0]) > 20
+    for (_, one), (_, other) in zip(*seen, strict=True):
+        assert (one.tokens, one.parents) == (other.tokens, other.parents)
+        assert one.weights == pytest.approx(other.weights)
+
+
+@pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
+@pytest.mark.parametrize("vocabulary", [0, 9])
+def test_medusas_tree_in_one_call_is_that_of_its_guesses(vocabulary: int) -> None:
+    target = CausalLMTarget(tiny_model("llama"), check=False)
+    folder = str(saved_medusa(**MEDUSA, vocabulary=vocabulary))
+    for ranks, budget in ((1, 5), (4, 12), (10, 300), (60, 1)):
+        noted = Noted(Medusa(host(target), parts=folder, ranks=ranks))
+        play(target, [Generation(some_prompt(9), noted, Stopping(12))], budget=budget)
+        heads = noted._drafter._heads  # type: ignore[union-attr]
+        compared = 0
+        for text, tree in noted.seen[1:]:
+            state = own_states(target.model, text[:-1])[-1:]
+            guesses = heads.guess(state, ranks)
+            table = AcceptanceTable(guesses.probabilities)
+            found = likeliest(table, len(guesses.tokens), min(budget, len(tree)))
+            assert tree.parents == found.parents
+            assert tree.weights == pytest.approx(found.reach, rel=1e-3)
+            paths = [guesses.tokens[len(path) - 1][path[-1]] for path in found.paths]
+            assert list(tree.tokens) == paths
+            compared += len(tree)
+        assert compared > 5
 
 
 def test_what_one_text_had_encoded_is_there_for_the_next() -> None:
@@ -133,6 +204,7 @@ def test_what_one_text_had_encoded_is_there_for_the_next() -> None:
     place, encoded = host(target), []
     for settings in ({}, {}, {"cache": 50}, {}):
         drafter = Chimera(place, parts=folder, least=0.0, **settings)
+        level_by_level(drafter)
         target.forget()
         play(target, [Generation(some_prompt(9), drafter, Stopping(16))], budget=20)
         encoded.append(drafter.lookups.encoded)

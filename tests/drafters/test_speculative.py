@@ -32,8 +32,7 @@ def draft_text(target: Any = None, inner: str = "plain", others: int = 1) -> Dra
 
 
 def say(text: DraftText, most: int) -> list[int]:
-    for _ in text.guess(most):
-        pass
+    text.guess(most)
     return [guess.token for guess in text.guesses]
 
 

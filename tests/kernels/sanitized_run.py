@@ -130,6 +130,7 @@ def suffixes(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> Non
 
 ROWS, KEPT, HIDDEN, HEADS, VOCAB, SLOTS = 5, 2, 64, 2, 33, 9
 OF_KEPT, LOGITS = -2, -1
+OUTPUTS = 7
 
 
 def one_pass(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> None:
@@ -232,26 +233,76 @@ def one_pass(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> Non
 def chains(library: ctypes.CDLL, native: Any, steps: Any, one: Any) -> None:
     """Two rows that are read, and then a pass for each that is said; all arrays end with the last."""
     rows, passes, most = 2, 3, 4
-    whole = rows + passes - 1
-    reads, keep = exact(np.arange(whole)), exact(np.array([rows - 1]))
-    first, count = exact(np.zeros(whole, np.int32)), exact(np.arange(1, whole + 1, dtype=np.int32))
-    begins, ids = exact(np.zeros(rows + 1, np.int32)), exact(np.arange(VOCAB)[::-1])
+    reads, ids = exact(np.arange(rows + passes - 1)), exact(np.arange(VOCAB)[::-1])
     tokens, shares = np.empty((passes, most), np.int64), np.empty((passes, most), np.float32)
-    seen = native.Seen(first.ctypes.data, count.ctypes.data, begins.ctypes.data, None)
+    seconds, windows = exact(np.zeros(passes)), exact(np.array([2]))
     given = native.Pass()
     ctypes.memmove(ctypes.addressof(given), ctypes.addressof(one), ctypes.sizeof(given))
-    given.rows, given.kept, given.seen = rows, 1, ctypes.addressof(seen)
-    given.tokens, given.keep, given.cache_kind = reads.ctypes.data, keep.ctypes.data, 0
-    places = exact(np.arange(whole))
-    given.positions = given.where = places.ctypes.data
+    given.rows, given.cache_kind = rows, 0
+    least, borders, lines = exact(np.zeros(passes)), exact(np.array([0.5])), exact(np.ones(8))
+    places = exact(np.array([0, 1, 1]))
+    end = native.ChainEnd(
+        0.0, 1.0, 1.0, 0.1, 0.9, least.ctypes.data, borders.ctypes.data, lines.ctypes.data,
+        places.ctypes.data, 2,
+    )  # fmt: skip
     chain = native.Chain(
-        passes, most, VOCAB, 1, ids.ctypes.data, reads.ctypes.data, tokens.ctypes.data,
-        shares.ctypes.data,
+        passes, most, VOCAB, 1, 0, 0, 0, ids.ctypes.data, windows.ctypes.data,
+        ctypes.addressof(end), reads.ctypes.data, tokens.ctypes.data, shares.ctypes.data,
+        seconds.ctypes.data,
     )  # fmt: skip
     at = ctypes.addressof(given), ctypes.addressof(chain)
     assert not library.pl_run_chain(ctypes.addressof(steps), len(steps), *at, 2)
+    assert chain.made == passes and (seconds > 0).all()
     assert reads.tolist() == [0, 1, *tokens[:-1, 0]]
     assert (shares[:, 0] > 0).all() and (tokens < VOCAB).all()
+    least[:] = np.inf
+    assert not library.pl_run_chain(ctypes.addressof(steps), len(steps), *at, 2)
+    assert chain.made == 1
+
+
+def drafts(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> None:
+    """Medusa's and Chimera's, of programs that give their first numbers back; all memory ends where
+    it has to."""
+    held: list[np.ndarray] = []
+
+    def keep(numbers: np.ndarray) -> int:
+        held.append(exact(numbers))
+        return int(held[-1].ctypes.data)
+
+    def part(rows: int, reads: int, gives: int) -> Any:
+        value = native.Operand(table=-1, stride=reads, period=reads, each=1)
+        steps = (native.Step * 2)(
+            native.Step(op=1, count=reads, out_stride=reads),
+            native.Step(op=2, count=gives, input=value, out_buffer=-1, out_stride=gives),
+        )
+        held.append(steps)  # type: ignore[arg-type]
+        arena = keep(np.zeros((rows, reads), np.float32))
+        given, out = (keep(np.zeros((rows, size), np.float32)) for size in (reads, gives))
+        return native.Part(ctypes.addressof(steps), 2, arena, given, out)
+
+    def guesses(budget: int) -> Any:
+        of = [keep(np.zeros(budget, kind)) for kind in (np.int64, np.int64, np.float64)]
+        return native.Guesses(OUTPUTS, 3, budget, 0, keep(np.arange(OUTPUTS)[::-1]), *of)
+
+    hidden, heads, beam, fresh = OUTPUTS, 3, 2, 3
+    state = keep(rng.standard_normal(hidden, dtype=np.float32))
+    medusa = native.Medusa(
+        part(1, hidden, hidden), part(heads, hidden, OUTPUTS), 1, hidden, state, guesses(5)
+    )
+    assert not library.pl_draft_medusa(ctypes.addressof(medusa), 2)
+    assert medusa.guesses.nodes == 3  # as many as one head guesses
+    levels = (native.Part * heads)(*(part(1 + fresh, 2 * hidden, OUTPUTS) for _ in range(heads)))
+    for budget, found in ((1, 1), (4, 4), (30, 3 + 2 * 2 * 3)):
+        chimera = native.Chimera(
+            green=part(1 + fresh, 2 * hidden, hidden), read=part(fresh, 2 * hidden, 1),
+            levels=ctypes.addressof(levels), depth=heads, order=2, hidden=hidden, beam=beam,
+            length=4, fresh=fresh, text=keep(np.array([1, 2, 3, 1, 0])), states_stride=hidden,
+            states=keep(rng.standard_normal((4 + fresh, hidden), dtype=np.float32)),
+            words=keep(rng.standard_normal((OUTPUTS, hidden), dtype=np.float32)),
+            words_format=-1, words_count=OUTPUTS, guesses=guesses(budget),
+        )  # fmt: skip
+        assert not library.pl_draft_chimera(ctypes.addressof(chimera), 2)
+        assert chimera.guesses.nodes == found
 
 
 def module(path: Path) -> Any:
@@ -279,6 +330,7 @@ def main() -> None:
         moves(library, signatures, rng)
         suffixes(library, signatures, rng)
         one_pass(library, signatures, rng)
+        drafts(library, signatures, rng)
         sys.stdout.write(f"{tier} is clean\n")
 
 

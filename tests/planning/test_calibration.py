@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
+from itertools import accumulate
+from operator import mul
 
 import pytest
 from hypothesis import given
 from tests.helpers import trees
 
-from paceline.planning.calibration import Calibration, Evidence, Watch
+from paceline.planning.calibration import Calibration, Evidence, Watch, chance_table
 from paceline.tree import Tree
 
 CHAIN = Tree((5, 6, 7), (-1, 0, 1), (0.5, 0.4, 0.1))
@@ -158,3 +161,15 @@ def test_trees_without_sources_are_those_of_one_that_has_no_name(tree: Tree) -> 
     for calibration, proposed in ((plain, tree), (marked, without)):
         observe(calibration, proposed, 0, 1, 0)
     assert marked.reach(without) == plain.reach(tree)
+
+
+def test_a_table_says_of_chains_what_is_known_of_them() -> None:
+    rng, calibration, table = random.Random(0), Calibration(), chance_table(12)
+    for _ in range(300):
+        claim, depth = rng.random(), rng.randrange(1, 13)
+        calibration.learn(claim, depth, rng.random() < claim / 2, table)
+        claims = [rng.uniform(0.2, 1.0) for _ in range(12)]
+        weights = tuple(accumulate(claims, mul))
+        chances = [table.chance(claim, depth) for depth, claim in enumerate(claims, start=1)]
+        tree = replace(Tree.chain(range(12)), weights=weights)
+        assert calibration.reach(tree) == pytest.approx([*accumulate(chances, mul)])

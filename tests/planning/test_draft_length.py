@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from paceline.planning.cost_curve import CostCurve, CostPoint
@@ -128,3 +130,36 @@ def test_an_outlier_changes_little() -> None:
 
 def test_a_clock_that_stands_still_stops_nothing() -> None:
     assert length(seasoned(draft=0.0, target=0.0, right=0.5), 0.5) == LONGEST
+
+
+def test_the_end_of_a_chain_is_where_guesses_no_longer_pay() -> None:
+    """Whatever they claim, and whatever comes before them."""
+    rng = random.Random(0)
+    for curve in (None, CostCurve((CostPoint(1, 0, 10.0), CostPoint(33, 0, 74.0)))):
+        plan = seasoned(draft=0.3, target=10.0, right=0.8)
+        plan.curve = curve
+        for _ in range(200):
+            claims = [rng.uniform(0.6, 1.0) for _ in range(rng.randrange(1, 6))]
+            plan.judge(claims, rng.randrange(1, 1 + len(claims)))
+            while not plan.pays(claims):
+                del claims[-1]
+            end, chain = plan.end(claims), [rng.uniform(0.3, 1.0)]
+            while end.goes_on(chain):
+                assert plan.pays([*claims, *chain])
+                chain.append(rng.uniform(0.3, 1.0))
+            assert not plan.pays([*claims, *chain])
+
+
+def test_a_guess_of_little_confidence_is_the_last() -> None:
+    end = DraftLength().end([], confidence=0.4)
+    assert end.goes_on([0.4, 0.5]) and not end.goes_on([0.9, 0.3])
+
+
+def test_the_first_pass_of_a_draft_says_at_most_what_others_take() -> None:
+    plan, same = (seasoned(draft=1.0, target=10.0, right=0.7) for _ in range(2))
+    for _ in range(50):
+        plan.drafted(3.0, 1, first=True)
+    assert length(plan, 0.7) == length(same, 0.7)
+    for _ in range(50):
+        plan.drafted(0.1, 1, first=True)
+    assert length(plan, 0.7) > length(same, 0.7)

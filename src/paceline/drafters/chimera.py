@@ -47,7 +47,8 @@ class ChimeraSettings:
     Four, since layers take hardly longer for four rows than for one.
     least: only nodes with at least this chance to be accepted are: a level costs a pass of the
     drafter, some twentieths of a pass of the target.
-    cache: n-grams whose states are kept in memory, 0 for none (section 4.1.1). dictionary: of how
+    cache: n-grams whose states are kept in memory, 0 for none (section 4.1.1). On a CPU, where a
+    draft is one call, they are those of prompts: guesses are encoded faster than looked up. dictionary: of how
     many common n-grams states are made beforehand, as far as the parts name any. spill: a file for
     states that leave memory, which other parts may use as well; "" forgets them. Drafters of a host
     share the store.
@@ -114,9 +115,7 @@ class Chimera(Drafter):
         # What one text has had encoded is there for the next one, and for those beside it.
         key = (NgramCache, id(self._model), own.cache, own.dictionary, own.spill)
         self._greens: NgramCache = host.learn(key, store)
-        self._ranks = own.ranks
-        self._beam = own.beam
-        self._least = own.least
+        self._settings = own
         self._text: list[int] = []
         self._levels = self._model.levels()
         self._seen: torch.Tensor | None = None
@@ -142,7 +141,11 @@ class Chimera(Drafter):
         states = self._seen
         if states is None or not len(states) or len(states) != len(self._text) - 1 or budget < 1:
             return EMPTY
-        return self._grown(self._read(states), budget)
+        # Of a prompt n-grams are looked up; what is new in a round is encoded in the draft's own call.
+        fresh = len(states) - self._levels.length
+        root = self._read(states) if fresh > self._levels.most_fresh else None
+        tree = self._levels.draft(self._text, states, budget, self._settings)
+        return self._grown(root or self._read(states), budget) if tree is None else tree
 
     def observe(self, round: Round) -> None:
         """Go on with the text: the model itself learns nothing."""
@@ -168,7 +171,7 @@ class Chimera(Drafter):
         for depth in range(self._model.config.heads):
             if depth:
                 greens = self._greens.states([self._ngram(paths[node]) for node in level])
-            guesses = self._levels.grow(depth, greens, above, self._ranks)
+            guesses = self._levels.grow(depth, greens, above, self._settings.ranks)
             first = len(tokens)
             for node, own, shares in zip(level, guesses.tokens, guesses.probabilities, strict=True):
                 drafted[node] = len(drafted)
@@ -176,8 +179,10 @@ class Chimera(Drafter):
                 tokens += own
                 parents += [node] * len(own)
                 reach += [sure * share for share in shares]
-            likeliest = _best(reach[first:], self._beam)
-            level = [first + node for node in likeliest if reach[first + node] >= self._least]
+            likeliest = _best(reach[first:], self._settings.beam)
+            level = [
+                first + node for node in likeliest if reach[first + node] >= self._settings.least
+            ]
             if not level or budget <= depth + 1:
                 break
             paths = {node: (*paths[parents[node]], tokens[node]) for node in level}

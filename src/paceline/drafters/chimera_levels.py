@@ -14,13 +14,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from paceline.drafters.chimera_calls import MOST_FRESH
 from paceline.drafters.chimera_programs import AT_ONCE, ChimeraPrograms, Floats, layers_of
 from paceline.drafters.context_encoder import Context, Draft
 from paceline.drafters.guesses import Guesses, guesses_of_program
 from paceline.drafters.ngram_cache import State
+from paceline.kernels.native import signatures as native
 from paceline.kernels.programs.buffers import PassBuffers
+from paceline.tree import Tree
 
 if TYPE_CHECKING:
+    from paceline.drafters.chimera import ChimeraSettings
     from paceline.drafters.chimera_model import ChimeraModel
 
 __all__ = ["Levels", "ModuleLevels", "ProgramLevels"]
@@ -29,10 +33,11 @@ __all__ = ["Levels", "ModuleLevels", "ProgramLevels"]
 class Levels(ABC):
     """What is kept of one text, and a draft below it.
 
-    length: tokens that the target has read.
+    length: tokens that the target has read. most_fresh: so many may be new to `draft`.
     """
 
     length: int
+    most_fresh = 0
 
     @abstractmethod
     def read(self, states: torch.Tensor, greens: Sequence[State]) -> None:
@@ -51,6 +56,14 @@ class Levels(ABC):
 
         greens, parents: see `Draft.grow`. ranks: likeliest tokens behind each node.
         """
+
+    def draft(
+        self, text: Sequence[int], states: torch.Tensor, budget: int, settings: ChimeraSettings
+    ) -> Tree | None:
+        """All of a draft, of at most `budget` nodes, below a text with its root, of which the target
+        has read at most `most_fresh` tokens that are new: they are taken over first. None where that
+        is to be done step by step."""
+        return None
 
 
 class ModuleLevels(Levels):
@@ -100,12 +113,13 @@ class ProgramLevels(Levels):
 
     def __init__(self, programs: ChimeraPrograms, model: ChimeraModel, capacity: int) -> None:
         self.length = 0
+        self.most_fresh = 0 if programs.call is None else MOST_FRESH
         self._programs = programs
         self._token_list = model.token_list
         config, room = model.config, max(capacity, 1) + 64
+        self._config = config
         shape = (1, config.kv_heads, 2 * room, config.head_size)
-        self._held = torch.zeros(2, *shape)
-        self._layers = layers_of(self._held)
+        self._use(torch.zeros(2, *shape))
         self._mature = np.empty(0, dtype=np.float32)
         self._sees: list[list[int]] = []  # behind the text, by node: slots of it and those above
 
@@ -135,6 +149,21 @@ class ProgramLevels(Levels):
 
         program.run(count, end, see)
         self.length = end
+
+    def draft(
+        self, text: Sequence[int], states: torch.Tensor, budget: int, settings: ChimeraSettings
+    ) -> Tree | None:
+        """See `Levels.draft`: in one call, but for prompts and texts of next to no tokens."""
+        fresh, config = len(states) - self.length, self._config
+        call = self._programs.call
+        if call is None or fresh > self.most_fresh or len(text) < config.order + fresh:
+            return None
+        if states.dtype != torch.float32 or states.stride(-1) != 1:
+            return None
+        self._make_room(len(states) + 1 + (config.heads - 1) * settings.beam)
+        tree = call.draft(text, self.length, states, self._addresses, budget, settings)
+        self.length += fresh
+        return tree
 
     def begin(self) -> None:
         """See `Levels.begin`."""
@@ -179,7 +208,12 @@ class ProgramLevels(Levels):
         if 2 * places > room:
             wider = torch.zeros(*self._held.shape[:3], 4 * places, self._held.shape[4])
             wider[:, :, :, :room] = self._held
-            self._held, self._layers = wider, layers_of(wider)
+            self._use(wider)
+
+    def _use(self, held: torch.Tensor) -> None:
+        self._held, self._layers = held, layers_of(held)
+        each = (layer.as_native() for layer in self._layers)
+        self._addresses = (native.Layer * len(self._layers))(*each)
 
 
 def _rows_of(states: Sequence[State]) -> torch.Tensor:

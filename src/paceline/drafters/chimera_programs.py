@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from paceline.drafters.chimera_calls import ChimeraCall
 from paceline.drafters.context_encoder import EPSILON, ROTARY_BASE
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.programs.builder import Builder, Columns, GivenRows, Rotary, layer_of
@@ -34,9 +35,10 @@ class ChimeraPrograms:
 
     bottom: its n-gram encoder. heads: what each of its compact heads reads the two states with.
 
-    read: mature and green states
-    side by side -> columns in the cache. levels: by depth, green states and the last mature one side
-    by side -> logits, and columns in the cache.
+    green: embeddings of n-grams -> green states. read: mature and green states side by side ->
+    columns in the cache. levels: by depth, green states and the last mature one side by side ->
+    logits, and columns in the cache. rotary: of the last two. call: all of them in one call; None
+    where that cannot be had.
 
     Raises UnpackableError for a kind that cannot be had here.
     """
@@ -50,7 +52,7 @@ class ChimeraPrograms:
     ) -> None:
         config, encoder = model.config, model.encoder
         self._model, self._hidden = model, model.hidden_size
-        self._rotary = Rotary(config.head_size, ROTARY_BASE)
+        self.rotary = Rotary(config.head_size, ROTARY_BASE)
         self._keys = config.kv_heads * config.head_size
         self._queries = config.attention_heads * config.head_size
         self._columns = layer_of(kind, [encoder.key.weight, encoder.value.weight])
@@ -62,20 +64,24 @@ class ChimeraPrograms:
         self._head = model.shared_layer(kind)
         self._order, self._words = bottom.order, dict[int, Floats]()
         self._embed = bottom.embeddings
-        self._green = self._built_green(bottom, kind)
+        self.green = self._built_green(bottom, kind)
         self.read = self._built_read()
         self.levels = [
             self._built_level(layer_of(kind, [weight]), depth + 1 == len(heads))
             for depth, weight in enumerate(heads)
         ]
+        self.call: ChimeraCall | None = None
+        if model.words is not None and ChimeraCall.fits(len(heads), bottom.order):
+            ids, outputs = model.token_ids, model.outputs
+            self.call = ChimeraCall(self, model.words, ids, outputs, bottom.order)
 
     def encoded(self, ngrams: Sequence[Sequence[int]]) -> list[Floats]:
         """Green states [hidden] of n-grams."""
         found: list[Floats] = []
         for first in range(0, len(ngrams), AT_ONCE):
             some = ngrams[first : first + AT_ONCE]
-            self._put_words(some, self._green.given(len(some)).reshape(len(some), self._order, -1))
-            found += [row.copy() for row in self._green.run(len(some))]
+            self._put_words(some, self.green.given(len(some)).reshape(len(some), self._order, -1))
+            found += [row.copy() for row in self.green.run(len(some))]
         return found
 
     def _put_words(self, ngrams: Sequence[Sequence[int]], given: Floats) -> None:
@@ -100,7 +106,7 @@ class ChimeraPrograms:
         return build.program(build.product(words, layer_of(kind, [bottom.down.weight])))
 
     def _built_read(self) -> GivenRows:
-        build, hidden = Builder(2 * self._hidden, self._rotary), self._hidden
+        build, hidden = Builder(2 * self._hidden, self.rotary), self._hidden
         for layer, at, norm in (
             (_MATURE, 0, self._model.encoder.mature_norm),
             (_GREEN, hidden, self._model.encoder.green_norm),
@@ -115,7 +121,7 @@ class ChimeraPrograms:
 
     def _built_level(self, head: BlockLinear, last: bool) -> GivenRows:
         encoder, hidden, keys = self._model.encoder, self._hidden, self._keys
-        build = Builder(2 * hidden, self._rotary)
+        build = Builder(2 * hidden, self.rotary)
         green = build.part(build.given, 0, hidden)
         mature = build.part(build.given, hidden, hidden)
         three = build.product(build.normal(green, encoder.green_norm, EPSILON), self._attention)

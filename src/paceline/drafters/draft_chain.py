@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from paceline.chains import ChainEnd, ChainRequest
 from paceline.drafters.draft_passes import Guess, Said, Speaker
 from paceline.kernels.likeliest import likeliest
 from paceline.protocols import Target
@@ -52,9 +53,11 @@ class DraftChain(Speaker):
         """See `Speaker.correct`."""
         self._known = min(self._known, kept)
 
-    def say(self, room: int, passes: int = 1) -> Sequence[Said]:
-        """A token per pass; see `Speaker.say`."""
-        passes = min(passes, room)
+    def say(self, room: int, most: int, end: ChainEnd | None = None) -> Sequence[Said]:
+        """See `Speaker.say`: a token per pass."""
+        passes = min(most, room)
+        if end is not None:
+            passes = min(passes, len(end.least))
         if passes < 1:
             return []
         began, context = self._clock(), self._context
@@ -63,28 +66,48 @@ class DraftChain(Speaker):
             self._known, reads = len(context), 1 + self._target.pending(self._slot)
         else:
             reads = len(context) - self._known
-        guesses = self._together(self._slot, passes)
-        each = (self._clock() - began) / len(guesses)
-        return [
-            Said((guess,), 1, each, not place and reads > _FEW)
-            for place, guess in enumerate(guesses)
-        ]
-
-    def _together(self, slot: int, passes: int) -> list[Guess]:
-        """Guesses of up to `passes` passes, all of them where nothing but the target decides."""
-        context = self._context
-        new, known = context[self._known :], len(context)
-        found = None
         if self._sampler.takes_likeliest:
-            asked = slot, self._known, new, passes, 1 + self._others
-            found = self._target.go_on(*asked, self._vocab_size)
+            guesses, seconds = self._together(self._slot, passes, end)
+        if not self._sampler.takes_likeliest or not guesses:
+            guesses, seconds = self._one_by_one(self._slot, passes, end)
+        # What is done besides the passes belongs to the first: it is done once.
+        first = max(0.0, self._clock() - began - sum(seconds[1:]))
+        said = [Said(guesses[:1], 1, first, reads > _FEW)]
+        for guess, spent in zip(guesses[1:], seconds[1:], strict=True):
+            said.append(Said((guess,), 1, spent, False))
+        return said
+
+    def _together(
+        self, slot: int, passes: int, end: ChainEnd | None
+    ) -> tuple[list[Guess], list[float]]:
+        """Guesses and the seconds of their passes, where nothing but the target decides; nothing
+        where it does not do that."""
+        context = self._context
+        wanted = ChainRequest(passes, 1 + self._others, self._vocab_size, end)
+        found = self._target.go_on(slot, self._known, context[self._known :], wanted)
         if found is None:
-            guesses = [self._read(self._target.follow(slot, self._known, new), context)]
-        else:
-            guesses = [_guess(ranked) for ranked in found]
-        self._known = known + len(guesses) - 1
+            return [], []
+        guesses = [_guess(ranked) for ranked in found.ranked]
         context += [guess.token for guess in guesses]
-        return guesses
+        self._known = len(context) - 1
+        return guesses, found.seconds
+
+    def _one_by_one(
+        self, slot: int, passes: int, end: ChainEnd | None
+    ) -> tuple[list[Guess], list[float]]:
+        """The same, a call for each."""
+        guesses, seconds, context = list[Guess](), list[float](), self._context
+        while len(guesses) < passes:
+            began = self._clock()
+            known = len(context)
+            scores = self._target.follow(slot, self._known, context[self._known :])
+            guesses.append(self._read(scores, context))
+            self._known = known
+            context.append(guesses[-1].token)
+            seconds.append(self._clock() - began)
+            if end is not None and not end.goes_on([guess.chance for guess in guesses]):
+                break
+        return guesses, seconds
 
     def stop(self) -> None:
         """See `Speaker.stop`."""
@@ -108,4 +131,6 @@ class DraftChain(Speaker):
 
 def _guess(ranked: Ranked) -> Guess:
     token, chance = ranked[0]
-    return Guess(token, chance, tuple(each for each in ranked[1:] if each[0] != token and each[1]))
+    return Guess(
+        token, chance, tuple([each for each in ranked[1:] if each[0] != token and each[1]])
+    )

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
+from paceline.chains import ChainEnd
 from paceline.sampling import Sampler
 
 __all__ = ["Guess", "Said", "Speaker"]
 
 
-@dataclass(frozen=True)
-class Guess:
+class Guess(NamedTuple):
     """A token that the draft model has drawn.
 
     chance: that the target draws it too, by the draft model's own word.
@@ -24,8 +24,7 @@ class Guess:
     others: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True)
-class Said:
+class Said(NamedTuple):
     """One pass of a draft model: its guesses, its width, the seconds that it took, and whether it
     also read a prompt."""
 
@@ -50,9 +49,10 @@ class Speaker(ABC):
         """Behind its first `kept` tokens the text is another one now."""
 
     @abstractmethod
-    def say(self, room: int, passes: int = 1) -> Sequence[Said]:
-        """Go on with the text, by `room` tokens at most: in one pass, or in up to `passes` where
-        these are had for less together. Nothing where it has ended."""
+    def say(self, room: int, most: int, end: ChainEnd | None = None) -> Sequence[Said]:
+        """Go on with the text, pass by pass, until there are `most` tokens, or fewer where `end` says
+        so; the last pass may bring more of them, but never more than `room` in all. Nothing where
+        the text has ended."""
 
     @abstractmethod
     def stop(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from paceline.chains import ChainEnd
 from paceline.drafters.draft_passes import Guess, Said, Speaker
 from paceline.loop import Batch, Generation
 from paceline.protocols import Drafter, Planner, Target
@@ -67,8 +68,19 @@ class DraftRounds(Speaker):
         """See `Speaker.correct`."""
         self._corrected = True
 
-    def say(self, room: int, passes: int = 1) -> Sequence[Said]:
-        """See `Speaker.say`: one pass."""
+    def say(self, room: int, most: int, end: ChainEnd | None = None) -> Sequence[Said]:
+        """See `Speaker.say`."""
+        passes = list[Said]()
+        chances = list[float]()
+        while len(chances) < min(room, most) and (said := self._pass(room - len(chances))):
+            passes.append(said)
+            chances += [guess.chance for guess in said.guesses]
+            if end is not None and not end.goes_on(chances):
+                break
+        return passes
+
+    def _pass(self, room: int) -> Said | None:
+        """One pass; None where the text has ended."""
         text = self._text
         # Not as many as are wanted: trees are cut to what is left, and with them windows and prompt
         # tokens that make the guesses of later passes.
@@ -83,10 +95,10 @@ class DraftRounds(Speaker):
                 seconds = round.seconds
                 spent = seconds.draft + seconds.target + seconds.commit
                 guesses = self._read(round, text.context)
-                return [Said(guesses, 1 + len(round.tree), spent, round.prefill)]
+                return Said(guesses, 1 + len(round.tree), spent, round.prefill)
         if text.error is not None:
             raise text.error
-        return []
+        return None
 
     def stop(self) -> None:
         """See `Speaker.stop`."""

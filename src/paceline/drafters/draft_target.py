@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import inf
 
 import numpy as np
 import torch
 from torch.nn.functional import pad
 
+from paceline.chains import ChainFound, ChainRequest
 from paceline.protocols import Target
-from paceline.records import Path, TargetInfo
-from paceline.scores import Ranked, TokenScores
+from paceline.records import Path, TargetInfo, WordTable
+from paceline.scores import TokenScores
 from paceline.tree import Tree
 
 __all__ = ["DraftTarget", "in_vocabulary"]
@@ -80,10 +82,11 @@ class DraftTarget(Target):
         return TokenScores(found.numbers[:said], found.tokens[:said])
 
     def go_on(
-        self, slot: int, kept: int, tokens: Sequence[int], passes: int, most: int, known: int
-    ) -> list[Ranked] | None:
+        self, slot: int, kept: int, tokens: Sequence[int], wanted: ChainRequest
+    ) -> ChainFound | None:
         """See `Target.go_on`."""
-        return self._target.go_on(slot, kept, tokens, passes, most, min(known, self._known))
+        wanted = replace(wanted, known=min(wanted.known, self._known))
+        return self._target.go_on(slot, kept, tokens, wanted)
 
     def describe(self) -> TargetInfo:
         """See `Target.describe`."""
@@ -108,6 +111,10 @@ class DraftTarget(Target):
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """See `Target`."""
         return self._target.embed(tokens)
+
+    def word_table(self) -> WordTable | None:
+        """See `Target`."""
+        return self._target.word_table()
 
     def output_head(self, tokens: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """See `Target`."""

@@ -14,8 +14,9 @@ model's target keeps what is still right in its cache: a rejection is nothing sp
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
+from paceline.chains import ChainEnd
 from paceline.drafters.draft_chain import DraftChain
 from paceline.drafters.draft_passes import Guess, Said, Speaker
 from paceline.drafters.draft_rounds import DraftRounds
@@ -101,19 +102,17 @@ class DraftText:
             del self.guesses[:right]
         self._committed += len(tokens)
 
-    def guess(self, most: int, passes: int = 1) -> Iterator[Said]:
-        """Say more until there are `most` guesses, pass by pass, each of which may bring several.
-
-        The caller may stop between any two passes; up to `passes` may have been made by then.
-        """
-        while self._text is not None and (missing := most - len(self.guesses)) > 0:
-            room = self._room(len(self._text))
-            together = self._speaker.say(room, min(passes, missing)) if room > 0 else ()
-            for said in together:
-                self.guesses += said.guesses
-            yield from together
-            if not together:
-                return
+    def guess(self, most: int, end: ChainEnd | None = None) -> Sequence[Said]:
+        """Say more until there are `most` guesses, or fewer where `end` says so; pass by pass, each
+        of which may bring several."""
+        missing = most - len(self.guesses)
+        if self._text is None or missing < 1:
+            return ()
+        room = self._room(len(self._text))
+        passes = self._speaker.say(room, missing, end) if room > 0 else ()
+        for said in passes:
+            self.guesses += said.guesses
+        return passes
 
     def _correct(self, kept: int, tokens: Sequence[int]) -> None:
         """The text's first `kept` tokens stay, then come these; nothing is guessed behind them."""

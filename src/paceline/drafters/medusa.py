@@ -88,6 +88,10 @@ class Medusa(Drafter):
         """The likeliest paths over all heads; empty until the model has read the prompt."""
         if self._state is None or budget < 1:
             return EMPTY
+        if self._table is None:
+            tree = self._heads.tree(self._state, budget, self._ranks)
+            if tree is not None:
+                return tree
         guesses = self._heads.guess(self._state, self._ranks)
         if self._table is None:
             table = AcceptanceTable(guesses.probabilities)

@@ -22,6 +22,8 @@ from paceline.kernels.block_layers import BlockLinear, FloatLinear
 from paceline.kernels.choice import program_kind, quicken
 from paceline.kernels.linear import PlainLinear, UnpackableError
 from paceline.kernels.programs.builder import layer_of
+from paceline.records import WordTable
+from paceline.tree import Tree
 
 __all__ = ["HeadModule", "MedusaHeads", "OutputHead", "ResidualBlocks"]
 
@@ -61,6 +63,7 @@ class HeadModule(nn.Module):
     that may be guessed. They are neither parameters nor stored.
     token_ids: [outputs] int64, which tokens these are; None: all, in their order.
 
+    words: the target's embeddings, where somebody has said where these are.
     token_list: `token_ids` as a list. outputs: columns of logits. hidden_size: of the target's
     states. device: where these have to be.
     """
@@ -68,6 +71,7 @@ class HeadModule(nn.Module):
     def __init__(self, head: OutputHead, token_ids: torch.Tensor | None) -> None:
         super().__init__()
         weight, bias = head
+        self.words: WordTable | None = None
         self.device = weight.device
         self.outputs, self.hidden_size = weight.shape
         self.token_ids = None if token_ids is None else token_ids.to(self.device)
@@ -158,8 +162,16 @@ class MedusaHeads(HeadModule):
         if self.config.form != "compact" or self.config.layers != 1:
             return False
         block = layer_of(kind, list(self.blocks.weight[0]), self.blocks.bias[0].flatten())
-        self._programs = MedusaPrograms(block, self.shared_layer(kind), self.hidden_size)
+        head = self.shared_layer(kind)
+        self._programs = MedusaPrograms(block, head, self.hidden_size, self.token_ids)
         return True
+
+    def tree(self, state: torch.Tensor, budget: int, ranks: int) -> Tree | None:
+        """The `budget` likeliest paths over all heads behind a state [1, hidden], as the heads say
+        themselves, of `ranks` guesses each; None where that takes more than one call."""
+        if self._programs is None or state.dtype != torch.float32:
+            return None
+        return self._programs.tree(state, budget, ranks)
 
     @torch.no_grad()
     def guess(self, state: torch.Tensor, ranks: int) -> Guesses:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from paceline.chains import ChainEnd, certain_end
 from paceline.drafters.host import COPIES, SELF, Host, ModelChoice
 from paceline.drafters.settings import at_least
 from paceline.errors import UsageError
@@ -146,6 +147,7 @@ class Speculative(Drafter):
         # Times of the first and the last answer in this round, in seconds.
         self._asked: float | None = None
         self._answered = 0.0
+        self._tree = EMPTY
 
     def start(self, text: TextStart) -> None:
         """Begin a text; the draft model reads it when it is first asked, but for what it has in its
@@ -169,17 +171,17 @@ class Speculative(Drafter):
         if self._asked is None:
             self._asked = self._clock()
         most = min(budget, self._most)
-        if self._goes_on():
-            # Without anybody to stop it before, all of a draft is said at once.
-            at_once = most if self._plan is None and not self._confidence else 1
-            for said in self._draft.guess(most, at_once):
-                self.widths[said.width] += 1
-                if self._plan is not None and not said.prefill:
-                    self._plan.drafted(1e3 * said.seconds, len(said.guesses))
-                if not self._goes_on():
-                    break
+        chances = [guess.chance for guess in self._draft.guesses]
+        if len(chances) < most and self._goes_on(chances):
+            said = self._draft.guess(most, self._end(chances, most))
+            for place, each in enumerate(said):
+                self.widths[each.width] += 1
+                if self._plan is not None and not each.prefill:
+                    milliseconds = 1e3 * each.seconds
+                    self._plan.drafted(milliseconds, len(each.guesses), first=not place)
         self._answered = self._clock()
-        return guess_tree(self._draft.guesses[:most]).prune(budget)
+        self._tree = guess_tree(self._draft.guesses[:most]).prune(budget)
+        return self._tree
 
     def observe(self, round: Round) -> None:
         """Take over what was committed, and learn what guesses are worth."""
@@ -188,12 +190,17 @@ class Speculative(Drafter):
         self._draft.hear(round.path.tokens)
         self._asked, self._waits = None, False
 
-    def _goes_on(self) -> bool:
-        """Whether one more pass of the draft model is wanted."""
-        chances = [guess.chance for guess in self._draft.guesses]
+    def _goes_on(self, chances: Sequence[float]) -> bool:
+        """Whether more is wanted behind guesses with these chances."""
         if min(chances, default=1.0) < self._confidence:
             return False
         return self._plan is None or self._plan.pays(chances)
+
+    def _end(self, chances: Sequence[float], most: int) -> ChainEnd | None:
+        """Where what is said now ends; None for where there is enough of it."""
+        if self._plan is not None:
+            return self._plan.end(chances, self._confidence)
+        return certain_end(self._confidence, most) if self._confidence else None
 
     def _learn(self, plan: DraftLength, round: Round) -> None:
         said = round.path.tokens
@@ -202,7 +209,8 @@ class Speculative(Drafter):
         plan.judge(chances, common_prefix(guessed, said))
         if self._asked is None:
             return
-        plan.scored(len(guessed), _chain_of(round.tree, guessed))
+        whole = round.tree is self._tree
+        plan.scored(len(guessed), len(guessed) if whole else _chain_of(round.tree, guessed))
         if not round.prefill:
             now = self._clock()
             plan.played(1e3 * (now - self._answered), 1e3 * (now - self._asked), len(said))

@@ -275,4 +275,6 @@ class ChimeraParts(_Heads[ChimeraConfig, "ChimeraModel"]):
         from paceline.drafters.chimera_model import ChimeraModel
 
         head = target.output_head(self.token_ids)
-        return ChimeraModel(self.config, head, target.embed, self.token_ids)
+        model = ChimeraModel(self.config, head, target.embed, self.token_ids)
+        model.words = target.word_table()
+        return model

@@ -20,6 +20,7 @@ __all__ = [
     "has_rows",
     "head_reads_table",
     "is_table",
+    "plain_table",
     "rows_of",
     "scale_of",
     "size_of",
@@ -38,6 +39,18 @@ class ScaledBlockEmbedding(BlockEmbedding):
         """[...] -> [..., inputs]."""
         found: torch.Tensor = super().forward(ids)
         return found * self.embed_scale
+
+
+def plain_table(embedding: object) -> BlockMatrix | torch.Tensor | None:
+    """The matrix [tokens, hidden] whose rows such a module gives as they are, in blocks or in float32
+    on the CPU; None for any other module."""
+    if type(embedding) is BlockEmbedding and embedding.dtype == torch.float32:
+        return embedding.matrix
+    if type(embedding) is not nn.Embedding or embedding.max_norm is not None:
+        return None
+    table = embedding.weight.detach()
+    fits = table.device.type == "cpu" and table.dtype == torch.float32 and table.is_contiguous()
+    return table if fits else None
 
 
 def takes_blocks(embedding: nn.Module) -> bool:

@@ -20,9 +20,10 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from paceline.chains import ChanceTable
 from paceline.tree import ROOT, Tree
 
-__all__ = ["Calibration", "Evidence", "Watch"]
+__all__ = ["Calibration", "Evidence", "Watch", "chance_table"]
 
 _BORDERS = (0.06, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.88, 0.94, 0.98)
 _DEPTHS = (2, 3, 5, 9)
@@ -95,6 +96,11 @@ class _Count:
         scale = min(1.0, tried / self.tried) if self.tried else 1.0
         return _Count(self.right * scale, self.tried * scale, self.claimed * scale)
 
+    def line(self) -> tuple[float, float]:
+        """Offset and slope of `estimate` over what is expected."""
+        tried = self.tried + _PRIOR
+        return self.right / tried, _PRIOR / tried
+
     def trust(self, prior: float) -> float:
         return (self.right + _PRIOR * prior) / (self.claimed + _PRIOR)
 
@@ -131,21 +137,22 @@ class Calibration:
             reach.append(chance if parent == ROOT else chance * reach[parent])
         return reach
 
-    def chance(self, claim: float, depth: int) -> float:
-        """How likely a guess at `depth` is to be right where its parent is. claim: by the drafter's
-        own word."""
-        claim = _bounded(claim)
-        return self._chance(claim, _kind(claim, depth), self._trust(0))
-
     @property
     def usual(self) -> float:
         """The share of all guesses that were right where their parents were."""
         return self._all.estimate(_UNKNOWN)
 
-    def learn(self, claim: float, depth: int, right: bool) -> None:
-        """Count a guess at `depth` whose parent was right; see `chance`."""
+    def learn(
+        self, claim: float, depth: int, right: bool, table: ChanceTable | None = None
+    ) -> None:
+        """Count a guess at `depth` whose parent was right. claim: how likely it was by the drafter's
+        own word. table: of `chance_table`, that is to say what is known now of guesses like it."""
         claim = _bounded(claim)
-        self.add(Evidence(_kind(claim, depth), claim, right))
+        kind = _kind(claim, depth)
+        self.add(Evidence(kind, claim, right))
+        if table is not None:
+            table.put(*kind[1:], *self._kinds[kind].line())
+            table.trust = self._all.trust(1.0)
 
     def add(self, seen: Evidence) -> None:
         """Count one more guess."""
@@ -201,3 +208,9 @@ def _bounded(claim: float) -> float:
 
 def _kind(claim: float, depth: int, sources: int = 0) -> _Kind:
     return sources, bisect_right(_BORDERS, claim), bisect_right(_DEPTHS, depth)
+
+
+def chance_table(longest: int) -> ChanceTable:
+    """Chances of guesses of one source down to a depth of `longest`, as long as nothing is known of
+    any."""
+    return ChanceTable(_BORDERS, _DEPTHS, _LEAST, _MOST, longest)

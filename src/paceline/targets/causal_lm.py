@@ -12,20 +12,14 @@ from typing import TYPE_CHECKING, Self
 
 import torch
 
+from paceline.chains import ChainFound, ChainRequest
 from paceline.kernels.programs.steps import Lowered
-from paceline.protocols import (
-    CHAINS,
-    HIDDEN_STATES,
-    SHADOW_TOKENS,
-    TREES,
-    VIRTUAL_TOKENS,
-    Target,
-)
-from paceline.records import Path, TargetInfo
-from paceline.scores import Ranked, TokenScores
+from paceline.protocols import CHAINS, HIDDEN_STATES, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS, Target
+from paceline.records import Path, TargetInfo, WordTable
+from paceline.scores import TokenScores
 from paceline.targets.cache_dtypes import FLOAT32
 from paceline.targets.check_passes import check_passes
-from paceline.targets.hidden_states import output_head
+from paceline.targets.hidden_states import embedded, output_head, word_table
 from paceline.targets.late_model import LateModel
 from paceline.targets.model_pass import ModelPass
 from paceline.targets.preparation import Preparation
@@ -209,8 +203,11 @@ class CausalLMTarget(Target):
     @torch.inference_mode()
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """[..., hidden]. See `Target.embed`."""
-        embeddings: torch.Tensor = self.model.get_input_embeddings()(tokens.to(self.device))
-        return embeddings
+        return embedded(self.model, tokens.to(self.device))
+
+    def word_table(self) -> WordTable | None:
+        """See `Target.word_table`."""
+        return word_table(self.model)
 
     def output_head(self, tokens: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """[n, hidden] and [n]. See `Target.output_head`."""
@@ -262,13 +259,12 @@ class CausalLMTarget(Target):
         return scores
 
     def go_on(
-        self, slot: int, kept: int, tokens: Sequence[int], passes: int, most: int, known: int
-    ) -> list[Ranked]:
+        self, slot: int, kept: int, tokens: Sequence[int], wanted: ChainRequest
+    ) -> ChainFound:
         """See `Target.go_on`; all passes in one call."""
-        text = self._followed(slot, kept, tokens, passes - 1)
-        where = text.start, len(text.cached), text.pending
-        found = self._pass.go_on(*where, passes, most, known)
-        text.pending += [ranked[0][0] for ranked in found[:-1]]
+        text = self._followed(slot, kept, tokens, wanted.passes - 1)
+        found = self._pass.go_on(text.start, len(text.cached), text.pending, wanted)
+        text.pending += [ranked[0][0] for ranked in found.ranked[:-1]]
         text.have_read(len(text.pending))
         return found
 

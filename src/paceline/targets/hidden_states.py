@@ -9,18 +9,21 @@ import torch
 from torch import nn
 
 from paceline.errors import ModelError
+from paceline.kernels.blocks import number_of_format
 from paceline.kernels.token_table import (
     device_of_table,
     dtype_of_table,
     has_rows,
+    plain_table,
     rows_of,
     size_of,
 )
+from paceline.records import WordTable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["call_with_states", "output_head"]
+__all__ = ["call_with_states", "embedded", "output_head", "word_table"]
 
 _ROWS = 64  # of the identity that a head without weights is asked with
 
@@ -50,6 +53,23 @@ def call_with_states(
     if len(caught) != 1 or not isinstance(caught[0], torch.Tensor):
         raise ModelError(f"{type(model).__name__} shows no hidden states: choose another method")
     return result, caught[0]
+
+
+def embedded(model: PreTrainedModel, tokens: torch.Tensor) -> torch.Tensor:
+    """[..., hidden] of ids int64 [...], see `Target.embed`."""
+    embeddings: torch.Tensor = model.get_input_embeddings()(tokens)
+    return embeddings
+
+
+def word_table(model: PreTrainedModel) -> WordTable | None:
+    """See `Target.word_table`."""
+    table = plain_table(model.get_input_embeddings())
+    if table is None:
+        return None
+    if isinstance(table, torch.Tensor):
+        return WordTable(-1, table.data_ptr(), len(table), table.shape[1], table)
+    of = number_of_format(table.format), table.panels.data_ptr(), table.outputs, table.inputs
+    return WordTable(*of, table)
 
 
 @torch.inference_mode()

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from paceline.chains import ChainFound, ChainRequest
 from paceline.errors import UsageError
 from paceline.kernels.programs.steps import Lowered
 from paceline.kernels.token_table import device_of_table
-from paceline.scores import Ranked, TokenScores
+from paceline.scores import TokenScores
 from paceline.targets.cache_dtypes import FLOAT32
 from paceline.targets.hidden_states import call_with_states
 from paceline.targets.kv_cache import TreeCache
@@ -127,19 +128,13 @@ class ModelPass:
         return self.compiled.follow(start, cached, pending, self.cache, self.keeps_states)
 
     def go_on(
-        self,
-        start: int,
-        cached: int,
-        pending: Sequence[int],
-        passes: int,
-        most: int,
-        known: int,
-    ) -> list[Ranked]:
+        self, start: int, cached: int, pending: Sequence[int], wanted: ChainRequest
+    ) -> ChainFound:
         """Passes over what the text says itself where they are compiled; see `CompiledPass.go_on`."""
         if self.compiled is None:
             raise ValueError("nothing can go on: passes are not compiled")
         where = start, cached, pending, self.cache, self.keeps_states
-        return self.compiled.go_on(*where, passes, most, known)
+        return self.compiled.go_on(*where, wanted)
 
     def run_static(self, inputs: InputsInOne) -> torch.Tensor:
         """One pass over inputs that may change later; the logits of all its rows."""

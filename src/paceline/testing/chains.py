@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from paceline.chains import ChainRequest
 from paceline.testing.reference import Reference, require
 from paceline.testing.watched_target import WatchedTarget
 
@@ -45,12 +46,12 @@ def check_chains(watched: WatchedTarget, reference: Reference, tolerance: float)
 
 def _check_going_on(watched: WatchedTarget, slot: int, text: list[int]) -> None:
     """Passes in one call find what passes one by one find, and leave the text as these do."""
-    target, passes = watched.target, 5
-    found = target.go_on(slot, len(text), [], passes, 2, target.vocab_size)
+    target = watched.target
+    found = target.go_on(slot, len(text), [], ChainRequest(5, 2, target.vocab_size))
     if found is None:
         return
     begin = len(text)
-    for ranked in found:
+    for ranked in found.ranked:
         scores = target.follow(slot, min(begin, len(text)), text[begin:])
         best = scores.token(int(scores.numbers.argmax()))
         require(

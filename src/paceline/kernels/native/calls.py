@@ -110,6 +110,14 @@ class Kernels:
         if failed := self._run_chain(steps, count, first, chain, self._threads()):
             _check(failed)
 
+    def draft_medusa(self, heads: int) -> None:
+        """See `pl_draft_medusa`; the address of a `Medusa`."""
+        _check(self._library.pl_draft_medusa(heads, self._threads()))
+
+    def draft_chimera(self, model: int) -> None:
+        """See `pl_draft_chimera`; the address of a `Chimera`."""
+        _check(self._library.pl_draft_chimera(model, self._threads()))
+
     def _threads(self) -> int:
         return min(self._most, torch.get_num_threads())
 

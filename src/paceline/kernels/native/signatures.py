@@ -10,8 +10,13 @@ __all__ = [
     "SIGNATURES",
     "Attention",
     "Chain",
+    "ChainEnd",
+    "Chimera",
+    "Guesses",
     "Layer",
+    "Medusa",
     "Operand",
+    "Part",
     "Pass",
     "Seen",
     "Step",
@@ -42,6 +47,8 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "pl_add_tokens": (c_int, (c_void_p, c_void_p, c_int64)),
     "pl_run": (c_int, (c_void_p, c_int64, c_void_p, c_int)),
     "pl_run_chain": (c_int, (c_void_p, c_int64, c_void_p, c_void_p, c_int)),
+    "pl_draft_medusa": (c_int, (c_void_p, c_int)),
+    "pl_draft_chimera": (c_int, (c_void_p, c_int)),
     "pl_product": (c_int, (*_MATRIX, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int)),
 }
 
@@ -142,8 +149,74 @@ class Chain(ctypes.Structure):
     """`struct pl_chain`."""
 
     _fields_ = (
-        *((name, c_int64) for name in ("count", "most", "numbers", "kinds")),
-        *((name, c_void_p) for name in ("ids", "reads", "tokens", "shares")),
+        *(
+            (name, c_int64)
+            for name in ("count", "most", "numbers", "kinds", "start", "cached", "made")
+        ),
+        *((name, c_void_p) for name in ("ids", "windows", "end")),
+        *((name, c_void_p) for name in ("reads", "tokens", "shares", "seconds")),
+    )
+
+
+class ChainEnd(ctypes.Structure):
+    """`struct pl_chain_end`."""
+
+    _fields_ = (
+        *((name, c_double) for name in ("share", "reach", "trust", "low", "high")),
+        *((name, c_void_p) for name in ("least", "borders", "lines", "rows")),
+        ("columns", c_int64),
+    )
+
+
+class Part(ctypes.Structure):
+    """`struct pl_part` of native/src/drafts.h; so below."""
+
+    _fields_ = (
+        ("steps", c_void_p),
+        ("count", c_int64),
+        *((name, c_void_p) for name in ("arena", "given", "out")),
+    )
+
+
+class Guesses(ctypes.Structure):
+    """`struct pl_guesses`."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("outputs", "ranks", "budget", "nodes")),
+        *((name, c_void_p) for name in ("ids", "tokens", "parents", "reach")),
+    )
+
+
+class Medusa(ctypes.Structure):
+    """`struct pl_medusa`."""
+
+    _fields_ = (
+        ("blocks", Part),
+        ("head", Part),
+        ("heads", c_int64),
+        ("hidden", c_int64),
+        ("state", c_void_p),
+        ("guesses", Guesses),
+    )
+
+
+class Chimera(ctypes.Structure):
+    """`struct pl_chimera`."""
+
+    _fields_ = (
+        ("green", Part),
+        ("read", Part),
+        ("levels", c_void_p),
+        *((name, c_int64) for name in ("depth", "order", "hidden", "beam", "length", "fresh")),
+        ("least", c_double),
+        ("text", c_void_p),
+        ("states", c_void_p),
+        ("states_stride", c_int64),
+        ("words", c_void_p),
+        ("words_format", c_int64),
+        ("words_count", c_int64),
+        *((name, c_void_p) for name in ("layers", "tables", "table_strides")),
+        ("guesses", Guesses),
     )
 
 

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.kernels.block_layers import BlockLinear
+from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
 from paceline.kernels.programs.buffers import PassBuffers
 from paceline.kernels.programs.program import CacheLayer, Program
@@ -24,7 +25,7 @@ from paceline.kernels.programs.steps import (
     Value,
 )
 
-__all__ = ["Builder", "Columns", "GivenRows", "Rotary", "layer_of"]
+__all__ = ["Builder", "Columns", "GivenRows", "Part", "Rotary", "layer_of"]
 
 _OTHER = 1 << 24  # PL_OTHER
 _GRAIN = 256
@@ -157,6 +158,17 @@ class Builder:
         self._steps.append(Step(op, count, out, of, **others))  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True)
+class Part:
+    """A program with memory of its own for some rows, as one of several that are run in one call.
+
+    held: the memory, and the program.
+    """
+
+    native: native.Part
+    held: Sequence[object]
+
+
 class GivenRows:
     """A program over rows of `width` given numbers."""
 
@@ -180,6 +192,14 @@ class GivenRows:
         if count > len(self._given):
             self._resize(2 * count)
         return self._given[:count]
+
+    def part(self, rows: int) -> Part:
+        """The program with memory for so many rows."""
+        program = self._program
+        sizes = program.width, self._width, program.vocabulary
+        memory = [torch.empty(rows * size) for size in sizes]
+        made = native.Part(program.address, program.count, *(each.data_ptr() for each in memory))
+        return Part(made, [*memory, program])
 
     def run(
         self, count: int, positions: int = 1, see: Callable[[PassBuffers], None] | None = None

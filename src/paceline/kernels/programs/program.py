@@ -64,6 +64,7 @@ class Program:
     """Runs what a recording was lowered to.
 
     layers: heads, size of a key and of a value, by layer of the cache. vocabulary: logits per row.
+    address, count: of its steps. width: numbers that it needs memory for, per row.
     """
 
     def __init__(self, lowered: Lowered) -> None:
@@ -73,7 +74,8 @@ class Program:
         self.vocabulary = lowered.logits.count
         stores = [step for step in lowered.steps if step.op == Op.STORE]
         self.layers = {each.layer: (each.key_heads, each.size, each.count) for each in stores}
-        self._steps_at = ctypes.addressof(self._steps)
+        self.address, self.count = ctypes.addressof(self._steps), len(self._steps)
+        self.width = max(1, self._places.width[Kind.ROWS])
         self._arenas = {kind: torch.empty(1) for kind in (Kind.ROWS, Kind.KEPT)}
         self._tables: list[torch.Tensor] = []
         self._reached = -1  # positions of the tables
@@ -107,13 +109,13 @@ class Program:
         """One pass, whose rows are at fewer than so many positions. What the program knows itself
         is filled in: tables, the cache and memory for values."""
         self._describe(one, positions)
-        kernels().run(self._steps_at, len(self._steps), ctypes.addressof(one))
+        kernels().run(self.address, self.count, ctypes.addressof(one))
 
     def play_chain(self, first: native.Pass, chain: native.Chain, positions: int) -> None:
         """Passes one after the other, see `pl_run_chain`; otherwise as `play`."""
         self._describe(first, positions)
         both = ctypes.addressof(first), ctypes.addressof(chain)
-        kernels().run_chain(self._steps_at, len(self._steps), *both)
+        kernels().run_chain(self.address, self.count, *both)
 
     def _describe(self, one: native.Pass, positions: int) -> None:
         if positions > self._reached:

@@ -6,21 +6,24 @@ describes a pass stays where it is from one to the next.
 
 from __future__ import annotations
 
+import ctypes
+from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from paceline.chains import ChainEnd, ChainFound, ChainRequest
 from paceline.kernels.native import signatures as native
-from paceline.kernels.programs.buffers import PassBuffers
 from paceline.kernels.programs.program import CacheLayer, Program
 from paceline.kernels.programs.steps import Lowered, Op
-from paceline.scores import Ranked, TokenScores
+from paceline.scores import TokenScores
 
 __all__ = ["ChainPass"]
 
-_FEW = 8  # rows
+_FEW = 64  # numbers
 
 
 class ChainPass:
@@ -38,11 +41,16 @@ class ChainPass:
                 self._tokens = last.order.numpy().astype(np.int64) - 1
                 lowered = Lowered(lowered.steps[:-1], said.value, lowered.tables)
         self._program = Program(lowered)
-        self._windows = windows
+        self._windows = (ctypes.c_int64 * len(windows))(*(window or 0 for window in windows))
         self._scores = np.empty(self._program.vocabulary, dtype=np.float32)
-        self._rows = PassBuffers(_FEW, len(windows))
-        self._found = np.empty(0, dtype=np.int64)
-        self._shares = np.empty(0, dtype=np.float32)
+        self._one = native.Pass(logits=self._scores.ctypes.data, kept=1)
+        self._chain = native.Chain(
+            kinds=len(windows),
+            windows=ctypes.addressof(self._windows),
+            ids=None if self._tokens is None else self._tokens.ctypes.data,
+        )
+        self._end = native.ChainEnd()
+        self._make_room(_FEW)
 
     def use_cache(self, layers: Sequence[CacheLayer], kind: int) -> None:
         """See `Program.use_cache`."""
@@ -52,8 +60,8 @@ class ChainPass:
         self, start: int, cached: int, pending: Sequence[int], states: torch.Tensor | None
     ) -> TokenScores:
         """See `CompiledPass.follow`. states: where the last hidden states go; None for nowhere."""
-        one = self._fill(start, cached, pending, states)
-        self._program.play(one, cached + len(pending))
+        self._chain.most = 0
+        self._play(start, cached, pending, states, 1)
         return TokenScores(self._scores, self._tokens)
 
     def run_on(
@@ -62,60 +70,62 @@ class ChainPass:
         cached: int,
         pending: Sequence[int],
         states: torch.Tensor | None,
-        passes: int,
-        most: int,
-        known: int,
-    ) -> list[Ranked]:
+        wanted: ChainRequest,
+    ) -> ChainFound:
         """See `CompiledPass.go_on`."""
-        scores = len(self._scores)
-        if self._tokens is not None:
-            known = int(np.searchsorted(self._tokens, known))
-        known, most = min(known, scores), min(most, known, scores)
-        first = self._fill(start, cached, pending, states, passes - 1)
-        if self._found.size < passes * most:
-            self._found = np.empty(passes * most, dtype=np.int64)
-            self._shares = np.empty(passes * most, dtype=np.float32)
-        chain = native.Chain(
-            count=passes,
-            most=most,
-            numbers=known,
-            kinds=len(self._windows),
-            ids=None if self._tokens is None else self._tokens.ctypes.data,
-            reads=first.tokens,
-            tokens=self._found.ctypes.data,
-            shares=self._shares.ctypes.data,
-        )
-        self._program.play_chain(first, chain, cached + len(pending) + passes - 1)
-        end = passes * most
-        ranked = [*zip(self._found[:end].tolist(), self._shares[:end].tolist(), strict=True)]
-        return [ranked[begin : begin + most] for begin in range(0, end, most)]
+        chain, known = self._chain, wanted.known
+        if self._tokens is not None and known <= self._tokens[-1]:
+            known = bisect_left(self._tokens, known)
+        chain.numbers = known = min(known, len(self._scores))
+        chain.most = most = min(wanted.most, known)
+        if wanted.passes * most > len(self._found):
+            self._make_room(wanted.passes * most)
+        chain.end = None if wanted.end is None else self._described(wanted.end)
+        self._play(start, cached, pending, states, wanted.passes)
+        passes = chain.made
+        tokens, shares = self._found[: passes * most], self._shares[: passes * most]
+        ends = range(most, passes * most + 1, most)
+        ranked = [[*zip(tokens[end - most : end], shares[end - most : end])] for end in ends]
+        return ChainFound(ranked, self._seconds[:passes])
 
-    def _fill(
+    def _play(
         self,
         start: int,
         cached: int,
         pending: Sequence[int],
         states: torch.Tensor | None,
-        more: int = 0,
-    ) -> native.Pass:
-        """more: rows behind those of `pending`, whose tokens are not known yet."""
-        if len(pending) + more > self._rows.capacity:
-            self._rows = PassBuffers(2 * (len(pending) + more), len(self._windows))
-        rows = self._rows
-        # One by one: they are few, as a rule, and numpy takes longer to begin.
-        for row, token in enumerate(pending):
-            rows.tokens[row] = token
-        for row in range(len(pending) + more):
-            position = cached + row
-            rows.positions[row] = position
-            rows.slots[row] = start + position
-            for first, length, window in zip(rows.first, rows.count, self._windows, strict=True):
-                lowest = 0 if window is None else max(0, position - window + 1)
-                first[row], length[row] = start + lowest, position + 1 - lowest
-        one = rows.native
-        one.rows, one.kept, rows.keep[0] = len(pending), 1, len(pending) - 1
-        one.logits = self._scores.ctypes.data
-        one.states = None
+        passes: int,
+    ) -> None:
+        rows, one, chain = len(pending), self._one, self._chain
+        if rows + passes > len(self._reads):
+            self._make_room(rows + passes)
+        self._reads[:rows] = list(pending)
+        chain.start, chain.cached, chain.count = start, cached, passes
+        one.rows, one.states = rows, None
         if states is not None:
             one.states, one.states_stride = states.data_ptr(), states.stride(0)
-        return one
+        self._program.play_chain(one, chain, cached + rows + passes - 1)
+
+    def _described(self, end: ChainEnd) -> int:
+        """The address of what the library reads of it."""
+        made, chances = self._end, end.chances
+        made.share, made.reach, made.trust = end.share, end.reach, chances.trust
+        made.low, made.high, made.columns = chances.low, chances.high, chances.columns
+        made.least, made.borders = _address(end.least), _address(chances.borders)
+        made.lines = _address(chances.lines)
+        made.rows = _address(chances.rows) + end.before * chances.rows.itemsize
+        return ctypes.addressof(made)
+
+    def _make_room(self, numbers: int) -> None:
+        self._reads = (ctypes.c_int64 * (2 * numbers))()
+        self._found = (ctypes.c_int64 * (2 * numbers))()
+        self._shares = (ctypes.c_float * (2 * numbers))()
+        self._seconds = (ctypes.c_double * (2 * numbers))()
+        chain = self._chain
+        chain.reads, chain.tokens = ctypes.addressof(self._reads), ctypes.addressof(self._found)
+        chain.shares = ctypes.addressof(self._shares)
+        chain.seconds = ctypes.addressof(self._seconds)
+
+
+def _address(numbers: array[float] | array[int]) -> int:
+    return numbers.buffer_info()[0]

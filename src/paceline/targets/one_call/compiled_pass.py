@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from paceline.chains import ChainFound, ChainRequest
 from paceline.kernels.attention import GROUPED
 from paceline.kernels.native.calls import unavailable
 from paceline.kernels.programs.program import CacheLayer, PassRows, Program
 from paceline.kernels.programs.steps import Lowered
 from paceline.kernels.slots_seen import SlotsSeen
-from paceline.scores import Ranked, TokenScores
+from paceline.scores import TokenScores
 from paceline.targets.cache_dtypes import CACHE_DTYPES, FLOAT32
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.layout import PassLayout
@@ -108,17 +109,12 @@ class CompiledPass:
         pending: Sequence[int],
         cache: TreeCache,
         keeps_states: bool,
-        passes: int,
-        most: int,
-        known: int,
-    ) -> list[Ranked]:
-        """As `follow`, then passes over the likeliest token of the one before, in one call.
-
-        passes, most, known: see `Target.go_on`.
-        """
+        wanted: ChainRequest,
+    ) -> ChainFound:
+        """As `follow`, then passes over the likeliest token of the one before, in one call."""
         self.use_cache(cache)
         states = cache.all_states() if keeps_states else None
-        return self._chain.run_on(start, cached, pending, states, passes, most, known)
+        return self._chain.run_on(start, cached, pending, states, wanted)
 
     def use_cache(self, cache: TreeCache) -> None:
         """Read and write this one, which gets memory where it has none."""

@@ -67,10 +67,16 @@ PL_API int pl_run(const struct pl_step *steps, int64_t count, const struct pl_pa
                   int threads);
 
 struct pl_chain;
-/* Passes of which each reads what the one before says; `first` keeps its last row. Behind that one's
-   rows its arrays go on with a row for each of the others; see program.h. */
+/* Passes of which each reads what the one before says; see program.h. Of `first` the rows are
+   described by the chain. */
 PL_API int pl_run_chain(const struct pl_step *steps, int64_t count, const struct pl_pass *first,
-                        const struct pl_chain *chain, int threads);
+                        struct pl_chain *chain, int threads);
+
+struct pl_medusa;
+struct pl_chimera;
+/* Drafts of trained heads; see drafts.h. */
+PL_API int pl_draft_medusa(struct pl_medusa *of, int threads);
+PL_API int pl_draft_chimera(struct pl_chimera *of, int threads);
 
 struct pl_suffixes;
 /* What followed elsewhere behind the end of a text; see suffixes.h. */

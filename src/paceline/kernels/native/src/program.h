@@ -93,17 +93,35 @@ struct pl_pass {
     int64_t cache_kind; /* enum pl_kind: of keys and values */
 };
 
+/* Where a chain of guesses ends; see `ChainEnd` in chains.py.
+
+   share: a token with less is the last one. reach: the chance of what the chain follows. least
+   [passes]: after each the chance below which the chain ends. A token's chance, by its share: a line
+   for each class of shares, of the row of `rows` for its place: lines [rows, columns] of an offset
+   and a slope. borders [columns - 1]: where the other classes begin. Shares count as at least `low`
+   and at most `high`, and as that times `trust`, again at most `high`. */
+struct pl_chain_end {
+    double share, reach, trust, low, high;
+    const double *least, *borders, *lines;
+    const int64_t *rows;
+    int64_t columns;
+};
+
 /* Passes one after the other, of which each reads the likeliest token of the one before.
 
-   count: of passes. most: tokens that are wanted of each. numbers: scores that count, from the first
-   on; ids [numbers]: tokens that they belong to, NULL where these are their places. kinds: of what
-   rows see. reads: the tokens of the first pass, with room behind them. tokens, shares [count,
-   most]: see pl_likeliest. */
+   count: of passes at most. most: tokens that are wanted of each; with 0 there is one pass. numbers:
+   scores that count, from the first on; ids [numbers]: tokens that they belong to, NULL where these
+   are their places. start: the text's first slot. cached: tokens there. windows [kinds]: how many
+   slots rows see at most, by kinds of layers; 0 for all. reads: the tokens of the first pass, with
+   room behind them. end: NULL for nowhere but at `count`.
+   Found: made: passes. tokens, shares [made, most]: see pl_likeliest. seconds [made]: of passes. */
 struct pl_chain {
-    int64_t count, most, numbers, kinds;
-    const int64_t *ids;
+    int64_t count, most, numbers, kinds, start, cached, made;
+    const int64_t *ids, *windows;
+    const struct pl_chain_end *end;
     int64_t *reads, *tokens;
     float *shares;
+    double *seconds;
 };
 
 /* Address of an operand for a row; `row` among those of the step. */

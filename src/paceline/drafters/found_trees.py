@@ -1,0 +1,44 @@
+"""Trees that the C library makes of what heads guess."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+
+from paceline.kernels.native import signatures as native
+from paceline.tree import Tree
+
+__all__ = ["FoundTree"]
+
+
+class FoundTree:
+    """Memory for a tree.
+
+    outputs: columns of logits. token_ids: [outputs] int64, the tokens that they stand for; None:
+    columns are token ids.
+    """
+
+    def __init__(self, outputs: int, token_ids: torch.Tensor | None) -> None:
+        self._ids = token_ids  # held for the library
+        self._guesses = native.Guesses(
+            outputs=outputs, ids=None if token_ids is None else token_ids.data_ptr()
+        )
+        self._outputs, self._room = outputs, 0
+
+    def native(self, budget: int, ranks: int) -> native.Guesses:
+        """What the library is to find: at most `budget` nodes, and `ranks` of each row."""
+        one = self._guesses
+        one.budget, one.ranks = budget, min(ranks, self._outputs)
+        if budget > self._room:
+            self._room = budget
+            self._tokens, self._parents = ((ctypes.c_int64 * budget)() for _ in range(2))
+            self._reach = (ctypes.c_double * budget)()
+            one.tokens, one.parents = map(ctypes.addressof, (self._tokens, self._parents))
+            one.reach = ctypes.addressof(self._reach)
+        return one
+
+    def tree(self, nodes: int) -> Tree:
+        """What was found."""
+        tokens, parents = tuple(self._tokens[:nodes]), tuple(self._parents[:nodes])
+        return Tree(tokens, parents, tuple(self._reach[:nodes]))

@@ -1,0 +1,219 @@
+/* Chimera's draft, level by level; see chimera.py. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "api.h"
+#include "guesses.h"
+
+enum { MOST_LEVELS = 8, MOST_ORDER = 8 };
+
+/* A row of a level: the node that it reads, -1 for the root, the n-gram that ends there, and the
+   slots behind the text that it sees. */
+struct row {
+    int64_t node, ngram[MOST_ORDER], seen;
+    int32_t slots[2 * MOST_LEVELS];
+};
+
+struct draft {
+    struct pl_chimera *of;
+    int threads;
+    struct pl_pass pass;
+    struct pl_seen seen;
+    int64_t known, drafted; /* tokens with columns; rows of the draft so far */
+    int64_t *places, *where, *positions;
+    int32_t *first, *count, *begins, *extra;
+    struct row *rows, *next;
+    int64_t nodes, *tokens, *parents;
+    float *shares;
+    double *reach, *sorted;
+};
+
+static void put_word(const struct pl_chimera *of, int64_t token, float *to) {
+    if (of->words_format < 0)
+        memcpy(to, (const float *)of->words + token * of->hidden,
+               (size_t)of->hidden * sizeof *to);
+    else pl_row_values((enum pl_format)of->words_format, of->words, of->hidden, token, to);
+}
+
+/* Green states of n-grams, each `stride` numbers behind the one before. */
+static int encode(struct draft *on, const int64_t *ngrams, int64_t stride, int64_t count) {
+    const struct pl_chimera *of = on->of;
+    float *to = of->green.given;
+    for (int64_t row = 0; row < count; row++)
+        for (int64_t i = 0; i < of->order; i++, to += of->hidden) {
+            const int64_t token = ngrams[row * stride + i];
+            if (token < 0 || token >= of->words_count) return PL_BAD_ARGUMENT;
+            put_word(of, token, to);
+        }
+    return pl_run_part(&of->green, count, &on->pass, on->threads);
+}
+
+/* Columns of the tokens that the target has read. Green states are there, of the root, too. */
+static int read_fresh(struct draft *on) {
+    const struct pl_chimera *of = on->of;
+    const size_t bytes = (size_t)of->hidden * sizeof(float);
+    for (int64_t row = 0; row < of->fresh; row++) {
+        float *to = of->read.given + 2 * of->hidden * row;
+        memcpy(to, of->states + (of->length + row) * of->states_stride, bytes);
+        memcpy(to + of->hidden, of->green.out + of->hidden * row, bytes);
+        on->positions[row] = on->where[row] = of->length + row;
+    }
+    on->known = of->length + of->fresh;
+    return of->fresh ? pl_run_part(&of->read, of->fresh, &on->pass, on->threads) : PL_OK;
+}
+
+/* One level: nodes behind its rows, whose green states begin at `green`. */
+static int grow_level(struct draft *on, int64_t depth, int64_t count, const float *green) {
+    const struct pl_chimera *of = on->of;
+    const struct pl_part *level = of->levels + depth;
+    const size_t bytes = (size_t)of->hidden * sizeof(float);
+    on->begins[0] = 0;
+    for (int64_t row = 0; row < count; row++) {
+        struct row *at = on->rows + row;
+        const int32_t place = (int32_t)(on->known + on->drafted++);
+        float *to = level->given + 2 * of->hidden * row;
+        memcpy(to, green + of->hidden * row, bytes);
+        memcpy(to + of->hidden, of->states + (on->known - 1) * of->states_stride, bytes);
+        on->positions[row] = on->known + depth, on->where[row] = place;
+        on->first[row] = 0, on->count[row] = (int32_t)(2 * on->known);
+        /* Its own draft state, which those below it see, is not known yet. */
+        at->slots[at->seen] = 2 * place, at->slots[at->seen + 1] = 2 * place + 1;
+        int32_t *extra = on->extra + on->begins[row];
+        memcpy(extra, at->slots, (size_t)at->seen * sizeof *extra);
+        extra[at->seen] = 2 * place + 1;
+        on->begins[row + 1] = on->begins[row] + (int32_t)at->seen + 1;
+        at->seen += 2;
+    }
+    int failed = pl_run_part(level, count, &on->pass, on->threads);
+    const int64_t ranks = of->guesses.ranks, before = on->nodes;
+    double *reach = on->reach + before;
+    if (!failed)
+        failed = pl_guess(&of->guesses, level->out, count, on->tokens + before, on->shares, reach);
+    for (int64_t row = 0; row < count; row++)
+        for (int64_t i = 0; i < ranks; i++, reach++, on->nodes++) {
+            const int64_t above = on->rows[row].node;
+            on->parents[on->nodes] = above;
+            if (above >= 0) *reach *= on->reach[above];
+        }
+    return failed;
+}
+
+static int descending(const void *one, const void *other) {
+    const double a = *(const double *)one, b = *(const double *)other;
+    return (a < b) - (a > b);
+}
+
+/* Places of the `most` largest, of equal ones the first, in ascending order; how many. */
+static int64_t find_best(struct draft *on, const double *reach, int64_t count, int64_t most,
+                         int64_t *places) {
+    int64_t found = 0, above = 0;
+    double limit = -1;
+    if (most < count) {
+        memcpy(on->sorted, reach, (size_t)count * sizeof *reach);
+        qsort(on->sorted, (size_t)count, sizeof *reach, descending);
+        limit = on->sorted[most - 1];
+    }
+    for (int64_t i = 0; i < count; i++) above += reach[i] > limit;
+    for (int64_t i = 0; i < count; i++) {
+        const int equal = reach[i] == limit && above < most;
+        above += equal;
+        if (reach[i] > limit || equal) places[found++] = i;
+    }
+    return found;
+}
+
+/* Rows of the next level: the likeliest nodes of this one, whose first is `first`; how many. */
+static int64_t go_on(struct draft *on, int64_t first) {
+    const struct pl_chimera *of = on->of;
+    const int64_t ranks = of->guesses.ranks;
+    const int64_t found =
+        find_best(on, on->reach + first, on->nodes - first, of->beam, on->places);
+    int64_t count = 0;
+    for (int64_t i = 0; i < found; i++) {
+        const int64_t node = first + on->places[i];
+        if (on->reach[node] < of->least) continue;
+        struct row *to = on->next + count++;
+        *to = on->rows[on->places[i] / ranks];
+        to->node = node;
+        memmove(to->ngram, to->ngram + 1, (size_t)(of->order - 1) * sizeof *to->ngram);
+        to->ngram[of->order - 1] = on->tokens[node];
+    }
+    struct row *rows = on->rows;
+    on->rows = on->next, on->next = rows;
+    return count;
+}
+
+static int grow(struct draft *on) {
+    const struct pl_chimera *of = on->of;
+    int failed = encode(on, of->text, 1, of->fresh + 1);
+    if (!failed) failed = read_fresh(on);
+    if (failed) return failed;
+    const float *green = of->green.out + of->fresh * of->hidden;
+    *on->rows = (struct row){.node = -1};
+    memcpy(on->rows->ngram, of->text + of->fresh, (size_t)of->order * sizeof *of->text);
+    for (int64_t depth = 0, count = 1, first; !failed && count; green = of->green.out) {
+        first = on->nodes;
+        failed = grow_level(on, depth, count, green);
+        if (failed || ++depth == of->depth || of->guesses.budget <= depth) break;
+        count = go_on(on, first);
+        if (count) failed = encode(on, on->rows->ngram, sizeof *on->rows / sizeof(int64_t), count);
+    }
+    return failed;
+}
+
+/* The likeliest nodes of all, with those above them: these are no less likely, and come first. */
+static void take_best(struct draft *on) {
+    struct pl_guesses *to = &on->of->guesses;
+    to->nodes = find_best(on, on->reach, on->nodes, to->budget, on->places);
+    for (int64_t i = 0; i < to->nodes; i++) {
+        const int64_t node = on->places[i], above = on->parents[node];
+        int64_t parent = i - 1;
+        while (above >= 0 && on->places[parent] != above) parent--;
+        to->tokens[i] = on->tokens[node], to->reach[i] = on->reach[node];
+        to->parents[i] = above < 0 ? -1 : parent;
+    }
+}
+
+/* Memory for all of it, which is freed by the caller; NULL where there is none. */
+static void *make_room(struct draft *on) {
+    const struct pl_chimera *of = on->of;
+    const size_t rows = (size_t)(of->beam > of->fresh + 1 ? of->beam : of->fresh + 1);
+    const size_t nodes = (size_t)(of->depth * of->beam * of->guesses.ranks) + rows;
+    const size_t of_node = 3 * sizeof(int64_t) + 2 * sizeof(double) + sizeof(float);
+    const size_t of_row = 2 * sizeof(struct row) + 3 * sizeof(int64_t) +
+                          (3 + 2 * MOST_LEVELS) * sizeof(int32_t);
+    char *memory = malloc(nodes * of_node + rows * of_row + sizeof(int64_t));
+    if (!memory) return NULL;
+    on->rows = (struct row *)memory, on->next = on->rows + rows;
+    on->places = (int64_t *)(on->next + rows), on->tokens = on->places + nodes;
+    on->parents = on->tokens + nodes;
+    on->where = on->parents + nodes, on->positions = on->where + rows;
+    int64_t *numbers = on->positions + rows;
+    on->reach = (double *)(numbers + rows), on->sorted = on->reach + nodes;
+    on->shares = (float *)(on->sorted + nodes);
+    on->first = (int32_t *)(on->shares + nodes), on->count = on->first + rows;
+    on->begins = on->count + rows, on->extra = on->begins + rows + 1;
+    for (size_t i = 0; i < rows; i++) numbers[i] = (int64_t)i;
+    on->seen = (struct pl_seen){on->first, on->count, on->begins, on->extra};
+    on->pass = (struct pl_pass){
+        .tokens = numbers, .keep = numbers, .positions = on->positions, .where = on->where,
+        .tables = of->tables, .table_strides = of->table_strides, .layers = of->layers,
+        .seen = &on->seen,
+    };
+    return memory;
+}
+
+PL_API int pl_draft_chimera(struct pl_chimera *of, int threads) {
+    const struct pl_guesses *to = &of->guesses;
+    if (of->depth < 1 || of->depth > MOST_LEVELS || of->order < 1 || of->order > MOST_ORDER ||
+        of->fresh < 0 || of->length + of->fresh < 1 || of->beam < 1 || to->ranks < 1 ||
+        to->ranks > to->outputs || to->budget < 1)
+        return PL_BAD_ARGUMENT;
+    struct draft on = {.of = of, .threads = threads};
+    void *memory = make_room(&on);
+    if (!memory) return PL_NO_MEMORY;
+    const int failed = grow(&on);
+    if (!failed) take_best(&on);
+    free(memory);
+    return failed;
+}

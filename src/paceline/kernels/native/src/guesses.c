@@ -1,0 +1,27 @@
+/* Heads' guesses. */
+#include "guesses.h"
+
+#include "api.h"
+
+int pl_run_part(const struct pl_part *part, int64_t rows, struct pl_pass *pass, int threads) {
+    pass->rows = pass->kept = pass->given_count = rows;
+    pass->arena = part->arena, pass->given = part->given, pass->logits = part->out;
+    return pl_run(part->steps, part->count, pass, threads);
+}
+
+int pl_guess(const struct pl_guesses *of, const float *logits, int64_t rows, int64_t *tokens,
+             float *shares, double *chances) {
+    const int failed = pl_likeliest(logits, rows, of->outputs, of->ranks, tokens, shares);
+    if (failed) return failed;
+    for (int64_t row = 0; row < rows; row++, tokens += of->ranks, shares += of->ranks) {
+        double total = 0;
+        for (int64_t i = 0; i < of->ranks; i++) {
+            if (of->ids) tokens[i] = of->ids[tokens[i]];
+            total += (double)shares[i];
+        }
+        /* Rounding may make a row a little more than 1. */
+        for (int64_t i = 0; i < of->ranks; i++)
+            *chances++ = total > 1 ? (double)shares[i] / total : (double)shares[i];
+    }
+    return PL_OK;
+}

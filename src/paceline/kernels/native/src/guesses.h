@@ -1,0 +1,15 @@
+/* What drafts of one call have in common; see drafts.h. */
+#ifndef PL_GUESSES_H
+#define PL_GUESSES_H
+
+#include "drafts.h"
+
+/* Runs a part over so many rows; `pass` has what all parts share. */
+int pl_run_part(const struct pl_part *part, int64_t rows, struct pl_pass *pass, int threads);
+
+/* The likeliest tokens [rows, ranks] behind rows of logits, and their shares, which add up to at most
+   1 in a row. `shares` has room for as many. */
+int pl_guess(const struct pl_guesses *of, const float *logits, int64_t rows, int64_t *tokens,
+             float *shares, double *chances);
+
+#endif
