@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["Ranked", "TokenScores", "likeliest", "log_totals"]
+__all__ = ["Ranked", "TokenScores", "likeliest"]
 
 _SHORTEST = 4  # bytes of a number; numpy has no bfloat16
 
@@ -45,19 +45,3 @@ def likeliest(logits: torch.Tensor) -> list[int]:
     else:
         found = logits.argmax(dim=-1).tolist()
     return found
-
-
-def log_totals(scores: torch.Tensor) -> torch.Tensor:
-    """The logarithm of the sum of e to the power of each row [rows, vocabulary] -> [rows, 1].
-
-    Scores of -inf count for nothing; a row of nothing else is not a number. On a CPU numpy adds
-    up: torch would wake its other threads for each row, which takes longer than a row.
-    """
-    if scores.device.type != "cpu" or scores.dtype != torch.float32:
-        return scores.logsumexp(dim=-1, keepdim=True)
-    rows = scores.detach().numpy()
-    largest = rows.max(axis=-1, keepdims=True)
-    with np.errstate(invalid="ignore"):
-        return torch.from_numpy(
-            np.log(np.exp(rows - largest).sum(axis=-1, keepdims=True)) + largest
-        )

@@ -42,6 +42,9 @@ class Shown:
 
     capabilities = frozenset({HIDDEN_STATES})
 
+    def word_table(self) -> None:
+        return None
+
     def output_head(self, tokens: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         weight, bias = output_head(0)
         return (weight, bias) if tokens is None else (weight[tokens], bias[tokens])

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from paceline.chains import ChainEnd, ChainRequest
-from paceline.drafters.draft_passes import Guess, Said, Speaker
+from paceline.drafters.draft_passes import Guess, Said, Speaker, guess_of
 from paceline.kernels.likeliest import likeliest
 from paceline.protocols import Target
 from paceline.sampling import GREEDY, Sampler
-from paceline.scores import Ranked, TokenScores
+from paceline.scores import TokenScores
 
 __all__ = ["DraftChain"]
 
@@ -87,7 +87,7 @@ class DraftChain(Speaker):
         found = self._target.go_on(slot, self._known, context[self._known :], wanted)
         if found is None:
             return [], []
-        guesses = [_guess(ranked) for ranked in found.ranked]
+        guesses = [guess_of(ranked[0][0], ranked) for ranked in found.ranked]
         context += [guess.token for guess in guesses]
         self._known = len(context) - 1
         return guesses, found.seconds
@@ -126,11 +126,4 @@ class DraftChain(Speaker):
             (drawn.token(place), share)
             for place, share in zip(places[0].tolist(), shares[0].tolist(), strict=True)
         ]
-        return _guess(ranked)
-
-
-def _guess(ranked: Ranked) -> Guess:
-    token, chance = ranked[0]
-    return Guess(
-        token, chance, tuple([each for each in ranked[1:] if each[0] != token and each[1]])
-    )
+        return guess_of(ranked[0][0], ranked)

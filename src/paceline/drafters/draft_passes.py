@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from paceline.chains import ChainEnd
 from paceline.sampling import Sampler
+from paceline.scores import Ranked
 
-__all__ = ["Guess", "Said", "Speaker"]
+__all__ = ["Guess", "Said", "Speaker", "guess_of"]
 
 
 class Guess(NamedTuple):
@@ -22,6 +23,13 @@ class Guess(NamedTuple):
     token: int
     chance: float
     others: tuple[tuple[int, float], ...] = ()
+
+
+def guess_of(token: int, ranked: Ranked) -> Guess:
+    """A token that was drawn, and the likeliest ones there, of which it is one as a rule."""
+    chance = next((share for other, share in ranked if other == token), 0.0)
+    others = [each for each in ranked if each[0] != token and each[1]]
+    return Guess(token, chance, tuple(others))
 
 
 class Said(NamedTuple):

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from paceline.chains import ChainEnd
-from paceline.drafters.draft_passes import Guess, Said, Speaker
+from paceline.drafters.draft_passes import Guess, Said, Speaker, guess_of
+from paceline.kernels.likeliest import likeliest
 from paceline.loop import Batch, Generation
 from paceline.protocols import Drafter, Planner, Target
 from paceline.records import Round
 from paceline.sampling import GREEDY, Sampler
-from paceline.scores import log_totals
 from paceline.stopping import Stopping
 
 __all__ = ["DraftRounds"]
@@ -120,17 +121,12 @@ class DraftRounds(Speaker):
                 self._sampler.decide(round.logits[row], text[: begin + place])
         scores = torch.stack(noted) if len(noted) > 1 else noted[0][None]
         noted.clear()
+        numbers = scores.float().cpu().numpy()
         if not self._sampler.greedy:
-            scores = scores * self._sampler.temperature
-        # Chances of a few tokens only: a softmax of all would take longer than the model's pass.
-        total = log_totals(scores)
-        best = scores.topk(min(1 + self._others, scores.shape[1]))
-        ranks = (best.values - total).exp().nan_to_num().tolist()
-        index = torch.tensor(said, device=scores.device)[:, None]
-        own = (scores.gather(1, index) - total).exp().nan_to_num()[:, 0].tolist()
-        guesses = []
-        for token, chance, *best_here in zip(said, own, best.indices.tolist(), ranks):
-            ranked: Iterator[tuple[int, float]] = zip(*best_here)
-            others = [(other, share) for other, share in ranked if other != token and share > 0]
-            guesses.append(Guess(token, chance, tuple(others[: self._others])))
-        return guesses
+            numbers = numbers * np.float32(self._sampler.temperature)
+        # Of a few tokens only: a softmax of all would take longer than the model's pass.
+        places, shares = likeliest(numbers, 1 + self._others)
+        ranked = [
+            [*zip(*row, strict=True)] for row in zip(places.tolist(), shares.tolist(), strict=True)
+        ]
+        return [guess_of(token, best) for token, best in zip(said, ranked, strict=True)]
