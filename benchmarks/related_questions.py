@@ -25,6 +25,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
+import torch
 from rich.table import Table
 
 import paceline
@@ -183,8 +184,12 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=60)
     parser.add_argument("--tokens", type=int, default=96, help="most tokens of an answer")
     parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--threads", type=int, help="of the CPU; default: torch's choice")
     parser.add_argument("--out", type=Path, required=True, help="written to, and gone on with")
-    show(table(run(parser.parse_args())))
+    options = parser.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    show(table(run(options)))
 
 
 if __name__ == "__main__":

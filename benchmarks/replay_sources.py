@@ -3,18 +3,16 @@
     python benchmarks/replay_sources.py --traces DIR --json sources.json
 
 Recorded answers are followed as in `planning.py`: no model runs, a pass takes what a measured curve
-says, drafters take no time. One recording of each prompt is written. The others of the same prompts
-are in the datastore of those contenders that are called "with answers", as they would be if they
-had been given before, each behind the last tokens of its prompt; of these contenders each source is
-left out in turn.
+says, drafters take no time; no prompt is answered twice. What other recordings say to the same
+prompts is in the datastore of "auto with answers", as if it had been answered before, each answer
+behind the last tokens of its prompt; there each source is left out in turn.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -39,6 +37,7 @@ SOURCES = ("anpd", "suffix", "llma", "rest")
 PLAIN = "plain"
 WITH_ANSWERS = "auto with answers"
 WITHOUT = "without "
+_WHOLE = 1 << 20
 CURVE = Path(__file__).parent / "results/bench/tune-smollm2-135m.json"
 
 
@@ -59,47 +58,39 @@ def contenders() -> dict[str, tuple[str, bool]]:
     }
 
 
-def written(
-    recordings: Sequence[Recording], limit: int, session: Session, tokens: int
-) -> tuple[dict[str, list[ForcedRequest]], list[Recording]]:
-    """File -> requests, of `limit` recordings spread evenly through each file the first of each
-    prompt; and these recordings."""
-    by_file: dict[str, list[Recording]] = defaultdict(list)
-    for recording in recordings:
-        by_file[recording.suite].append(recording)
-    found: dict[str, list[ForcedRequest]] = {}
-    taken: list[Recording] = []
-    for suite, known in by_file.items():
-        count = min(limit, len(known))
-        spread = [known[place * len(known) // count] for place in range(count)]
-        chosen = list({one.record.prompt: one for one in reversed(spread)}.values())[::-1]
-        taken += chosen
-        found[suite] = [
-            request for one in chosen for request in _requests(one, session, Options(tokens))
-        ]
-    return found, taken
-
-
-def answers(
-    recordings: Sequence[Recording], taken: Sequence[Recording], session: Session
-) -> dict[str, list[list[int]]]:
-    """File -> all other recordings of the prompts that are written, each with the last tokens of
-    its prompt before it."""
-    prompts = {(one.suite, one.record.prompt) for one in taken}
-    own = {id(one) for one in taken}
-    found: dict[str, list[list[int]]] = {one.suite: [] for one in taken}
-    for recording in recordings:
-        if (recording.suite, recording.record.prompt) in prompts and id(recording) not in own:
-            found[recording.suite] += [
+def split(
+    written: Sequence[Recording], known: Sequence[Recording], session: Session, tokens: int
+) -> tuple[dict[str, list[ForcedRequest]], dict[str, list[list[int]]]]:
+    """File -> requests of `written`, no prompt twice; and file -> all other answers among `known`
+    to these recordings' prompts, each with the last tokens of its prompt before it."""
+    texts: dict[str, list[ForcedRequest]] = {one.suite: [] for one in written}
+    others: dict[str, list[list[int]]] = {one.suite: [] for one in written}
+    taken, seen = set[tuple[str, str, int]](), set[tuple[int, ...]]()
+    for one in written:
+        for place, request in _requests(one, session, tokens):
+            if tuple(request.ids) not in seen:
+                seen.add(tuple(request.ids))
+                taken.add((one.suite, one.record.id, place))
+                texts[one.suite].append(request)
+    prompts = {(one.suite, one.record.prompt) for one in written}
+    for one in known:
+        if (one.suite, one.record.prompt) in prompts:
+            others[one.suite] += [
                 [*request.ids[-PROMPT_TOKENS:], *request.recorded]
-                for request in _requests(recording, session, Options(1 << 20))
+                for place, request in _requests(one, session, _WHOLE)
+                if (one.suite, one.record.id, place) not in taken
             ]
-    return found
+    return texts, others
 
 
-def _requests(recording: Recording, session: Session, options: Options) -> list[ForcedRequest]:
-    requests = recording.requests(session, options, lambda _: None)
-    return [one for one in requests if isinstance(one, ForcedRequest) and one.recorded]
+def _requests(
+    recording: Recording, session: Session, tokens: int
+) -> Iterator[tuple[int, ForcedRequest]]:
+    """The answers of a recording with their numbers, of so many tokens at most."""
+    requests = recording.requests(session, Options(tokens), lambda _: None)
+    for place, request in enumerate(requests):
+        if isinstance(request, ForcedRequest) and request.recorded:
+            yield place, request
 
 
 def replays(
@@ -172,11 +163,14 @@ def main() -> None:
     arguments = parser.parse_args()
     curve = read_curve(arguments.curve)
     system = arguments.system.read_text(encoding="utf-8") if arguments.system else None
-    recordings = read_traces(arguments.names, arguments.traces, system=system)
+
+    def recordings(limit: int | None) -> list[Recording]:
+        return read_traces(arguments.names, arguments.traces, limit, 0, system)
+
+    written = recordings(arguments.limit)
     tokenizer: Any = AutoTokenizer.from_pretrained(models.pull(arguments.model))
     session = Session(ReplayTarget(curve), tokenizer, PLAIN)
-    texts, taken = written(recordings, arguments.limit, session, arguments.tokens)
-    others = answers(recordings, taken, session)
+    texts, others = split(written, recordings(None), session, arguments.tokens)
     with TemporaryDirectory() as folder:
         store = Datastore(Path(folder), "any")
         store.build(answer for found in others.values() for answer in found)

@@ -128,6 +128,31 @@ def suffixes(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> Non
     assert library.pl_look_up(address) == 2
 
 
+def ngrams(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> None:
+    """A text is counted beyond what there is room for, and drafted from, references too."""
+    size, piece, longest = 6000, 50, 4
+    tokens = exact(np.minimum(*rng.integers(0, 300, (2, size))).astype(np.int32))
+    own, others = library.pl_ngrams_new(1, longest, 3, 1024), library.pl_ngrams_new(2, 64, 1, 1024)
+    for budget in (3, 100):
+        nodes, weights = np.empty((2, budget), np.int32), np.empty(budget, np.float64)
+        for begin in range(longest, size - piece, piece):
+            at = tokens[begin - longest :].ctypes.data
+            assert not library.pl_ngrams_count(own, at, longest, piece)
+            assert not library.pl_ngrams_count(others, at, 0, piece)
+            draft = native.NGramDraft(
+                own=own, others=others, tail=at, length=longest, budget=budget, depth=9, doubt=3.0,
+                node_tokens=nodes[0].ctypes.data, node_parents=nodes[1].ctypes.data,
+                weights=weights.ctypes.data,
+            )  # fmt: skip
+            assert not library.pl_ngrams_draft(ctypes.addressof(draft))
+            assert 0 <= draft.nodes <= budget
+    assert 0 < library.pl_ngrams_size(own, 2) <= 1024
+    assert not library.pl_ngrams_size(own, longest + 1)
+    assert library.pl_ngrams_new(3, 2, 1, 1024) is None
+    for each in (own, others):
+        library.pl_ngrams_free(each)
+
+
 ROWS, KEPT, HIDDEN, HEADS, VOCAB, SLOTS = 5, 2, 64, 2, 33, 9
 OF_KEPT, LOGITS = -2, -1
 OUTPUTS = 7
@@ -329,6 +354,7 @@ def main() -> None:
         likeliest(library, rng)
         moves(library, signatures, rng)
         suffixes(library, signatures, rng)
+        ngrams(library, signatures, rng)
         one_pass(library, signatures, rng)
         drafts(library, signatures, rng)
         sys.stdout.write(f"{tier} is clean\n")

@@ -31,6 +31,9 @@ class Kernels:
         self._product, self._attend, self._run = found.pl_product, found.pl_attend, found.pl_run
         self._likeliest, self._run_chain = found.pl_likeliest, found.pl_run_chain
         self._look_up = found.pl_look_up
+        self.forget_ngrams: Callable[[int], None] = found.pl_ngrams_free
+        self.ngrams_size: Callable[[int, int], int] = found.pl_ngrams_size
+        self._count_ngrams, self._draft_ngrams = found.pl_ngrams_count, found.pl_ngrams_draft
         self._most = usable_cores()
 
     @property
@@ -99,6 +102,23 @@ class Kernels:
     def add_tokens(self, suffixes: int, tokens: int, count: int) -> None:
         """See `pl_add_tokens`."""
         _check(self._library.pl_add_tokens(suffixes, tokens, count))
+
+    def new_ngrams(self, shortest: int, longest: int, width: int, most: int) -> int:
+        """See `pl_ngrams_new`; what it gives is given back to `forget_ngrams`, `pl_ngrams_free`."""
+        made: int | None = self._library.pl_ngrams_new(shortest, longest, width, most)
+        if made is None:
+            raise MemoryError("no memory for counts of n-grams")
+        return made
+
+    def count_ngrams(self, ngrams: int, tokens: int, known: int, count: int) -> None:
+        """See `pl_ngrams_count`."""
+        if failed := self._count_ngrams(ngrams, tokens, known, count):
+            _check(failed)
+
+    def draft_ngrams(self, draft: int) -> None:
+        """See `pl_ngrams_draft`; the address of an `NGramDraft`."""
+        if failed := self._draft_ngrams(draft):
+            _check(failed)
 
     def run(self, steps: int, count: int, one_pass: int) -> None:
         """See `pl_run`; the addresses of an array of `Step` and of a `Pass`."""

@@ -15,6 +15,7 @@ __all__ = [
     "Guesses",
     "Layer",
     "Medusa",
+    "NGramDraft",
     "Operand",
     "Part",
     "Pass",
@@ -45,6 +46,11 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "pl_move": (c_int, (c_void_p, c_int64, c_void_p, c_void_p, c_int64)),
     "pl_look_up": (c_int, (c_void_p,)),
     "pl_add_tokens": (c_int, (c_void_p, c_void_p, c_int64)),
+    "pl_ngrams_new": (c_void_p, (c_int64, c_int64, c_int64, c_int64)),
+    "pl_ngrams_free": (None, (c_void_p,)),
+    "pl_ngrams_size": (c_int64, (c_void_p, c_int64)),
+    "pl_ngrams_count": (c_int, (c_void_p, c_void_p, c_int64, c_int64)),
+    "pl_ngrams_draft": (c_int, (c_void_p,)),
     "pl_run": (c_int, (c_void_p, c_int64, c_void_p, c_int)),
     "pl_run_chain": (c_int, (c_void_p, c_int64, c_void_p, c_void_p, c_int)),
     "pl_draft_medusa": (c_int, (c_void_p, c_int)),
@@ -231,5 +237,17 @@ class Suffixes(ctypes.Structure):
         *((name, c_int64) for name in ("length", "least", "hits", "budget", "depth", "branches")),
         ("doubt", c_double),
         *((name, c_int64) for name in ("matched", "shorter", "begin", "end", "nodes")),
+        *((name, c_void_p) for name in ("node_tokens", "node_parents", "weights")),
+    )
+
+
+class NGramDraft(ctypes.Structure):
+    """`struct pl_ngram_draft` of native/src/ngrams.h."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("own", "others", "tail")),
+        *((name, c_int64) for name in ("length", "budget", "depth")),
+        ("doubt", c_double),
+        ("nodes", c_int64),
         *((name, c_void_p) for name in ("node_tokens", "node_parents", "weights")),
     )

@@ -84,4 +84,20 @@ PL_API int pl_look_up(struct pl_suffixes *in);
 /* The text goes on with these; there is room for them and their places. */
 PL_API int pl_add_tokens(struct pl_suffixes *to, const int32_t *tokens, int64_t count);
 
+struct pl_ngrams;
+struct pl_ngram_draft;
+/* What follows runs of `shortest` to `longest` tokens (1 to 64), of which the `width` best followers
+   are guessed; about `most` n-grams are kept of each length. NULL where there is no memory, or for
+   sizes that cannot be. */
+PL_API struct pl_ngrams *pl_ngrams_new(int64_t shortest, int64_t longest, int64_t width,
+                                       int64_t most);
+PL_API void pl_ngrams_free(struct pl_ngrams *of);
+/* N-grams that are known of runs of this length. */
+PL_API int64_t pl_ngrams_size(const struct pl_ngrams *of, int64_t length);
+/* Count the n-grams that end with the last `count` of tokens [known + count]. */
+PL_API int pl_ngrams_count(struct pl_ngrams *in, const int32_t *tokens, int64_t known,
+                           int64_t count);
+/* The likeliest continuations; see ngrams.h. */
+PL_API int pl_ngrams_draft(struct pl_ngram_draft *in);
+
 #endif

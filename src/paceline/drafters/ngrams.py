@@ -1,0 +1,199 @@
+"""N-grams of a text, and the likeliest continuations by them: in the C library, or without it.
+
+Both count, forget and draft alike; tests hold one to the other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from weakref import finalize
+
+from paceline.drafters.confidence import FOLLOWER_DOUBT, follower_confidence
+from paceline.drafters.ngram_table import NGramTable, Run
+from paceline.errors import UsageError
+from paceline.kernels.native.calls import kernels, unavailable
+from paceline.kernels.native.signatures import NGramDraft
+from paceline.tree import EMPTY, Tree
+
+__all__ = ["LONGEST_RUN", "NGrams", "new_ngrams"]
+
+LONGEST_RUN = 63
+_LARGEST = 2**31 - 1
+
+
+class NGrams(ABC):
+    """Counts of what followed runs of `shortest` to `longest` tokens, by `NGramTable`s.
+
+    width: followers of a run that are guessed. most: n-grams of each length that are kept.
+    """
+
+    def __init__(self, shortest: int, longest: int, width: int, most: int) -> None:
+        self.shortest, self.longest = shortest, longest
+        self.width, self.most = width, most
+
+    def fresh(self) -> NGrams:
+        """One that knows nothing, of the same settings."""
+        return type(self)(self.shortest, self.longest, self.width, self.most)
+
+    @abstractmethod
+    def count(self, before: Sequence[int], tokens: Sequence[int]) -> None:
+        """Count the n-grams that `tokens` complete, which stand behind `before`."""
+
+    @abstractmethod
+    def draft(self, tail: Run, budget: int, depth: int, others: NGrams | None = None) -> Tree:
+        """The likeliest nodes behind the last tokens of a text, best first; of equally likely ones
+        that of the older parent first.
+
+        depth: of the deepest node. others: are asked where this one knows nothing; of its kind.
+        """
+
+    @abstractmethod
+    def sizes(self) -> list[int]:
+        """N-grams that are known, by length."""
+
+
+_Followers = tuple[Run, int, int]
+"""What follows a run, see `NGramTable.followers`; its length; that of the longest run which may be
+known with one token more."""
+_NOBODY: _Followers = ((), 0, 0)
+
+
+class _CountedNGrams(NGrams):
+    """Without the library."""
+
+    def __init__(self, shortest: int, longest: int, width: int, most: int) -> None:
+        super().__init__(shortest, longest, width, most)
+        orders = range(shortest + 1, longest + 2)
+        self._tables = [NGramTable(order, width, most) for order in orders]
+
+    def count(self, before: Sequence[int], tokens: Sequence[int]) -> None:
+        """See `NGrams.count`."""
+        tail = tuple(before[-self.longest :])
+        for token in tokens:
+            for table in self._tables[: max(0, len(tail) + 1 - self.shortest)]:
+                table.count(tail[1 - table.order :], token)
+            tail = (*tail, token)[-self.longest :]
+
+    def sizes(self) -> list[int]:
+        """See `NGrams.sizes`."""
+        return [len(table) for table in self._tables]
+
+    def draft(self, tail: Run, budget: int, depth: int, others: NGrams | None = None) -> Tree:
+        """See `NGrams.draft`."""
+        tokens: list[int] = []
+        parents: list[int] = []
+        tail = tail[-self.longest :]
+        followers = self._followers(tail, self.longest, others)
+        if not followers[0]:
+            return EMPTY
+        # Of the root and then of every node: how likely it is, the tokens up to it, its depth, what
+        # follows it.
+        nodes = [(1.0, tail, 0, followers)]
+        # The best guess below each that is not taken: -weight, place of the parent, rank.
+        frontier = [(-_share(followers, 0), 0, 0)]
+        while frontier and len(tokens) < budget:
+            negative, above, rank = heappop(frontier)
+            reach, tail, level, found = nodes[above]
+            token = found[0][1 + 2 * rank]
+            tokens.append(token)
+            parents.append(above - 1)
+            if len(found[0]) > 3 + 2 * rank:
+                heappush(frontier, (-reach * _share(found, rank + 1), above, rank + 1))
+            followers = _NOBODY
+            if level + 1 < depth and len(tokens) < budget:
+                tail = (*tail, token)[-self.longest :]
+                followers = self._followers(tail, found[2], others)
+                if followers[0]:
+                    heappush(frontier, (negative * _share(followers, 0), len(tokens), 0))
+            nodes.append((-negative, tail, level + 1, followers))
+        return Tree(tuple(tokens), tuple(parents), tuple(node[0] for node in nodes[1:]))
+
+    def _followers(self, tail: Run, most: int, others: NGrams | None) -> _Followers:
+        """What follows the end of `tail`, of which at most `most` tokens are known here, or else by
+        others."""
+        if found := self._known(tail, most):
+            # What is known with one token more is known without its last one.
+            return *found, found[1] + 1
+        if isinstance(others, _CountedNGrams) and (found := others._known(tail, others.longest)):
+            return *found, self.shortest
+        return _NOBODY
+
+    def _known(self, tail: Run, most: int) -> tuple[Run, int] | None:
+        """What follows the longest run that is known, and its length."""
+        for length in range(min(most, len(tail), self.longest), self.shortest - 1, -1):
+            if known := self._tables[length - self.shortest].followers(tail[-length:]):
+                return known, length
+        return None
+
+
+def _share(followers: _Followers, rank: int) -> float:
+    """How likely the follower of this rank is to come, as far as is known."""
+    known, length, _ = followers
+    return follower_confidence(length, known[2 + 2 * rank], known[0])
+
+
+class _NativeNGrams(NGrams):
+    """In the library."""
+
+    def __init__(self, shortest: int, longest: int, width: int, most: int) -> None:
+        super().__init__(shortest, longest, width, most)
+        self._native = kernels()
+        self._held = self._native.new_ngrams(shortest, longest, width, most)
+        finalize(self, self._native.forget_ngrams, self._held)
+        self._tail = (ctypes.c_int32 * longest)()
+        self._call = NGramDraft(
+            own=self._held, tail=ctypes.addressof(self._tail), doubt=FOLLOWER_DOUBT
+        )
+        self._address = ctypes.addressof(self._call)
+        self._room = 0
+
+    def count(self, before: Sequence[int], tokens: Sequence[int]) -> None:
+        """See `NGrams.count`. Raises UsageError for ids below 0 or beyond 32 bits."""
+        if len(tokens) == 0:
+            return
+        if not 0 <= min(tokens) <= max(tokens) <= _LARGEST:
+            raise UsageError("a token id is negative or does not fit into 32 bits")
+        near = before[-self.longest :]
+        given = (ctypes.c_int32 * (len(near) + len(tokens)))(*near, *tokens)
+        self._native.count_ngrams(self._held, ctypes.addressof(given), len(near), len(tokens))
+
+    def sizes(self) -> list[int]:
+        """See `NGrams.sizes`."""
+        lengths = range(self.shortest, self.longest + 1)
+        return [self._native.ngrams_size(self._held, length) for length in lengths]
+
+    def draft(self, tail: Run, budget: int, depth: int, others: NGrams | None = None) -> Tree:
+        """See `NGrams.draft`."""
+        near, call = tail[-self.longest :], self._call
+        if budget > self._room:
+            self._make_room(budget)
+        self._tail[: len(near)] = list(near)
+        call.length, call.budget, call.depth = len(near), max(0, budget), depth
+        call.others = others._held if isinstance(others, _NativeNGrams) else None
+        self._native.draft_ngrams(self._address)
+        nodes = call.nodes
+        if not nodes:
+            return EMPTY
+        return Tree(
+            tuple(self._tokens[:nodes]), tuple(self._parents[:nodes]), tuple(self._weights[:nodes])
+        )
+
+    def _make_room(self, budget: int) -> None:
+        """For trees of that many nodes."""
+        self._room = max(budget, 64)
+        self._tokens = (ctypes.c_int32 * self._room)()
+        self._parents = (ctypes.c_int32 * self._room)()
+        self._weights = (ctypes.c_double * self._room)()
+        call = self._call
+        call.node_tokens = ctypes.addressof(self._tokens)
+        call.node_parents = ctypes.addressof(self._parents)
+        call.weights = ctypes.addressof(self._weights)
+
+
+def new_ngrams(shortest: int, longest: int, width: int, most: int) -> NGrams:
+    """Counts in the library where there is one."""
+    kind = _CountedNGrams if unavailable() else _NativeNGrams
+    return kind(shortest, longest, width, most)

@@ -1,0 +1,338 @@
+/* Counts of n-grams; drafters/ngram_table.py does the same and says what is kept and forgotten.
+
+   A run is known by a hash of 64 bits: two that share one would share their followers, and all that
+   comes of it is a wrong guess. */
+#include "ngrams.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "api.h"
+
+enum { NONE = -1, SHARDS = 32, LONGEST_RUN = 64, FIRST_ROOM = 64 };
+
+struct run {
+    uint64_t key;
+    int32_t next;         /* in its bucket, or in the list of free ones */
+    int32_t newer, older; /* counted after it and before it in its shard */
+    int32_t first;        /* the follower that came most often, of equal ones the last that came */
+    int32_t total, size;  /* how often anything followed; followers */
+};
+
+struct follower {
+    int32_t token, seen, next;
+};
+
+/* Runs of one length. */
+struct table {
+    struct run *runs;
+    struct follower *followers;
+    int32_t *buckets;
+    int64_t run_room, follower_room, bucket_count; /* the last is a power of two */
+    int64_t run_end, follower_end, run_count;
+    int32_t free_run, free_follower;
+    int32_t newest[SHARDS], oldest[SHARDS];
+    int64_t sizes[SHARDS];                         /* n-grams */
+};
+
+struct pl_ngrams {
+    int64_t shortest, longest, width, room;
+    struct table tables[]; /* [longest - shortest + 1] */
+};
+
+static uint64_t mixed(uint64_t key, int32_t token) {
+    key = (key + (uint32_t)token + 1) * UINT64_C(0x9E3779B97F4A7C15);
+    return key ^ (key >> 29);
+}
+
+static int64_t bucket_of(const struct table *in, uint64_t key) {
+    return (int64_t)((key * UINT64_C(0xD6E8FEB86659FD93)) >> 32) & (in->bucket_count - 1);
+}
+
+static int32_t find(const struct table *in, uint64_t key) {
+    if (!in->run_count) return NONE;
+    int32_t run = in->buckets[bucket_of(in, key)];
+    while (run != NONE && in->runs[run].key != key) run = in->runs[run].next;
+    return run;
+}
+
+static int32_t shard_of(int32_t last) { return (int32_t)((uint32_t)last % SHARDS); }
+
+/* Memory for twice as much; `size` bytes each. */
+static int grown(void **memory, int64_t *room, int64_t size) {
+    int64_t more = *room ? 2 * *room : FIRST_ROOM;
+    void *larger = realloc(*memory, (size_t)(more * size));
+    if (!larger) return PL_NO_MEMORY;
+    *memory = larger;
+    *room = more;
+    return PL_OK;
+}
+
+static int more_buckets(struct table *in) {
+    int64_t count = in->bucket_count ? 2 * in->bucket_count : FIRST_ROOM;
+    int32_t *buckets = malloc((size_t)count * sizeof *buckets);
+    if (!buckets) return PL_NO_MEMORY;
+    free(in->buckets);
+    in->buckets = buckets;
+    in->bucket_count = count;
+    for (int64_t i = 0; i < count; i++) buckets[i] = NONE;
+    for (int32_t shard = 0; shard < SHARDS; shard++)
+        for (int32_t i = in->newest[shard]; i != NONE; i = in->runs[i].older) {
+            int32_t *bucket = &buckets[bucket_of(in, in->runs[i].key)];
+            in->runs[i].next = *bucket;
+            *bucket = i;
+        }
+    return PL_OK;
+}
+
+/* Room for one more run and one more follower. */
+static int reserve(struct table *in) {
+    if (in->free_run == NONE && in->run_end == in->run_room &&
+        grown((void **)&in->runs, &in->run_room, sizeof *in->runs))
+        return PL_NO_MEMORY;
+    if (in->free_follower == NONE && in->follower_end == in->follower_room &&
+        grown((void **)&in->followers, &in->follower_room, sizeof *in->followers))
+        return PL_NO_MEMORY;
+    return in->run_count < in->bucket_count ? PL_OK : more_buckets(in);
+}
+
+static int32_t new_run(struct table *in, uint64_t key) {
+    int32_t at = in->free_run;
+    if (at == NONE) at = (int32_t)in->run_end++;
+    else in->free_run = in->runs[at].next;
+    int32_t *bucket = &in->buckets[bucket_of(in, key)];
+    in->runs[at] = (struct run){.key = key, .next = *bucket, .first = NONE};
+    *bucket = at;
+    in->run_count++;
+    return at;
+}
+
+static int32_t new_follower(struct table *in, int32_t token) {
+    int32_t at = in->free_follower;
+    if (at == NONE) at = (int32_t)in->follower_end++;
+    else in->free_follower = in->followers[at].next;
+    in->followers[at] = (struct follower){.token = token, .seen = 1, .next = NONE};
+    return at;
+}
+
+static void leave_shard(struct table *in, int32_t shard, int32_t run) {
+    struct run *of = &in->runs[run];
+    if (of->newer == NONE) in->newest[shard] = of->older;
+    else in->runs[of->newer].older = of->older;
+    if (of->older == NONE) in->oldest[shard] = of->newer;
+    else in->runs[of->older].newer = of->newer;
+}
+
+static void join_shard(struct table *in, int32_t shard, int32_t run) {
+    int32_t before = in->newest[shard];
+    in->runs[run].newer = NONE;
+    in->runs[run].older = before;
+    if (before == NONE) in->oldest[shard] = run;
+    else in->runs[before].newer = run;
+    in->newest[shard] = run;
+}
+
+static void forget_run(struct table *in, int32_t shard, int32_t run) {
+    struct run *of = &in->runs[run];
+    leave_shard(in, shard, run);
+    in->sizes[shard] -= of->size;
+    for (int32_t i = of->first, next; i != NONE; i = next) {
+        next = in->followers[i].next;
+        in->followers[i].next = in->free_follower;
+        in->free_follower = i;
+    }
+    int32_t *at = &in->buckets[bucket_of(in, of->key)];
+    while (*at != run) at = &in->runs[*at].next;
+    *at = of->next;
+    of->next = in->free_run;
+    in->free_run = run;
+    in->run_count--;
+}
+
+/* Keeps the runs of a shard that were counted last, with half of its n-grams at most. */
+static void forget(struct table *in, int32_t shard, int64_t room) {
+    int64_t size = 0;
+    int32_t run = in->newest[shard];
+    while (run != NONE && (size += in->runs[run].size) <= room / 2) run = in->runs[run].older;
+    if (run == NONE) return;
+    int32_t last = in->runs[run].newer;
+    while (in->oldest[shard] != last) forget_run(in, shard, in->oldest[shard]);
+}
+
+static int count_one(struct table *in, uint64_t key, int32_t shard, int32_t token, int64_t room) {
+    if (reserve(in)) return PL_NO_MEMORY;
+    int32_t place = find(in, key);
+    if (place == NONE) place = new_run(in, key);
+    else leave_shard(in, shard, place);
+    join_shard(in, shard, place);
+    struct run *run = &in->runs[place];
+    run->total++;
+    int32_t *at = &run->first, follower;
+    while (*at != NONE && in->followers[*at].token != token) at = &in->followers[*at].next;
+    if (*at != NONE) {
+        follower = *at;
+        *at = in->followers[follower].next;
+        in->followers[follower].seen++;
+    } else {
+        follower = new_follower(in, token);
+        run->size++;
+        in->sizes[shard]++;
+    }
+    int32_t seen = in->followers[follower].seen;
+    at = &run->first;
+    while (*at != NONE && in->followers[*at].seen > seen) at = &in->followers[*at].next;
+    in->followers[follower].next = *at;
+    *at = follower;
+    if (in->sizes[shard] > room) forget(in, shard, room);
+    return PL_OK;
+}
+
+PL_API struct pl_ngrams *pl_ngrams_new(int64_t shortest, int64_t longest, int64_t width,
+                                       int64_t most) {
+    if (shortest < 1 || longest < shortest || longest > LONGEST_RUN || width < 1) return NULL;
+    int64_t count = longest - shortest + 1;
+    struct pl_ngrams *made = calloc(1, sizeof *made + (size_t)count * sizeof *made->tables);
+    if (!made) return NULL;
+    made->shortest = shortest;
+    made->longest = longest;
+    made->width = width;
+    made->room = most / SHARDS;
+    for (int64_t i = 0; i < count; i++) {
+        struct table *each = &made->tables[i];
+        each->free_run = each->free_follower = NONE;
+        memset(each->newest, 0xff, sizeof each->newest); /* NONE */
+        memset(each->oldest, 0xff, sizeof each->oldest);
+    }
+    return made;
+}
+
+PL_API void pl_ngrams_free(struct pl_ngrams *of) {
+    if (!of) return;
+    for (int64_t i = 0; i <= of->longest - of->shortest; i++) {
+        free(of->tables[i].runs);
+        free(of->tables[i].followers);
+        free(of->tables[i].buckets);
+    }
+    free(of);
+}
+
+PL_API int64_t pl_ngrams_size(const struct pl_ngrams *of, int64_t length) {
+    int64_t size = 0;
+    if (length < of->shortest || length > of->longest) return 0;
+    for (int shard = 0; shard < SHARDS; shard++)
+        size += of->tables[length - of->shortest].sizes[shard];
+    return size;
+}
+
+PL_API int pl_ngrams_count(struct pl_ngrams *in, const int32_t *tokens, int64_t known,
+                           int64_t count) {
+    for (int64_t place = known > 0 ? known : 1; place < known + count; place++) {
+        uint64_t key = 0;
+        int32_t shard = shard_of(tokens[place - 1]);
+        for (int64_t length = 1; length <= in->longest && length <= place; length++) {
+            key = mixed(key, tokens[place - length]);
+            if (length < in->shortest) continue;
+            struct table *of = &in->tables[length - in->shortest];
+            if (count_one(of, key, shard, tokens[place], in->room)) return PL_NO_MEMORY;
+        }
+    }
+    return PL_OK;
+}
+
+/* A node, or the root: what follows it, and the likeliest guess there that is not taken. */
+struct node {
+    double reach;
+    const struct table *of;
+    int64_t depth, run, most; /* run: tokens that are known; most: that may be with one more */
+    int64_t total, rank;
+    int32_t guess; /* a follower; NONE where there is none left */
+    double weight; /* of the guess */
+};
+
+/* The root may be followed by tokens that `at`, a node, or the root where it is below 0, ends with:
+   keys [longest + 1] by their number. Returns how many tokens there are. */
+static int64_t keys_behind(const struct pl_ngram_draft *in, int64_t at, int64_t longest,
+                           uint64_t *keys) {
+    int64_t length = 0;
+    keys[0] = 0;
+    for (; length < longest && at >= 0; at = in->node_parents[at], length++)
+        keys[length + 1] = mixed(keys[length], in->node_tokens[at]);
+    for (int64_t left = in->length; length < longest && left > 0; length++)
+        keys[length + 1] = mixed(keys[length], in->tail[--left]);
+    return length;
+}
+
+static int look(const struct pl_ngrams *of, const uint64_t *keys, int64_t most,
+                struct node *node) {
+    for (int64_t length = most < of->longest ? most : of->longest; length >= of->shortest;
+         length--) {
+        const struct table *table = &of->tables[length - of->shortest];
+        int32_t run = find(table, keys[length]);
+        if (run == NONE) continue;
+        node->of = table;
+        node->run = length;
+        node->total = table->runs[run].total;
+        node->guess = table->runs[run].first;
+        return 1;
+    }
+    return 0;
+}
+
+/* A token that followed `seen` times of `total` behind a known run has the chance
+   seen / total * seen / (seen + doubt / run^2). */
+static void weigh(const struct pl_ngram_draft *in, struct node *node) {
+    if (node->guess == NONE || node->rank == in->own->width) {
+        node->guess = NONE;
+        return;
+    }
+    double seen = (double)node->of->followers[node->guess].seen, run = (double)node->run;
+    double share = seen / (double)node->total * seen / (seen + in->doubt / (run * run));
+    node->weight = node->reach * share;
+}
+
+/* What follows node `at`, of which the text knows `most` tokens at best. */
+static void follow(const struct pl_ngram_draft *in, int64_t at, int64_t most, struct node *node) {
+    uint64_t keys[LONGEST_RUN + 1];
+    int64_t length = keys_behind(in, at, in->own->longest, keys);
+    node->guess = NONE;
+    node->rank = 0;
+    if (look(in->own, keys, most < length ? most : length, node))
+        node->most = node->run + 1; /* what is known with one token more is known without it */
+    else if (in->others && look(in->others, keys, length, node))
+        node->most = in->own->shortest;
+    weigh(in, node);
+}
+
+static int64_t best_of(const struct node *nodes, int64_t count) {
+    int64_t best = NONE;
+    for (int64_t i = 0; i < count; i++)
+        if (nodes[i].guess != NONE && (best == NONE || nodes[i].weight > nodes[best].weight))
+            best = i;
+    return best;
+}
+
+PL_API int pl_ngrams_draft(struct pl_ngram_draft *in) {
+    in->nodes = 0;
+    if (in->length < 0 || in->budget < 0 || in->depth < 1) return PL_BAD_ARGUMENT;
+    struct node few[65], *nodes = few;
+    if (in->budget >= 65) nodes = malloc((size_t)(in->budget + 1) * sizeof *nodes);
+    if (!nodes) return PL_NO_MEMORY;
+    nodes[0] = (struct node){.reach = 1.0};
+    follow(in, -1, in->own->longest, &nodes[0]);
+    int64_t above;
+    while (in->nodes < in->budget && (above = best_of(nodes, in->nodes + 1)) != NONE) {
+        struct node *parent = &nodes[above], *node = &nodes[in->nodes + 1];
+        in->node_tokens[in->nodes] = parent->of->followers[parent->guess].token;
+        in->node_parents[in->nodes] = (int32_t)above - 1;
+        in->weights[in->nodes] = parent->weight;
+        *node = (struct node){.reach = parent->weight, .depth = parent->depth + 1, .guess = NONE};
+        parent->guess = parent->of->followers[parent->guess].next;
+        parent->rank++;
+        weigh(in, parent);
+        if (node->depth < in->depth && in->nodes + 1 < in->budget)
+            follow(in, in->nodes, parent->most, node);
+        in->nodes++;
+    }
+    if (nodes != few) free(nodes);
+    return PL_OK;
+}

@@ -1,0 +1,26 @@
+/* What followed runs of tokens in a text, and how often. */
+#ifndef PL_NGRAMS_H
+#define PL_NGRAMS_H
+
+#include <stdint.h>
+
+struct pl_ngrams;
+
+/* What is asked: how a text goes on whose last tokens are `tail`. */
+struct pl_ngram_draft {
+    const struct pl_ngrams *own;    /* of the text itself */
+    const struct pl_ngrams *others; /* asked where that knows nothing; NULL for none */
+    const int32_t *tail;            /* [length] */
+    int64_t length;
+    int64_t budget;                 /* nodes */
+    int64_t depth;                  /* of the deepest node */
+    double doubt;                   /* what a token's chance is taken less for, see ngrams.c */
+
+    /* The answer, likeliest first: parents [budget] are nodes or -1; weights [budget] are the
+       chances of the paths. */
+    int64_t nodes;
+    int32_t *node_tokens, *node_parents;
+    double *weights;
+};
+
+#endif
