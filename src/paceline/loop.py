@@ -188,7 +188,7 @@ class Batch:
             spent = each * rows[round.key] + text.reading
             text.reading, text.has_begun = 0.0, True
             seconds = Seconds((draft + observe) / texts, spent, commit / texts)
-            timed.append(replace(round, prefill=round.prefill or beside, seconds=seconds))
+            timed.append(round.timed(seconds, round.prefill or beside))
         return timed
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import repeat
+from itertools import compress, repeat
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -86,16 +86,17 @@ class Auto(Drafter):
         self.source_names = tuple(sources)
         self.requires = frozenset().union(*(source.requires for source in sources.values()))
         self._sources = tuple(sources.values())
-        named = list(enumerate(sources.items()))
+        self._states: Callable[[], torch.Tensor] | None = None
+        named = list(enumerate(self._sources))
         self._cheap = {
-            place: source for place, (_, source) in named if isinstance(source, LookupDrafter)
+            place: source for place, source in named if isinstance(source, LookupDrafter)
         }
-        self._costly = {place: source for place, (_, source) in named if place not in self._cheap}
+        self._costly = {place: source for place, source in named if place not in self._cheap}
         self._alike = sum(1 << place for place, each in self._cheap.items() if each.reads_text)
         names = [self.source_names[place] for place in self._costly]
         self._dear = dear or DearSources(names)
         self._clock = clock
-        self._length = 0
+        self._prompt, self._length, self._room = 0, 0, 0
         # When the last tree was wanted and when it was ready.
         self._wanted, self._drafted = 0.0, 0.0
         self._forget_round()
@@ -116,26 +117,32 @@ class Auto(Drafter):
 
     def start(self, text: TextStart) -> None:
         """All sources begin."""
-        self._length = len(text.context)
+        self._prompt = self._length = len(text.context)
+        self._room = text.room
         self._forget_round()
         for source in self._sources:
             source.start(text)
 
     def resume(self, text: TextStart) -> None:
         """All sources go on."""
+        self._room = text.room
         self._length = len(text.context)
         self._forget_round()
         for source in self._sources:
             source.resume(text)
 
     def see(self, states: torch.Tensor) -> None:
-        """Show them to those that want them, which read what they need when they are asked."""
-        for source in self._sources:
-            if HIDDEN_STATES in source.requires:
-                source.see(states)
+        """See `look`."""
+        self._states = lambda: states
+
+    def look(self, states: Callable[[], torch.Tensor]) -> None:
+        """They are shown to those sources that want them when they are asked."""
+        self._states = states
 
     def stop(self) -> None:
         """All sources let go."""
+        if self._costly and self._length > self._prompt:
+            self._dear.ended(self._length - self._prompt)
         for source in self._sources:
             source.stop()
 
@@ -148,42 +155,35 @@ class Auto(Drafter):
         union = Union(self._alike)
         for place, lookup in self._cheap.items():
             self._add(union, place, partial(lookup.propose, budget))
-        for place, source in self._costly.items():
-            name, sure = self.source_names[place], sum(union.weights())
-            if self._dear.asks(name, sure):
-                before = self._seconds[place]
-                self._add(union, place, partial(source.propose, budget))
-                self._dear.took(name, 1e3 * (self._seconds[place] - before))
-                self._asked[place] = sure
-        if self._asked:
-            self._go_on(union)
-        tree = Tree(*union.columns(budget)) if len(union) else EMPTY
+        if self._costly:
+            self._ask_dear(union, budget)
+        tree = Tree.of_union(union, budget) if len(union) else EMPTY
         self._drafted = self._clock()
         return tree
 
     def report(self) -> tuple[SourceRound, ...]:
         """See `Drafter.report`."""
         seconds, self._seconds = self._seconds, [0.0] * len(self._sources)
+        proposed, costly = self._proposed, self._costly
         return tuple(
-            SourceRound(
-                name,
-                asked=place in self._proposed,
-                proposed=self._proposed.get(place, 0),
-                seconds=spent,
-                settled=place in self._costly,
-            )
-            for place, (name, spent) in enumerate(zip(self.source_names, seconds))
+            [
+                SourceRound(name, place in proposed, proposed.get(place, 0), spent, place in costly)
+                for place, (name, spent) in enumerate(zip(self.source_names, seconds))
+            ]
         )
 
     def observe(self, round: Round) -> None:
         """All sources hear what was said; those that were dear are judged."""
         self._length += len(round.path.tokens)
+        self._room -= len(round.path.tokens)
         if self._costly and self._proposed:
             self._judge(round)
+        began = self._clock()
         for place, source in enumerate(self._sources):
-            began = self._clock()
             source.observe(round)
-            self._seconds[place] += self._clock() - began
+            now = self._clock()
+            self._seconds[place] += now - began
+            began = now
         self._forget_round()
 
     def _forget_round(self) -> None:
@@ -191,14 +191,32 @@ class Auto(Drafter):
         self._asked: dict[int, float] = {}
         self._proposed: dict[int, int] = {}
 
+    def _ask_dear(self, union: Union, budget: int) -> None:
+        """Ask those that take time, as far as that pays, and the others what follows there."""
+        dear, sure = self._dear, sum(union.weights())
+        left = dear.left(self._length - self._prompt, self._room)
+        for place, source in self._costly.items():
+            name, unread = self.source_names[place], source.unread()
+            if dear.asks(name, sure, unread, left):
+                if HIDDEN_STATES in source.requires and self._states is not None:
+                    source.look(self._states)
+                before = self._seconds[place]
+                self._add(union, place, partial(source.propose, budget))
+                dear.took(name, 1e3 * (self._seconds[place] - before), unread)
+                self._asked[place] = sure
+                sure = sum(union.weights())
+        if self._asked:
+            self._go_on(union)
+
     def _add(self, union: Union, place: int, ask: Callable[[], Tree], at: int = ROOT) -> None:
         """Ask the source of this number, and hang what it guesses below node `at`."""
         began = self._clock()
         tree = ask()
         self._seconds[place] += self._clock() - began
         self._proposed[place] = self._proposed.get(place, 0) + len(tree)
-        claims = repeat(_UNWEIGHTED) if tree.weights is None else tree.claims
-        union.add(tree.tokens, tree.parents, claims, repeat(1 << place), at)
+        if len(tree):
+            claims = repeat(_UNWEIGHTED) if tree.weights is None else tree.claims
+            union.add(tree.tokens, tree.parents, claims, repeat(1 << place), at)
 
     def _go_on(self, union: Union) -> None:
         """Ask cheap sources what follows the likeliest ends of dear guesses."""
@@ -211,11 +229,21 @@ class Auto(Drafter):
                 self._add(union, place, partial(lookup.propose_after, path, _CONTINUED), node)
 
     def _judge(self, round: Round) -> None:
-        sources, width = round.tree.sources or (), 1 + len(round.tree)
+        width = 1 + len(round.tree)
         for place, sure in self._asked.items():
-            name, own = self.source_names[place], sources.count(1 << place)
-            self._dear.judge(name, sure, round.owed_to(place), width, own)
+            rows, claimed = _owed(round.tree, 1 << place)
+            tokens = round.owed_to(place)
+            self._dear.judge(self.source_names[place], sure, tokens, claimed, width, rows)
         if not round.prefill:
             drafting, target = self._drafted - self._wanted, self._clock() - self._drafted
             tokens = len(round.path.tokens)
             self._dear.played(self._length - 1, width, tokens, 1e3 * drafting, 1e3 * target)
+
+
+def _owed(tree: Tree, source: int) -> tuple[int, float]:
+    """How many nodes there would not be without this source, and what their weights add up to: those
+    that it alone proposed, and all below."""
+    owed: list[bool] = []
+    for parent, by in zip(tree.parents, tree.sources or ()):
+        owed.append(by == source or (parent != ROOT and owed[parent]))
+    return sum(owed), sum(compress(tree.weights or (), owed))

@@ -52,6 +52,11 @@ class DraftChain(Speaker):
         """See `Speaker.correct`."""
         self._known = min(self._known, kept)
 
+    @property
+    def unread(self) -> int:
+        """See `Speaker.unread`."""
+        return len(self._context) - (0 if self._slot is None else self._known) - 1
+
     def say(self, room: int, passes: int = 1) -> Sequence[Said]:
         """A token per pass; see `Speaker.say`."""
         passes = min(passes, room)

@@ -49,6 +49,11 @@ class Speaker(ABC):
     def correct(self, kept: int) -> None:
         """Behind its first `kept` tokens the text is another one now."""
 
+    @property
+    @abstractmethod
+    def unread(self) -> int:
+        """Tokens of the text that the next pass has to read besides its own; at most so many."""
+
     @abstractmethod
     def say(self, room: int, passes: int = 1) -> Sequence[Said]:
         """Go on with the text, by `room` tokens at most: in one pass, or in up to `passes` where

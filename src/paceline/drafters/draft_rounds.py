@@ -65,6 +65,11 @@ class DraftRounds(Speaker):
         """See `Speaker.correct`."""
         self._corrected = True
 
+    @property
+    def unread(self) -> int:
+        """See `Speaker.unread`."""
+        return 0 if self._key in self._batch else len(self._text.context) - 1
+
     def say(self, room: int, passes: int = 1) -> Sequence[Said]:
         """See `Speaker.say`: one pass."""
         text = self._text

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
+from itertools import compress
 
 from paceline.planning.calibration import Calibration, Watch
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.gate import Gate, Purse
 from paceline.planning.pass_costs import PassCosts
 from paceline.planning.running_time import RunningTime
-from paceline.planning.sizing import MOST_WHOLE, best_first, gains, rates
+from paceline.planning.sizing import MOST_WHOLE, best_count, best_first
 from paceline.protocols import Drafter, Propose, SizedBy
 from paceline.records import Round
 from paceline.tree import EMPTY, Tree
@@ -72,13 +71,12 @@ class _Text:
         """
         return tokens if self.promised is None else (tokens + self.promised) / 2
 
-    def promise(self, tree: Tree) -> float | None:
-        """See `promised`. Nodes of weight 0 are no guesses."""
-        if tree.weights is None and self.sized_by == "whole":
-            return None
-        reach = self.calibration.reach(tree)
-        guesses = [True] * len(tree) if tree.weights is None else tree.weights
-        return 1 + sum(share for share, guess in zip(reach, guesses) if guess)
+    def promise(self, tree: Tree, reach: Sequence[float]) -> float | None:
+        """See `promised`. reach: of the nodes of the tree, of which those of weight 0 are no
+        guesses."""
+        if tree.weights is None:
+            return None if self.sized_by == "whole" else 1 + sum(reach)
+        return 1 + sum(compress(reach, tree.weights))
 
     def most(self, limit: int) -> int:
         """How many nodes to ask for: guesses that are cut off take time to make as well, so there
@@ -212,7 +210,6 @@ class TreePlanner:
         sized = self._sized(passes.costs, texts, trees, fixed)
         for key, text in texts.items():
             text.used = max(len(sized[key]), text.used * _FORGOTTEN)
-            text.promised = text.promise(sized[key])
         return sized
 
     def _follow_size(self, text: _Text, nodes: int) -> None:
@@ -279,18 +276,26 @@ class TreePlanner:
     ) -> dict[int, Tree]:
         """Trees that stay whole as they are; of the others the nodes that are worth most, as many
         over all texts as gain most."""
+        kept = {
+            key: list[int]() if text.sized_by == "nodes" else list(range(len(trees[key])))
+            for key, text in texts.items()
+        }
         reaches = {key: text.calibration.reach(trees[key]) for key, text in texts.items()}
-        cut = [key for key, text in texts.items() if text.sized_by == "nodes"]
-        guesses = best_first([(key, reaches[key]) for key in cut])
-        if not guesses:
-            return dict(trees)
-        whole = [key for key in texts if key not in cut]
-        least = fixed + sum(len(trees[key]) for key in whole)
-        sure = self._together + sum(sum(reaches[key]) for key in whole)
-        gained = gains(sure, [reaches[key][node] for key, node in guesses])
-        width = 1 + least
-        found = rates(gained, costs.upto(width + len(guesses))[width - 1 :])
-        kept: dict[int, list[int]] = {key: [] for key in cut}
-        for key, node in guesses[: int(np.argmax(found))]:
-            kept[key].append(node)
-        return {**trees, **{key: trees[key].keep(sorted(nodes)) for key, nodes in kept.items()}}
+        guesses = best_first(
+            [(key, reaches[key]) for key, text in texts.items() if text.sized_by == "nodes"]
+        )
+        if guesses:
+            width = 1 + fixed + sum(map(len, kept.values()))
+            sure = self._together + sum(sum(reaches[key]) for key, nodes in kept.items() if nodes)
+            reach = [reaches[key][node] for key, node in guesses]
+            most = best_count(sure, reach, costs.upto(width + len(guesses))[width - 1 :])
+            for key, node in guesses[:most]:
+                kept[key].append(node)
+        sized = {}
+        for key, nodes in kept.items():
+            nodes.sort()
+            sized[key] = trees[key].keep(nodes)
+            texts[key].promised = texts[key].promise(
+                sized[key], [reaches[key][node] for node in nodes]
+            )
+        return sized
