@@ -132,11 +132,12 @@ class Round:
     vocab_size: int = sys.maxsize
     sources: tuple[SourceRound, ...] = ()
 
-    def timed(self, seconds: Seconds, prefill: bool) -> Round:
-        """The same with its times, and whether its pass read a prompt."""
-        timed = object.__new__(Round)  # `replace` takes as long as everything else that is timed
-        vars(timed).update(vars(self), seconds=seconds, prefill=prefill)
-        return timed
+    def but(self, **fields: Any) -> Round:
+        """The same with other values of these fields: `dataclasses.replace` in a fifth of the time,
+        which every round takes."""
+        other = object.__new__(Round)
+        vars(other).update(vars(self), **fields)
+        return other
 
     @property
     def guess_depths(self) -> list[int]:

@@ -129,8 +129,10 @@ class Tree:
             return (1.0,) * len(self)
         above = (*self.weights, 1.0)  # that of ROOT, the last entry
         return tuple(
-            min(1.0, weight / above[parent]) if above[parent] > 0 else 0.0
-            for weight, parent in zip(self.weights, self.parents)
+            [
+                min(1.0, weight / above[parent]) if above[parent] > 0 else 0.0
+                for weight, parent in zip(self.weights, self.parents)
+            ]
         )
 
     @cached_property

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import compress, repeat
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -154,7 +153,8 @@ class Auto(Drafter):
         self._wanted = self._clock()
         union = Union(self._alike)
         for place, lookup in self._cheap.items():
-            self._add(union, place, partial(lookup.propose, budget))
+            began = self._clock()
+            self._add(union, place, lookup.propose(budget), began)
         if self._costly:
             self._ask_dear(union, budget)
         tree = Tree.of_union(union, budget) if len(union) else EMPTY
@@ -195,23 +195,27 @@ class Auto(Drafter):
         """Ask those that take time, as far as that pays, and the others what follows there."""
         dear, sure = self._dear, sum(union.weights())
         left = dear.left(self._length - self._prompt, self._room)
+        taken: dict[str, tuple[float, int]] = {}
         for place, source in self._costly.items():
             name, unread = self.source_names[place], source.unread()
             if dear.asks(name, sure, unread, left):
                 if HIDDEN_STATES in source.requires and self._states is not None:
                     source.look(self._states)
-                before = self._seconds[place]
-                self._add(union, place, partial(source.propose, budget))
-                dear.took(name, 1e3 * (self._seconds[place] - before), unread)
+                began = self._clock()
+                self._add(union, place, source.propose(budget), began)
                 self._asked[place] = sure
                 sure = sum(union.weights())
-        if self._asked:
+                taken[name] = self._clock() - began, unread
+        if taken:
+            began = self._clock()
             self._go_on(union)
+            more = (self._clock() - began) / len(taken)
+            for name, (seconds, unread) in taken.items():
+                dear.took(name, 1e3 * (seconds + more), unread)
 
-    def _add(self, union: Union, place: int, ask: Callable[[], Tree], at: int = ROOT) -> None:
-        """Ask the source of this number, and hang what it guesses below node `at`."""
-        began = self._clock()
-        tree = ask()
+    def _add(self, union: Union, place: int, tree: Tree, began: float, at: int = ROOT) -> None:
+        """Hang what the source of this number guesses, which was asked when the clock said `began`,
+        below node `at`."""
         self._seconds[place] += self._clock() - began
         self._proposed[place] = self._proposed.get(place, 0) + len(tree)
         if len(tree):
@@ -226,7 +230,8 @@ class Auto(Drafter):
         for node in sorted(ends, key=lambda node: -weights[node])[:_LEAVES]:
             path = union.path_to(node)
             for place, lookup in self._cheap.items():
-                self._add(union, place, partial(lookup.propose_after, path, _CONTINUED), node)
+                began = self._clock()
+                self._add(union, place, lookup.propose_after(path, _CONTINUED), began, node)
 
     def _judge(self, round: Round) -> None:
         width = 1 + len(round.tree)

@@ -42,7 +42,11 @@ _RETURN = 2.0
 """Reading has to bring so many times what it takes."""
 _LENGTH, _LEAST_LEFT = 96, 16
 """Tokens of a text as long as none has ended, and that any text is thought to have left."""
-_MEMORY, _LONG_MEMORY, _INHERITED = 32, 128, 8
+_MARGIN = 0.02
+"""Passes that a round has to save: larger trees also take a while to be planned."""
+_MEMORY, _LONG_MEMORY, _INHERITED = 24, 128, 4
+_BELIEVED = 16
+"""Rounds that say how far what a source claims is to be believed."""
 _LOOK = 16
 """Rounds between two looks at what passes cost."""
 _AVERAGED = 64
@@ -91,14 +95,15 @@ class _Account:
         """What a round says about others like it: what came true, and half by what was claimed,
         corrected by how much of all claims came true."""
         promised = claimed * (self._right + 1) / (self._claimed + 1)
-        fade = 1 - 1 / _LONG_MEMORY
+        fade = 1 - 1 / _BELIEVED
         self._claimed, self._right = self._claimed * fade + claimed, self._right * fade + right
         return (right + promised) / 2
 
-    def judge(self, sure: float, saved: float) -> None:
-        """A round in which the source was asked saved so much."""
-        self.gain(sure).add(saved)
-        self._gain.add(saved)
+    def judge(self, sure: float, saved: float, expected: float) -> None:
+        """A round in which the source was asked saved so much, which others like it are expected
+        to do."""
+        self.gain(sure).add(expected)
+        self._gain.add(expected)
         if self.trial:
             self._purse = min(self._purse + saved, self._room)
 
@@ -132,7 +137,7 @@ class DearSources:
         """
         account = self._accounts[name]
         reading = self._reading(account, unread)
-        gain = account.gain(sure).mean
+        gain = account.gain(sure).mean - _MARGIN
         if gain > 0 and (not reading or gain * left / self._tokens > _RETURN * reading):
             account.trial = False
             return True
@@ -177,8 +182,8 @@ class DearSources:
         account = self._accounts[name]
         rows = self._curve.relative(width) - self._curve.relative(width - own)
         price = self._in_passes(account.time.value) + rows
-        worth = account.expected(claimed, tokens) * self._passes / self._tokens
-        account.judge(sure, worth - price)
+        each, expected = self._passes / self._tokens, account.expected(claimed, tokens)
+        account.judge(sure, tokens * each - price, expected * each - price)
 
     def played(self, context: int, width: int, tokens: int, drafting: float, target: float) -> None:
         """A round, after all of its sources were judged.

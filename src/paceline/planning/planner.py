@@ -170,11 +170,11 @@ class TreePlanner:
             return
         count, nodes = len(rounds), sum(len(round.tree) for round in rounds)
         passes, width = self._of(count), 1 + nodes
-        if not any(round.prefill for round in rounds):
-            passes.costs.observe(width, 1e3 * sum(round.seconds.target for round in rounds))
-            self._plain_passes += width == 1
         passes.since_plain = 0 if width == 1 else passes.since_plain + 1
-        self._time_drafting(rounds)
+        if not any([round.prefill for round in rounds]):
+            passes.costs.observe(width, 1e3 * sum([round.seconds.target for round in rounds]))
+            self._plain_passes += width == 1
+            self._time_drafting(rounds)
         plain, whole = passes.costs.of(1), passes.costs.of(width)
         self._purse.earn(whole / plain)
         for round in rounds:
@@ -183,6 +183,7 @@ class TreePlanner:
                 text.calibration.add(seen)
                 self._all.add(seen)
             if text.asked:
+                text.fresh = False
                 self._follow_size(text, len(round.tree))
                 # Of what the pass cost more, every text pays for its own rows.
                 spent = plain / count + (whole - plain) * len(round.tree) / max(1, nodes)
@@ -241,11 +242,9 @@ class TreePlanner:
         asked = {text.asked for text in texts}
         # Texts with a budget of their own draft without being asked.
         usual = not any(text.budget is not None or (text.asked and text.fresh) for text in texts)
-        if len(asked) == 1 and usual and not any(round.prefill for round in rounds):
+        if len(asked) == 1 and usual:
             times = self._drafting if asked.pop() else self._resting
             times.add(1e3 * sum(round.open_draft_seconds for round in rounds) / len(rounds))
-        for text in texts:
-            text.fresh = text.fresh and not text.asked
 
     def _price(self, text: _Text, costs: PassCosts, nodes: int) -> float:
         """What asking costs where nothing comes of it, in passes of plain decoding.
