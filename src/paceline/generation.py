@@ -66,9 +66,7 @@ class Generation:
 
     def start_as(self, key: int) -> TextStart:
         """What its drafter is told when the text begins or is taken up again."""
-        return TextStart(
-            self.context, self.references, self.sampler, key, self.stopping.remaining
-        )
+        return TextStart(self.context, self.references, self.sampler, key, self.stopping.remaining)
 
     def fit(self, target: Target) -> None:
         """Make sure that `target` can serve this text, and prepare it for that.

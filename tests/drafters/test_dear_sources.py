@@ -32,7 +32,7 @@ def play(dear: DearSources, gained: float, milliseconds: float, rounds: int) -> 
 @pytest.mark.parametrize("milliseconds", [0.5, 2.0, 9.0])
 def test_one_that_gains_nothing_costs_what_the_purse_gets(milliseconds: float) -> None:
     asked, passes = play(DearSources(["draft"]), 0.0, milliseconds, 2000)
-    assert 1 <= asked < 400
+    assert 1 <= asked < 500
     assert passes < 2000 * 1.02 + 2.0
 
 

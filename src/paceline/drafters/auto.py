@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import compress, repeat
+from itertools import compress, islice, repeat
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -91,9 +91,9 @@ class Auto(Drafter):
             place: source for place, source in named if isinstance(source, LookupDrafter)
         }
         self._costly = {place: source for place, source in named if place not in self._cheap}
+        self._judged = frozenset(range(len(named))) - set(islice(self._cheap, 1))
         self._alike = sum(1 << place for place, each in self._cheap.items() if each.reads_text)
-        names = [self.source_names[place] for place in self._costly]
-        self._dear = dear or DearSources(names)
+        self._dear = dear or DearSources(*_by_price(sources))
         self._clock = clock
         self._prompt, self._length, self._room = 0, 0, 0
         # When the last tree was wanted and when it was ready.
@@ -107,12 +107,11 @@ class Auto(Drafter):
         sources = open_sources(settings.sources, settings.without, host)
         if host is None:
             return cls(sources)
-        names = [n for n, source in sources.items() if not isinstance(source, LookupDrafter)]
         # What dear sources are worth in one text is known in the next one.
         if (Auto, settings) not in host.worth:
-            host.worth[Auto, settings] = DearSources(names, host.costs, host.curve)
-        dear = host.worth[Auto, settings]
-        return cls(sources, dear, host.clock)
+            dear, lookups = _by_price(sources)
+            host.worth[Auto, settings] = DearSources(dear, lookups, host.costs, host.curve)
+        return cls(sources, host.worth[Auto, settings], host.clock)
 
     def start(self, text: TextStart) -> None:
         """All sources begin."""
@@ -152,9 +151,7 @@ class Auto(Drafter):
             return EMPTY
         self._wanted = self._clock()
         union = Union(self._alike)
-        for place, lookup in self._cheap.items():
-            began = self._clock()
-            self._add(union, place, lookup.propose(budget), began)
+        self._look_up(union, budget)
         if self._costly:
             self._ask_dear(union, budget)
         tree = Tree.of_union(union, budget) if len(union) else EMPTY
@@ -164,10 +161,10 @@ class Auto(Drafter):
     def report(self) -> tuple[SourceRound, ...]:
         """See `Drafter.report`."""
         seconds, self._seconds = self._seconds, [0.0] * len(self._sources)
-        proposed, costly = self._proposed, self._costly
+        proposed, judged = self._proposed, self._judged
         return tuple(
             [
-                SourceRound(name, place in proposed, proposed.get(place, 0), spent, place in costly)
+                SourceRound(name, place in proposed, proposed.get(place, 0), spent, place in judged)
                 for place, (name, spent) in enumerate(zip(self.source_names, seconds))
             ]
         )
@@ -176,7 +173,7 @@ class Auto(Drafter):
         """All sources hear what was said; those that were dear are judged."""
         self._length += len(round.path.tokens)
         self._room -= len(round.path.tokens)
-        if self._costly and self._proposed:
+        if self._judged and self._proposed:
             self._judge(round)
         began = self._clock()
         for place, source in enumerate(self._sources):
@@ -187,9 +184,24 @@ class Auto(Drafter):
         self._forget_round()
 
     def _forget_round(self) -> None:
-        # Dear sources that were asked with how sure the others were, and everyone's nodes.
+        # Sources that are judged and were asked, with how sure those before them were; and
+        # everyone's nodes.
         self._asked: dict[int, float] = {}
         self._proposed: dict[int, int] = {}
+
+    def _look_up(self, union: Union, budget: int) -> None:
+        """Ask the first lookup, and the others as far as they add to what is known then."""
+        sure = 0.0
+        for place, lookup in self._cheap.items():
+            name = self.source_names[place]
+            if place in self._judged and not self._dear.asks(name, sure):
+                continue
+            began = self._clock()
+            self._add(union, place, lookup.propose(budget), began)
+            if place in self._judged:
+                self._asked[place] = sure
+                self._dear.took(name, 1e3 * (self._clock() - began))
+            sure = sum(union.weights())
 
     def _ask_dear(self, union: Union, budget: int) -> None:
         """Ask those that take time, as far as that pays, and the others what follows there."""
@@ -225,7 +237,7 @@ class Auto(Drafter):
     def _go_on(self, union: Union) -> None:
         """Ask cheap sources what follows the likeliest ends of dear guesses."""
         weights, inner = union.weights(), set(union.parents)
-        dear = sum(1 << place for place in self._asked)
+        dear = sum(1 << place for place in self._asked if place in self._costly)
         ends = [node for node, by in enumerate(union.sources) if by & dear and node not in inner]
         for node in sorted(ends, key=lambda node: -weights[node])[:_LEAVES]:
             path = union.path_to(node)
@@ -243,6 +255,12 @@ class Auto(Drafter):
             drafting, target = self._drafted - self._wanted, self._clock() - self._drafted
             tokens = len(round.path.tokens)
             self._dear.played(self._length - 1, width, tokens, 1e3 * drafting, 1e3 * target)
+
+
+def _by_price(sources: Mapping[str, Drafter]) -> tuple[list[str], list[str]]:
+    """Names of the sources that take time, and of lookups but for the first, which is always asked."""
+    lookups = [name for name, source in sources.items() if isinstance(source, LookupDrafter)]
+    return [name for name in sources if name not in lookups], lookups[1:]
 
 
 def _owed(tree: Tree, source: int) -> tuple[int, float]:

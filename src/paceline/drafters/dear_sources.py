@@ -44,6 +44,8 @@ _LENGTH, _LEAST_LEFT = 96, 16
 """Tokens of a text as long as none has ended, and that any text is thought to have left."""
 _MARGIN = 0.02
 """Passes that a round has to save: larger trees also take a while to be planned."""
+_HOPE = 0.2
+"""Passes that a lookup is thought to save before anything is known."""
 _MEMORY, _LONG_MEMORY, _INHERITED = 24, 128, 4
 _BELIEVED = 16
 """Rounds that say how far what a source claims is to be believed."""
@@ -57,15 +59,18 @@ class _Account:
     """One source over all texts. Times in milliseconds, everything else in passes of plain decoding.
 
     time: that asking takes; reading: a token that it has to read first. trial: whether it was asked
-    from its purse in this round.
+    from its purse in this round. lookup: it takes so little that it is believed to be of use until
+    it has shown that it is not.
     """
 
-    def __init__(self, credit: float) -> None:
+    def __init__(self, credit: float, lookup: bool) -> None:
         self.time = RunningTime()
         self.reading = RunningTime()
-        self.trial = False
+        self.trial, self.lookup = False, lookup
         self._purse, self._room = credit, _CREDIT
         self._gain = Gain(_LONG_MEMORY)
+        if lookup:
+            self._gain.expect(_HOPE, _INHERITED)
         self._classes: dict[int, Gain] = {}
         self._claimed, self._right = 0.0, 0.0
 
@@ -111,16 +116,24 @@ class _Account:
 class DearSources:
     """What is known about the dear sources of a host, over any number of texts.
 
+    lookups: names of sources that take little, and are asked until they have shown to add nothing
+    to what those say that were asked before them.
     costs, curve: what passes cost, as a host has them.
 
     With the same rounds, times included, it decides the same.
     """
 
     def __init__(
-        self, names: Iterable[str], costs: Costs | None = None, curve: CostCurve | None = None
+        self,
+        names: Iterable[str],
+        lookups: Iterable[str] = (),
+        costs: Costs | None = None,
+        curve: CostCurve | None = None,
     ) -> None:
         names = tuple(names)
-        self._accounts = {name: _Account(_CREDIT / len(names)) for name in names}
+        self._shares = max(1, len(names))
+        self._accounts = {name: _Account(_CREDIT / self._shares, lookup=False) for name in names}
+        self._accounts |= {name: _Account(_CREDIT / self._shares, lookup=True) for name in lookups}
         self._costs, self._stored = costs, curve
         self._curve = MILD
         self._plain = RunningTime()
@@ -143,12 +156,16 @@ class DearSources:
             return True
         # Of two that guess alike each would seem to add nothing, so one is tried at a time.
         price = _PRICE if account.time.value is None else self._in_passes(account.time.value)
-        if self._tried_in == self._rounds or not account.can_pay(price + reading):
+        if self._tried_in == self._rounds and not account.lookup:
+            return False
+        if not account.can_pay(price + reading):
             return False
         if reading and left / self._tokens * max(gain, price) < _RETURN * reading:
             return False
         account.pay(reading)
-        account.trial, self._tried_in = True, self._rounds
+        account.trial = True
+        if not account.lookup:
+            self._tried_in = self._rounds
         return True
 
     def left(self, said: int, room: int) -> float:
@@ -196,7 +213,7 @@ class DearSources:
         self._passes += (passes - self._passes) / _AVERAGED
         self._tokens += (tokens - self._tokens) / _AVERAGED
         saves = self._tokens > (1 + 2 * _LARGE_SHARE) * self._passes
-        earned = passes * (_LARGE_SHARE if saves else _SHARE) / len(self._accounts)
+        earned = passes * (_LARGE_SHARE if saves else _SHARE) / self._shares
         for account in self._accounts.values():
             account.earn(earned)
         if self._rounds % _LOOK == 0:

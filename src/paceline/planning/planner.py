@@ -171,7 +171,7 @@ class TreePlanner:
         count, nodes = len(rounds), sum(len(round.tree) for round in rounds)
         passes, width = self._of(count), 1 + nodes
         passes.since_plain = 0 if width == 1 else passes.since_plain + 1
-        if not any([round.prefill for round in rounds]):
+        if not any(round.prefill for round in rounds):
             passes.costs.observe(width, 1e3 * sum([round.seconds.target for round in rounds]))
             self._plain_passes += width == 1
             self._time_drafting(rounds)
