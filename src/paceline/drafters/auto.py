@@ -161,10 +161,10 @@ class Auto(Drafter):
     def report(self) -> tuple[SourceRound, ...]:
         """See `Drafter.report`."""
         seconds, self._seconds = self._seconds, [0.0] * len(self._sources)
-        proposed, judged = self._proposed, self._judged
+        proposed, costly = self._proposed, self._costly
         return tuple(
             [
-                SourceRound(name, place in proposed, proposed.get(place, 0), spent, place in judged)
+                SourceRound(name, place in proposed, proposed.get(place, 0), spent, place in costly)
                 for place, (name, spent) in enumerate(zip(self.source_names, seconds))
             ]
         )
@@ -200,7 +200,6 @@ class Auto(Drafter):
             self._add(union, place, lookup.propose(budget), began)
             if place in self._judged:
                 self._asked[place] = sure
-                self._dear.took(name, 1e3 * (self._clock() - began))
             sure = sum(union.weights())
 
     def _ask_dear(self, union: Union, budget: int) -> None:

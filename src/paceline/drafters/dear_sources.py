@@ -44,8 +44,10 @@ _LENGTH, _LEAST_LEFT = 96, 16
 """Tokens of a text as long as none has ended, and that any text is thought to have left."""
 _MARGIN = 0.02
 """Passes that a round has to save: larger trees also take a while to be planned."""
-_HOPE = 0.2
-"""Passes that a lookup is thought to save before anything is known."""
+_LOOKUP, _HOPE, _AGAIN = 0.03, 0.2, 8
+"""Tokens that a lookup has to add in a round, and is thought to add before anything is known; one
+that does not is asked every so many rounds. Times do not count: they are too short, and with a
+budget the same text should have the same rounds."""
 _MEMORY, _LONG_MEMORY, _INHERITED = 24, 128, 4
 _BELIEVED = 16
 """Rounds that say how far what a source claims is to be believed."""
@@ -149,6 +151,8 @@ class DearSources:
         source has to read first. left: that the text is expected to have to come, see `left`.
         """
         account = self._accounts[name]
+        if account.lookup:
+            return account.gain(sure).mean > 0 or self._rounds % _AGAIN == 0
         reading = self._reading(account, unread)
         gain = account.gain(sure).mean - _MARGIN
         if gain > 0 and (not reading or gain * left / self._tokens > _RETURN * reading):
@@ -156,16 +160,12 @@ class DearSources:
             return True
         # Of two that guess alike each would seem to add nothing, so one is tried at a time.
         price = _PRICE if account.time.value is None else self._in_passes(account.time.value)
-        if self._tried_in == self._rounds and not account.lookup:
-            return False
-        if not account.can_pay(price + reading):
+        if self._tried_in == self._rounds or not account.can_pay(price + reading):
             return False
         if reading and left / self._tokens * max(gain, price) < _RETURN * reading:
             return False
         account.pay(reading)
-        account.trial = True
-        if not account.lookup:
-            self._tried_in = self._rounds
+        account.trial, self._tried_in = True, self._rounds
         return True
 
     def left(self, said: int, room: int) -> float:
@@ -197,6 +197,9 @@ class DearSources:
         there only because of this source.
         """
         account = self._accounts[name]
+        if account.lookup:
+            account.judge(sure, 0.0, account.expected(claimed, tokens) - _LOOKUP)
+            return
         rows = self._curve.relative(width) - self._curve.relative(width - own)
         price = self._in_passes(account.time.value) + rows
         each, expected = self._passes / self._tokens, account.expected(claimed, tokens)
