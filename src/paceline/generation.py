@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
@@ -81,7 +82,7 @@ class Generation:
 
     def start_as(self, key: int) -> TextStart:
         """What its drafter is told when the text begins or is taken up again."""
-        return TextStart(self.context, self.references, self.sampler, key)
+        return TextStart(self.context, self.references, self.sampler, key, self.stopping.remaining)
 
     def fit(self, target: Target) -> None:
         """Make sure that `target` can serve this text, and prepare it for that.
@@ -110,7 +111,7 @@ class Generation:
     def look(self, target: Target, slot: int) -> None:
         """Show the hidden states of the text to a drafter that wants them."""
         if HIDDEN_STATES in self.drafter.requires:
-            self.drafter.see(target.states(slot))
+            self.drafter.look(partial(target.states, slot))
 
     def propose(self, budget: int) -> Tree:
         """The drafter's tree, with forced tokens, and without guesses that no constraint allows or

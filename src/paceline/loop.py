@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import count, pairwise
 from time import perf_counter
 
@@ -189,7 +188,7 @@ class Batch:
             spent = each * rows[round.key] + text.reading
             text.reading, text.has_begun = 0.0, True
             seconds = Seconds((draft + observe) / texts, spent, commit / texts)
-            timed.append(replace(round, prefill=round.prefill or beside, seconds=seconds))
+            timed.append(round.but(seconds=seconds, prefill=round.prefill or beside))
         return timed
 
 
@@ -213,7 +212,7 @@ def decode(
         places = {batch.add(generation): place for place, generation in enumerate(generations)}
         while batch:
             for round in batch.step():
-                yield replace(round, key=places[round.key])
+                yield round.but(key=places[round.key])
     finally:
         batch.close()
     for generation in generations:

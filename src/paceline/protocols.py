@@ -103,8 +103,18 @@ class Drafter(ABC):
         tensor is a view, which the next pass changes.
         """
 
+    def look(self, states: Callable[[], torch.Tensor]) -> None:
+        """Called in the place of `see`, which it calls. Who does not want the states every time may
+        keep the function until its `propose` ends."""
+        self.see(states())
+
     def stop(self) -> None:
         """The text has ended or was given up: let go of what was held for it alone."""
+
+    def unread(self) -> int:
+        """How many tokens of the text the next tree takes more time for, because they have to be
+        read first; 0 where that takes none worth speaking of."""
+        return 0
 
     def report(self) -> tuple[SourceRound, ...]:
         """Before each `observe`: what each of `source_names` did for the round; () without any."""

@@ -76,6 +76,11 @@ class Tree:
         return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)))
 
     @classmethod
+    def of_union(cls, union: Union, most: int | None = None) -> Tree:
+        """The nodes of a union of trees, or the `most` likeliest."""
+        return _unchecked(*union.columns(most))
+
+    @classmethod
     def of_paths(cls, paths: Iterable[Sequence[int]]) -> Tree:
         """Paths of tokens from the root, united as far as they begin alike; a node's number is how
         many others the paths reach before it.
@@ -124,8 +129,10 @@ class Tree:
             return (1.0,) * len(self)
         above = (*self.weights, 1.0)  # that of ROOT, the last entry
         return tuple(
-            min(1.0, weight / above[parent]) if above[parent] > 0 else 0.0
-            for weight, parent in zip(self.weights, self.parents)
+            [
+                min(1.0, weight / above[parent]) if above[parent] > 0 else 0.0
+                for weight, parent in zip(self.weights, self.parents)
+            ]
         )
 
     @cached_property
@@ -136,6 +143,18 @@ class Tree:
             if parent != ROOT:
                 mask[node] |= mask[parent]
         return mask
+
+    def child(self, node: int, token: int) -> int | None:
+        """The child of `node`, or of ROOT, with this token; None where there is none. Of equal
+        siblings the first counts, as in `children`, which takes longer to make than a few looks."""
+        found = node
+        try:
+            while True:
+                found = self.tokens.index(token, found + 1)
+                if self.parents[found] == node:
+                    return found
+        except ValueError:
+            return None
 
     def path_to(self, node: int) -> tuple[int, ...]:
         """The nodes from a child of the root down to `node`; () for ROOT."""
@@ -188,7 +207,7 @@ class Tree:
         if self.sources is not None:
             union = Union()
             union.add(self.tokens, self.parents, self.claims, self.sources)
-            merged = Tree(*union.columns())
+            merged = Tree.of_union(union)
             return merged if self.weights is not None else replace(merged, weights=None)
         kept: dict[tuple[int, int], int] = {}
         place: dict[int, int] = {ROOT: ROOT}
@@ -245,15 +264,30 @@ class Tree:
 
         Raises ValueError where a parent is missing.
         """
-        place = {ROOT: ROOT} | {node: index for index, node in enumerate(nodes)}
+        if len(nodes) == len(self):  # there is no other way to keep them all
+            return self
+        place = {node: index for index, node in enumerate(nodes)}
+        place[ROOT] = ROOT
         if orphans := [node for node in nodes if self.parents[node] not in place]:
             raise ValueError(f"the parents of nodes {orphans} are not kept")
-        return Tree(
-            tuple(self.tokens[node] for node in nodes),
-            tuple(place[self.parents[node]] for node in nodes),
-            None if self.weights is None else tuple(self.weights[node] for node in nodes),
-            None if self.sources is None else tuple(self.sources[node] for node in nodes),
+        return _unchecked(
+            tuple([self.tokens[node] for node in nodes]),
+            tuple([place[self.parents[node]] for node in nodes]),
+            None if self.weights is None else tuple([self.weights[node] for node in nodes]),
+            None if self.sources is None else tuple([self.sources[node] for node in nodes]),
         )
+
+
+def _unchecked(
+    tokens: tuple[int, ...],
+    parents: tuple[int, ...],
+    weights: tuple[float, ...] | None,
+    sources: tuple[int, ...] | None,
+) -> Tree:
+    """A tree whose columns come from others that were checked."""
+    tree = object.__new__(Tree)
+    vars(tree).update(tokens=tokens, parents=parents, weights=weights, sources=sources)
+    return tree
 
 
 EMPTY = Tree()

@@ -8,7 +8,8 @@ say the larger claim counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import islice
 
 __all__ = ["Columns", "Union"]
 
@@ -32,6 +33,7 @@ class Union:
         self.parents: list[int] = []
         self.claims: list[float] = []
         self.sources: list[int] = []
+        # Parent and token -> node, made when the second tree is added.
         self._children: dict[tuple[int, int], int] = {}
 
     def __len__(self) -> int:
@@ -39,29 +41,55 @@ class Union:
 
     def add(
         self,
-        tokens: Iterable[int],
-        parents: Iterable[int],
+        tokens: Sequence[int],
+        parents: Sequence[int],
         claims: Iterable[float],
         sources: Iterable[int],
         at: int = _ROOT,
     ) -> None:
         """The nodes of one more tree, hung below node `at` of this one. sources: at least as many
         as nodes."""
-        children, place, alike = self._children, list[int](), self._alike
+        if not self.tokens and at == _ROOT and self._begins(tokens, parents, claims, sources):
+            return
+        children, place, alike = self._found_children(), list[int](), self._alike
+        own_claims, own_sources, count = self.claims, self.sources, len(self.tokens)
         for token, parent, claim, by in zip(tokens, parents, claims, sources):
-            key = (at if parent == _ROOT else place[parent], token)
-            node = children.setdefault(key, len(self.tokens))
+            above = at if parent == _ROOT else place[parent]
+            node = children.setdefault((above, token), count)
             place.append(node)
-            if node == len(self.tokens):
+            if node == count:
+                count += 1
                 self.tokens.append(token)
-                self.parents.append(key[0])
-                self.claims.append(claim)
-                self.sources.append(by)
+                self.parents.append(above)
+                own_claims.append(claim)
+                own_sources.append(by)
                 continue
-            known, heard = self.claims[node], self.sources[node]
-            again = heard & by or (heard & alike and by & alike)
-            self.claims[node] = max(known, claim) if again else known + claim - known * claim
-            self.sources[node] = heard | by
+            known, heard = own_claims[node], own_sources[node]
+            if heard & by or (heard & alike and by & alike):
+                own_claims[node] = claim if claim > known else known
+            else:
+                own_claims[node] = known + claim - known * claim
+            own_sources[node] = heard | by
+
+    def _begins(
+        self,
+        tokens: Sequence[int],
+        parents: Sequence[int],
+        claims: Iterable[float],
+        sources: Iterable[int],
+    ) -> bool:
+        """Take over the first tree as it is, unless it has equal siblings."""
+        count = len(tokens)
+        if len(set(zip(parents, tokens))) < count:
+            return False
+        self.tokens, self.parents = list(tokens), list(parents)
+        self.claims, self.sources = list(islice(claims, count)), list(islice(sources, count))
+        return True
+
+    def _found_children(self) -> dict[tuple[int, int], int]:
+        if not self._children and self.tokens:
+            self._children = dict(zip(zip(self.parents, self.tokens), range(len(self.tokens))))
+        return self._children
 
     def weights(self) -> list[float]:
         """How likely each node is to be accepted: its claim and those of all above it."""

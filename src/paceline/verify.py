@@ -45,7 +45,7 @@ def walk(
         text.append(token)
         if stopping.push(token):
             break
-        child = tree.children.get(node, {}).get(token)
+        child = tree.child(node, token)
         if child is None:
             break
         nodes.append(child)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import combinations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from tests.helpers import trees
@@ -12,7 +11,7 @@ from tests.planning.test_cost_curve import CLIFF, curve_of, curves
 
 from paceline.planning.calibration import Calibration
 from paceline.planning.cost_curve import CostCurve
-from paceline.planning.sizing import best_chain, best_first, gains, rates
+from paceline.planning.sizing import best_chain, best_count, best_first
 from paceline.tree import ROOT, Tree
 
 
@@ -32,10 +31,10 @@ def test_no_other_nodes_gain_more_per_millisecond(tree: Tree, curve: CostCurve) 
         for size in range(len(tree) + 1)
         for nodes in closed_sets(tree, size)
     )
-    costs = np.array([curve.cost(width) for width in range(1, len(tree) + 2)])
+    costs = [curve.cost(width) for width in range(1, len(tree) + 2)]
     ranked = [node for _, node in best_first([(0, reach)])]
-    found = rates(gains(1.0, [reach[node] for node in ranked]), costs)
-    size = int(np.argmax(found))
+    assert ranked == [node for key, node in best_first([(0, reach), (1, [])])]
+    size = best_count(1.0, [reach[node] for node in ranked], costs)
     kept = ranked[:size]
     tree.keep(sorted(kept))  # raises where a parent is missing
     assert (1 + sum(reach[node] for node in kept)) / costs[size] == pytest.approx(best)
@@ -46,8 +45,11 @@ def test_the_likeliest_nodes_of_all_texts_come_first() -> None:
     reaches = {4: [0.5, 0.25], 7: [0.9], 9: []}
     ranked = best_first(list(reaches.items()))
     assert ranked == [(7, 0), (4, 0), (4, 1)]
-    gained = gains(3.0, [reaches[key][node] for key, node in ranked])
-    assert gained.tolist() == pytest.approx([3.0, 3.9, 4.4, 4.65])
+    reach = [reaches[key][node] for key, node in ranked]
+    # 3.0, 3.9, 4.4 and 4.65 tokens.
+    assert best_count(3.0, reach, [30.0, 40.0, 45.0, 46.0]) == 3
+    assert best_count(3.0, reach, [30.0, 40.0, 43.0, 47.0]) == 2
+    assert best_count(3.0, reach, [30.0, 40.0, 45.0, 50.0]) == 0
 
 
 @pytest.mark.parametrize(

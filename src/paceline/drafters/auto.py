@@ -18,8 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from itertools import repeat
+from itertools import compress, islice, repeat
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -86,16 +85,17 @@ class Auto(Drafter):
         self.source_names = tuple(sources)
         self.requires = frozenset().union(*(source.requires for source in sources.values()))
         self._sources = tuple(sources.values())
-        named = list(enumerate(sources.items()))
+        self._states: Callable[[], torch.Tensor] | None = None
+        named = list(enumerate(self._sources))
         self._cheap = {
-            place: source for place, (_, source) in named if isinstance(source, LookupDrafter)
+            place: source for place, source in named if isinstance(source, LookupDrafter)
         }
-        self._costly = {place: source for place, (_, source) in named if place not in self._cheap}
+        self._costly = {place: source for place, source in named if place not in self._cheap}
+        self._judged = frozenset(range(len(named))) - set(islice(self._cheap, 1))
         self._alike = sum(1 << place for place, each in self._cheap.items() if each.reads_text)
-        names = [self.source_names[place] for place in self._costly]
-        self._dear = dear or DearSources(names)
+        self._dear = dear or DearSources(*_by_price(sources))
         self._clock = clock
-        self._length = 0
+        self._prompt, self._length, self._room = 0, 0, 0
         # When the last tree was wanted and when it was ready.
         self._wanted, self._drafted = 0.0, 0.0
         self._forget_round()
@@ -107,35 +107,40 @@ class Auto(Drafter):
         sources = open_sources(settings.sources, settings.without, host)
         if host is None:
             return cls(sources)
-        names = [n for n, source in sources.items() if not isinstance(source, LookupDrafter)]
         # What dear sources are worth in one text is known in the next one.
         if (Auto, settings) not in host.worth:
-            host.worth[Auto, settings] = DearSources(names, host.costs, host.curve)
-        dear = host.worth[Auto, settings]
-        return cls(sources, dear, host.clock)
+            dear, lookups = _by_price(sources)
+            host.worth[Auto, settings] = DearSources(dear, lookups, host.costs, host.curve)
+        return cls(sources, host.worth[Auto, settings], host.clock)
 
     def start(self, text: TextStart) -> None:
         """All sources begin."""
-        self._length = len(text.context)
+        self._prompt = self._length = len(text.context)
+        self._room = text.room
         self._forget_round()
         for source in self._sources:
             source.start(text)
 
     def resume(self, text: TextStart) -> None:
         """All sources go on."""
+        self._room = text.room
         self._length = len(text.context)
         self._forget_round()
         for source in self._sources:
             source.resume(text)
 
     def see(self, states: torch.Tensor) -> None:
-        """Show them to those that want them, which read what they need when they are asked."""
-        for source in self._sources:
-            if HIDDEN_STATES in source.requires:
-                source.see(states)
+        """See `look`."""
+        self._states = lambda: states
+
+    def look(self, states: Callable[[], torch.Tensor]) -> None:
+        """They are shown to those sources that want them when they are asked."""
+        self._states = states
 
     def stop(self) -> None:
         """All sources let go."""
+        if self._costly and self._length > self._prompt:
+            self._dear.ended(self._length - self._prompt)
         for source in self._sources:
             source.stop()
 
@@ -146,76 +151,121 @@ class Auto(Drafter):
             return EMPTY
         self._wanted = self._clock()
         union = Union(self._alike)
-        for place, lookup in self._cheap.items():
-            self._add(union, place, partial(lookup.propose, budget))
-        for place, source in self._costly.items():
-            name, sure = self.source_names[place], sum(union.weights())
-            if self._dear.asks(name, sure):
-                before = self._seconds[place]
-                self._add(union, place, partial(source.propose, budget))
-                self._dear.took(name, 1e3 * (self._seconds[place] - before))
-                self._asked[place] = sure
-        if self._asked:
-            self._go_on(union)
-        tree = Tree(*union.columns(budget)) if len(union) else EMPTY
+        self._look_up(union, budget)
+        if self._costly:
+            self._ask_dear(union, budget)
+        tree = Tree.of_union(union, budget) if len(union) else EMPTY
         self._drafted = self._clock()
         return tree
 
     def report(self) -> tuple[SourceRound, ...]:
         """See `Drafter.report`."""
         seconds, self._seconds = self._seconds, [0.0] * len(self._sources)
+        proposed, costly = self._proposed, self._costly
         return tuple(
-            SourceRound(
-                name,
-                asked=place in self._proposed,
-                proposed=self._proposed.get(place, 0),
-                seconds=spent,
-                settled=place in self._costly,
-            )
-            for place, (name, spent) in enumerate(zip(self.source_names, seconds))
+            [
+                SourceRound(name, place in proposed, proposed.get(place, 0), spent, place in costly)
+                for place, (name, spent) in enumerate(zip(self.source_names, seconds))
+            ]
         )
 
     def observe(self, round: Round) -> None:
         """All sources hear what was said; those that were dear are judged."""
         self._length += len(round.path.tokens)
-        if self._costly and self._proposed:
+        self._room -= len(round.path.tokens)
+        if self._judged and self._proposed:
             self._judge(round)
+        began = self._clock()
         for place, source in enumerate(self._sources):
-            began = self._clock()
             source.observe(round)
-            self._seconds[place] += self._clock() - began
+            now = self._clock()
+            self._seconds[place] += now - began
+            began = now
         self._forget_round()
 
     def _forget_round(self) -> None:
-        # Dear sources that were asked with how sure the others were, and everyone's nodes.
+        # Sources that are judged and were asked, with how sure those before them were; and
+        # everyone's nodes.
         self._asked: dict[int, float] = {}
         self._proposed: dict[int, int] = {}
 
-    def _add(self, union: Union, place: int, ask: Callable[[], Tree], at: int = ROOT) -> None:
-        """Ask the source of this number, and hang what it guesses below node `at`."""
-        began = self._clock()
-        tree = ask()
+    def _look_up(self, union: Union, budget: int) -> None:
+        """Ask the first lookup, and the others as far as they add to what is known then."""
+        sure = 0.0
+        for place, lookup in self._cheap.items():
+            name = self.source_names[place]
+            if place in self._judged and not self._dear.asks(name, sure):
+                continue
+            began = self._clock()
+            self._add(union, place, lookup.propose(budget), began)
+            if place in self._judged:
+                self._asked[place] = sure
+            sure = sum(union.weights())
+
+    def _ask_dear(self, union: Union, budget: int) -> None:
+        """Ask those that take time, as far as that pays, and the others what follows there."""
+        dear, sure = self._dear, sum(union.weights())
+        left = dear.left(self._length - self._prompt, self._room)
+        taken: dict[str, tuple[float, int]] = {}
+        for place, source in self._costly.items():
+            name, unread = self.source_names[place], source.unread()
+            if dear.asks(name, sure, unread, left):
+                if HIDDEN_STATES in source.requires and self._states is not None:
+                    source.look(self._states)
+                began = self._clock()
+                self._add(union, place, source.propose(budget), began)
+                self._asked[place] = sure
+                sure = sum(union.weights())
+                taken[name] = self._clock() - began, unread
+        if taken:
+            began = self._clock()
+            self._go_on(union)
+            more = (self._clock() - began) / len(taken)
+            for name, (seconds, unread) in taken.items():
+                dear.took(name, 1e3 * (seconds + more), unread)
+
+    def _add(self, union: Union, place: int, tree: Tree, began: float, at: int = ROOT) -> None:
+        """Hang what the source of this number guesses, which was asked when the clock said `began`,
+        below node `at`."""
         self._seconds[place] += self._clock() - began
         self._proposed[place] = self._proposed.get(place, 0) + len(tree)
-        claims = repeat(_UNWEIGHTED) if tree.weights is None else tree.claims
-        union.add(tree.tokens, tree.parents, claims, repeat(1 << place), at)
+        if len(tree):
+            claims = repeat(_UNWEIGHTED) if tree.weights is None else tree.claims
+            union.add(tree.tokens, tree.parents, claims, repeat(1 << place), at)
 
     def _go_on(self, union: Union) -> None:
         """Ask cheap sources what follows the likeliest ends of dear guesses."""
         weights, inner = union.weights(), set(union.parents)
-        dear = sum(1 << place for place in self._asked)
+        dear = sum(1 << place for place in self._asked if place in self._costly)
         ends = [node for node, by in enumerate(union.sources) if by & dear and node not in inner]
         for node in sorted(ends, key=lambda node: -weights[node])[:_LEAVES]:
             path = union.path_to(node)
             for place, lookup in self._cheap.items():
-                self._add(union, place, partial(lookup.propose_after, path, _CONTINUED), node)
+                began = self._clock()
+                self._add(union, place, lookup.propose_after(path, _CONTINUED), began, node)
 
     def _judge(self, round: Round) -> None:
-        sources, width = round.tree.sources or (), 1 + len(round.tree)
+        width = 1 + len(round.tree)
         for place, sure in self._asked.items():
-            name, own = self.source_names[place], sources.count(1 << place)
-            self._dear.judge(name, sure, round.owed_to(place), width, own)
+            rows, claimed = _owed(round.tree, 1 << place)
+            tokens = round.owed_to(place)
+            self._dear.judge(self.source_names[place], sure, tokens, claimed, width, rows)
         if not round.prefill:
             drafting, target = self._drafted - self._wanted, self._clock() - self._drafted
             tokens = len(round.path.tokens)
             self._dear.played(self._length - 1, width, tokens, 1e3 * drafting, 1e3 * target)
+
+
+def _by_price(sources: Mapping[str, Drafter]) -> tuple[list[str], list[str]]:
+    """Names of the sources that take time, and of lookups but for the first, which is always asked."""
+    lookups = [name for name, source in sources.items() if isinstance(source, LookupDrafter)]
+    return [name for name in sources if name not in lookups], lookups[1:]
+
+
+def _owed(tree: Tree, source: int) -> tuple[int, float]:
+    """How many nodes there would not be without this source, and what their weights add up to: those
+    that it alone proposed, and all below."""
+    owed: list[bool] = []
+    for parent, by in zip(tree.parents, tree.sources or ()):
+        owed.append(by == source or (parent != ROOT and owed[parent]))
+    return sum(owed), sum(compress(tree.weights or (), owed))

@@ -31,6 +31,7 @@ from paceline.tree import EMPTY, ROOT, Tree
 if TYPE_CHECKING:
     import torch
 
+    from paceline.drafters.chimera_levels import Levels
     from paceline.drafters.ngram_cache import CacheCounts, Ngram, NgramCache, State
 
 __all__ = ["Chimera", "ChimeraSettings"]
@@ -117,7 +118,7 @@ class Chimera(Drafter):
         self._greens: NgramCache = host.learn(key, store)
         self._settings = own
         self._text: list[int] = []
-        self._levels = self._model.levels()
+        self._levels: Levels | None = None  # made for the first draft of a text
         self._seen: torch.Tensor | None = None
 
     @property
@@ -128,8 +129,12 @@ class Chimera(Drafter):
     def start(self, text: TextStart) -> None:
         """Begin with nothing read. References are not looked at."""
         self._text = list(text.context)
-        self._levels = self._model.levels(len(text.context))
+        self._levels = None
         self._seen = None
+
+    def unread(self) -> int:
+        """See `Drafter.unread`."""
+        return len(self._text) - 1 - (self._levels.length if self._levels else 0)
 
     def see(self, states: torch.Tensor) -> None:
         """See `Drafter.see`. Nothing is done with them before a draft is wanted: a drafter that
@@ -141,37 +146,42 @@ class Chimera(Drafter):
         states = self._seen
         if states is None or not len(states) or len(states) != len(self._text) - 1 or budget < 1:
             return EMPTY
+        if self._levels is None:
+            self._levels = self._model.levels(len(self._text))
+        levels = self._levels
         # Of a prompt n-grams are looked up; what is new in a round is encoded in the draft's own call.
-        fresh = len(states) - self._levels.length
-        root = self._read(states) if fresh > self._levels.most_fresh else None
-        tree = self._levels.draft(self._text, states, budget, self._settings)
-        return self._grown(root or self._read(states), budget) if tree is None else tree
+        fresh = len(states) - levels.length
+        root = self._read(levels, states) if fresh > levels.most_fresh else None
+        tree = levels.draft(self._text, states, budget, self._settings)
+        if tree is not None:
+            return tree
+        return self._grown(levels, root or self._read(levels, states), budget)
 
     def observe(self, round: Round) -> None:
         """Go on with the text: the model itself learns nothing."""
         self._text.extend(round.path.tokens)
 
-    def _read(self, states: torch.Tensor) -> list[State]:
+    def _read(self, levels: Levels, states: torch.Tensor) -> list[State]:
         """Take over what the target has read since the last draft; the root's green state."""
-        known, read = self._levels.length, len(states)
+        known, read = levels.length, len(states)
         ends = range(known + 1, read + 2)  # the root's, too: what is missing is encoded together
         last = [self._text[max(0, end - self._order) : end] for end in ends]
         greens = self._greens.states([self._ngram(tokens) for tokens in last])
-        self._levels.read(states, greens[:-1])
+        levels.read(states, greens[:-1])
         return greens[-1:]
 
-    def _grown(self, greens: Sequence[State], budget: int) -> Tree:
+    def _grown(self, levels: Levels, greens: Sequence[State], budget: int) -> Tree:
         """The likeliest guesses of all levels. greens: the root's."""
         tokens, parents, reach = list[int](), list[int](), list[float]()
         # Nodes of a level by their numbers among the guesses, with the last tokens up to them, and
         # the number of each in the draft.
         level, above, drafted = [ROOT], [-1], dict[int, int]()
         paths = {ROOT: tuple(self._text[-self._order :])}
-        self._levels.begin()
+        levels.begin()
         for depth in range(self._model.config.heads):
             if depth:
                 greens = self._greens.states([self._ngram(paths[node]) for node in level])
-            guesses = self._levels.grow(depth, greens, above, self._settings.ranks)
+            guesses = levels.grow(depth, greens, above, self._settings.ranks)
             first = len(tokens)
             for node, own, shares in zip(level, guesses.tokens, guesses.probabilities, strict=True):
                 drafted[node] = len(drafted)

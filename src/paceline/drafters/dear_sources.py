@@ -2,119 +2,208 @@
 
 A dear source is worth the tokens that nobody else would have brought, times what a token takes as
 things are, less its own time and that of its rows. How many these are depends on how sure the
-others are already: behind a long copy there is little to add, where nothing is known much. So there
-is a gate for each source and class of sureness, and behind these one for each source over all
-classes, from which a class that is new inherits.
+others are already: after a long copy there is little to add, where nothing is known much. So what
+asking has saved is counted by source and class of sureness, and over all classes, from which a
+class that is new begins.
 
-Sources are tried one after the other: two that guess alike would each seem to add nothing. Trials
-of those that rest are paid from a purse of their own.
+A source that has saved time is asked. Any other one is asked on trial, round by round, from a purse
+that every source has: what such a round loses is taken out, what it saves goes in, so a source that
+begins to be of use pays for its own trials, and one that is of none costs no more than the purse
+gets, a small share of all time. What a source has to read first in
+this text is paid as well, before it is asked, and only where the text is expected to go on for long
+enough.
 """
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections.abc import Iterable
 
 from paceline.planning.adaptive_tree import MILD, Costs
 from paceline.planning.cost_curve import CostCurve
-from paceline.planning.gate import TRIAL, Gate, Purse
+from paceline.planning.gate import Gain
 from paceline.planning.running_time import RunningTime
 
 __all__ = ["DearSources"]
 
 _SURENESS = (0.1, 0.5, 1.0, 2.5)
 """Borders between classes: guesses that the others expect to be accepted."""
-_ALONE = 4 * TRIAL
-"""For so many rounds after a trial has begun no other one begins."""
+_CREDIT = 1.0
+"""Passes of plain decoding that all purses hold together at first, and most that one keeps, unless
+it saves for something dearer."""
+_SHARE, _LARGE_SHARE = 0.01, 0.02
+"""Of all time, for the purses; the large one while drafting saves more than that."""
+_PRICE, _READING = 0.25, 0.02
+"""Passes that asking takes, and reading a token, as long as nobody knows."""
+_FEW = 4
+"""So many unread tokens are read with what is read anyway."""
+_RETURN = 2.0
+"""Reading has to bring so many times what it takes."""
+_LENGTH, _LEAST_LEFT = 96, 16
+"""Tokens of a text as long as none has ended, and that any text is thought to have left."""
+_MARGIN = 0.02
+"""Passes that a round has to save: larger trees also take a while to be planned."""
+_LOOKUP, _HOPE, _AGAIN = 0.03, 0.2, 8
+"""Tokens that a lookup has to add in a round, and is thought to add before anything is known; one
+that does not is asked every so many rounds. Times do not count: they are too short, and with a
+budget the same text should have the same rounds."""
+_MEMORY, _LONG_MEMORY, _INHERITED = 24, 128, 4
+_BELIEVED = 16
+"""Rounds that say how far what a source claims is to be believed."""
 _LOOK = 16
 """Rounds between two looks at what passes cost."""
-_MEMORY = 64
+_AVERAGED = 64
 """Rounds over which it is averaged what a token takes."""
 
 
 class _Account:
-    """One source over all texts.
+    """One source over all texts. Times in milliseconds, everything else in passes of plain decoding.
 
-    time: milliseconds that asking takes. tried: asked at least once. warm: asked since it rested,
-    so what it takes is what it takes as a rule.
+    time: that asking takes; reading: a token that it has to read first. trial: whether it was asked
+    from its purse in this round. lookup: it takes so little that it is believed to be of use until
+    it has shown that it is not.
     """
 
-    def __init__(self) -> None:
-        self.purse = Purse()
+    def __init__(self, credit: float, lookup: bool) -> None:
         self.time = RunningTime()
-        self.tried = False
-        self.warm = False
-        self._judged = 0
-        self._gate = Gate(self.purse)
-        self._classes: dict[int, Gate] = {}
+        self.reading = RunningTime()
+        self.trial, self.lookup = False, lookup
+        self._purse, self._room = credit, _CREDIT
+        self._gain = Gain(_LONG_MEMORY)
+        if lookup:
+            self._gain.expect(_HOPE, _INHERITED)
+        self._classes: dict[int, Gain] = {}
+        self._claimed, self._right = 0.0, 0.0
 
-    def gate(self, sure: float) -> Gate:
-        """That of the class of sureness; that of all as long as the source is little known: else
-        every class would begin with a trial of its own, of whole passes each."""
-        if self._judged < TRIAL:
-            return self._gate
+    def gain(self, sure: float) -> Gain:
+        """What asking saves where the others are that sure."""
         kind = bisect_right(_SURENESS, sure)
         if kind not in self._classes:
-            self._classes[kind] = self._gate.heir(lenience=0.0)
+            gain = self._classes[kind] = Gain(_MEMORY)
+            gain.expect(self._gain.mean / 2, min(self._gain.rounds, _INHERITED))
         return self._classes[kind]
 
-    def judge(self, sure: float, saved: float) -> None:
-        """A round in which the source was asked saved so many passes of plain decoding."""
-        self.gate(sure).judge(saved)
-        self._judged += 1
+    def earn(self, passes: float) -> None:
+        """So much goes into the purse."""
+        self._purse += max(0.0, min(passes, self._room - self._purse))
+        self._room = _CREDIT
+
+    def can_pay(self, passes: float) -> bool:
+        """Whether there is so much in the purse; if not, it is saved for."""
+        self._room = max(self._room, passes)
+        return passes <= self._purse
+
+    def pay(self, passes: float) -> None:
+        """Take it out of the purse."""
+        self._purse -= passes
+
+    def expected(self, claimed: float, right: int) -> float:
+        """What a round says about others like it: what came true, and half by what was claimed,
+        corrected by how much of all claims came true."""
+        promised = claimed * (self._right + 1) / (self._claimed + 1)
+        fade = 1 - 1 / _BELIEVED
+        self._claimed, self._right = self._claimed * fade + claimed, self._right * fade + right
+        return (right + promised) / 2
+
+    def judge(self, sure: float, saved: float, expected: float) -> None:
+        """A round in which the source was asked saved so much, which others like it are expected
+        to do."""
+        self.gain(sure).add(expected)
+        self._gain.add(expected)
+        if self.trial:
+            self._purse = min(self._purse + saved, self._room)
 
 
 class DearSources:
     """What is known about the dear sources of a host, over any number of texts.
 
+    lookups: names of sources that take little, and are asked until they have shown to add nothing
+    to what those say that were asked before them.
     costs, curve: what passes cost, as a host has them.
 
     With the same rounds, times included, it decides the same.
     """
 
     def __init__(
-        self, names: Iterable[str], costs: Costs | None = None, curve: CostCurve | None = None
+        self,
+        names: Iterable[str],
+        lookups: Iterable[str] = (),
+        costs: Costs | None = None,
+        curve: CostCurve | None = None,
     ) -> None:
-        self._accounts = {name: _Account() for name in names}
+        names = tuple(names)
+        self._shares = max(1, len(names))
+        self._accounts = {name: _Account(_CREDIT / self._shares, lookup=False) for name in names}
+        self._accounts |= {name: _Account(_CREDIT / self._shares, lookup=True) for name in lookups}
         self._costs, self._stored = costs, curve
         self._curve = MILD
         self._plain = RunningTime()
-        self._rounds = 0
-        self._alone_until = 0
-        # Passes of plain decoding that a round takes, and the tokens that it brings.
+        self._rounds, self._tried_in = 0, -1
+        # Passes of plain decoding that a round takes, the tokens that it brings and those of a text.
         self._passes, self._tokens = 1.0, 1.0
+        self._length = float(_LENGTH)
 
-    def asks(self, name: str, sure: float) -> bool:
-        """Whether this source is asked now. sure: how many guesses of the others are expected to
-        be accepted."""
-        account = self._accounts[name]
-        gate = account.gate(sure)
-        if gate.is_open and account.tried:
-            return True
-        if self._rounds < self._alone_until or not gate.asks(self._in_passes(account.time.value)):
-            return False
-        self._alone_until = self._rounds + _ALONE
-        account.tried, account.warm = True, False
-        return True
+    def asks(self, name: str, sure: float, unread: int = 0, left: float = sys.maxsize) -> bool:
+        """Whether this source is asked now.
 
-    def took(self, name: str, milliseconds: float) -> None:
-        """Asking took so long. The first time of a trial may have built something, or read what
-        was said meanwhile, and does not count."""
-        account = self._accounts[name]
-        if account.warm:
-            account.time.add(milliseconds)
-        account.warm = True
-
-    def judge(self, name: str, sure: float, tokens: int, width: int, own: int) -> None:
-        """A round in which the source was asked.
-
-        sure: see `asks`. tokens: accepted, and proposed by nobody else. width: of the pass, of
-        which `own` rows were proposed by nobody else.
+        sure: how many guesses of the others are expected to be accepted. unread: tokens that the
+        source has to read first. left: that the text is expected to have to come, see `left`.
         """
         account = self._accounts[name]
+        if account.lookup:
+            return account.gain(sure).mean > 0 or self._rounds % _AGAIN == 0
+        reading = self._reading(account, unread)
+        gain = account.gain(sure).mean - _MARGIN
+        if gain > 0 and (not reading or gain * left / self._tokens > _RETURN * reading):
+            account.trial = False
+            return True
+        # Of two that guess alike each would seem to add nothing, so one is tried at a time.
+        price = _PRICE if account.time.value is None else self._in_passes(account.time.value)
+        if self._tried_in == self._rounds or not account.can_pay(price + reading):
+            return False
+        if reading and left / self._tokens * max(gain, price) < _RETURN * reading:
+            return False
+        account.pay(reading)
+        account.trial, self._tried_in = True, self._rounds
+        return True
+
+    def left(self, said: int, room: int) -> float:
+        """How many tokens a text is expected to go on for.
+
+        said: how many it has so far. room: how many it may have besides.
+        """
+        return min(room, max(self._length - said, _LEAST_LEFT))
+
+    def ended(self, tokens: int) -> None:
+        """A text has ended with so many."""
+        self._length += (tokens - self._length) / 8
+
+    def took(self, name: str, milliseconds: float, unread: int = 0) -> None:
+        """Asking took so long, with so many tokens to be read first."""
+        account = self._accounts[name]
+        if unread <= _FEW:
+            account.time.add(milliseconds)
+        else:
+            account.reading.add(max(0.0, milliseconds - (account.time.value or 0.0)) / unread)
+
+    def judge(
+        self, name: str, sure: float, tokens: int, claimed: float, width: int, own: int
+    ) -> None:
+        """A round in which the source was asked.
+
+        sure: see `asks`. tokens: accepted, and there only because of this source; claimed: how many
+        these were to be by the weights of the tree. width: of the pass, of which `own` rows were
+        there only because of this source.
+        """
+        account = self._accounts[name]
+        if account.lookup:
+            account.judge(sure, 0.0, account.expected(claimed, tokens) - _LOOKUP)
+            return
         rows = self._curve.relative(width) - self._curve.relative(width - own)
         price = self._in_passes(account.time.value) + rows
-        account.judge(sure, tokens * self._passes / self._tokens - price)
+        each, expected = self._passes / self._tokens, account.expected(claimed, tokens)
+        account.judge(sure, tokens * each - price, expected * each - price)
 
     def played(self, context: int, width: int, tokens: int, drafting: float, target: float) -> None:
         """A round, after all of its sources were judged.
@@ -124,15 +213,24 @@ class DearSources:
         relative = self._curve.relative(width)
         self._plain.add(target / relative)
         passes = relative + self._in_passes(drafting)
-        self._passes += (passes - self._passes) / _MEMORY
-        self._tokens += (tokens - self._tokens) / _MEMORY
+        self._passes += (passes - self._passes) / _AVERAGED
+        self._tokens += (tokens - self._tokens) / _AVERAGED
+        saves = self._tokens > (1 + 2 * _LARGE_SHARE) * self._passes
+        earned = passes * (_LARGE_SHARE if saves else _SHARE) / self._shares
         for account in self._accounts.values():
-            account.purse.earn(passes / len(self._accounts))
+            account.earn(earned)
         if self._rounds % _LOOK == 0:
             live = None if self._costs is None else self._costs(context)
             stored = None if self._stored is None else self._stored.at(context)
             self._curve = live or stored or MILD
         self._rounds += 1
+
+    def _reading(self, account: _Account, unread: int) -> float:
+        """Passes that it takes to read so many tokens."""
+        if unread <= _FEW:
+            return 0.0
+        each = account.reading.value
+        return unread * (_READING if each is None else self._in_passes(each))
 
     def _in_passes(self, milliseconds: float | None) -> float:
         """A time in passes of plain decoding; 0 as long as one of both is unknown."""

@@ -53,6 +53,11 @@ class DraftChain(Speaker):
         """See `Speaker.correct`."""
         self._known = min(self._known, kept)
 
+    @property
+    def unread(self) -> int:
+        """See `Speaker.unread`."""
+        return len(self._context) - (0 if self._slot is None else self._known) - 1
+
     def say(self, room: int, most: int, end: ChainEnd | None = None) -> Sequence[Said]:
         """See `Speaker.say`: a token per pass."""
         passes = min(most, room)

@@ -56,6 +56,11 @@ class Speaker(ABC):
     def correct(self, kept: int) -> None:
         """Behind its first `kept` tokens the text is another one now."""
 
+    @property
+    @abstractmethod
+    def unread(self) -> int:
+        """Tokens of the text that the next pass has to read besides its own; at most so many."""
+
     @abstractmethod
     def say(self, room: int, most: int, end: ChainEnd | None = None) -> Sequence[Said]:
         """Go on with the text, pass by pass, until there are `most` tokens, or fewer where `end` says

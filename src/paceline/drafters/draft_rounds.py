@@ -69,6 +69,11 @@ class DraftRounds(Speaker):
         """See `Speaker.correct`."""
         self._corrected = True
 
+    @property
+    def unread(self) -> int:
+        """See `Speaker.unread`."""
+        return 0 if self._key in self._batch else len(self._text.context) - 1
+
     def say(self, room: int, most: int, end: ChainEnd | None = None) -> Sequence[Said]:
         """See `Speaker.say`."""
         passes = list[Said]()

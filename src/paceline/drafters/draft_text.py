@@ -66,6 +66,11 @@ class DraftText:
         self._text: list[int] | None = None  # with the guesses
         self._committed = 0
 
+    @property
+    def unread(self) -> int:
+        """Tokens that the model has not read yet, at most: of a text that it has not begun, all."""
+        return 0 if self._text is None else self._speaker.unread
+
     def start(self, text: TextStart) -> None:
         """Begin with these committed tokens. The sampler is the target's."""
         self.stop()

@@ -164,6 +164,10 @@ class Speculative(Drafter):
         """Give the draft model's cache back."""
         self._draft.stop()
 
+    def unread(self) -> int:
+        """See `Drafter.unread`. What is taken over from another cache is not read."""
+        return 0 if self._behind else self._draft.unread
+
     def propose(self, budget: int) -> Tree:
         """What the draft model goes on with, and the runners-up beside it, as far as that pays."""
         if budget < 1 or self._waits:

@@ -52,28 +52,31 @@ class Watch:
     """The proposed trees of one text, compared with what is said from their root on."""
 
     def __init__(self) -> None:
-        # Trees of which all that was said so far is a path, its end, and what they claim.
-        self._open: list[tuple[Tree, int, list[float]]] = []
+        # Trees of which all that was said so far is a path, its end, and how deep that is.
+        self._open: list[tuple[Tree, int, int]] = []
 
     def expect(self, tree: Tree) -> None:
         """The drafter proposes this where the text ends now."""
         if len(tree):
-            self._open.append((tree, ROOT, _claims(tree)))
+            self._open.append((tree, ROOT, 0))
 
     def hear(self, tokens: Sequence[int]) -> Iterator[Evidence]:
         """These tokens were said: what that tells, wrong guesses included."""
         for token in tokens:
+            if not self._open:
+                return
             still_open = []
-            for tree, node, claims in self._open:
-                # Of equal siblings the first counts, as in the walk.
-                children = tree.children.get(node, {})
-                for guess, child in children.items():
-                    sources = 0 if tree.sources is None else tree.sources[child]
-                    kind = _kind(claims[child], tree.depths[child], sources)
+            for tree, node, depth in self._open:
+                right = None
+                for guess, child in _children(tree, node):
                     if tree.weights is None or tree.weights[child] > 0:
-                        yield Evidence(kind, claims[child], guess == token)
-                if token in children:
-                    still_open.append((tree, children[token], claims))
+                        claim = _UNKNOWN if tree.weights is None else _bounded(tree.claims[child])
+                        sources = 0 if tree.sources is None else tree.sources[child]
+                        yield Evidence(_kind(claim, depth + 1, sources), claim, guess == token)
+                    if guess == token:
+                        right = child
+                if right is not None:
+                    still_open.append((tree, right, depth + 1))
             self._open = still_open
 
 
@@ -85,8 +88,7 @@ class _Count:
     def __init__(self, right: float = 0.0, tried: float = 0.0, claimed: float = 0.0) -> None:
         self.right, self.tried, self.claimed = right, tried, claimed
 
-    def add(self, right: bool, claim: float, memory: float) -> None:
-        keep = 1 - 1 / memory
+    def add(self, right: bool, claim: float, keep: float) -> None:
         self.right = self.right * keep + right
         self.tried = self.tried * keep + 1
         self.claimed = self.claimed * keep + claim
@@ -115,7 +117,7 @@ class Calibration:
     """
 
     def __init__(self, memory: float = 48.0) -> None:
-        self._memory = memory
+        self._keep = 1 - 1 / memory
         self._all = _Count()
         # Of each set of sources how far its claims are to be believed.
         self._sets: dict[int, _Count] = {}
@@ -132,9 +134,14 @@ class Calibration:
 
     def reach(self, tree: Tree) -> list[float]:
         """How likely each node is to be accepted, never more than its parent."""
+        sources = tree.sources or (0,) * len(tree)
+        trust = {by: self._trust(by) for by in set(sources)}
         reach: list[float] = []
-        for parent, chance in zip(tree.parents, self._chances(tree)):
-            reach.append(chance if parent == ROOT else chance * reach[parent])
+        depths: list[int] = []
+        for parent, claim, by in zip(tree.parents, _claims(tree), sources):
+            depth, above = (1, 1.0) if parent == ROOT else (depths[parent] + 1, reach[parent])
+            depths.append(depth)
+            reach.append(above * self._chance(claim, _kind(claim, depth, by), trust[by]))
         return reach
 
     @property
@@ -156,20 +163,14 @@ class Calibration:
 
     def add(self, seen: Evidence) -> None:
         """Count one more guess."""
-        self._all.add(seen.right, seen.claim, self._memory)
-        for count in (
-            self._sets.setdefault(seen.kind[0], _Count()),
-            self._kinds.setdefault(seen.kind, _Count()),
-        ):
-            count.add(seen.right, seen.claim, self._memory)
-
-    def _chances(self, tree: Tree) -> list[float]:
-        sources = tree.sources or (0,) * len(tree)
-        trust = {by: self._trust(by) for by in set(sources)}
-        return [
-            self._chance(claim, _kind(claim, depth, by), trust[by])
-            for claim, depth, by in zip(_claims(tree), tree.depths, sources)
-        ]
+        kind, claim, right = seen
+        own_set, own_kind = self._sets.get(kind[0]), self._kinds.get(kind)
+        if own_set is None:
+            own_set = self._sets[kind[0]] = _Count()
+        if own_kind is None:
+            own_kind = self._kinds[kind] = _Count()
+        for count in (self._all, own_set, own_kind):
+            count.add(right, claim, self._keep)
 
     def _chance(self, claim: float, kind: _Kind, trust: float) -> float:
         # First what such claims are to be believed in general, then in this kind of guess.
@@ -195,11 +196,20 @@ def _members(sources: int) -> Iterator[int]:
         sources &= sources - 1
 
 
+def _children(tree: Tree, node: int) -> Iterator[tuple[int, int]]:
+    """Tokens and numbers of the children; of equal siblings the first counts, as in the walk."""
+    found: set[int] = set()
+    for child in range(node + 1, len(tree)):
+        if tree.parents[child] == node and tree.tokens[child] not in found:
+            found.add(tree.tokens[child])
+            yield tree.tokens[child], child
+
+
 def _claims(tree: Tree) -> list[float]:
     """How likely each node is, where its parent is right, by the drafter's own word."""
     if tree.weights is None:
         return [_UNKNOWN] * len(tree)
-    return [_bounded(claim) for claim in tree.claims]
+    return [min(_MOST, max(_LEAST, claim)) for claim in tree.claims]
 
 
 def _bounded(claim: float) -> float:

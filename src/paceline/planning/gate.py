@@ -9,7 +9,7 @@ than that.
 
 from __future__ import annotations
 
-__all__ = ["SAVINGS", "TRIAL", "Gate", "Purse"]
+__all__ = ["SAVINGS", "TRIAL", "Gain", "Gate", "Purse"]
 
 SAVINGS = 0.01
 """The share of time that goes into the purse."""
@@ -54,7 +54,7 @@ class Purse:
         self._passes -= passes
 
 
-class _Gain:
+class Gain:
     """What a round with the drafter has saved of late, in passes of plain decoding.
 
     memory: rounds that count; the first ones are taken with a doubt.
@@ -86,8 +86,8 @@ class Gate:
         self.is_open = True
         self._purse = purse
         self._all = all_texts
-        self._here = _Gain(_MEMORY)
-        self._everywhere: _Gain = all_texts._everywhere if all_texts else _Gain(_LONG_MEMORY)
+        self._here = Gain(_MEMORY)
+        self._everywhere: Gain = all_texts._everywhere if all_texts else Gain(_LONG_MEMORY)
         self._is_first = True
 
     @property

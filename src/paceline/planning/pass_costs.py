@@ -11,11 +11,9 @@ before it did not, it is no outlier: what was known of the width is given up.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass
 from math import exp, log
-
-import numpy as np
-from numpy.typing import NDArray
 
 from paceline.planning.cost_curve import CostCurve, CostPoint
 
@@ -34,8 +32,6 @@ _AGED = 64
 """After so many passes of other widths, a width's correction is as uncertain as a single time; of a
 width that is seen all the time, so many new passes outweigh all earlier ones."""
 _NO_OUTLIER = 3
-_USUAL = 32
-"""Widths whose costs are found together."""
 _WARM_UP = 0.3
 """The first pass of a width may build what later ones use: one that is so much slower than expected
 (as a logarithm) does not count."""
@@ -62,11 +58,13 @@ class PassCosts:
 
     def __init__(self, curve: CostCurve | None = None, texts: int = 1) -> None:
         self._curve, self._texts = curve, texts
-        self._shape: NDArray[np.float64] = np.zeros(0)
-        self._costs: NDArray[np.float64] = np.zeros(0)  # as things are; empty when they change
+        # Of widths 1, 2, …: the shape, and the same with corrections, as shares of the level.
+        self._shape: list[float] = []
+        self._factors: list[float] = []
         self._level = _Term(0.0, 1.0)
         self._doubt = _GUESS_DOUBT if curve is None else _CURVE_DOUBT
         self._widths: dict[int, _Term] = {1: _Term(0.0, 0.0)}
+        self._known = [1]  # widths that have terms, ascending
         self._warmed: set[int] = set()
         self._measured = 0
         self._last, self._calm = 0, True
@@ -85,23 +83,19 @@ class PassCosts:
             if width > 1
         }
         heir._widths[1] = _Term(self._widths[1].value, 0.0)
+        heir._known = sorted(heir._widths)
         return heir
 
-    def upto(self, widest: int) -> NDArray[np.float64]:
+    def upto(self, widest: int) -> list[float]:
         """Milliseconds [widest] of passes of width 1, 2, …"""
-        if len(self._costs) < widest:  # asked for many times between two passes
-            most = max(widest, _USUAL)
-            known = sorted(self._widths)
-            corrections = np.interp(
-                np.arange(1, most + 1), known, [self._widths[width].value for width in known]
-            )
-            self._costs = np.exp(self._shapes(most) + corrections + self._level.value)
-            self._costs.flags.writeable = False
-        return self._costs[:widest]
+        self._reach(widest)
+        level = exp(self._level.value)
+        return [level * factor for factor in self._factors[:widest]]
 
     def of(self, width: int) -> float:
         """Milliseconds of a pass of this width, at least 1."""
-        return float(self.upto(width)[width - 1])
+        self._reach(width)
+        return exp(self._level.value) * self._factors[width - 1]
 
     def curve(self, context: int) -> CostCurve | None:
         """Costs as they are by now, by width, where a text has so many tokens in the cache; None
@@ -128,7 +122,6 @@ class PassCosts:
         first = width not in self._warmed
         self._warmed.add(width)
         error = log(milliseconds) - log(self.of(width))
-        self._costs = self._costs[:0]
         level = self._level
         if self._measured == 1:
             level.value, level.variance = level.value + error, _FIRST
@@ -137,6 +130,7 @@ class PassCosts:
             return
         if width not in self._widths:
             self._widths[width] = _Term(self._correction(width), self._doubt, self._measured)
+            insort(self._known, width)
         own = self._widths[width]
         level.variance += _DRIFT
         own.variance += _NOISE * min(1.0, (self._measured - own.seen) / _AGED) ** 2
@@ -148,6 +142,9 @@ class PassCosts:
         own.value += own.variance * step
         level.variance -= level.variance**2 / total
         own.variance -= own.variance**2 / total
+        # Factors from the known width below this one on are made anew when somebody asks.
+        place = bisect_left(self._known, width)
+        del self._factors[self._known[max(0, place - 1)] - 1 :]
 
     def _suspect(self, width: int, own: _Term, error: float, variance: float) -> None:
         """Count surprises of a width; the third one in a row gives up what was known of it. When
@@ -166,13 +163,21 @@ class PassCosts:
         self._last, self._calm = width, calm
 
     def _correction(self, width: int) -> float:
-        known = sorted(self._widths)
-        return float(np.interp(width, known, [self._widths[other].value for other in known]))
+        """That of the width, between those of the next known ones."""
+        place = bisect_right(self._known, width)
+        below = self._known[place - 1]
+        low = self._widths[below].value
+        if below == width or place == len(self._known):
+            return low
+        above = self._known[place]
+        return low + (self._widths[above].value - low) * (width - below) / (above - below)
 
-    def _shapes(self, widest: int) -> NDArray[np.float64]:
-        if len(self._shape) < widest:
-            self._shape = np.log([self._expected(width) for width in range(1, widest + 1)])
-        return self._shape[:widest]
+    def _reach(self, widest: int) -> None:
+        """Let factors be known so far."""
+        for width in range(len(self._shape) + 1, widest + 1):
+            self._shape.append(self._expected(width))
+        for width in range(len(self._factors) + 1, widest + 1):
+            self._factors.append(self._shape[width - 1] * exp(self._correction(width)))
 
     def _expected(self, width: int) -> float:
         rows = width - 1 + self._texts

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
+from itertools import compress
 
 from paceline.planning.calibration import Calibration, Watch
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.gate import Gate, Purse
 from paceline.planning.pass_costs import PassCosts
 from paceline.planning.running_time import RunningTime
-from paceline.planning.sizing import MOST_WHOLE, best_first, gains, rates
+from paceline.planning.sizing import MOST_WHOLE, best_count, best_first
 from paceline.protocols import Drafter, Propose, SizedBy
 from paceline.records import Round
 from paceline.tree import EMPTY, Tree
@@ -72,13 +71,12 @@ class _Text:
         """
         return tokens if self.promised is None else (tokens + self.promised) / 2
 
-    def promise(self, tree: Tree) -> float | None:
-        """See `promised`. Nodes of weight 0 are no guesses."""
-        if tree.weights is None and self.sized_by == "whole":
-            return None
-        reach = self.calibration.reach(tree)
-        guesses = [True] * len(tree) if tree.weights is None else tree.weights
-        return 1 + sum(share for share, guess in zip(reach, guesses) if guess)
+    def promise(self, tree: Tree, reach: Sequence[float]) -> float | None:
+        """See `promised`. reach: of the nodes of the tree, of which those of weight 0 are no
+        guesses."""
+        if tree.weights is None:
+            return None if self.sized_by == "whole" else 1 + sum(reach)
+        return 1 + sum(compress(reach, tree.weights))
 
     def most(self, limit: int) -> int:
         """How many nodes to ask for: guesses that are cut off take time to make as well, so there
@@ -172,11 +170,11 @@ class TreePlanner:
             return
         count, nodes = len(rounds), sum(len(round.tree) for round in rounds)
         passes, width = self._of(count), 1 + nodes
-        if not any(round.prefill for round in rounds):
-            passes.costs.observe(width, 1e3 * sum(round.seconds.target for round in rounds))
-            self._plain_passes += width == 1
         passes.since_plain = 0 if width == 1 else passes.since_plain + 1
-        self._time_drafting(rounds)
+        if not any(round.prefill for round in rounds):
+            passes.costs.observe(width, 1e3 * sum([round.seconds.target for round in rounds]))
+            self._plain_passes += width == 1
+            self._time_drafting(rounds)
         plain, whole = passes.costs.of(1), passes.costs.of(width)
         self._purse.earn(whole / plain)
         for round in rounds:
@@ -185,6 +183,7 @@ class TreePlanner:
                 text.calibration.add(seen)
                 self._all.add(seen)
             if text.asked:
+                text.fresh = False
                 self._follow_size(text, len(round.tree))
                 # Of what the pass cost more, every text pays for its own rows.
                 spent = plain / count + (whole - plain) * len(round.tree) / max(1, nodes)
@@ -212,7 +211,6 @@ class TreePlanner:
         sized = self._sized(passes.costs, texts, trees, fixed)
         for key, text in texts.items():
             text.used = max(len(sized[key]), text.used * _FORGOTTEN)
-            text.promised = text.promise(sized[key])
         return sized
 
     def _follow_size(self, text: _Text, nodes: int) -> None:
@@ -244,11 +242,9 @@ class TreePlanner:
         asked = {text.asked for text in texts}
         # Texts with a budget of their own draft without being asked.
         usual = not any(text.budget is not None or (text.asked and text.fresh) for text in texts)
-        if len(asked) == 1 and usual and not any(round.prefill for round in rounds):
+        if len(asked) == 1 and usual:
             times = self._drafting if asked.pop() else self._resting
             times.add(1e3 * sum(round.open_draft_seconds for round in rounds) / len(rounds))
-        for text in texts:
-            text.fresh = text.fresh and not text.asked
 
     def _price(self, text: _Text, costs: PassCosts, nodes: int) -> float:
         """What asking costs where nothing comes of it, in passes of plain decoding.
@@ -279,18 +275,26 @@ class TreePlanner:
     ) -> dict[int, Tree]:
         """Trees that stay whole as they are; of the others the nodes that are worth most, as many
         over all texts as gain most."""
+        kept = {
+            key: list[int]() if text.sized_by == "nodes" else list(range(len(trees[key])))
+            for key, text in texts.items()
+        }
         reaches = {key: text.calibration.reach(trees[key]) for key, text in texts.items()}
-        cut = [key for key, text in texts.items() if text.sized_by == "nodes"]
-        guesses = best_first([(key, reaches[key]) for key in cut])
-        if not guesses:
-            return dict(trees)
-        whole = [key for key in texts if key not in cut]
-        least = fixed + sum(len(trees[key]) for key in whole)
-        sure = self._together + sum(sum(reaches[key]) for key in whole)
-        gained = gains(sure, [reaches[key][node] for key, node in guesses])
-        width = 1 + least
-        found = rates(gained, costs.upto(width + len(guesses))[width - 1 :])
-        kept: dict[int, list[int]] = {key: [] for key in cut}
-        for key, node in guesses[: int(np.argmax(found))]:
-            kept[key].append(node)
-        return {**trees, **{key: trees[key].keep(sorted(nodes)) for key, nodes in kept.items()}}
+        guesses = best_first(
+            [(key, reaches[key]) for key, text in texts.items() if text.sized_by == "nodes"]
+        )
+        if guesses:
+            width = 1 + fixed + sum(map(len, kept.values()))
+            sure = self._together + sum(sum(reaches[key]) for key, nodes in kept.items() if nodes)
+            reach = [reaches[key][node] for key, node in guesses]
+            most = best_count(sure, reach, costs.upto(width + len(guesses))[width - 1 :])
+            for key, node in guesses[:most]:
+                kept[key].append(node)
+        sized = {}
+        for key, nodes in kept.items():
+            nodes.sort()
+            sized[key] = trees[key].keep(nodes)
+            texts[key].promised = texts[key].promise(
+                sized[key], [reaches[key][node] for node in nodes]
+            )
+        return sized

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from paceline.planning.cost_curve import CostCurve
 
-__all__ = ["MOST_WHOLE", "best_chain", "best_first", "gains", "rates"]
+__all__ = ["MOST_WHOLE", "best_chain", "best_count", "best_first"]
 
 MOST_WHOLE = 1024
 """Drafters whose trees stay whole are asked for so many nodes at most: they know themselves how
 many are worth it, or were told."""
-
-Vector = NDArray[np.float64]
 
 
 def best_first(reaches: Sequence[tuple[int, Sequence[float]]]) -> list[tuple[int, int]]:
@@ -25,33 +20,33 @@ def best_first(reaches: Sequence[tuple[int, Sequence[float]]]) -> list[tuple[int
     reaches: keys with how likely each node of that tree is to be accepted, never more than its
     parent; so the first n are the n nodes of most expected tokens, whatever n.
     """
+    if len(reaches) == 1:
+        ((key, reach),) = reaches
+        return [(key, node) for node in sorted(range(len(reach)), key=lambda node: -reach[node])]
     nodes = [(-reach, key, node) for key, tree in reaches for node, reach in enumerate(tree)]
     return [(key, node) for _, key, node in sorted(nodes)]
 
 
-def gains(sure: float, reach: Sequence[float]) -> Vector:
-    """Expected tokens [len(reach) + 1] of a pass, by how many nodes it has: 0, 1, …
+def best_count(sure: float, reach: Sequence[float], costs: Sequence[float]) -> int:
+    """How many nodes gain most tokens per millisecond; of equally good numbers the least.
 
-    sure: without any of them. reach: how likely each is to be accepted, best first.
+    sure: tokens without any of them. reach: how likely each is to be accepted, best first.
+    costs: milliseconds [len(reach) + 1] of passes with 0, 1, … of them.
+
+    No assumption is made about the order of costs: they are not monotone, and a few nodes more may
+    make a pass cheaper.
     """
-    return sure + np.concatenate([[0.0], np.cumsum(np.asarray(reach, dtype=np.float64))])
-
-
-def rates(gained: Vector, costs: Vector) -> Vector:
-    """Tokens per millisecond by the number of nodes.
-
-    gained: see `gains`. costs: milliseconds of the passes, as many.
-
-    No assumption is made about their order: costs are not monotone, and a few nodes more may make
-    a pass cheaper.
-    """
-    found: Vector = gained / costs
-    return found
+    best, most, gained = 0, sure / costs[0], sure
+    for count, share in enumerate(reach, start=1):
+        gained += share
+        rate = gained / costs[count]
+        if rate > most:
+            best, most = count, rate
+    return best
 
 
 def best_chain(curve: CostCurve, acceptance: float, most: int = 64) -> int:
     """Guesses that gain most on a device where each is right with probability `acceptance` if the
     one before it was; 0 where guessing does not pay."""
     reach = [acceptance**depth for depth in range(1, most + 1)]
-    costs = np.array([curve.cost(width) for width in range(1, most + 2)])
-    return int(np.argmax(rates(gains(1.0, reach), costs)))
+    return best_count(1.0, reach, [curve.cost(width) for width in range(1, most + 2)])

@@ -1,0 +1,96 @@
+"""What trials of sources that take time may cost, and when reading a prompt for them pays."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from paceline.drafters.dear_sources import DearSources
+
+PASS = 10.0
+"""Milliseconds."""
+
+
+def play(dear: DearSources, gained: float, milliseconds: float, rounds: int) -> tuple[int, float]:
+    """Rounds with one source that gains so many tokens on average where it is asked; how often it
+    was asked, and the passes that all of them took."""
+    rng = random.Random(7)
+    asked, passes = 0, 0.0
+    for _ in range(rounds):
+        tokens, drafting = 1, 0.0
+        if dear.asks("draft", 0.0):
+            asked, drafting = asked + 1, milliseconds
+            tokens += int(rng.random() < gained)
+            dear.took("draft", milliseconds)
+            dear.judge("draft", 0.0, tokens - 1, 0.5, 1, 0)
+        dear.played(100, 1, tokens, drafting, PASS)
+        passes += 1 + drafting / PASS
+    return asked, passes
+
+
+@pytest.mark.parametrize("milliseconds", [0.5, 2.0, 9.0])
+def test_one_that_gains_nothing_costs_what_the_purse_gets(milliseconds: float) -> None:
+    asked, passes = play(DearSources(["draft"]), 0.0, milliseconds, 2000)
+    assert 1 <= asked < 500
+    assert passes < 2000 * 1.02 + 2.0
+
+
+def test_one_that_gains_more_than_it_takes_is_asked() -> None:
+    asked, _ = play(DearSources(["draft"]), 0.6, 2.0, 500)
+    assert asked > 450
+
+
+def test_the_first_text_pays_little_for_trials() -> None:
+    """A pass for all of them together."""
+    names = ("medusa", "chimera", "draft")
+    dear, lost = DearSources(names), 0.0
+    for _ in range(48):
+        for name in names:
+            if dear.asks(name, 0.0):
+                dear.took(name, 2.0)
+                dear.judge(name, 0.0, 0, 0.0, 1, 0)
+                lost += 2.0 / PASS
+        dear.played(100, 1, 1, 0.0, PASS)
+    assert 0 < lost < 2.0
+
+
+def seasoned(gained: int) -> DearSources:
+    """Many rounds in which asking took a tenth of a pass, and reading a token a hundredth."""
+    dear = DearSources(["draft"])
+    for _ in range(100):
+        if dear.asks("draft", 0.0):
+            dear.took("draft", PASS / 10)
+            dear.judge("draft", 0.0, gained, float(gained), 1, 0)
+        dear.played(100, 1, 1 + gained, PASS / 10, PASS)
+    dear.took("draft", PASS / 10 + 200 * PASS / 100, unread=200)
+    return dear
+
+
+@pytest.mark.parametrize(
+    ("unread", "left", "asked"),
+    [(0, 10, True), (3, 10, True), (200, 1000, True), (200, 5, False), (4000, 50, False)],
+)
+def test_a_prompt_is_read_where_the_text_goes_on_for_long_enough(
+    unread: int, left: int, asked: bool
+) -> None:
+    assert seasoned(1).asks("draft", 0.0, unread, left) == asked
+
+
+def test_one_that_gains_nothing_reads_no_prompts() -> None:
+    dear = seasoned(0)
+    assert not dear.asks("draft", 0.0, 1000, 10**6)
+    for _ in range(200):  # the purse holds no more than what is saved for
+        dear.played(100, 1, 1, 0.0, PASS)
+        assert not dear.asks("draft", 0.0, 1000, 10**6)
+
+
+def test_texts_are_expected_to_be_as_long_as_others_were() -> None:
+    dear = DearSources(["draft"])
+    assert dear.left(0, 20) == 20
+    for _ in range(40):
+        dear.ended(400)
+    assert dear.left(0, 1000) == pytest.approx(400, rel=0.02)
+    assert dear.left(100, 1000) == pytest.approx(300, rel=0.02)
+    assert 0 < dear.left(5000, 1000) < 100
+    assert dear.left(0, 30) == 30
