@@ -125,7 +125,7 @@ def _keys(file: Path | None) -> list[str]:
     if file is None:
         found = os.environ.get(_KEY_VARIABLE, "").split()
     else:
-        found = [key for key in common.read_references([file], "file of keys")[0].split()]
+        found = common.read_references([file], "file of keys")[0].split()
         if not found:
             raise UsageError(f"the file of keys {file} is empty: write one key a line")
     if any(len(key) < _SHORTEST_KEY for key in found):
