@@ -16,7 +16,7 @@ from paceline.cli.datastore import DatastoreOption
 from paceline.errors import UsageError
 from paceline.serve.settings import ServeSettings
 
-__all__ = ["serve"]
+__all__ = ["public_name", "serve"]
 
 _KEY_VARIABLE = "PACELINE_API_KEY"
 _SHORTEST_KEY = 8
@@ -105,10 +105,10 @@ def serve(
     from paceline.serve.logs import log_to_stderr
 
     log_to_stderr()
-    run(Server(session, [_public_name(model), *(alias or ())], settings), host, port, keys)
+    run(Server(session, [public_name(model), *(alias or ())], settings), host, port, keys)
 
 
-def _public_name(model: str) -> str:
+def public_name(model: str) -> str:
     """A model's name without the folders that it lies in."""
     return Path(model).name if Path(model).exists() else model
 
