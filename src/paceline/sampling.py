@@ -169,7 +169,7 @@ class Sampler:
         and with the noise of this position. allowed: see `draw`."""
         scores = self.process(row, context)
         if allowed is not None:
-            scores = scores.masked_fill(~allowed.to(scores.device), -math.inf)
+            scores = torch.where(allowed.to(scores.device), scores, -math.inf)
         if self.greedy:
             return scores
         scores = self.warp(scores)

@@ -54,7 +54,13 @@ class Scout:
 
     def hear(self, tokens: Sequence[int]) -> None:
         """These were said."""
-        if self._matcher is not None and not all(map(self._matcher.enter, tokens)):
+        if self._matcher is None:
+            return
+        try:
+            heard = all(map(self._matcher.enter, tokens))
+        except Exception:
+            heard = False
+        if not heard:
             self._matcher = None
 
     def report(self) -> SourceRound:

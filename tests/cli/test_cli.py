@@ -204,6 +204,10 @@ def places(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> dict[str, ob
         ("generate hi --min-p -1", "min_p must be in [0, 1]"),
         ("generate hi --top-k 0", "top_k must be >= 1"),
         ("generate hi --budget -1", "budget must be at least 0"),
+        ("generate hi --regex a --json-object", "give one of --json-object, --json-schema"),
+        ("generate hi --json-schema {dir}/missing", "cannot read the JSON schema"),
+        ("generate hi --json-schema {dir}/list.jsonl", "cannot read the JSON schema"),
+        ("generate hi --grammar {dir}/latin", "cannot read the grammar file"),
         # Prompts and references.
         ("generate", "either a prompt or --prompt-file"),
         ("generate hi --prompt-file {dir}/good.jsonl", "either a prompt or --prompt-file"),

@@ -33,7 +33,8 @@ def idle(served: Live) -> bool:
 def test_a_stream_that_nobody_reads_any_more_ends(texts: int) -> None:
     with slow(time_limit=100) as served:
         with open_stream(served, n=texts) as response:
-            next(response.iter_lines())
+            lines = response.iter_lines()  # which hangs up when it is collected
+            next(lines)
             assert served.server.engine.load[0] == texts
         wait_for(lambda: idle(served), 5)
         assert served.chat().status_code == 200
@@ -51,7 +52,8 @@ def test_an_answer_that_nobody_waits_for_any_more_ends() -> None:
 def test_a_full_queue_says_so_and_whoever_leaves_it_makes_room() -> None:
     with slow(max_batch=1, max_queue=1) as served, ThreadPoolExecutor() as threads:
         with open_stream(served) as response:
-            next(response.iter_lines())
+            lines = response.iter_lines()  # which hangs up when it is collected
+            next(lines)
             waiting = threads.submit(
                 httpx.post,
                 f"{served.url}/v1/completions",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.cli import common, drafts
+from paceline.cli import common, constrained, drafts
 from paceline.cli.datastore import DatastoreOption
 from paceline.cli.show import print_stream, summary
 
@@ -37,6 +38,10 @@ def generate(
     stop: common.StopOption = None,
     budget: common.BudgetOption = None,
     typical: common.TypicalOption = False,
+    json_object: constrained.JsonObjectOption = False,
+    json_schema: constrained.JsonSchemaOption = None,
+    regex: constrained.RegexOption = None,
+    grammar: constrained.GrammarOption = None,
     threads: common.ThreadsOption = None,
     device: common.DeviceOption = None,
     dtype: common.DtypeOption = None,
@@ -58,6 +63,7 @@ def generate(
         stop=stop,
         budget=budget,
         typical=typical or None,
+        constraint=constrained.chosen_constraint(json_object, json_schema, regex, grammar),
     )
     prompts = common.gather_prompts(prompt, prompt_file, limit, raw)
     references = common.read_references(reference)
@@ -66,6 +72,18 @@ def generate(
     placed: Any = {"device": device, "dtype": dtype, "weights": weights, "store": store}
     placed["datastore"] = datastore
     session = common.open_session(model, method, threads=threads, cache_dtype=cache_dtype, **placed)
+    _answer_all(session, prompts, references, options, show_drafts, json_file)
+
+
+def _answer_all(
+    session: Session,
+    prompts: list[PromptRecord],
+    references: list[str],
+    options: dict[str, Any],
+    show_drafts: bool,
+    json_file: Path | None,
+) -> None:
+    """Print all answers; the file gets those that there are, whatever happens."""
     records: list[dict[str, Any]] = []
     try:
         for record in prompts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
-from dataclasses import MISSING, fields
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -22,6 +22,15 @@ _KEY_VARIABLE = "PACELINE_API_KEY"
 _SHORTEST_KEY = 8
 
 
+def _parameter(each: Field[Any], kind: Any) -> inspect.Parameter:
+    option = typer.Option(f"--{each.name.replace('_', '-')}", help=each.metadata["help"])
+    annotated: Any = Annotated  # of a type that is known at run time only
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(
+        each.name, keyword, default=each.default, annotation=annotated[kind, option]
+    )
+
+
 def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """The command with an option for every field of `ServeSettings` in the place of `settings`."""
     hints = get_type_hints(ServeSettings)
@@ -30,15 +39,7 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
         if parameter.name != "settings":
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
             continue
-        for each in fields(ServeSettings):
-            option = typer.Option(f"--{each.name.replace('_', '-')}", help=each.metadata["help"])
-            kind = Annotated[hints[each.name], option]  # type: ignore[valid-type]
-            if each.default is MISSING:
-                raise TypeError(f"{each.name} has no default")
-            keyword = inspect.Parameter.KEYWORD_ONLY
-            parameters.append(
-                inspect.Parameter(each.name, keyword, default=each.default, annotation=kind)
-            )
+        parameters += [_parameter(each, hints[each.name]) for each in fields(ServeSettings)]
 
     def run(**given: Any) -> None:
         chosen = {each.name: given.pop(each.name) for each in fields(ServeSettings)}
@@ -53,7 +54,9 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
 @_with_settings
 def serve(
     model: common.ModelOption = common.DEFAULT_MODEL,
-    method: drafts.MethodOption = "auto",
+    method: Annotated[
+        str, typer.Option("--method", help="What guesses: a method and its settings.")
+    ] = "auto",
     draft_model: drafts.DraftModelOption = None,
     host: Annotated[
         str, typer.Option("--host", help="Address to listen on; by default of this machine alone.")

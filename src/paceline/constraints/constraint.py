@@ -33,6 +33,8 @@ class Constraint:
     """What a text has to be. Use the class methods to make one.
 
     kind, text: the latter is a schema or a list of choices as JSON, a pattern, or a grammar.
+    compact: JSON on one line, with a space after each comma and colon and none elsewhere; else the
+    model breaks lines and indents as it likes, within limits.
 
     The text ends where nothing can follow; before that it may end, by an end-of-sequence token,
     wherever it is complete. Whether it can be compiled shows when a request begins.
@@ -42,6 +44,7 @@ class Constraint:
 
     kind: Kind
     text: str
+    compact: bool = False
 
     def __post_init__(self) -> None:
         what, most = _LIMITS[self.kind]
@@ -53,19 +56,19 @@ class Constraint:
             raise UsageError(f"{what} has at most {most} bytes, got {size}")
 
     @classmethod
-    def json_object(cls) -> Constraint:
+    def json_object(cls, compact: bool = False) -> Constraint:
         """Any JSON object."""
-        return cls.json_schema({"type": "object"})
+        return cls.json_schema({"type": "object"}, compact)
 
     @classmethod
-    def json_schema(cls, schema: Mapping[str, Any]) -> Constraint:
+    def json_schema(cls, schema: Mapping[str, Any], compact: bool = False) -> Constraint:
         """JSON that a schema describes, with properties in the order of the schema.
 
         Raises UsageError for what is no JSON.
         """
         if not isinstance(schema, Mapping):
             raise UsageError(f"a JSON schema is an object, got {type(schema).__name__}")
-        return cls("json_schema", _as_json(schema, "the JSON schema"))
+        return cls("json_schema", _as_json(schema, "the JSON schema"), compact)
 
     @classmethod
     def regex(cls, pattern: str) -> Constraint:

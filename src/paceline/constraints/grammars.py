@@ -19,7 +19,8 @@ MOST_COMPILED = 64
 
 # Between parts of JSON: up to two spaces, or a line break with an indentation. Without a bound a
 # small model writes white space for ever.
-_JSON_OPTIONS = {"whitespace_pattern": r"( {0,2}|\n[ \t]{0,40})"}
+_FREE = {"whitespace_pattern": r"( {0,2}|\n[ \t]{0,40})"}
+_COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 _NAMES: dict[Kind, str] = {
     "json_schema": "the JSON schema",
@@ -73,9 +74,7 @@ class Grammars:
             raise _unusable(constraint, str(error)) from error
         # Without `verbose_errors`, which tell of the parser's state.
         limits = library.LLParserLimits(verbose_errors=False)
-        matcher = library.LLMatcher(
-            self._vocabulary, grammar, limits=limits, log_level=0
-        )
+        matcher = library.LLMatcher(self._vocabulary, grammar, limits=limits, log_level=0)
         if matcher.is_error():
             raise _unusable(constraint, matcher.get_error())
         compiled = GrammarMatcher(matcher, self._vocab_size)
@@ -116,7 +115,8 @@ def _grammar(maker: Any, constraint: Constraint) -> str:
     text = constraint.text
     made: Any
     if constraint.kind == "json_schema":
-        made = maker.grammar_from_json_schema(text, defaults=_JSON_OPTIONS)
+        spaces = _COMPACT if constraint.compact else _FREE
+        made = maker.grammar_from_json_schema(text, defaults=spaces)
     elif constraint.kind == "regex":
         made = maker.grammar_from_regex(text)
     elif constraint.kind == "grammar":

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 from paceline.protocols import Tokenizer
-from paceline.records import Stats, TokenLogprob
+from paceline.records import SourceStats, Stats, TokenLogprob
 from paceline.serve.ticket import Times
 from paceline.serve.token_text import token_bytes, token_text
 from paceline.stream import Chunk, Completion
@@ -94,8 +94,9 @@ def _predicted(completions: Sequence[Completion]) -> tuple[int, int]:
             accepted += best.accepted
             rejected += best.scored - best.accepted
         else:
-            accepted += stats.accepted
-            rejected += stats.drafted - stats.accepted
+            forced = stats.sources.get("grammar", SourceStats())
+            accepted += stats.accepted - forced.accepted
+            rejected += stats.drafted - stats.accepted - (forced.scored - forced.accepted)
     return accepted, rejected
 
 

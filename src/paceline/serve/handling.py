@@ -101,7 +101,7 @@ class Handler:
         """Whatever became of it, the engine need not go on with this request."""
         ticket.cancelled = True
         times, options = ticket.times, ticket.orders[0].options
-        line = {
+        line: dict[str, Any] = {
             "request": ticket.name,
             "outcome": ticket.outcome or "left",
             "texts": len(ticket.orders),

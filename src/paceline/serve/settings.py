@@ -28,7 +28,6 @@ class ServeSettings:
     max_stop: int = _setting(4, "Most stop strings of one request.")
     max_references: int = _setting(16, "Most reference texts of one request.")
     max_body: int = _setting(4_000_000, "Bytes of the largest request.")
-    max_schema: int = _setting(65_536, "Characters of the largest schema, grammar or regex.")
     time_limit: float = _setting(600.0, "Seconds after which a request is broken off.")
     body_limit: float = _setting(30.0, "Seconds within which the body of a request must arrive.")
     grace: float = _setting(30.0, "Seconds that requests have to finish when the server stops.")
