@@ -12,10 +12,10 @@ import typer
 
 from paceline.cli import common, drafts
 from paceline.cli.datastore import DatastoreOption
-from paceline.cli.serve import public_name
 from paceline.errors import UsageError
 from paceline.serve.batch_lines import BatchLine, check_custom_ids, read_lines
 from paceline.serve.batch_results import Results, results_in
+from paceline.serve.names import public_name
 
 if TYPE_CHECKING:
     from paceline.serve.app import Server
