@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import NamedTuple
+
+import pytest
+
+from paceline.cli import main
 
 
 class Ran(NamedTuple):
@@ -21,3 +26,15 @@ class Ran(NamedTuple):
 
 Command = Callable[..., Ran]
 """Words behind `paceline` -> what came of them."""
+
+
+def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs `paceline` in this process."""
+
+    def run(*words: object) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["paceline", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Ran(int(ended.value.code or 0), *capsys.readouterr())
+
+    return run

@@ -14,7 +14,7 @@ import httpx
 from tests.tiny import TEMPLATE, byte_tokenizer
 
 from paceline.serve.app import Server
-from paceline.serve.running_server import running_server
+from paceline.serve.running_server import bound_socket, running_server
 from paceline.serve.settings import ServeSettings
 from paceline.session import Session
 from paceline.targets.toy import ToyTarget
@@ -66,7 +66,8 @@ def live(
 ) -> Iterator[Live]:
     """Serve a session until the block ends."""
     server = Server(session, names, ServeSettings(**{"grace": 2.0, **settings}))
-    uvicorn_server, bound = running_server(server, "127.0.0.1", 0, keys)
+    bound = bound_socket("127.0.0.1", 0)
+    uvicorn_server = running_server(server, keys)
     url = f"http://127.0.0.1:{bound.getsockname()[1]}"
     loop = asyncio.new_event_loop()
 

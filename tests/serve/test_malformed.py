@@ -137,6 +137,9 @@ CHAT_FIELDS: dict[str, dict[str, Any]] = {
     },
     "guided_json": {"guided_json": {}},
     "guided_regex": {"guided_regex": "a"},
+    "template of one's own": {"chat_template_kwargs": {"enable_thinking": False}},
+    "beginning of an answer": {"continue_final_message": True},
+    "other tokens to stop at": {"stop_token_ids": [3]},
     "functions": {"functions": [{"name": "f"}]},
     "function_call": {"function_call": "auto"},
     "audio": {"audio": {"voice": "x"}},
@@ -256,3 +259,4 @@ def test_other_ways_to_go_wrong(served: Live) -> None:
 def test_the_server_still_works(served: Live) -> None:
     """After all of the above, and with fields that nobody knows."""
     assert served.chat(unknown_field={"a": 1}, store=True, metadata={"a": "b"}).status_code == 200
+    assert served.chat(min_tokens=0, stop_token_ids=[], use_beam_search=False).status_code == 200

@@ -53,8 +53,8 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
 def serve(
     model: common.ModelOption = common.DEFAULT_MODEL,
     method: Annotated[
-        str, typer.Option("--method", help="What guesses: a method and its settings.")
-    ] = "auto",
+        str | None, typer.Option("--method", help="Method and settings. Default: auto.")
+    ] = None,
     draft_model: drafts.DraftModelOption = None,
     host: Annotated[
         str, typer.Option("--host", help="Address to listen on; by default of this machine alone.")
@@ -83,15 +83,19 @@ def serve(
 ) -> None:
     """Serve a model to OpenAI's clients; see docs/serve.md."""
     keys = _keys(api_key)
-    chosen = drafts.chosen_method(None if draft_model else method, draft_model)
+    common.request_options(budget=budget)
+    if method is None and draft_model is None:
+        method = "auto"
+    chosen = drafts.chosen_method(method, draft_model)
     with common.interruptible():
         try:
             from paceline.serve.app import Server
-            from paceline.serve.running_server import run
+            from paceline.serve.running_server import bound_socket, run
         except ImportError as error:
             raise UsageError(
                 f"the server needs {error.name}: pip install 'paceline[serve]'"
             ) from error
+    bound = bound_socket(host, port)  # before a model is loaded in vain
     session = common.open_session(
         model,
         chosen,
@@ -106,7 +110,7 @@ def serve(
     from paceline.serve.logs import log_to_stderr
 
     log_to_stderr()
-    run(Server(session, [public_name(model), *(alias or ())], settings), host, port, keys)
+    run(Server(session, [public_name(model), *(alias or ())], settings), bound, keys)
 
 
 def _keys(file: Path | None) -> list[str]:
@@ -114,7 +118,7 @@ def _keys(file: Path | None) -> list[str]:
     if file is None:
         found = os.environ.get(KEY_VARIABLE, "").split()
     else:
-        found = [line.strip() for line in common.read_references([file], "file of keys")[0].split()]
+        found = common.read_references([file], "file of keys")[0].split()
         if not found:
             raise UsageError(f"the file of keys {file} is empty: write one key a line")
     return checked_keys(found)

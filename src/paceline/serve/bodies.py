@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from collections.abc import Mapping
 from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -27,9 +28,21 @@ _REFUSED = {
     "guided_regex": "use 'structured_outputs'",
     "guided_choice": "use 'structured_outputs'",
     "guided_grammar": "use 'structured_outputs'",
-    "use_beam_search": "texts are sampled, not searched",
 }
-"""Fields that would change the answer if they were obeyed, so ignoring them would be a lie."""
+_REFUSED_IF_SET = {
+    "use_beam_search": "texts are sampled, not searched",
+    "continue_final_message": "a new message is written",
+    "chat_template": "the model's own is used",
+    "chat_template_kwargs": "the template takes messages and tools",
+    "include_stop_str_in_output": "stop strings are no part of the text",
+    "min_tokens": "use 'ignore_eos'",
+    "stop_token_ids": "use 'stop'",
+    "bad_words": "use 'logit_bias'",
+    "allowed_token_ids": "use 'structured_outputs'",
+    "length_penalty": "texts are sampled, not searched",
+}
+"""Fields that would change the answer if they were obeyed, so ignoring them would be a lie; those
+of the second table are ignored where they hold what changes nothing."""
 
 
 async def json_body(request: Request, settings: ServeSettings) -> dict[str, Any]:
@@ -47,12 +60,17 @@ async def json_body(request: Request, settings: ServeSettings) -> dict[str, Any]
     body = _parsed(data)
     if not isinstance(body, dict):
         raise bad_request("the request must be a JSON object")
-    for name, instead in _REFUSED.items():
-        if body.get(name) is not None:
-            raise bad_request(
-                f"'{name}' is not supported: {instead}", name, "unsupported_parameter"
-            )
+    _check_refused(body)
     return body
+
+
+def _check_refused(body: Mapping[str, Any]) -> None:
+    asked = [name for name in _REFUSED if body.get(name) is not None]
+    asked += [name for name in _REFUSED_IF_SET if body.get(name)]
+    if asked:
+        instead = {**_REFUSED, **_REFUSED_IF_SET}[asked[0]]
+        message = f"'{asked[0]}' is not supported: {instead}"
+        raise bad_request(message, asked[0], "unsupported_parameter")
 
 
 def checked(shape: type[S], body: dict[str, Any]) -> S:

@@ -9,16 +9,15 @@ from collections.abc import Sequence
 from types import FrameType
 
 import uvicorn
-from fastapi import FastAPI
 
 from paceline.errors import UsageError
 from paceline.serve.app import Server, create_app
 from paceline.serve.logs import log
 
-__all__ = ["run", "running_server"]
+__all__ = ["StoppableServer", "bound_socket", "run", "running_server"]
 
 
-class _Uvicorn(uvicorn.Server):
+class StoppableServer(uvicorn.Server):
     """Stops taking requests at the first signal, but answers who asks whether it is ready until the
     engine has ended; at the second signal it stops at once."""
 
@@ -53,24 +52,11 @@ class _Uvicorn(uvicorn.Server):
         self.should_exit = True
 
 
-def running_server(
-    server: Server, host: str, port: int, keys: Sequence[str] = ()
-) -> tuple[_Uvicorn, socket.socket]:
-    """A server that is about to listen there, and its socket, bound already. port: 0 for any.
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A socket that has the address, and does not listen yet. port: 0 for any.
 
     Raises UsageError where the address cannot be had.
     """
-    app: FastAPI = create_app(server, keys)
-    config = uvicorn.Config(
-        app,
-        host=host,
-        port=port,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=5,
-        timeout_keep_alive=75,
-    )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -80,12 +66,24 @@ def running_server(
         bound.close()
         reason = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"cannot listen on {host}:{port}: {reason}") from error
-    return _Uvicorn(config, server), bound
+    return bound
 
 
-def run(server: Server, host: str, port: int, keys: Sequence[str] = ()) -> None:
-    """Serve until a signal says to stop."""
-    uvicorn_server, bound = running_server(server, host, port, keys)
-    address, number = bound.getsockname()[:2]
-    log("listening", url=f"http://{address}:{number}", model=server.names[0])
-    uvicorn_server.run(sockets=[bound])
+def running_server(server: Server, keys: Sequence[str] = ()) -> StoppableServer:
+    """A server that is about to run. keys: see `create_app`."""
+    config = uvicorn.Config(
+        create_app(server, keys),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=5,
+        timeout_keep_alive=75,
+    )
+    return StoppableServer(config, server)
+
+
+def run(server: Server, bound: socket.socket, keys: Sequence[str] = ()) -> None:
+    """Serve there until a signal says to stop."""
+    address, port = bound.getsockname()[:2]
+    log("listening", url=f"http://{address}:{port}", model=server.names[0])
+    running_server(server, keys).run(sockets=[bound])

@@ -1,0 +1,129 @@
+"""`paceline serve` as its user meets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.cli.running import Command, runner
+from tests.serve.live import wait_for
+from tests.tiny import save_tiny_llama
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run `paceline` in this process."""
+    return runner(monkeypatch, capsys)
+
+
+@contextmanager
+def serving(folder: Path, *words: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The command in a process of its own; its process and address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "paceline", "serve", "--model", folder, "--port", port]
+    process = subprocess.Popen(
+        [str(word) for word in (*command, "--method", "anpd", *words)],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PACELINE_API_KEY": ""},
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait_for(lambda: httpx.get(f"{url}/ready").status_code == 200, 120)
+        yield process, url
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_llama(tmp_path_factory.mktemp("models") / "tiny")
+
+
+def test_a_server_answers_logs_and_stops(tiny: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("a-good-key\nanother-key\n")
+    with serving(tiny, "--api-key", keys, "--alias", "gpt-4o") as (process, url):
+        headers = {"Authorization": "Bearer another-key"}
+        body: dict[str, Any] = {"model": "gpt-4o", "prompt": "secret words", "max_tokens": 4}
+        assert httpx.post(f"{url}/v1/completions", json=body).status_code == 401
+        answer = httpx.post(f"{url}/v1/completions", json=body, headers=headers, timeout=60)
+        assert answer.status_code == 200
+        names = [
+            model["id"] for model in httpx.get(f"{url}/v1/models", headers=headers).json()["data"]
+        ]
+        assert names == ["tiny", "gpt-4o"]
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=60)
+    assert process.returncode == 0
+    lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    events = [line["event"] for line in lines]
+    assert events[0] == "listening"
+    assert events[-2:] == ["request", "stopping"]
+    assert lines[-2]["request"] == answer.headers["x-request-id"]
+    assert isinstance(lines[-2]["seed"], int)
+    assert "secret words" not in log
+    assert "good-key" not in log
+
+
+def test_after_a_kill_it_starts_again(tiny: Path) -> None:
+    for _ in range(2):
+        with serving(tiny) as (process, url):
+            body = {"model": "tiny", "prompt": "a", "max_tokens": 200, "stream": True}
+            with httpx.stream("POST", f"{url}/v1/completions", json=body) as response:
+                lines = response.iter_lines()
+                next(lines)
+                process.kill()
+                with pytest.raises(httpx.TransportError):
+                    list(lines)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--max-batch", 0], "max_batch must be at least 1"),
+        (["--time-limit", 0], "time_limit must be at least 1"),
+        (["--api-key", "/nowhere/keys"], "cannot read the file of keys"),
+        (["--method", "nothing"], "nothing"),
+        (["--port", 70000], "65535"),
+        (["--host", "192.0.2.1"], "cannot listen on 192.0.2.1"),
+    ],
+)
+def test_what_cannot_be_served_is_one_sentence(
+    command: Command, tiny: Path, words: list[Any], reason: str
+) -> None:
+    ran = command("serve", "--model", tiny, "--port", 0, *words)
+    assert ran.code == 2
+    assert reason in ran.said
+    assert "Traceback" not in ran.err
+
+
+def test_keys_must_be_worth_the_name(
+    command: Command, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("\n")
+    assert "empty" in command("serve", "--model", tiny, "--api-key", keys).said
+    monkeypatch.setenv("PACELINE_API_KEY", "short")
+    assert "at least 8 characters" in command("serve", "--model", tiny).said
+
+
+def test_the_library_does_without_the_server() -> None:
+    code = (
+        "import sys, paceline, paceline.cli, paceline.session;"
+        "sys.exit(any(name in sys.modules for name in ('fastapi', 'uvicorn', 'prometheus_client')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
