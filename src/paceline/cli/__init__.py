@@ -14,6 +14,7 @@ import typer
 
 from paceline import __version__
 from paceline.cli import (
+    batch,
     bench,
     chat,
     compare,
@@ -46,6 +47,7 @@ app.command("chat")(chat.chat)
 app.command("compare")(compare.compare)
 app.command("tune")(tune.tune)
 app.command("serve")(serve.serve)
+app.command("batch")(batch.batch)
 app.add_typer(bench.app, name="bench")
 app.add_typer(train.app, name="train")
 app.add_typer(models.app, name="models")

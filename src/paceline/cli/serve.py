@@ -14,12 +14,10 @@ import typer
 from paceline.cli import common, drafts
 from paceline.cli.datastore import DatastoreOption
 from paceline.errors import UsageError
+from paceline.serve.names import KEY_VARIABLE, checked_keys, public_name
 from paceline.serve.settings import ServeSettings
 
 __all__ = ["serve"]
-
-_KEY_VARIABLE = "PACELINE_API_KEY"
-_SHORTEST_KEY = 8
 
 
 def _parameter(each: Field[Any], kind: Any) -> inspect.Parameter:
@@ -67,7 +65,7 @@ def serve(
     api_key: Annotated[
         Path | None,
         typer.Option(
-            "--api-key", help=f"File of keys, one a line; without it the variable {_KEY_VARIABLE}."
+            "--api-key", help=f"File of keys, one a line; without it the variable {KEY_VARIABLE}."
         ),
     ] = None,
     alias: Annotated[
@@ -112,22 +110,15 @@ def serve(
     from paceline.serve.logs import log_to_stderr
 
     log_to_stderr()
-    run(Server(session, [_public_name(model), *(alias or ())], settings), bound, keys)
-
-
-def _public_name(model: str) -> str:
-    """A model's name without the folders that it lies in."""
-    return Path(model).name if Path(model).exists() else model
+    run(Server(session, [public_name(model), *(alias or ())], settings), bound, keys)
 
 
 def _keys(file: Path | None) -> list[str]:
     """The keys of a file, or of the environment; none where neither is there."""
     if file is None:
-        found = os.environ.get(_KEY_VARIABLE, "").split()
+        found = os.environ.get(KEY_VARIABLE, "").split()
     else:
         found = common.read_references([file], "file of keys")[0].split()
         if not found:
             raise UsageError(f"the file of keys {file} is empty: write one key a line")
-    if any(len(key) < _SHORTEST_KEY for key in found):
-        raise UsageError(f"an API key has at least {_SHORTEST_KEY} characters")
-    return found
+    return checked_keys(found)

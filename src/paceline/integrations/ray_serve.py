@@ -1,0 +1,168 @@
+"""`paceline serve` on Ray: the same addresses, on any number of replicas.
+
+    serve run paceline.integrations.ray_serve:app model=smollm2-135m min_replicas=2
+
+    HTTP ── Ray's proxy ── Front ── Replica (a session and its engine), Replica, …
+
+Needs `pip install paceline[ray]`. Keys, if any, are read from PACELINE_API_KEY where replicas run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
+from dataclasses import fields
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from ray import serve
+from ray.exceptions import RayActorError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
+from starlette.applications import Starlette
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from paceline.errors import UsageError
+from paceline.integrations.ray_front import Front
+from paceline.serve.inside import Head, Query, ask
+from paceline.serve.names import KEY_VARIABLE, checked_keys, public_name
+from paceline.serve.settings import ServeSettings
+
+__all__ = ["Replica", "ReplicaArguments", "app"]
+
+_REPLICA, _FRONT = "Replica", "Front"
+_MOST_AT_FRONT = 10_000
+
+
+class ReplicaArguments(BaseModel):
+    """What an application is built from, besides the fields of `ServeSettings`.
+
+    model, method, weights, device, dtype: see `paceline.load`. alias: other names that the model
+    answers to, by commas. threads: of a replica; by default as many as `num_cpus`.
+    min_replicas, max_replicas: as many as the load asks for, if these differ.
+    target: requests that a replica should have under way; by default `max_batch`.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str = "smollm2-135m"
+    method: str = "auto"
+    alias: str = ""
+    weights: str = "auto"
+    device: str | None = None
+    dtype: str | None = None
+    num_cpus: float = Field(1.0, gt=0)
+    num_gpus: float = Field(0.0, ge=0)
+    threads: int | None = Field(None, ge=1)
+    min_replicas: int = Field(1, ge=1)
+    max_replicas: int | None = None
+    target: float | None = Field(None, gt=0)
+    upscale_delay_s: float = 30.0
+    downscale_delay_s: float = 600.0
+
+
+class Replica:
+    """One session with its engine. Raises what is wrong with the arguments."""
+
+    def __init__(self, given: ReplicaArguments, settings: ServeSettings) -> None:
+        # What a replica needs is not needed where the application is built.
+        import torch
+
+        from paceline.front import load
+        from paceline.serve.app import Server, create_app
+
+        torch.set_num_threads(given.threads or max(1, int(given.num_cpus)))
+        session = load(
+            given.model,
+            given.method,
+            weights=given.weights,
+            device=given.device,
+            dtype=given.dtype,
+        )
+        names = [public_name(given.model), *filter(None, given.alias.split(","))]
+        self._server = Server(session, names, settings)
+        keys = checked_keys(os.environ.get(KEY_VARIABLE, "").split())
+        self._app: ASGIApp = create_app(self._server, keys)
+        self._server.engine.start()
+
+    async def answer(self, query: Query) -> AsyncIterator[Head | bytes]:
+        """The response, in parts; to cancel this is to hang up."""
+        async with aclosing(ask(self._app, query)) as parts:  # type: ignore[type-var]
+            async for part in parts:
+                yield part
+
+    def check_health(self) -> None:
+        """Asked by Ray, which replaces a replica where this raises."""
+        if not self._server.engine.alive:
+            raise RuntimeError("the engine has stopped")
+
+
+def app(given: Mapping[str, Any]) -> serve.Application:
+    """The application, from arguments of `serve run` or of a configuration file.
+
+    given: fields of `ReplicaArguments` and of `ServeSettings`.
+
+    Raises ValueError or UsageError for unknown ones, or values out of range.
+    """
+    arguments, settings = _read(given)
+    most = arguments.max_replicas or arguments.min_replicas
+    if most < arguments.min_replicas:
+        raise UsageError(f"max_replicas must be at least min_replicas, got {most}")
+    replicas = serve.deployment(Replica).options(
+        name=_REPLICA,
+        ray_actor_options={"num_cpus": arguments.num_cpus, "num_gpus": arguments.num_gpus},
+        # A replica answers 429 by itself where its queue is full.
+        max_ongoing_requests=settings.max_batch + settings.max_queue + 1,
+        graceful_shutdown_timeout_s=settings.grace,
+        **_scale(arguments, most, settings),
+    )
+    front = serve.deployment(serve.ingress(_front(settings.max_body))()).options(
+        name=_FRONT, max_ongoing_requests=_MOST_AT_FRONT, ray_actor_options={"num_cpus": 0}
+    )
+    return front.bind(replicas.bind(arguments, settings))
+
+
+def _read(given: Mapping[str, Any]) -> tuple[ReplicaArguments, ServeSettings]:
+    names = {each.name for each in fields(ServeSettings)}
+    settings = {name: value for name, value in given.items() if name in names}
+    others = {name: value for name, value in given.items() if name not in names}
+    # On the command line all values are texts, which pydantic reads as what they should be.
+    adapter = TypeAdapter(ServeSettings)
+    return ReplicaArguments.model_validate(others), adapter.validate_python(settings)
+
+
+def _scale(arguments: ReplicaArguments, most: int, settings: ServeSettings) -> dict[str, Any]:
+    if most == arguments.min_replicas:
+        return {"num_replicas": most}
+    return {
+        "autoscaling_config": {
+            "min_replicas": arguments.min_replicas,
+            "max_replicas": most,
+            "target_ongoing_requests": arguments.target or settings.max_batch,
+            "upscale_delay_s": arguments.upscale_delay_s,
+            "downscale_delay_s": arguments.downscale_delay_s,
+        }
+    }
+
+
+def _front(max_body: int) -> Any:
+    """What builds the front's application, where it runs."""
+
+    def build() -> ASGIApp:
+        name = serve.get_replica_context().app_name
+        handle = serve.get_deployment_handle(_REPLICA, app_name=name).options(stream=True)
+
+        async def replicas(query: Query) -> AsyncIterator[Head | bytes]:
+            parts = handle.answer.remote(query)
+            try:
+                async for part in parts:
+                    yield part
+            finally:
+                parts.cancel()
+
+        lost = (RayActorError, DeploymentUnavailableError)
+        front = Front(replicas, lost, (BackPressureError,), max_body)
+        return Starlette(routes=[Route("/{path:path}", front)])
+
+    return build

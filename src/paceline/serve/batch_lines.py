@@ -1,0 +1,147 @@
+"""Lines of OpenAI's batch files: what is asked, one request a line, and what came of each.
+
+{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {…}}
+{"id": "…", "custom_id": "a", "response": {"status_code": 200, "request_id": "…", "body": {…}},
+ "error": null}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import UsageError
+
+__all__ = ["URLS", "BatchLine", "Outcome", "check_custom_ids", "read_lines"]
+
+URLS = ("/v1/chat/completions", "/v1/completions")
+"""Where requests of a batch may go."""
+
+_ID = "batch_req_"
+_ID_DIGITS = 24
+
+
+@dataclass(frozen=True)
+class BatchLine:
+    """One line of an input file.
+
+    number: of the line, from 1 on. id: made of what the line holds. error: code and message, where
+    the line is no request; then `url` and `body` mean nothing, and `custom_id` may be missing.
+    """
+
+    number: int
+    id: str
+    custom_id: str | None = None
+    url: str = ""
+    body: dict[str, Any] = field(default_factory=dict)
+    error: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a line.
+
+    status, request_id, body: of the response; none of them where the line is no request.
+    """
+
+    line: BatchLine
+    status: int = 0
+    request_id: str = ""
+    body: Any = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is no answer."""
+        return self.status != 200
+
+    def as_json(self) -> dict[str, Any]:
+        """As it stands in an output file. `id` comes first: torn lines are known by it."""
+        response = error = None
+        if self.line.error is None:
+            response = {
+                "status_code": self.status,
+                "request_id": self.request_id,
+                "body": self.body,
+            }
+        else:
+            code, message = self.line.error
+            error = {"code": code, "message": message}
+        return {
+            "id": self.line.id,
+            "custom_id": self.line.custom_id,
+            "response": response,
+            "error": error,
+        }
+
+
+def read_lines(path: Path) -> Iterator[BatchLine]:
+    """The lines of an input file; blank ones are left out.
+
+    Raises UsageError where the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            for number, data in enumerate(file, start=1):
+                content = (data.removeprefix(b"\xef\xbb\xbf") if number == 1 else data).strip()
+                if content:
+                    yield _line(number, content)
+    except OSError as error:
+        raise UsageError(f"cannot read the batch file {path}: {error.strerror}") from error
+
+
+def check_custom_ids(path: Path) -> int:
+    """How many lines an input file has.
+
+    Raises UsageError where it has none, or two have one custom_id.
+    """
+    first: dict[str, int] = {}
+    lines = 0
+    for line in read_lines(path):
+        lines += 1
+        if line.custom_id is None:
+            continue
+        if line.custom_id in first:
+            raise UsageError(
+                f"{path}, lines {first[line.custom_id]} and {line.number} have one custom_id, "
+                f"{line.custom_id[:100]!r}: give each request its own"
+            )
+        first[line.custom_id] = line.number
+    if not lines:
+        raise UsageError(f"the batch file {path} holds no requests")
+    return lines
+
+
+def _line(number: int, content: bytes) -> BatchLine:
+    line_id = _ID + hashlib.sha256(content).hexdigest()[:_ID_DIGITS]
+
+    def broken(code: str, message: str, custom_id: str | None = None) -> BatchLine:
+        return BatchLine(number, line_id, custom_id, error=(code, f"line {number}: {message}"))
+
+    try:
+        record = json.loads(content)
+        json.dumps(record, ensure_ascii=False).encode()  # JSON can spell half a character
+    except UnicodeError:
+        return broken("invalid_json_line", "this is not UTF-8 text, or holds half a character")
+    except RecursionError:
+        return broken("invalid_json_line", "this is nested too deeply")
+    except ValueError as error:
+        return broken("invalid_json_line", f"this is not JSON: {str(error)[:200]}")
+    if not isinstance(record, dict):
+        return broken("invalid_json_line", "this is not a JSON object")
+    custom_id = record.get("custom_id")
+    if not isinstance(custom_id, str) or not custom_id:
+        return broken("missing_required_parameter", "'custom_id' must be a text, and not empty")
+    if record.get("method") != "POST":
+        return broken("invalid_method", "'method' must be 'POST'", custom_id)
+    if record.get("url") not in URLS:
+        return broken("invalid_url", f"'url' must be one of {', '.join(URLS)}", custom_id)
+    body = record.get("body")
+    if not isinstance(body, dict):
+        return broken("invalid_request", "'body' must be a JSON object", custom_id)
+    if body.get("stream"):
+        return broken("invalid_request", "answers of a batch cannot be streamed", custom_id)
+    return BatchLine(number, line_id, custom_id, record["url"], body)

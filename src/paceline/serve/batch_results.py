@@ -1,0 +1,123 @@
+"""Files of a batch's results, to which lines are added and which an interrupted batch goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from filelock import FileLock, Timeout
+
+from paceline.errors import UsageError
+from paceline.serve.batch_lines import BatchLine, Outcome
+
+__all__ = ["Results", "results_in"]
+
+_HEAD = b'{"id": "batch_req_'
+
+
+class Results:
+    """What is known of a batch, and where more is written. Made by `results_in`.
+
+    output: for all results. errors: for those of requests that failed, where they are kept apart.
+    """
+
+    def __init__(self, output: BinaryIO, errors: BinaryIO | None) -> None:
+        self._output, self._errors = output, errors
+        self._ids: dict[str, str] = {}
+        self._broken: set[str] = set()
+
+    def has(self, line: BatchLine) -> bool:
+        """Whether there is a result for this line already.
+
+        Raises UsageError where there is one for another request of the same custom_id.
+        """
+        if line.custom_id is None:
+            return line.id in self._broken
+        known = self._ids.get(line.custom_id)
+        if known not in (None, line.id):
+            raise UsageError(
+                f"the output file has a result for custom_id {line.custom_id[:100]!r}, but of "
+                f"another request than the one in line {line.number}: choose another output file"
+            )
+        return known is not None
+
+    def write(self, outcome: Outcome) -> None:
+        """Add a result, as a whole line. Raises UsageError where that cannot be written."""
+        file = self._errors if outcome.failed and self._errors is not None else self._output
+        line = json.dumps(outcome.as_json(), ensure_ascii=False) + "\n"
+        try:
+            file.write(line.encode())
+            file.flush()
+        except OSError as error:
+            raise UsageError(f"cannot write the result of a batch: {error.strerror}") from error
+
+    def remember(self, line: bytes) -> bool:
+        """Take in a line that is there; False where it is no result."""
+        try:
+            record = json.loads(line)
+            found, custom_id = record["id"], record["custom_id"]
+            if not (isinstance(found, str) and {"response", "error"} <= record.keys()):
+                return False
+        except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+            return False
+        if custom_id is None:
+            self._broken.add(found)
+        else:
+            self._ids[str(custom_id)] = found
+        return True
+
+
+@contextmanager
+def results_in(output: Path, errors: Path | None = None) -> Iterator[Results]:
+    """Open the files of a batch's results, and keep other processes from writing there. A last
+    line that is not whole is removed.
+
+    Raises UsageError where they cannot be written, or hold something else.
+    """
+    with ExitStack() as opened:
+        files = [opened.enter_context(_opened(path)) for path in (output, errors) if path]
+        results = Results(files[0], files[1] if errors else None)
+        for path, file in zip((output, errors), files):
+            _take_in(results, file, f"{path}")
+        yield results
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    lock = FileLock(path.with_name(f".{path.name}.lock"))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise UsageError(f"another process is writing {path}: wait until it is done") from error
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    with lock:
+        try:
+            path.touch()
+            file = path.open("r+b")
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror}") from error
+        try:
+            with file:
+                yield file
+        finally:
+            # Whoever takes the lock from now on finds a file that is written no more.
+            Path(lock.lock_file).unlink(missing_ok=True)
+
+
+def _take_in(results: Results, file: BinaryIO, name: str) -> None:
+    """Read what is there, and stand where the next line goes."""
+    end = 0
+    for number, line in enumerate(file, start=1):
+        if line.endswith(b"\n"):
+            if line.strip() and not results.remember(line):
+                raise UsageError(f"{name}, line {number} is no result of a batch: choose another file")  # fmt: skip
+            end += len(line)
+        elif not line.startswith(_HEAD[: len(line)]):
+            raise UsageError(f"the end of {name} is no result of a batch: choose another file")
+    file.seek(end)
+    file.truncate()

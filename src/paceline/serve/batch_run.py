@@ -1,0 +1,109 @@
+"""The requests of a batch file, answered by the server's application without a server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from starlette.types import ASGIApp
+
+from paceline.serve.app import Server, create_app
+from paceline.serve.batch_lines import BatchLine, Outcome
+from paceline.serve.batch_results import Results
+from paceline.serve.inside import post
+from paceline.serve.settings import ServeSettings
+from paceline.session import Session
+
+__all__ = ["BatchCounts", "batch_server", "run_batch"]
+
+_AHEAD = 2
+"""Requests under way for each text that is written, so that none of those waits for its prompt."""
+
+_DAY = 86_400.0
+"""Seconds within which a request must be answered, as long as OpenAI gives a batch."""
+
+
+@dataclass
+class BatchCounts:
+    """What has happened so far.
+
+    known: lines that had a result before. answered, failed: of the others. tokens: written.
+    """
+
+    known: int = 0
+    answered: int = 0
+    failed: int = 0
+    tokens: int = 0
+    codes: Counter[str] = field(default_factory=Counter)
+
+    def add(self, outcome: Outcome) -> None:
+        """One more result."""
+        if outcome.failed:
+            self.failed += 1
+            self.codes[_code(outcome)] += 1
+        else:
+            self.answered += 1
+            self.tokens += outcome.body["usage"]["completion_tokens"]
+
+
+def batch_server(session: Session, names: Sequence[str], max_batch: int) -> Server:
+    """What answers the requests of a batch on a session. names: that the model answers to.
+
+    max_batch: most texts that are written at a time.
+    """
+    settings = ServeSettings(
+        max_batch=max_batch, max_queue=_AHEAD * max_batch, time_limit=_DAY, grace=0.0
+    )
+    return Server(session, names, settings)
+
+
+async def run_batch(
+    server: Server,
+    lines: Iterable[BatchLine],
+    results: Results,
+    heard: Callable[[BatchCounts], None] = lambda counts: None,
+) -> BatchCounts:
+    """Answer all lines that have no result yet; results are written in the order in which they end.
+
+    heard: called after each. Where this is cancelled, what is not written yet is given up.
+
+    Raises UsageError where a result cannot be written, or is there for another request.
+    """
+    app, counts, waiting = create_app(server), BatchCounts(), iter(lines)
+
+    async def work() -> None:
+        for line in waiting:
+            if results.has(line):
+                counts.known += 1
+                continue
+            outcome = await _outcome(app, line)
+            results.write(outcome)
+            counts.add(outcome)
+            heard(counts)
+
+    server.engine.start()
+    try:
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(_AHEAD * server.settings.max_batch):
+                workers.create_task(work())
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
+    finally:
+        await asyncio.to_thread(server.engine.stop, server.settings.grace)
+    return counts
+
+
+async def _outcome(app: ASGIApp, line: BatchLine) -> Outcome:
+    if line.error is not None:
+        return Outcome(line)
+    reply = await post(app, line.url, line.body)
+    return Outcome(line, reply.status, reply.request_id, reply.body)
+
+
+def _code(outcome: Outcome) -> str:
+    if outcome.line.error is not None:
+        return outcome.line.error[0]
+    error = outcome.body["error"]
+    return str(error["code"] or error["type"])

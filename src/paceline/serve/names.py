@@ -1,0 +1,27 @@
+"""How servers are named and guarded, whoever starts them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from paceline.errors import UsageError
+
+__all__ = ["KEY_VARIABLE", "checked_keys", "public_name"]
+
+KEY_VARIABLE = "PACELINE_API_KEY"
+"""Variable of the environment that holds the keys, with spaces between them."""
+
+_SHORTEST_KEY = 8
+
+
+def public_name(model: str) -> str:
+    """A model's name without the folders that it lies in."""
+    return Path(model).name if Path(model).exists() else model
+
+
+def checked_keys(keys: Sequence[str]) -> list[str]:
+    """The keys; raises UsageError for one that is easily guessed."""
+    if any(len(key) < _SHORTEST_KEY for key in keys):
+        raise UsageError(f"an API key has at least {_SHORTEST_KEY} characters")
+    return list(keys)

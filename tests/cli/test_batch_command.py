@@ -1,0 +1,112 @@
+"""`paceline batch` as its user meets it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.running import Command
+
+import paceline
+
+pytest.importorskip("fastapi", reason="needs the extra 'serve'")
+
+
+def write_requests(path: Path, model: str, count: int, **fields: Any) -> None:
+    with path.open("w") as file:
+        for place in range(count):
+            body = {"model": model, "prompt": "x" * (1 + place % 9), "seed": place, **fields}
+            record = {"method": "POST", "url": "/v1/completions", "body": body}
+            file.write(json.dumps({"custom_id": f"{place}", **record}) + "\n")
+
+
+def results(path: Path) -> dict[str, Any]:
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len({record["custom_id"] for record in records}) == len(records)
+    return {record["custom_id"]: record["response"]["body"]["choices"] for record in records}
+
+
+def test_a_batch_from_end_to_end(command: Command, tiny: Path, tmp_path: Path) -> None:
+    asked, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    write_requests(asked, "tiny", 5, max_tokens=8)
+    words = ["batch", "--input", asked, "--output", output, "--model", tiny, "--method", "anpd"]
+    first = command(*words)
+    assert first.code == 0, first.err
+    assert "5 answered;" in first.said
+    assert len(results(output)) == 5
+    again = command(*words)
+    assert again.code == 0
+    assert "nothing to do" in again.said
+    with asked.open("a") as file:
+        file.write("broken\n")
+    broken = command(*words)
+    assert broken.code == 1
+    assert "0 answered, 1 failed (invalid_json_line 1), 5 were there already" in broken.said
+
+
+def test_mistakes_are_told_before_a_model_is_loaded(command: Command, tmp_path: Path) -> None:
+    asked, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    words = ["batch", "--input", asked, "--output", output, "--model", "no/such/model"]
+    assert "cannot read the batch file" in command(*words).said
+    write_requests(asked, "m", 2)
+    assert "must be different files" in command(*words[:4], asked, *words[5:]).said
+    asked.write_bytes(2 * asked.read_bytes())
+    twice = command(*words)
+    assert twice.code == 2
+    assert "have one custom_id" in twice.said
+
+
+def test_ctrl_c_leaves_a_file_that_goes_on(command: Command, tiny: Path, tmp_path: Path) -> None:
+    asked, output, whole = (tmp_path / name for name in ("in", "out", "whole"))
+    count = 120
+    write_requests(asked, "tiny", count, max_tokens=100, ignore_eos=True)
+    words = ["batch", "--input", asked, "--model", tiny, "--method", "plain", "--max-batch", 2]
+    command_line = [sys.executable, "-m", "paceline", *map(str, words), "--output", str(output)]
+    running = subprocess.Popen(command_line, stderr=subprocess.PIPE, text=True)
+    while running.poll() is None and not (output.exists() and output.stat().st_size):
+        time.sleep(0.005)
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 130, said
+    assert "interrupted: the same command goes on" in said
+    assert "Traceback" not in said
+    assert 0 < len(results(output)) < count
+    assert command(*words, "--output", output).code == 0
+    assert command(*words, "--output", whole).code == 0
+    assert results(output) == results(whole)
+
+
+@pytest.mark.model
+def test_a_batch_on_the_default_model(command: Command, tmp_path: Path) -> None:
+    """With `auto`, eight texts together: each is the one that plain decoding writes alone."""
+    asked, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    questions = ["Name three rivers.", "Repeat: one two three one two three one two"]
+    with asked.open("w") as file:
+        for place in range(8):
+            body = {
+                "model": "smollm2-135m",
+                "messages": [{"role": "user", "content": questions[place % 2]}],
+                "max_tokens": 24,
+                "seed": place,
+                "temperature": 0.8 * (place % 3 > 0),
+            }
+            record = {"method": "POST", "url": "/v1/chat/completions", "body": body}
+            file.write(json.dumps({"custom_id": f"{place}", **record}) + "\n")
+    done = command("batch", "--input", asked, "--output", output)
+    assert done.code == 0, done.err
+    session = paceline.load("smollm2-135m", "plain")
+    found = results(output)
+    for place in range(8):
+        alone = session.chat(
+            questions[place % 2],
+            max_new_tokens=24,
+            seed=place,
+            temperature=0.8 * (place % 3 > 0),
+        )
+        assert found[f"{place}"][0]["message"]["content"] == alone.text
