@@ -1,4 +1,4 @@
-"""Which sources that take time are asked beside those that take none, see `Auto`.
+"""Which sources are asked beside the first lookup, see `Auto`.
 
 A dear source is worth the tokens that nobody else would have brought, times what a token takes as
 things are, less its own time and that of its rows. How many these are depends on how sure the
@@ -9,9 +9,10 @@ class that is new begins.
 A source that has saved time is asked. Any other one is asked on trial, round by round, from a purse
 that every source has: what such a round loses is taken out, what it saves goes in, so a source that
 begins to be of use pays for its own trials, and one that is of none costs no more than the purse
-gets, a small share of all time. What a source has to read first in
-this text is paid as well, before it is asked, and only where the text is expected to go on for long
-enough.
+gets, a small share of all time. What a source has to read first in this text is paid as well,
+before it is asked, and only where the text is expected to go on for long enough.
+
+Of lookups, which take next to no time, only the tokens count.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _LENGTH, _LEAST_LEFT = 96, 16
 """Tokens of a text as long as none has ended, and that any text is thought to have left."""
 _MARGIN = 0.02
 """Passes that a round has to save: larger trees also take a while to be planned."""
-_LOOKUP, _HOPE, _AGAIN = 0.03, 0.2, 8
+_LOOKUP, _HOPE, _AGAIN = 0.03, 0.1, 8
 """Tokens that a lookup has to add in a round, and is thought to add before anything is known; one
 that does not is asked every so many rounds. Times do not count: they are too short, and with a
 budget the same text should have the same rounds."""
