@@ -1,7 +1,7 @@
 """What becomes of guesses under a constraint.
 
 It rules guesses out, and now and then it leaves a single way to go on, which is a guess as well,
-and hardly ever wrong. Neither can change a text: at every node that the walk comes to a token is
+and hardly ever wrong, or a few, of which one may be usual. None of this can change a text: at every node that the walk comes to a token is
 drawn from what is allowed there, as plain decoding does.
 """
 
@@ -17,7 +17,7 @@ from paceline.tree import EMPTY, ROOT, Tree
 __all__ = ["GRAMMAR", "Scout"]
 
 GRAMMAR = "grammar"
-"""The source of forced tokens, by name."""
+"""The source of what a matcher guesses, by name."""
 
 _MOST_LIKELY = 10
 """So many places per round are looked at for what is likely there: each takes a mask."""
@@ -32,7 +32,7 @@ class Scout:
 
     matcher: at the text's place, the scout's own. What goes wrong there goes wrong with guesses, so
     it must not end the text: from then on guesses stay as they are.
-    source: forced tokens are of the source of that number.
+    source: what the matcher guesses is of the source of that number.
     """
 
     def __init__(self, matcher: Matcher, source: int) -> None:
@@ -41,20 +41,24 @@ class Scout:
         self._proposed, self._seconds = 0, 0.0
 
     def admit(self, tree: Tree, most: int) -> Tree:
-        """The guesses that are allowed, wherever there is a single way to go on that, and from the
-        root on what is likely; at most `most` nodes.
+        """The guesses that are allowed; wherever there is a single way to go on, that; and where
+        the drafter is not sure, what the matcher takes for likely. At most `most` nodes.
 
             where the text has to go on with "na", "me":
 
             root ─┬─ na ── x      becomes      root ── na ── me
                   └─ you
         """
-        guesses = _MOST_LIKELY
-        return self._tried(tree, lambda m: _Admission(tree, m, self._source, guesses).run(most))
+        return self._tried(
+            tree,
+            lambda matcher: _Admission(tree, matcher, self._source, _MOST_LIKELY).run(most),
+        )
 
     def forced(self, most: int) -> Tree:
         """What has to come next, at most `most` tokens."""
-        return self._tried(EMPTY, lambda m: _Admission(EMPTY, m, self._source).run(most))
+        return self._tried(
+            EMPTY, lambda matcher: _Admission(EMPTY, matcher, self._source).run(most)
+        )
 
     def extend(self, tree: Tree, most: int) -> Tree:
         """The tree as it is, for one that has to stay whole, and from the root down what has to
