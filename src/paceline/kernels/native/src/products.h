@@ -83,14 +83,17 @@ INLINE const int8_t *codes_of(const struct pl_four *const *fours, const int r, i
 INLINE void small_codes(const int bits, const int rows, const struct columns *in, int64_t group,
                         const int code_bytes, const int first, const struct pl_four *const *fours,
                         sums_t sums[][TOGETHER], sums_t second[][TOGETHER]) {
-    const int often = DOTS_BEFORE_WIDENING(bits);
+    const int often = DOTS_BEFORE_WIDENING(bits), widens = often <= 8;
     part_t part[MOST_ROWS][TOGETHER], other[MOST_ROWS][TOGETHER];
     bytes_t high[2][TOGETHER];
     high_bits(bits, in, group, code_bytes, first, high);
     UNROLL
     for (int r = 0; r < rows; r++) {
         UNROLL
-        for (int t = 0; t < TOGETHER; t++) part[r][t] = other[r][t] = no_part();
+        for (int t = 0; t < TOGETHER; t++) {
+            part[r][t] = widens ? no_part() : sums[r][t];
+            other[r][t] = widens || bits != 6 ? no_part() : second[r][t];
+        }
     }
     UNROLL
     for (int j = 0; j < 4; j++) {
@@ -109,18 +112,14 @@ INLINE void small_codes(const int bits, const int rows, const struct columns *in
             }
         }
         const int dots = (bits == 6 ? 1 : 2) * (j + 1);
-        if (j == 3 || dots % often == 0) {
+        if (j < 3 && dots % often) continue;
+        UNROLL
+        for (int r = 0; r < rows; r++) {
             UNROLL
-            for (int r = 0; r < rows; r++) {
-                UNROLL
-                for (int t = 0; t < TOGETHER; t++) {
-                    sums[r][t] = widen(sums[r][t], part[r][t]);
-                    part[r][t] = no_part();
-                    if (bits == 6) {
-                        second[r][t] = widen(second[r][t], other[r][t]);
-                        other[r][t] = no_part();
-                    }
-                }
+            for (int t = 0; t < TOGETHER; t++) {
+                sums[r][t] = widens ? widen(sums[r][t], part[r][t]) : part[r][t];
+                if (bits == 6) second[r][t] = widens ? widen(second[r][t], other[r][t]) : other[r][t];
+                if (widens) part[r][t] = other[r][t] = no_part();
             }
         }
     }

@@ -190,7 +190,9 @@ static int plan(struct running *of, const struct pl_step *steps, const struct pl
         } else {
             step = plan_rows(of, phase, step, end, &kept, room);
         }
-        pl_share_out(&phase->shares, phase->count, phase->size, of->threads);
+        /* Units of attention take long or not, the long ones first: threads take one by one. */
+        const int shares = phase->kind == ATTENTION ? 1 : of->threads;
+        pl_share_out(&phase->shares, phase->count, phase->size, shares);
     }
     struct phase *after = NULL;
     for (struct phase *phase = of->phases + of->count; phase-- > of->phases;) {
@@ -224,15 +226,17 @@ PL_API int pl_run(const struct pl_step *steps, int64_t count, const struct pl_pa
                   int threads) {
     const struct pl_step *end = steps + count;
     if (count < 1 || !is_sound(steps, end, pass)) return PL_BAD_ARGUMENT;
-    size_t room = 0, attentions = 0;
+    size_t room = 0, attentions = 0, most = 1; /* phases */
     for (const struct pl_step *step = steps; step < end; step++) {
         const struct pl_matrix matrix = matrix_of(step);
         const size_t needed = step->op == PL_PRODUCT ? pl_room_for(&matrix, pass->rows) : 0;
         room = needed > room ? needed : room;
         attentions += step->op == PL_ATTEND;
+        /* Of rows before it, and its own. */
+        most += step->op == PL_PRODUCT || step->op == PL_ATTEND ? 2 : step->op == PL_SELECT;
     }
     const size_t ranges = attentions * (size_t)(pass->rows + 1) * sizeof(struct pl_range);
-    const size_t phases = 2 * (size_t)count * sizeof(struct phase);
+    const size_t phases = most * sizeof(struct phase);
     char *memory = calloc(1, phases + ranges + room);
     if (!memory) return PL_NO_MEMORY;
     struct running of = {.tier = pl_current_tier(), .pass = pass, .threads = threads};
