@@ -189,6 +189,10 @@ EMULATED __m512 emulated_quarters(__m512 old, __mmask16 mask, __m128 from) {
         if (mask >> 4 * quarter & 1) memcpy(made.f + 4 * quarter, &from, 16);
     return made.floats;
 }
+EMULATED __m256 emulated_half(__m512 from, int half) {
+    const wide a = {.floats = from};
+    return _mm256_loadu_ps(a.f + 8 * half);
+}
 EMULATED __m512d emulated_as_doubles(__m512 from) {
     const wide made = {.floats = from};
     return made.doubles;
@@ -211,6 +215,9 @@ EMULATED __m512d emulated_unpack_doubles(__m512d one, __m512d other, int at) {
 }
 
 #define _mm512_castps128_ps512 emulated_wider
+#define _mm512_castps512_ps256(from) emulated_half(from, 0)
+#undef _mm512_extractf32x8_ps
+#define _mm512_extractf32x8_ps emulated_half
 #define _mm512_mask_broadcast_f32x4 emulated_quarters
 #define _mm512_castps_pd emulated_as_doubles
 #define _mm512_castpd_ps emulated_as_floats

@@ -9,13 +9,12 @@ static void join_block(int64_t width, float *all, const float *one) {
     const float known = all[width], found = one[width], top = found > known ? found : known;
     const floats_t kept = power_of_e(same_floats(known - top));
     const floats_t added = power_of_e(same_floats(found - top));
-    float factors[2][LANES];
-    store_floats(factors[0], kept), store_floats(factors[1], added);
     for (int64_t d = 0; d < width; d += LANES)
         store_floats(all + d, times_plus(load_floats(one + d), added,
                                          times(load_floats(all + d), kept)));
     all[width] = top;
-    all[width + 1] = fmaf(one[width + 1], factors[1][0], all[width + 1] * factors[0][0]);
+    all[width + 1] =
+        fmaf(one[width + 1], first_lane(added), all[width + 1] * first_lane(kept));
 }
 
 static void finish(const struct pl_attention *of, const struct pair *pair, const float *all) {

@@ -7,24 +7,21 @@
 
 /* Bytes that are worth another thread; rows' bytes that leave room for a panel in a core's cache. */
 enum { WORTH_THREADS = 48 << 10, OF_ROWS = 384 << 10, LEAST_ROWS = 48 };
+_Static_assert(LEAST_ROWS % PL_FOUR == 0, "stretches are made of whole fours");
 
 size_t pl_room_for(const struct pl_matrix *matrix, int64_t count) {
-    const size_t groups = (size_t)(count * pl_groups(matrix->inputs));
+    const int64_t groups = pl_groups(matrix->inputs);
     if (pl_takes_floats(matrix->format)) return 0;
-    if (matrix->format == PL_BF16_DOT) return groups * (PL_GROUP / 2) * sizeof(float);
-    return groups * (PL_GROUP + 2 * sizeof(float) + 2 * sizeof(int32_t));
+    if (matrix->format == PL_BF16_DOT)
+        return (size_t)(count * groups * (PL_GROUP / 2)) * sizeof(float);
+    return (size_t)((count + PL_FOUR - 1) / PL_FOUR * groups) * sizeof(struct pl_four);
 }
 
 struct pl_rows pl_rows_in(void *room, const struct pl_matrix *matrix, int64_t count,
                           const float *from, int64_t stride) {
-    struct pl_rows rows = {count, pl_groups(matrix->inputs), from, stride, NULL, NULL, NULL, NULL, NULL};
-    const size_t groups = (size_t)(count * rows.groups);
+    struct pl_rows rows = {count, pl_groups(matrix->inputs), from, stride, NULL, NULL};
     if (matrix->format == PL_BF16_DOT) rows.pairs = room;
-    if (pl_is_float(matrix->format)) return rows;
-    rows.scale = room;
-    rows.sum = rows.scale + groups;
-    rows.start = (int32_t *)(rows.sum + groups);
-    rows.codes = (int8_t *)(rows.start + 2 * groups);
+    else if (!pl_is_float(matrix->format)) rows.fours = room;
     return rows;
 }
 
@@ -41,7 +38,7 @@ struct pl_product pl_plan_product(const struct pl_tier *tier, const struct pl_ma
     const int floats = pl_is_float(matrix->format);
     const int64_t of_row = matrix->inputs * (matrix->format == PL_BF16_DOT ? 2 : floats ? 4 : 1);
     const int outputs = floats ? tier->float_outputs : tier->outputs;
-    const int64_t together = OF_ROWS / of_row;
+    const int64_t together = OF_ROWS / of_row / PL_FOUR * PL_FOUR;
     return (struct pl_product){
         tier,
         {matrix, rows, bias, out, stride, 0, rows->count, 0, NULL},

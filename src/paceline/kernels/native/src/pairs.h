@@ -2,8 +2,10 @@
 #define MOST_PAIRS ((MOST_ROWS + 1) / 2)
 
 /* Eight numbers of two rows; the last row of an odd number stands for two. */
-INLINE bytes_t eight_of_two(const int rows, const int p, const int8_t *const *codes, int64_t at) {
-    return two_rows(codes[2 * p] + at, codes[2 * p + 1 < rows ? 2 * p + 1 : 2 * p] + at);
+INLINE bytes_t eight_of_two(const int rows, const int p, const struct pl_four *const *fours,
+                            int64_t group, int at) {
+    const int last = 2 * p + 1 < rows ? 2 * p + 1 : 2 * p;
+    return two_rows(codes_of(fours, 2 * p, group) + at, codes_of(fours, last, group) + at);
 }
 
 INLINE void add_pair(const int rows, const int p, const int t, const pairs_t part,
@@ -14,7 +16,7 @@ INLINE void add_pair(const int rows, const int p, const int t, const pairs_t par
 
 /* See products.h. */
 INLINE void small_codes(const int bits, const int rows, const struct columns *in, int64_t group,
-                        const int code_bytes, const int first, const int8_t *const *codes,
+                        const int code_bytes, const int first, const struct pl_four *const *fours,
                         sums_t sums[][TOGETHER], sums_t second[][TOGETHER]) {
     const int pairs = (rows + 1) / 2;
     pairs_t part[MOST_PAIRS][TOGETHER], other[MOST_PAIRS][TOGETHER];
@@ -33,9 +35,8 @@ INLINE void small_codes(const int bits, const int rows, const struct columns *in
         find_codes(bits, in, group, code_bytes, first, j + 1, high, begin[1], end[1]);
         UNROLL
         for (int p = 0; p < pairs; p++) {
-            const int64_t at = group * PL_GROUP + 4 * j;
-            const bytes_t here = eight_of_two(rows, p, codes, at);
-            const bytes_t there = eight_of_two(rows, p, codes, at + 16);
+            const bytes_t here = eight_of_two(rows, p, fours, group, 4 * j);
+            const bytes_t there = eight_of_two(rows, p, fours, group, 4 * j + 16);
             UNROLL
             for (int t = 0; t < TOGETHER; t++) {
                 part[p][t] = pair_dot(part[p][t], begin[0][t], begin[1][t], here);
@@ -56,7 +57,7 @@ INLINE void small_codes(const int bits, const int rows, const struct columns *in
 }
 
 INLINE void large_codes(const int rows, const struct columns *in, int64_t group, const int first,
-                        const int8_t *const *codes, sums_t sums[][TOGETHER]) {
+                        const struct pl_four *const *fours, sums_t sums[][TOGETHER]) {
     const int pairs = (rows + 1) / 2;
     pairs_t part[MOST_PAIRS][TOGETHER];
     UNROLL
@@ -75,7 +76,7 @@ INLINE void large_codes(const int rows, const struct columns *in, int64_t group,
         }
         UNROLL
         for (int p = 0; p < pairs; p++) {
-            const bytes_t two = eight_of_two(rows, p, codes, group * PL_GROUP + 4 * j);
+            const bytes_t two = eight_of_two(rows, p, fours, group, 4 * j);
             UNROLL
             for (int t = 0; t < TOGETHER; t++)
                 part[p][t] = pair_dot(part[p][t], here[0][t], here[1][t], two);

@@ -70,22 +70,30 @@ INLINE void find_codes(const int bits, const struct columns *in, int64_t group,
     }
 }
 
+/* Codes of row `r` of a block. */
+INLINE const int8_t *codes_of(const struct pl_four *const *fours, const int r, int64_t group) {
+    return fours[r / PL_FOUR][group].codes[r % PL_FOUR];
+}
+
 #ifdef BY_PAIRS
 #include "pairs.h"
 #else
 /* The integer sums of one group, for `rows` rows and TOGETHER columns from `first`. `second`: of
    the second halves, where these have scales of their own. */
 INLINE void small_codes(const int bits, const int rows, const struct columns *in, int64_t group,
-                        const int code_bytes, const int first, const int8_t *const *codes,
+                        const int code_bytes, const int first, const struct pl_four *const *fours,
                         sums_t sums[][TOGETHER], sums_t second[][TOGETHER]) {
-    const int often = DOTS_BEFORE_WIDENING(bits);
+    const int often = DOTS_BEFORE_WIDENING(bits), widens = often <= 8;
     part_t part[MOST_ROWS][TOGETHER], other[MOST_ROWS][TOGETHER];
     bytes_t high[2][TOGETHER];
     high_bits(bits, in, group, code_bytes, first, high);
     UNROLL
     for (int r = 0; r < rows; r++) {
         UNROLL
-        for (int t = 0; t < TOGETHER; t++) part[r][t] = other[r][t] = no_part();
+        for (int t = 0; t < TOGETHER; t++) {
+            part[r][t] = widens ? no_part() : sums[r][t];
+            other[r][t] = widens || bits != 6 ? no_part() : second[r][t];
+        }
     }
     UNROLL
     for (int j = 0; j < 4; j++) {
@@ -94,8 +102,8 @@ INLINE void small_codes(const int bits, const int rows, const struct columns *in
         find_codes(bits, in, group, code_bytes, first, j, high, begin, end);
         UNROLL
         for (int r = 0; r < rows; r++) {
-            const bytes_t here = broadcast(codes[r] + group * PL_GROUP + 4 * j);
-            const bytes_t there = broadcast(codes[r] + group * PL_GROUP + 4 * j + 16);
+            const bytes_t here = broadcast(codes_of(fours, r, group) + 4 * j);
+            const bytes_t there = broadcast(codes_of(fours, r, group) + 4 * j + 16);
             UNROLL
             for (int t = 0; t < TOGETHER; t++) {
                 part[r][t] = dot(part[r][t], begin[t], here);
@@ -104,25 +112,21 @@ INLINE void small_codes(const int bits, const int rows, const struct columns *in
             }
         }
         const int dots = (bits == 6 ? 1 : 2) * (j + 1);
-        if (j == 3 || dots % often == 0) {
+        if (j < 3 && dots % often) continue;
+        UNROLL
+        for (int r = 0; r < rows; r++) {
             UNROLL
-            for (int r = 0; r < rows; r++) {
-                UNROLL
-                for (int t = 0; t < TOGETHER; t++) {
-                    sums[r][t] = widen(sums[r][t], part[r][t]);
-                    part[r][t] = no_part();
-                    if (bits == 6) {
-                        second[r][t] = widen(second[r][t], other[r][t]);
-                        other[r][t] = no_part();
-                    }
-                }
+            for (int t = 0; t < TOGETHER; t++) {
+                sums[r][t] = widens ? widen(sums[r][t], part[r][t]) : part[r][t];
+                if (bits == 6) second[r][t] = widens ? widen(second[r][t], other[r][t]) : other[r][t];
+                if (widens) part[r][t] = other[r][t] = no_part();
             }
         }
     }
 }
 
 INLINE void large_codes(const int rows, const struct columns *in, int64_t group, const int first,
-                        const int8_t *const *codes, sums_t sums[][TOGETHER]) {
+                        const struct pl_four *const *fours, sums_t sums[][TOGETHER]) {
     UNROLL
     for (int j = 0; j < 8; j++) {
         bytes_t eight[TOGETHER];
@@ -131,7 +135,7 @@ INLINE void large_codes(const int rows, const struct columns *in, int64_t group,
             eight[t] = signed_codes(load_bytes(in->codes[first + t] + group * 512 + 64 * j));
         UNROLL
         for (int r = 0; r < rows; r++) {
-            const bytes_t here = broadcast(codes[r] + group * PL_GROUP + 4 * j);
+            const bytes_t here = broadcast(codes_of(fours, r, group) + 4 * j);
             UNROLL
             for (int t = 0; t < TOGETHER; t++) sums[r][t] = signed_dot(sums[r][t], eight[t], here);
         }
@@ -184,16 +188,12 @@ INLINE void one_block(const enum pl_format format, const int rows, const struct 
     const int64_t groups = in->groups;
     const int fetched = 2 * rows > MOST_ROWS ? 0 : at.codes + at.scales + at.supers / PL_SUPER;
     const struct columns columns = find_columns(matrix, format, block);
-    const int8_t *codes[MOST_ROWS];
-    const float *scales[MOST_ROWS], *row_sums[MOST_ROWS];
-    const int32_t *starts[MOST_ROWS];
+    const struct pl_four *fours[MOST_ROWS / PL_FOUR];
     floats_t found[MOST_ROWS][COLUMNS];
     UNROLL
+    for (int r = 0; r < rows; r += PL_FOUR) fours[r / PL_FOUR] = pl_four_of(in, place + r);
+    UNROLL
     for (int r = 0; r < rows; r++) {
-        codes[r] = in->codes + (place + r) * groups * PL_GROUP;
-        scales[r] = in->scale + (place + r) * groups;
-        row_sums[r] = in->sum + (place + r) * groups;
-        starts[r] = in->start + (place + r) * groups * (1 + at.halves);
         UNROLL
         for (int c = 0; c < COLUMNS; c++) found[r][c] = no_floats();
     }
@@ -207,15 +207,15 @@ INLINE void one_block(const enum pl_format format, const int rows, const struct 
             for (int r = 0; r < rows; r++) {
                 UNROLL
                 for (int t = 0; t < TOGETHER; t++) {
-                    sums[r][t] = same_sums(
-                        at.zero || (at.bits == 8 && SIGNED_ZERO)
-                            ? starts[r][group * (1 + at.halves)] : 0);
-                    if (at.halves) second[r][t] = same_sums(starts[r][group * 2 + 1]);
+                    const struct pl_four *four = fours[r / PL_FOUR] + group;
+                    sums[r][t] = same_sums(at.zero || (at.bits == 8 && SIGNED_ZERO)
+                                               ? four->start[r % PL_FOUR] : 0);
+                    if (at.halves) second[r][t] = same_sums(four->second[r % PL_FOUR]);
                 }
             }
-            if (at.bits == 8) large_codes(rows, &columns, group, first, codes, sums);
+            if (at.bits == 8) large_codes(rows, &columns, group, first, fours, sums);
             else
-                small_codes(at.bits, rows, &columns, group, at.codes, first, codes, sums, second);
+                small_codes(at.bits, rows, &columns, group, at.codes, first, fours, sums, second);
             UNROLL
             for (int t = 0; t < TOGETHER; t++) {
                 const int c = first + t;
@@ -225,13 +225,15 @@ INLINE void one_block(const enum pl_format format, const int rows, const struct 
                 find_scales(format, &columns, group, c, &scale, &other, &offset);
                 UNROLL
                 for (int r = 0; r < rows; r++) {
-                    const floats_t own = same_floats(scales[r][group]);
+                    const struct pl_four *four = fours[r / PL_FOUR] + group;
+                    const floats_t own = same_floats(four->scale[r % PL_FOUR]);
                     floats_t sum = found[r][c];
                     sum = times_plus(times(to_floats(sums[r][t]), scale), own, sum);
                     if (at.halves)
                         sum = times_plus(times(to_floats(second[r][t]), other), own, sum);
-                    if (plus) sum = times_plus(offset, same_floats(row_sums[r][group]), sum);
-                    if (minus) sum = minus_times_plus(offset, same_floats(row_sums[r][group]), sum);
+                    const floats_t row_sum = same_floats(four->sum[r % PL_FOUR]);
+                    if (plus) sum = times_plus(offset, row_sum, sum);
+                    if (minus) sum = minus_times_plus(offset, row_sum, sum);
                     found[r][c] = sum;
                 }
             }
@@ -254,14 +256,18 @@ typedef void some_rows(const struct pl_work *work, int64_t block, int64_t place,
 #define UP_TO_WRITTEN(count) UP_TO_##count
 #define UP_TO(count) UP_TO_WRITTEN(count)
 
-/* All rows, at most `most` together; of: functions for 1 row up to `most`. Blocks have nearly as
-   many rows each: a single one after twelve would take as long as four. */
-static void all_rows(some_rows *const *of, const int64_t most, const int panels, int64_t steps,
-                     const struct pl_work *work, int64_t first, int64_t end) {
+/* All rows, at most `most` together; of: functions for 1 row up to `most`. Blocks of several begin
+   with a multiple of `whole` rows and have nearly as many each: a single one after twelve would take
+   as long as four. */
+static void all_rows(some_rows *const *of, const int64_t most, const int64_t whole, const int panels,
+                     int64_t steps, const struct pl_work *work, int64_t first, int64_t end) {
     const int64_t rows = work->end_row - work->first_row, parts = (rows + most - 1) / most;
     for (int64_t block = first; block < end; block++)
         for (int64_t part = 0, place = work->first_row, some; part < parts; part++, place += some) {
-            some = (work->end_row - place + parts - part - 1) / (parts - part);
+            const int64_t left = work->end_row - place, others = parts - part - 1;
+            const int64_t even = (left + others) / (others + 1);
+            some = (even + whole - 1) / whole * whole;
+            some = some < left ? some : left;
             of[some - 1](work, block, place, stream_of(work, panels, block, part, parts, steps));
         }
 }
@@ -272,16 +278,17 @@ static void all_rows(some_rows *const *of, const int64_t most, const int panels,
         const struct pl_work *work, int64_t block, int64_t place, struct stream stream) { \
         block_of(format, rows, work, block, place, stream); \
     }
-#define RUN_WITH(format, most, panels, steps) \
+#define RUN_WITH(format, most, whole, panels, steps) \
     static void run_##format(const struct pl_work *work, int64_t first, int64_t end) { \
         static some_rows *const of[] = {UP_TO(most)(NAME_OF, format)}; \
         _Static_assert(sizeof of / sizeof *of == most, "a function for every count"); \
-        all_rows(of, most, panels, steps, work, first, end); \
+        _Static_assert(most % whole == 0, "blocks begin with whole fours"); \
+        all_rows(of, most, whole, panels, steps, work, first, end); \
     }
 
 #define BLOCK_ROWS(format, rows) ROWS_WITH(one_block, format, rows)
 #define FOR_FORMAT(format) UP_TO(MOST_ROWS)(BLOCK_ROWS, format) \
-    RUN_WITH(format, MOST_ROWS, OUTPUTS / PL_PANEL, pl_groups(work->matrix->inputs))
+    RUN_WITH(format, MOST_ROWS, PL_FOUR, OUTPUTS / PL_PANEL, pl_groups(work->matrix->inputs))
 FOR_FORMAT(PL_Q4_0)
 FOR_FORMAT(PL_Q4_1)
 FOR_FORMAT(PL_Q5_0)
@@ -293,7 +300,7 @@ FOR_FORMAT(PL_Q6_K)
 
 #define FLOAT_ROWS(format, rows) ROWS_WITH(float_block, format, rows)
 #define FOR_FLOATS(format) UP_TO(ROWS_OF_FLOATS)(FLOAT_ROWS, format) \
-    RUN_WITH(format, ROWS_OF_FLOATS, FLOAT_OUTPUTS / PL_PANEL, \
+    RUN_WITH(format, ROWS_OF_FLOATS, 1, FLOAT_OUTPUTS / PL_PANEL, \
              (format) == PL_BF16_DOT ? (work->matrix->inputs + 1) / 2 : work->matrix->inputs)
 FOR_FLOATS(PL_F32)
 FOR_FLOATS(PL_F16)

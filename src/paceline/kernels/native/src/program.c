@@ -12,7 +12,8 @@
 #include "multiply.h"
 #include "threads.h"
 
-enum { WORTH_SHARING = 32 << 10 }; /* numbers of a phase that treats rows alone */
+/* Numbers of a phase that treats rows alone that are worth another thread; pieces for each. */
+enum { WORTH_SHARING = 2 << 10, PIECES_EACH = 2 };
 
 struct phase {
     struct pl_shares shares;
@@ -97,6 +98,14 @@ static int treats_rows_alone(const struct pl_step *step) {
     return step->op != PL_PRODUCT && step->op != PL_ATTEND;
 }
 
+/* Rows that a thread takes at once. Threads that round rows of one four at the same time take its
+   memory from each other. */
+static int64_t rows_of_piece(int64_t count, int64_t numbers, int threads, int rounds) {
+    if (numbers * count < WORTH_SHARING) return count;
+    const int64_t pieces = PIECES_EACH * threads, size = (count + pieces - 1) / pieces;
+    return rounds ? (size + PL_FOUR - 1) / PL_FOUR * PL_FOUR : size;
+}
+
 /* Steps from `step` on that treat the same rows alone, and then the rounding for a product. */
 static const struct pl_step *plan_rows(struct running *of, struct phase *phase,
                                        const struct pl_step *step, const struct pl_step *end,
@@ -106,7 +115,7 @@ static const struct pl_step *plan_rows(struct running *of, struct phase *phase,
     if (step->op == PL_SELECT) *kept = 1;
     for (; step < end && treats_rows_alone(step); step++) {
         if (step->op == PL_SELECT && step > phase->begin) break;
-        numbers += step->count;
+        numbers += step->op == PL_STORE ? step->key_heads * (step->size + step->count) : step->count;
     }
     phase->end = step, phase->count = rows_of(of->pass, *kept);
     if (step < end && step->op == PL_PRODUCT) {
@@ -115,8 +124,7 @@ static const struct pl_step *plan_rows(struct running *of, struct phase *phase,
                                  pl_row_of(&step->in, of->pass, 0), step->in.stride);
         phase->rounds = 1, phase->numbers = step->size, numbers += step->size;
     }
-    const int64_t share = phase->count / (4 * of->threads);
-    phase->size = numbers * phase->count < WORTH_SHARING ? phase->count : share;
+    phase->size = rows_of_piece(phase->count, numbers, of->threads, phase->rounds);
     if (phase->size < 1) phase->size = 1;
     return step;
 }
@@ -182,7 +190,9 @@ static int plan(struct running *of, const struct pl_step *steps, const struct pl
         } else {
             step = plan_rows(of, phase, step, end, &kept, room);
         }
-        pl_share_out(&phase->shares, phase->count, phase->size, of->threads);
+        /* Units of attention take long or not, the long ones first: threads take one by one. */
+        const int shares = phase->kind == ATTENTION ? 1 : of->threads;
+        pl_share_out(&phase->shares, phase->count, phase->size, shares);
     }
     struct phase *after = NULL;
     for (struct phase *phase = of->phases + of->count; phase-- > of->phases;) {
@@ -216,15 +226,17 @@ PL_API int pl_run(const struct pl_step *steps, int64_t count, const struct pl_pa
                   int threads) {
     const struct pl_step *end = steps + count;
     if (count < 1 || !is_sound(steps, end, pass)) return PL_BAD_ARGUMENT;
-    size_t room = 0, attentions = 0;
+    size_t room = 0, attentions = 0, most = 1; /* phases */
     for (const struct pl_step *step = steps; step < end; step++) {
         const struct pl_matrix matrix = matrix_of(step);
         const size_t needed = step->op == PL_PRODUCT ? pl_room_for(&matrix, pass->rows) : 0;
         room = needed > room ? needed : room;
         attentions += step->op == PL_ATTEND;
+        /* Of rows before it, and its own. */
+        most += step->op == PL_PRODUCT || step->op == PL_ATTEND ? 2 : step->op == PL_SELECT;
     }
     const size_t ranges = attentions * (size_t)(pass->rows + 1) * sizeof(struct pl_range);
-    const size_t phases = 2 * (size_t)count * sizeof(struct phase);
+    const size_t phases = most * sizeof(struct phase);
     char *memory = calloc(1, phases + ranges + room);
     if (!memory) return PL_NO_MEMORY;
     struct running of = {.tier = pl_current_tier(), .pass = pass, .threads = threads};

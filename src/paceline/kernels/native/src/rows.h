@@ -4,6 +4,7 @@
    Plain C that compilers turn into vectors. Every step is exact or rounded once, as IEEE has it, so
    that all tiers make the same numbers. A group with a number that is none gets such a scale, and
    so does whatever is computed from it. */
+#include <math.h>
 #include <string.h>
 
 #include "half.h"
@@ -27,51 +28,83 @@ static void round_pairs(const float *row, int64_t inputs, struct pl_rows *rows, 
     }
 }
 
+#ifndef ROUNDS_GROUPS
+/* The size of the largest of a group's numbers: sizes of floats are in the order of their bits, and
+   those of no number come last. */
+static inline uint32_t largest_size(const float *group) {
+    uint32_t bits[PL_GROUP], largest = 0;
+    memcpy(bits, group, sizeof bits);
+    for (int i = 0; i < PL_GROUP; i++) {
+        const uint32_t size = bits[i] & 0x7fffffffu;
+        largest = size > largest ? size : largest;
+    }
+    return largest;
+}
+
+/* Codes of a group's numbers times `per`, all at most 127, and the sums of its halves. */
+static inline void round_numbers(const float *group, float per, int8_t *codes, int32_t *sums) {
+    int32_t whole[PL_GROUP];
+    for (int i = 0; i < PL_GROUP; i++) whole[i] = (int32_t)((group[i] * per + ROUNDING) - ROUNDING);
+    for (int i = 0; i < PL_GROUP; i++) codes[i] = (int8_t)whole[i];
+    for (int half = 0; half < 2; half++) {
+        sums[half] = 0;
+        for (int i = 0; i < PL_GROUP / 2; i++) sums[half] += whole[half * PL_GROUP / 2 + i];
+    }
+}
+#endif
+
+/* Groups whose scales are computed together: a division takes long. */
+enum { GROUPS_AT_ONCE = 16 };
+
+/* Scales of groups, from the sizes of their largest numbers, and what those are to be multiplied
+   with: both are 0 where the reciprocal would be infinite. */
+static void find_row_scales(const uint32_t *largest, float *scales, float *per) {
+    for (int g = 0; g < GROUPS_AT_ONCE; g++) {
+        union { uint32_t bits; float value; } known = {largest[g] < 0x00800000u ? 0 : largest[g]};
+        union { uint32_t bits; float value; } below = {known.bits ? known.bits : 0x7f800000u};
+        scales[g] = known.value / 127.0f, per[g] = 127.0f / below.value;
+    }
+}
+
+/* Row `own` of a four: one group. */
+static void round_group_of_row(const struct pl_layout *at, const float *group, float scale, float per,
+                               struct pl_four *four, int64_t own) {
+    const int zero = at->bits == 8 ? SIGNED_ZERO : at->zero;
+    int32_t halves[2] = {0, 0};
+    if (scale < INFINITY) {
+        round_numbers(group, per, four->codes[own], halves);
+    } else { /* no number */
+        memset(four->codes[own], 0, PL_GROUP);
+        scale = NAN;
+    }
+    const int32_t both = halves[0] + halves[1];
+    four->scale[own] = scale, four->sum[own] = scale * (float)both;
+    four->start[own] = -zero * (at->halves ? halves[0] : both);
+    four->second[own] = -zero * halves[1];
+}
+
 static void quantise(enum pl_format format, const float *row, int64_t inputs, struct pl_rows *rows,
                      int64_t place) {
     if (format == PL_BF16_DOT) {
         round_pairs(row, inputs, rows, place);
         return;
     }
-    const struct pl_layout *at = &pl_layouts[format];
-    const int zero = at->bits == 8 ? SIGNED_ZERO : at->zero;
-    int8_t *codes = rows->codes + place * rows->groups * PL_GROUP;
-    float *scales = rows->scale + place * rows->groups, *sums = rows->sum + place * rows->groups;
-    int32_t *starts = rows->start + place * rows->groups * (1 + at->halves);
-    for (int64_t group = 0; group < rows->groups; group++) {
-        float of[PL_GROUP] = {0};
-        const int64_t left = inputs - group * PL_GROUP;
-        memcpy(of, row + group * PL_GROUP, (size_t)(left < PL_GROUP ? left : PL_GROUP) * 4);
-        /* Sizes of floats are in the order of their bits, and those of no number come last. */
-        uint32_t bits[PL_GROUP], largest = 0;
-        memcpy(bits, of, sizeof bits);
-        for (int i = 0; i < PL_GROUP; i++) {
-            const uint32_t size = bits[i] & 0x7fffffffu;
-            largest = size > largest ? size : largest;
-        }
-        float most;
-        memcpy(&most, &largest, 4);
-        /* The reciprocal of a very small number would be infinite. */
-        const int some = largest >= 0x00800000u;
-        const float scale = some ? most / 127.0f : 0.0f, per = some ? 127.0f / most : 0.0f;
-        int32_t halves[2] = {0, 0};
-        if (largest < 0x7f800000u) {
-            int32_t whole[PL_GROUP];
-            for (int i = 0; i < PL_GROUP; i++)
-                whole[i] = (int32_t)((of[i] * per + ROUNDING) - ROUNDING);
-            for (int i = 0; i < PL_GROUP / 2; i++) halves[0] += whole[i];
-            for (int i = PL_GROUP / 2; i < PL_GROUP; i++) halves[1] += whole[i];
-            for (int i = 0; i < PL_GROUP; i++) codes[group * PL_GROUP + i] = (int8_t)whole[i];
-        } else {
-            memset(codes + group * PL_GROUP, 0, PL_GROUP);
-        }
-        const int32_t both = halves[0] + halves[1];
-        scales[group] = largest < 0x7f800000u ? scale : most - most; /* no number */
-        sums[group] = scales[group] * (float)both;
-        if (at->halves) {
-            starts[2 * group] = -zero * halves[0], starts[2 * group + 1] = -zero * halves[1];
-        } else {
-            starts[group] = -zero * both;
-        }
+    struct pl_four *fours = pl_four_of(rows, place);
+    const int64_t whole = inputs / PL_GROUP;
+    float last[PL_GROUP] = {0}; /* where numbers are missing, they are 0 */
+    if (whole < rows->groups)
+        memcpy(last, row + whole * PL_GROUP, (size_t)(inputs - whole * PL_GROUP) * sizeof *row);
+    for (int64_t first = 0; first < rows->groups; first += GROUPS_AT_ONCE) {
+        const int64_t left = rows->groups - first;
+        const int64_t count = left < GROUPS_AT_ONCE ? left : GROUPS_AT_ONCE;
+        uint32_t largest[GROUPS_AT_ONCE] = {0};
+        float scales[GROUPS_AT_ONCE], per[GROUPS_AT_ONCE];
+        for (int64_t g = 0; g < count; g++)
+            largest[g] = largest_size(first + g < whole ? row + (first + g) * PL_GROUP : last);
+        find_row_scales(largest, scales, per);
+        for (int64_t g = 0; g < count; g++)
+            round_group_of_row(&pl_layouts[format],
+                               first + g < whole ? row + (first + g) * PL_GROUP : last, scales[g],
+                               per[g], fours + first + g, place % PL_FOUR);
     }
 }

@@ -130,28 +130,24 @@ static void map_row(const struct pl_step *step, const struct pl_pass *pass, int6
     }
 }
 
-enum { SUM_LANES = 16 };
-
-static float sum_of_lanes(float *lanes) {
-    for (int half = SUM_LANES / 2; half; half /= 2)
-        for (int j = 0; j < half; j++) lanes[j] += lanes[j + half];
-    return lanes[0];
-}
-
 /* The sum of `count` numbers, minus `mean` each and, if so, squared. */
 INLINE float sum_of(const float *from, int64_t count, float mean, const int squared) {
-    float lanes[SUM_LANES] = {0};
+    float rest[CHUNK] = {0};
+    floats_t sums[IN_CHUNK];
+    for (int v = 0; v < IN_CHUNK; v++) sums[v] = no_floats();
     int64_t i = 0;
-    for (; i + SUM_LANES <= count; i += SUM_LANES)
-        for (int j = 0; j < SUM_LANES; j++) {
-            const float x = from[i + j] - mean;
-            lanes[j] += squared ? x * x : x;
+    for (; i + CHUNK <= count; i += CHUNK)
+        for (int v = 0; v < IN_CHUNK; v++) {
+            const floats_t x = minus(load_floats(from + i + v * LANES), same_floats(mean));
+            sums[v] = plus(sums[v], squared ? times(x, x) : x);
         }
-    for (int j = 0; i < count; i++, j++) {
-        const float x = from[i] - mean;
-        lanes[j] += squared ? x * x : x;
+    for (int j = 0; i + j < count; j++) {
+        const float x = from[i + j] - mean;
+        rest[j] = squared ? x * x : x;
     }
-    return sum_of_lanes(lanes);
+    for (int v = 0; i < count && v < IN_CHUNK; v++)
+        sums[v] = plus(sums[v], load_floats(rest + v * LANES));
+    return sum_of_chunk(sums);
 }
 
 static void mean_row(const struct pl_step *step, const struct pl_pass *pass, int64_t row) {

@@ -155,11 +155,21 @@ static void score_tile(const struct pl_attention *of, const char *keys, const ch
     }
 }
 
+/* Keys of the first tile are asked for all at once: nothing is computed meanwhile. */
+static void ask_for_keys(const struct pl_attention *of, const char *keys, int64_t first,
+                         int64_t slots) {
+    if (of->key_slot > 4 * of->size) return; /* slots lie apart */
+    const uint8_t *at = (const uint8_t *)keys + first * of->key_slot;
+    struct stream all = {at, at, slots * of->key_slot};
+    fetch(&all, 0);
+}
+
 /* Scores of pairs for `slots` slots from `first` on, [count, stride]; those are written for whole
    tiles. values: of the same slots, where they are wanted next. */
 static void score_slots(const struct pl_attention *of, const char *keys, const char *values,
                         int64_t count, const struct pair *pairs, int64_t first, int64_t slots,
                         float *room, float *to, int64_t stride) {
+    ask_for_keys(of, keys, first, slots < TILE ? slots : TILE);
     for (int64_t i = 0; i < slots; i += TILE) {
         for (int64_t j = 0; j < TILE; j += CHUNK) {
             const int64_t left = slots - i - j;

@@ -5,6 +5,14 @@
 enum { CHUNK = 16 };
 #define IN_CHUNK (CHUNK / LANES)
 
+/* Sixteen sums, added up as lanes are. */
+INLINE float sum_of_chunk(floats_t *sums) {
+    UNROLL
+    for (int half = IN_CHUNK / 2; half; half /= 2)
+        for (int v = 0; v < half; v++) sums[v] = plus(sums[v], sums[v + half]);
+    return sum_of_lanes(sums[0]);
+}
+
 /* e to the power of x, for x of at most 0; 0 below -87. */
 INLINE floats_t power_of_e(floats_t x) {
     const floats_t rounding = same_floats(0x1.8p23f);
@@ -34,14 +42,12 @@ static void weigh(float *at, int64_t count, float *found) {
     const int64_t whole = (count + CHUNK - 1) / CHUNK * CHUNK;
     for (int64_t i = count; i < whole; i++) at[i] = -INFINITY;
     floats_t most[IN_CHUNK], sums[IN_CHUNK];
-    float lanes[CHUNK];
     for (int v = 0; v < IN_CHUNK; v++) most[v] = same_floats(-INFINITY), sums[v] = no_floats();
     for (int64_t i = 0; i < whole; i += CHUNK)
         for (int v = 0; v < IN_CHUNK; v++)
             most[v] = largest(load_floats(at + i + v * LANES), most[v]);
-    for (int v = 0; v < IN_CHUNK; v++) store_floats(lanes + v * LANES, most[v]);
-    float top = lanes[0];
-    for (int j = 1; j < CHUNK; j++) top = lanes[j] > top ? lanes[j] : top;
+    for (int v = 1; v < IN_CHUNK; v++) most[0] = largest(most[v], most[0]);
+    const float top = top_of_lanes(most[0]);
     for (int64_t i = 0; i < whole; i += CHUNK)
         for (int v = 0; v < IN_CHUNK; v++) {
             float *here = at + i + v * LANES;
@@ -49,8 +55,5 @@ static void weigh(float *at, int64_t count, float *found) {
             store_floats(here, weight);
             sums[v] = plus(sums[v], weight);
         }
-    for (int v = 0; v < IN_CHUNK; v++) store_floats(lanes + v * LANES, sums[v]);
-    for (int step = CHUNK / 2; step; step /= 2)
-        for (int j = 0; j < step; j++) lanes[j] += lanes[j + step];
-    found[0] = top, found[1] = lanes[0];
+    found[0] = top, found[1] = sum_of_chunk(sums);
 }

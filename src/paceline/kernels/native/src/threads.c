@@ -142,15 +142,19 @@ void pl_share_out(struct pl_shares *of, int64_t count, int64_t size, int threads
     if (of->shares < 1 || count <= size) of->shares = 1;
 }
 
-int64_t pl_first_of(const struct pl_shares *of, int me) {
-    return of->count * (me % of->shares) / of->shares;
+/* Where a share begins: with a whole number of times `size`. */
+static int64_t begin_of(const struct pl_shares *of, int64_t share) {
+    const int64_t times = (of->count + of->size - 1) / of->size;
+    const int64_t begin = times * share / of->shares * of->size;
+    return begin < of->count ? begin : of->count;
 }
+
+int64_t pl_first_of(const struct pl_shares *of, int me) { return begin_of(of, me % of->shares); }
 
 int pl_take(struct pl_shares *of, int me, struct pl_taken *taken) {
     for (int64_t turn = 0; turn < of->shares; turn++) {
         const int64_t share = (me + turn) % of->shares;
-        const int64_t begin = of->count * share / of->shares;
-        const int64_t until = of->count * (share + 1) / of->shares;
+        const int64_t begin = begin_of(of, share), until = begin_of(of, share + 1);
         _Atomic int64_t *next = of->next + share;
         if (atomic_load_explicit(next, memory_order_relaxed) >= until - begin) continue;
         const int64_t first = begin + atomic_fetch_add_explicit(next, of->size, memory_order_relaxed);

@@ -4,11 +4,18 @@
 
 #include "blocks.h"
 
-/* Rows as products read them: 8-bit numbers, and for every group of 32 what belongs to it.
+/* A group of 32 numbers of four rows, as 8-bit numbers: one address leads to all of it.
 
-   codes [count, groups x 32]. scale [count, groups]. sum [count, groups]: of the numbers that the
-   codes stand for. start [count, groups, 1 or 2]: minus the zero of the weights times the sum of
-   the codes, of the group or of its two halves.
+   sum: of the numbers that a row's codes stand for. start, second: minus the zero of the weights
+   times the sum of the codes, of the group or of its two halves. */
+enum { PL_FOUR = 4 };
+struct pl_four {
+    int8_t codes[PL_FOUR][PL_GROUP];
+    float scale[PL_FOUR], sum[PL_FOUR];
+    int32_t start[PL_FOUR], second[PL_FOUR];
+};
+
+/* Rows as products read them: fours [(count + 3) / 4, groups].
 
    For matrices of floats rows stay `floats`, `stride` numbers apart. For BF16_DOT: pairs [count,
    groups x 16], in the place of each float two numbers of bfloat16, the first one in its upper half. */
@@ -16,11 +23,14 @@ struct pl_rows {
     int64_t count, groups;
     const float *floats;
     int64_t stride;
-    int8_t *codes;
-    float *scale, *sum;
-    int32_t *start;
+    struct pl_four *fours;
     float *pairs;
 };
+
+/* The four that a row belongs to, by groups; the row is number place % PL_FOUR of it. */
+static inline struct pl_four *pl_four_of(const struct pl_rows *rows, int64_t place) {
+    return rows->fours + place / PL_FOUR * rows->groups;
+}
 
 /* A product: out [count, outputs] = rows x matrix + bias, of the rows from `first_row` up to
    `end_row`; `bias` may be NULL. */

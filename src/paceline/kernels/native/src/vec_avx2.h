@@ -3,8 +3,7 @@
    Without VNNI two products are added in 16 bits, so only so many of them may follow each other
    before they are widened: 255 x 127 would not even fit once, but codes of 4, 5 and 6 bits are
    small. Signed bytes are multiplied as |w| and a with the sign of w. */
-#include <immintrin.h>
-#include <stdint.h>
+#include "vec_x86.h"
 
 #define LANES 8
 #define COLUMNS 2
@@ -128,6 +127,11 @@ static inline floats_t largest(floats_t a, floats_t b) { return _mm256_max_ps(a,
 static inline floats_t where_above(floats_t x, floats_t limit, floats_t value) {
     return _mm256_and_ps(_mm256_cmp_ps(x, limit, _CMP_NLE_UQ), value);
 }
+static inline float first_lane(floats_t of) { return _mm256_cvtss_f32(of); }
+/* Lanes added up, the second half to the first one until one is left. */
+static inline float sum_of_lanes(floats_t of) { return sum_of_eight(of); }
+/* The largest lane, where all are numbers. */
+static inline float top_of_lanes(floats_t of) { return top_of_eight(of); }
 /* value x 2^power, for whole powers that lead to no subnormal number. */
 static inline floats_t times_two_to(floats_t value, floats_t power) {
     const __m256i places = _mm256_slli_epi32(_mm256_cvtps_epi32(power), 23);

@@ -1,6 +1,5 @@
 /* Sixteen outputs at once with AVX-512 and its VNNI; with PL_BF16_PRODUCTS, its products of bfloat16. */
-#include <immintrin.h>
-#include <stdint.h>
+#include "vec_x86.h"
 
 #define LANES 16
 #define COLUMNS 1
@@ -106,6 +105,17 @@ static inline floats_t largest(floats_t a, floats_t b) { return _mm512_max_ps(a,
 /* Where x is above the limit or no number: value; elsewhere 0. */
 static inline floats_t where_above(floats_t x, floats_t limit, floats_t value) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, limit, _CMP_NLE_UQ), value);
+}
+static inline __m256 first_half(floats_t of) { return _mm512_castps512_ps256(of); }
+static inline __m256 second_half(floats_t of) { return _mm512_extractf32x8_ps(of, 1); }
+static inline float first_lane(floats_t of) { return _mm256_cvtss_f32(first_half(of)); }
+/* Lanes added up, the second half to the first one until one is left. */
+static inline float sum_of_lanes(floats_t of) {
+    return sum_of_eight(_mm256_add_ps(first_half(of), second_half(of)));
+}
+/* The largest lane, where all are numbers. */
+static inline float top_of_lanes(floats_t of) {
+    return top_of_eight(_mm256_max_ps(first_half(of), second_half(of)));
 }
 /* value x 2^power, for whole powers that lead to no subnormal number. */
 static inline floats_t times_two_to(floats_t value, floats_t power) {

@@ -122,6 +122,14 @@ static inline floats_t where_above(floats_t x, floats_t limit, floats_t value) {
     const uint32x4_t below = vcleq_f32(x, limit);
     return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(value), below));
 }
+static inline float first_lane(floats_t of) { return vgetq_lane_f32(of, 0); }
+/* Lanes added up, the second half to the first one until one is left. */
+static inline float sum_of_lanes(floats_t of) {
+    const float32x2_t two = vadd_f32(vget_low_f32(of), vget_high_f32(of));
+    return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
+}
+/* The largest lane, where all are numbers. */
+static inline float top_of_lanes(floats_t of) { return vmaxvq_f32(of); }
 /* value x 2^power, for whole powers that lead to no subnormal number. */
 static inline floats_t times_two_to(floats_t value, floats_t power) {
     const int32x4_t places = vshlq_n_s32(vcvtq_s32_f32(power), 23);

@@ -11,7 +11,7 @@
 #define ROWS_OF_SCORES 1
 #define CHUNKS_OF_SCORES 1
 #define ROWS_OF_VALUES 1
-#define MOST_ROWS 2
+#define MOST_ROWS 4
 #define ROWS_OF_FLOATS 2
 
 typedef struct { uint8_t at[4 * LANES]; } bytes_t;
@@ -101,6 +101,19 @@ static inline floats_t largest(floats_t a, floats_t b) {
 /* Where x is above the limit or no number: value; elsewhere 0. */
 static inline floats_t where_above(floats_t x, floats_t limit, floats_t value) {
     EACH(floats_t, LANES, x.at[i] <= limit.at[i] ? 0.0f : value.at[i]);
+}
+static inline float first_lane(floats_t of) { return of.at[0]; }
+/* Lanes added up, the second half to the first one until one is left. */
+static inline float sum_of_lanes(floats_t of) {
+    for (int half = LANES / 2; half; half /= 2)
+        for (int i = 0; i < half; i++) of.at[i] += of.at[i + half];
+    return of.at[0];
+}
+/* The largest lane, where all are numbers. */
+static inline float top_of_lanes(floats_t of) {
+    float top = of.at[0];
+    for (int i = 1; i < LANES; i++) top = of.at[i] > top ? of.at[i] : top;
+    return top;
 }
 /* value x 2^power, for whole powers that lead to no subnormal number. */
 static inline floats_t times_two_to(floats_t value, floats_t power) {
