@@ -17,11 +17,12 @@ from tests.planning.replay import FLAT, Device, Scripted, replay, table
 
 from paceline.drafters import Anpd, Auto, Llma, PromptLookup, make_drafter
 from paceline.drafters.dear_sources import DearSources
+from paceline.drafters.lookup import LookupDrafter
 from paceline.errors import ModelError, UsageError
 from paceline.planning.planner import TreePlanner
 from paceline.protocols import Drafter
 from paceline.records import Path, Round, Stats, TextStart
-from paceline.tree import EMPTY
+from paceline.tree import EMPTY, Tree
 
 ALL_NEW = list(range(1000, 1900))
 """A text in which nothing comes twice: lookups never guess."""
@@ -125,6 +126,31 @@ def test_of_two_that_say_the_same_the_cheaper_is_kept() -> None:
     assert share(stats, "slow") + share(stats, "fast") < 1.4
     alone = played(ALL_NEW, {"slow": dear["slow"]})[1]
     assert stats.rounds <= 1.2 * alone.rounds
+
+
+class Silent(LookupDrafter):
+    """Knows nothing."""
+
+    def start(self, text: TextStart) -> None:
+        pass
+
+    def observe(self, round: Round) -> None:
+        pass
+
+    def propose_after(self, path: Sequence[int], budget: int) -> Tree:
+        return EMPTY
+
+
+@pytest.mark.parametrize(("first", "low", "high"), [(Anpd, 0.1, 0.5), (Silent, 0.95, 1.0)])
+def test_a_second_lookup_is_asked_as_far_as_it_adds_something(
+    first: type[LookupDrafter], low: float, high: float
+) -> None:
+    device, stats, story = Device(table(FLAT)), Stats(), HABIT * 4
+    auto = Auto({"first": first(), "second": PromptLookup()}, None, device.clock)
+    for round in replay(device, [auto], story, TreePlanner()):
+        stats.add(round)
+    assert share(stats, "first") > 0.9
+    assert low <= share(stats, "second") <= high
 
 
 def test_a_dear_one_on_trial_does_not_send_the_cheap_ones_away() -> None:

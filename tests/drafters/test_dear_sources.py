@@ -85,6 +85,21 @@ def test_one_that_gains_nothing_reads_no_prompts() -> None:
         assert not dear.asks("draft", 0.0, 1000, 10**6)
 
 
+def test_what_has_shone_elsewhere_is_soon_given_up_where_it_gains_nothing() -> None:
+    dear, asked = seasoned(2), 0
+    dear.begin()
+    for place in range(48):
+        sure = (0.0, 0.3, 0.7)[place % 3]
+        if dear.asks("draft", sure):
+            asked += 1
+            dear.took("draft", PASS / 2)
+            dear.judge("draft", sure, 0, 0.0, 1, 0)
+        dear.played(100, 1, 1, 0.0, PASS)
+    assert 3 <= asked < 30
+    dear.begin()
+    assert dear.asks("draft", 0.0)
+
+
 def test_texts_are_expected_to_be_as_long_as_others_were() -> None:
     dear = DearSources(["draft"])
     assert dear.left(0, 20) == 20

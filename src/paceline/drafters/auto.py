@@ -118,6 +118,7 @@ class Auto(Drafter):
         self._prompt = self._length = len(text.context)
         self._room = text.room
         self._forget_round()
+        self._dear.begin()
         for source in self._sources:
             source.start(text)
 

@@ -3,8 +3,8 @@
 A dear source is worth the tokens that nobody else would have brought, times what a token takes as
 things are, less its own time and that of its rows. How many these are depends on how sure the
 others are already: after a long copy there is little to add, where nothing is known much. So what
-asking has saved is counted by source and class of sureness, and over all classes, from which a
-class that is new begins.
+asking has saved is counted by source and class of sureness, in this text over all classes, from
+which a class that is new begins, and in all texts, from which a text begins.
 
 A source that has saved time is asked. Any other one is asked on trial, round by round, from a purse
 that every source has: what such a round loses is taken out, what it saves goes in, so a source that
@@ -49,7 +49,7 @@ _LOOKUP, _HOPE, _AGAIN = 0.03, 0.1, 8
 """Tokens that a lookup has to add in a round, and is thought to add before anything is known; one
 that does not is asked every so many rounds. Times do not count: they are too short, and with a
 budget the same text should have the same rounds."""
-_MEMORY, _LONG_MEMORY, _INHERITED = 24, 128, 4
+_MEMORY, _LONG_MEMORY = 24, 128
 _BELIEVED = 16
 """Rounds that say how far what a source claims is to be believed."""
 _LOOK = 16
@@ -73,16 +73,22 @@ class _Account:
         self._purse, self._room = credit, _CREDIT
         self._gain = Gain(_LONG_MEMORY)
         if lookup:
-            self._gain.expect(_HOPE, _INHERITED)
+            self._gain.expect(_HOPE, 0)
+        self._here = self._gain
         self._classes: dict[int, Gain] = {}
         self._claimed, self._right = 0.0, 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        """In a text that begins half of what others have shown is expected, for a few rounds."""
+        self._here = _heir(self._gain, 0.5)
+        self._classes.clear()
 
     def gain(self, sure: float) -> Gain:
         """What asking saves where the others are that sure."""
         kind = bisect_right(_SURENESS, sure)
         if kind not in self._classes:
-            gain = self._classes[kind] = Gain(_MEMORY)
-            gain.expect(self._gain.mean / 2, min(self._gain.rounds, _INHERITED))
+            self._classes[kind] = _heir(self._here, 1.0)
         return self._classes[kind]
 
     def earn(self, passes: float) -> None:
@@ -110,10 +116,17 @@ class _Account:
     def judge(self, sure: float, saved: float, expected: float) -> None:
         """A round in which the source was asked saved so much, which others like it are expected
         to do."""
-        self.gain(sure).add(expected)
-        self._gain.add(expected)
+        for gain in (self.gain(sure), self._here, self._gain):
+            gain.add(expected)
         if self.trial:
             self._purse = min(self._purse + saved, self._room)
+
+
+def _heir(known: Gain, share: float) -> Gain:
+    """Where such a share of what is known is expected, until a few rounds have shown other things."""
+    heir = Gain(_MEMORY)
+    heir.expect(known.mean * share, 0)
+    return heir
 
 
 class DearSources:
@@ -168,6 +181,11 @@ class DearSources:
         account.pay(reading)
         account.trial, self._tried_in = True, self._rounds
         return True
+
+    def begin(self) -> None:
+        """A text begins: texts differ, and one in which a source has shone must not cost others."""
+        for account in self._accounts.values():
+            account.begin()
 
     def left(self, said: int, room: int) -> float:
         """How many tokens a text is expected to go on for.
