@@ -40,6 +40,7 @@ from ppd_tables import (
     speed_table,
     trees_table,
 )
+from source_tables import left_out_table, replayed_sources_table
 from speed_tables import (
     caches_table,
     drafts_table,
@@ -183,7 +184,11 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
         "throughput-float32": lambda: throughput_table("throughput-float32"),
         "joining": joining_table,
     },
-    ROOT / "docs/planning.md": {"planning": planning_table},
+    ROOT / "docs/planning.md": {
+        "planning": planning_table,
+        "left-out": left_out_table,
+        "replayed-sources": replayed_sources_table,
+    },
     ROOT / "docs/speed.md": {
         "passes": passes_table,
         "plain": plain_table,
