@@ -23,6 +23,7 @@ class Automaton:
     def __init__(self, table: Table, vocab_size: int = 16) -> None:
         self.table, self.vocab_size = table, vocab_size
         self.states = [0]
+        self.habit: tuple[int, float] | None = None
 
     @property
     def ways(self) -> Mapping[int, int]:
@@ -49,6 +50,9 @@ class Automaton:
             ((token, state),) = self.table[state].items()
             found.append(token)
         return found
+
+    def likely(self) -> tuple[int, float] | None:
+        return self.habit if self.habit and self.habit[0] in self.ways else None
 
     def enter(self, token: int) -> bool:
         if token not in self.ways:

@@ -121,7 +121,9 @@ class Generation:
     def complete(self, tree: Tree) -> Tree:
         """A tree as the planner left it; forced tokens where the drafter was not asked."""
         asked, self._asked = self._asked, False
-        return tree if asked or self._scout is None else self._fitting(tree, MOST_FORCED)
+        if asked or self._scout is None:
+            return tree
+        return self._scout.forced(min(MOST_FORCED, self.stopping.remaining - 1))
 
     def _fitting(self, tree: Tree, most: int) -> Tree:
         if self._scout is not None:

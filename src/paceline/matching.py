@@ -31,6 +31,11 @@ class Matcher(Protocol):
         """The tokens that have to come next, whatever the model says; often none."""
         ...
 
+    def likely(self) -> tuple[int, float] | None:
+        """A token that may well come next, by what was drawn at places like this one, and how sure
+        that is, in (0, 1); None where nothing is known."""
+        ...
+
     def enter(self, token: int) -> bool:
         """Suppose that this token comes next; False, and nothing is supposed, where it may not."""
         ...

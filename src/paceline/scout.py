@@ -1,7 +1,7 @@
 """What becomes of guesses under a constraint.
 
 It rules guesses out, and now and then it leaves a single way to go on, which is a guess as well,
-and hardly ever wrong. Neither can change a text: at every node that the walk comes to a token is
+and hardly ever wrong, or a few, of which one may be usual. None of this can change a text: at every node that the walk comes to a token is
 drawn from what is allowed there, as plain decoding does.
 """
 
@@ -17,8 +17,12 @@ from paceline.tree import EMPTY, ROOT, Tree
 __all__ = ["GRAMMAR", "Scout"]
 
 GRAMMAR = "grammar"
-"""The source of forced tokens, by name."""
+"""The source of what a matcher guesses, by name."""
 
+_MOST_LIKELY = 10
+"""So many places per round are looked at for what is likely there: each takes a mask."""
+_WORTH = 0.2
+"""Of guesses less likely than this nobody needs to know what may follow."""
 _UNWEIGHTED = 0.5
 """What a guess without a weight claims beside those that are certain."""
 
@@ -28,7 +32,7 @@ class Scout:
 
     matcher: at the text's place, the scout's own. What goes wrong there goes wrong with guesses, so
     it must not end the text: from then on guesses stay as they are.
-    source: forced tokens are of the source of that number.
+    source: what the matcher guesses is of the source of that number.
     """
 
     def __init__(self, matcher: Matcher, source: int) -> None:
@@ -37,15 +41,24 @@ class Scout:
         self._proposed, self._seconds = 0, 0.0
 
     def admit(self, tree: Tree, most: int) -> Tree:
-        """The guesses that are allowed, and wherever there is a single way to go on that; at most
-        `most` nodes.
+        """The guesses that are allowed; wherever there is a single way to go on, that; and where
+        the drafter is not sure, what the matcher takes for likely. At most `most` nodes.
 
             where the text has to go on with "na", "me":
 
             root ─┬─ na ── x      becomes      root ── na ── me
                   └─ you
         """
-        return self._tried(tree, lambda matcher: _Admission(tree, matcher, self._source).run(most))
+        return self._tried(
+            tree,
+            lambda matcher: _Admission(tree, matcher, self._source, _MOST_LIKELY).run(most),
+        )
+
+    def forced(self, most: int) -> Tree:
+        """What has to come next, at most `most` tokens."""
+        return self._tried(
+            EMPTY, lambda matcher: _Admission(EMPTY, matcher, self._source).run(most)
+        )
 
     def extend(self, tree: Tree, most: int) -> Tree:
         """The tree as it is, for one that has to stay whole, and from the root down what has to
@@ -84,9 +97,13 @@ class Scout:
 
 
 class _Admission:
-    """One walk through a tree, with a matcher that goes along."""
+    """One walk through a tree, with a matcher that goes along.
 
-    def __init__(self, tree: Tree, matcher: Matcher, source: int) -> None:
+    likely: so many guesses of the matcher at most.
+    """
+
+    def __init__(self, tree: Tree, matcher: Matcher, source: int, likely: int = 0) -> None:
+        self._likely = likely
         self._tree, self._matcher, self._mark = tree, matcher, 1 << source
         self._claims = (_UNWEIGHTED,) * len(tree) if tree.weights is None else tree.claims
         self._known = tree.sources or (0,) * len(tree)
@@ -111,26 +128,49 @@ class _Admission:
                 self._go_on(node, at, most)
         matcher.leave(self._entered)
         parts = tuple(self._tokens), tuple(self._parents)
-        if any(by & self._mark for by in self._sources):
-            return Tree(*parts, tuple(self._weights), tuple(self._sources)).prune(most)
-        # Without forced tokens all that is said of the guesses is what the drafter says.
-        weights = None if tree.weights is None else tuple(self._weights)
-        return Tree(*parts, weights, None if tree.sources is None else tuple(self._sources))
+        weights: tuple[float, ...] | None = tuple(self._weights)
+        sources: tuple[int, ...] | None = tuple(self._sources)
+        if not any(by & self._mark for by in self._sources):
+            # All that is said of the guesses is what the drafter says.
+            weights = None if tree.weights is None else weights
+            sources = None if tree.sources is None else sources
+        return Tree(*parts, weights, sources).prune(most)
 
     def _go_on(self, node: int, at: int, most: int) -> None:
-        """Below node `at`, the tree's `node`: what is forced, then the tree's guesses."""
-        tree, below = self._tree, True
-        while len(self._tokens) < most and (forced := self._matcher.forced()):
-            for token in forced:
+        """Below node `at`, the tree's `node`: what the matcher says, then the tree's guesses."""
+        below: int | None = node
+        while len(self._tokens) < most:
+            if forced := self._matcher.forced():
+                said = [(token, 1.0) for token in forced]
+            elif likely := self._likely_below(below, at):
+                said = [likely]
+                self._open_below(below, at, likely[0])
+            else:
+                break
+            for token, claim in said:
                 if not self._enter(token):
                     return
-                guess = tree.children.get(node, {}).get(token) if below else None
-                below, node = guess is not None, ROOT if guess is None else guess
-                known = self._known[node] if below else 0
-                at = self._add(token, at, 1.0, self._mark | known)
-        if below:
-            children = tree.children.get(node, {}).values()
-            self._open += [(child, at, self._entered) for child in reversed(list(children))]
+                below = self._children(below).get(token)
+                known = 0 if below is None else self._known[below]
+                at = self._add(token, at, claim, self._mark | known)
+        self._open_below(below, at)
+
+    def _likely_below(self, below: int | None, at: int) -> tuple[int, float] | None:
+        """What the matcher takes for likely, where that may be worth a look."""
+        reach = 1.0 if at == ROOT else self._weights[at]
+        guessed = max((self._claims[child] for child in self._children(below).values()), default=0)
+        if not self._likely or reach < _WORTH or guessed >= _UNWEIGHTED:
+            return None
+        self._likely -= 1
+        return self._matcher.likely()
+
+    def _open_below(self, below: int | None, at: int, but: int | None = None) -> None:
+        """The tree's guesses there are looked at later, but for one token."""
+        children = [child for token, child in self._children(below).items() if token != but]
+        self._open += [(child, at, self._entered) for child in reversed(children)]
+
+    def _children(self, below: int | None) -> dict[int, int]:
+        return {} if below is None else self._tree.children.get(below, {})
 
     def _enter(self, token: int) -> bool:
         entered = self._matcher.enter(token)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from paceline.constraints.habits import FEW, Habits
 from paceline.errors import UsageError
 
 __all__ = ["GrammarMatcher", "first_line"]
@@ -17,31 +18,39 @@ _LONGEST_REASON = 300
 class GrammarMatcher:
     """A `Matcher` on llguidance's.
 
-    matcher: an `LLMatcher`. vocab_size: of the model.
+    matcher: an `LLMatcher`. vocab_size: of the model. habits: of the model, learned from what is
+    drawn.
 
     Raises UsageError where llguidance cannot go on, e.g. because a lexer has become too complex.
     """
 
-    def __init__(self, matcher: Any, vocab_size: int) -> None:
+    def __init__(self, matcher: Any, vocab_size: int, habits: Habits) -> None:
         self._matcher = matcher
         self._vocab_size = vocab_size
+        self._habits = habits
+        self._place: int | None = None  # where few tokens are allowed, a hash of these
         self._bits = np.zeros((vocab_size + 31) // 32, dtype=np.uint32)
 
     def copy(self) -> GrammarMatcher:
         """Another one at the same place."""
-        return GrammarMatcher(self._matcher.deep_copy(), self._vocab_size)
+        return GrammarMatcher(self._matcher.deep_copy(), self._vocab_size, self._habits)
 
     def allowed(self) -> torch.Tensor:
         """See `Matcher.allowed`."""
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         self._check()
         bits = np.unpackbits(self._bits.view(np.uint8), count=self._vocab_size, bitorder="little")
-        if not bits.any():
+        count = np.count_nonzero(bits)
+        if not count:
             raise UsageError("the constraint allows no token of this model here")
+        self._place = hash(self._bits.tobytes()) if count <= FEW else None
         return torch.from_numpy(bits.view(np.bool_))
 
     def push(self, token: int) -> bool:
         """See `Matcher.push`."""
+        if self._place is not None:
+            self._habits.learn(self._place, token)
+            self._place = None
         self._matcher.consume_token(token)
         self._check()
         stopped: bool = self._matcher.is_stopped()
@@ -51,6 +60,11 @@ class GrammarMatcher:
         """See `Matcher.forced`."""
         forced: list[int] = self._matcher.compute_ff_tokens()
         return forced
+
+    def likely(self) -> tuple[int, float] | None:
+        """See `Matcher.likely`."""
+        self.allowed()
+        return None if self._place is None else self._habits.recall(self._place)
 
     def enter(self, token: int) -> bool:
         """See `Matcher.enter`."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from paceline.constraints.constraint import Constraint, Kind
 from paceline.constraints.grammar_matcher import GrammarMatcher, first_line
+from paceline.constraints.habits import Habits
 from paceline.errors import UsageError
 
 __all__ = ["MOST_COMPILED", "Grammars"]
@@ -43,6 +44,7 @@ class Grammars:
         self._tokenizer, self._vocab_size = tokenizer, vocab_size
         self._eos_ids = list(eos_ids)
         self._vocabulary: Any = None
+        self._habits = Habits()
         self._compiled: OrderedDict[Constraint, GrammarMatcher] = OrderedDict()
         self._lock = Lock()
 
@@ -77,7 +79,7 @@ class Grammars:
         matcher = library.LLMatcher(self._vocabulary, grammar, limits=limits, log_level=0)
         if matcher.is_error():
             raise _unusable(constraint, matcher.get_error())
-        compiled = GrammarMatcher(matcher, self._vocab_size)
+        compiled = GrammarMatcher(matcher, self._vocab_size, self._habits)
         # What contradicts itself may show only here.
         try:
             compiled.allowed()
