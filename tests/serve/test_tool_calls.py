@@ -41,6 +41,8 @@ CASES: dict[str, Found] = {
     f"{CALL}\n{CALL}": [WEATHER, WEATHER],
     TRICKY: [("say", {"text": 'a </tool_call> " b'})],
     CALL.removesuffix("</tool_call>"): [WEATHER],
+    CALL.removesuffix("_call>"): [WEATHER],
+    CALL.removesuffix("/tool_call>"): [WEATHER],
     "<tool_call>{broken}</tool_call> and on": [("", "<tool_call>{broken}</tool_call> and on")],
     '<tool_call>{"name": "unknown"}</tool_call>': [
         ("", '<tool_call>{"name": "unknown"}</tool_call>')

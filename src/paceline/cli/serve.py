@@ -87,14 +87,11 @@ def serve(
     if method is None and draft_model is None:
         method = "auto"
     chosen = drafts.chosen_method(method, draft_model)
-    with common.interruptible():
-        try:
-            from paceline.serve.app import Server
-            from paceline.serve.running_server import bound_socket, run
-        except ImportError as error:
-            raise UsageError(
-                f"the server needs {error.name}: pip install 'paceline[serve]'"
-            ) from error
+    _check_installed()
+    from paceline.serve.app import Server
+    from paceline.serve.logs import log_to_stderr
+    from paceline.serve.running_server import bound_socket, run
+
     bound = bound_socket(host, port)  # before a model is loaded in vain
     session = common.open_session(
         model,
@@ -107,10 +104,17 @@ def serve(
         datastore=datastore,
     )
     session.budget = budget
-    from paceline.serve.logs import log_to_stderr
-
     log_to_stderr()
     run(Server(session, [public_name(model), *(alias or ())], settings), bound, keys)
+
+
+@common.interruptible()
+def _check_installed() -> None:
+    """Raise UsageError where a package that only the server needs is missing."""
+    try:
+        import paceline.serve.running_server  # noqa: F401
+    except ImportError as error:
+        raise UsageError(f"the server needs {error.name}: pip install 'paceline[serve]'") from error
 
 
 def _keys(file: Path | None) -> list[str]:

@@ -204,6 +204,24 @@ def create_app(server: Server, keys: Sequence[str] = ()) -> FastAPI:
     # Pages of documentation would be fetched from elsewhere.
     app = FastAPI(title="paceline", version=__version__, lifespan=life, docs_url=None,
                   redoc_url=None, openapi_url=None)  # fmt: skip
+    _add_addresses(app, server)
+    add_page(app)
+    app.add_exception_handler(ApiError, _api_error)
+    app.add_exception_handler(UsageError, _usage_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _bug)
+    app.add_middleware(Access, keys=keys)
+    if server.settings.cors:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=[server.settings.cors],
+            allow_methods=["GET", "POST"],
+            allow_headers=["authorization", "content-type"],
+        )
+    return app
+
+
+def _add_addresses(app: FastAPI, server: Server) -> None:
     for path, answer in (
         ("/v1/chat/completions", server.chat),
         ("/v1/completions", server.completions),
@@ -221,20 +239,6 @@ def create_app(server: Server, keys: Sequence[str] = ()) -> FastAPI:
         ("/state", server.state),
     ):
         app.add_route(path, answer, methods=["GET"])
-    add_page(app)
-    app.add_exception_handler(ApiError, _api_error)
-    app.add_exception_handler(UsageError, _usage_error)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _bug)
-    app.add_middleware(Access, keys=keys)
-    if server.settings.cors:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=[server.settings.cors],
-            allow_methods=["GET", "POST"],
-            allow_headers=["authorization", "content-type"],
-        )
-    return app
 
 
 async def _api_error(request: Request, error: Exception) -> Response:

@@ -52,11 +52,13 @@ class CallReader:
         return list(self._certain())
 
     def finish(self) -> list[str | ToolCall]:
-        """The rest, where the answer has ended: a call that lacks only its closing mark is one."""
+        """The rest, where the answer has ended: a call that lacks only its closing mark, or the end
+        of that, is one."""
         rest, self._rest = self._rest, ""
         if self._inside:
-            call = self._call(rest.removeprefix(OPEN))
-            return [call or rest]
+            halves = (size for size in range(len(CLOSE), 0, -1) if rest.endswith(CLOSE[:size]))
+            body = rest[len(OPEN) : len(rest) - next(halves, 0)]
+            return [self._call(body) or rest]
         return [rest] if rest else []
 
     def _certain(self) -> Iterator[str | ToolCall]:
