@@ -5,7 +5,7 @@
     python benchmarks/serving.py soak --clients 64 --seconds 600 --pid PID --json soak.json
 
 speed       tokens per second, time to the first token and time per token for 1, 4, 16 clients, with
-            the server's method and with `off` in turns; and edits with and without `prediction`
+            the server's method and with `off`; and edits with and without `prediction`
 soak        many clients for a while: a quarter hang up at random, some send what is malformed; every
             answer is compared with the one that plain decoding gave alone before
 
@@ -61,7 +61,7 @@ def prompts_of(options: argparse.Namespace) -> list[str]:
     if options.data is None:
         return [record.turns[0] for record in demo_prompts()]
     files = [read_prompts(options.data / f"{task}.jsonl") for task in options.tasks.split(",")]
-    found = [file[place].turns[0] for place in range(8) for file in files if place < len(file)]
+    found = [file[place].turns[0] for place in range(100) for file in files if place < len(file)]
     return [text for text in found if len(text) < options.longest]
 
 
@@ -147,30 +147,23 @@ def figures(answers: list[Answer], seconds: float) -> dict[str, float]:
 
 
 async def speed(client: httpx.AsyncClient, options: argparse.Namespace) -> dict[str, Any]:
-    """Methods in turns; the best of several runs, as others may use the machine."""
-    prompts = prompts_of(options)
-    found: dict[str, Any] = {"clients": {}, "same_texts": True}
+    """Every number of clients asks what nobody has asked before. A session remembers prompts and
+    answers, so of each question the first method is the server's own, and the others ask it with
+    another beginning."""
+    fresh = iter(prompts_of(options))
+    found: dict[str, Any] = {"clients": {}}
+    await together(client, [order(options, text) for text, _ in zip(fresh, range(4))], 1)
     for clients in map(int, options.at_once.split(",")):
-        runs: dict[str, list[dict[str, float]]] = {}
-        texts: dict[str, list[str]] = {}
-        for repeat in range(options.repeats):
-            for method in options.methods.split(","):
-                extra = {} if method == "server" else {"paceline": {"method": method}}
-                # What a run says must not be known to the next one, so each asks anew.
-                bodies = [
-                    order(options, f"{text}\n\n({clients}.{repeat})", **extra)
-                    for text in (prompts * clients)[: max(len(prompts), 2 * clients)]
-                ]
-                answers, seconds = await together(client, bodies, clients)
-                runs.setdefault(method, []).append(figures(answers, seconds))
-                texts[method] = [answer.text for answer in answers]
-            found["same_texts"] &= len({tuple(said) for said in texts.values()}) == 1
-        best = {
-            method: max(each, key=lambda run: run["tokens_per_second"])
-            for method, each in runs.items()
-        }
-        found["clients"][clients] = best
-        print(clients, json.dumps(best), file=sys.stderr)
+        count = options.repeats * max(4, clients)
+        texts = [text for text, _ in zip(fresh, range(count))]
+        runs = {}
+        for number, method in enumerate(options.methods.split(",")):
+            extra = {} if method == "server" else {"paceline": {"method": method}}
+            bodies = [order(options, f"({number + 1}) {text}", **extra) for text in texts]
+            answers, seconds = await together(client, bodies, clients)
+            runs[method] = {"texts": len(texts), **figures(answers, seconds)}
+        found["clients"][clients] = runs
+        print(clients, json.dumps(runs), file=sys.stderr)
     found["prediction"] = await predictions(client, options)
     return found
 
@@ -282,7 +275,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--methods", default="server,off")
     parser.add_argument("--at-once", default="1,4,16")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=600)
