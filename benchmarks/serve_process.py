@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-START_SECONDS = 300.0
+START_SECONDS = 600.0
 STOP_SECONDS = 60.0
 
 

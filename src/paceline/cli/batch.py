@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -18,8 +18,8 @@ from paceline.serve.batch_results import Results, results_in
 from paceline.serve.names import public_name
 
 if TYPE_CHECKING:
-    from paceline.serve.app import Server
     from paceline.serve.batch_run import BatchCounts
+    from paceline.session import Session
 
 __all__ = ["batch"]
 
@@ -43,7 +43,7 @@ def batch(
         list[str] | None,
         typer.Option("--alias", help="Another name that the model answers to; may be repeated."),
     ] = None,
-    method: drafts.MethodOption = "auto",
+    method: drafts.MethodOption = None,
     draft_model: drafts.DraftModelOption = None,
     max_batch: Annotated[
         int, typer.Option("--max-batch", min=1, help="Most texts that are written at a time.")
@@ -57,7 +57,8 @@ def batch(
     datastore: DatastoreOption = None,
 ) -> None:
     """Answer the requests of a batch file; interrupted, the same command goes on."""
-    chosen = drafts.chosen_method(None if draft_model else method, draft_model)
+    common.request_options(budget=budget)
+    chosen = drafts.chosen_method(method if method or draft_model else "auto", draft_model)
     _check_apart(input_file, output, errors)
     total = check_custom_ids(input_file)
     with results_in(output, errors) as results:
@@ -65,13 +66,7 @@ def batch(
         if not left:
             common.note(f"nothing to do: all {total} requests have results in {output}")
             return
-        with common.interruptible():
-            try:
-                from paceline.serve.batch_run import batch_server
-            except ImportError as error:
-                raise UsageError(
-                    f"a batch needs {error.name}: pip install 'paceline[serve]'"
-                ) from error
+        _check_installed()
         session = common.open_session(
             model,
             chosen,
@@ -83,8 +78,9 @@ def batch(
             datastore=datastore,
         )
         session.budget = budget
-        server = batch_server(session, [public_name(model), *(alias or ())], max_batch)
-        counts = _run(server, read_lines(input_file), results, total - left, total)
+        names = [public_name(model), *(alias or ())]
+        work = _Work(read_lines(input_file), results, total - left, total)
+        counts = work.run(session, names, max_batch)
     if counts.failed:
         raise typer.Exit(1)
 
@@ -96,28 +92,45 @@ def _check_apart(*paths: Path | None) -> None:
         raise UsageError("--input, --output and --errors must be different files")
 
 
-def _run(
-    server: Server, lines: Iterable[BatchLine], results: Results, known: int, total: int
-) -> BatchCounts:
-    """Answer them with a bar, and say at the end what came of it."""
-    from paceline.serve.batch_run import BatchCounts, run_batch
+@common.interruptible()
+def _check_installed() -> None:
+    """Raise UsageError where the server's packages are missing."""
+    try:
+        import paceline.serve.batch_run  # noqa: F401
+    except ImportError as error:
+        raise UsageError(f"a batch needs {error.name}: pip install 'paceline[serve]'") from error
 
-    latest, began = BatchCounts(), perf_counter()
-    with common.progress("requests") as bar:
-        task = bar.add_task("", total=total, completed=known)
 
-        def heard(counts: BatchCounts) -> None:
-            nonlocal latest
-            latest = counts
-            bar.update(task, completed=known + counts.answered + counts.failed)
+class _Work(NamedTuple):
+    """What is to be done. known: lines that have a result; total: all lines."""
 
-        try:
-            return asyncio.run(run_batch(server, lines, results, heard))
-        except KeyboardInterrupt:
-            common.note("interrupted: the same command goes on")
-            raise
-        finally:
-            common.note(_summary(latest, perf_counter() - began))
+    lines: Iterable[BatchLine]
+    results: Results
+    known: int
+    total: int
+
+    def run(self, session: Session, names: Sequence[str], max_batch: int) -> BatchCounts:
+        """Answer the lines with a bar, and say at the end what came of it."""
+        from paceline.serve.batch_run import BatchCounts, batch_server, run_batch
+
+        latest, began = BatchCounts(), perf_counter()
+        server = batch_server(session, names, max_batch)
+        with common.progress("requests") as bar:
+            task = bar.add_task("", total=self.total, completed=self.known)
+
+            def heard(counts: BatchCounts) -> None:
+                nonlocal latest
+                latest = counts
+                bar.update(task, completed=self.known + counts.answered + counts.failed)
+
+            try:
+                latest = asyncio.run(run_batch(server, self.lines, self.results, heard))
+                return latest
+            except KeyboardInterrupt:
+                common.note("interrupted: the same command goes on")
+                raise
+            finally:
+                common.note(_summary(latest, perf_counter() - began))
 
 
 def _summary(counts: BatchCounts, seconds: float) -> str:

@@ -14,6 +14,7 @@ import typer
 from paceline.cli import common, drafts
 from paceline.cli.datastore import DatastoreOption
 from paceline.errors import UsageError
+from paceline.serve.logs import log_to_stderr
 from paceline.serve.names import KEY_VARIABLE, checked_keys, public_name
 from paceline.serve.settings import ServeSettings
 
