@@ -221,7 +221,8 @@ class DearSources:
             return
         rows = self._curve.relative(width) - self._curve.relative(width - own)
         price = self._in_passes(account.time.value) + rows
-        each, expected = self._passes / self._tokens, account.expected(claimed, tokens)
+        # Plain decoding has a token for a pass, however long rounds take as things are.
+        each, expected = min(1.0, self._passes / self._tokens), account.expected(claimed, tokens)
         account.judge(sure, tokens * each - price, expected * each - price)
 
     def played(self, context: int, width: int, tokens: int, drafting: float, target: float) -> None:
