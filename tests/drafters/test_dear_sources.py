@@ -102,7 +102,7 @@ def test_what_has_shone_elsewhere_is_soon_given_up_where_it_gains_nothing() -> N
             dear.took("draft", PASS / 2)
             dear.judge("draft", sure, 0, 0.0, 1, 0)
         dear.played(100, 1, 1, 0.0, PASS)
-    assert 3 <= asked < 30
+    assert 2 <= asked < 16
     dear.begin()
     assert dear.asks("draft", 0.0)
 
