@@ -12,15 +12,17 @@ PASS = 10.0
 """Milliseconds."""
 
 
-def play(dear: DearSources, gained: float, milliseconds: float, rounds: int) -> tuple[int, float]:
-    """Rounds with one source that gains so many tokens on average where it is asked; how often it
-    was asked, and the passes that all of them took."""
+def play(
+    dear: DearSources, gained: float, milliseconds: float, rounds: int, others: float = 0.0
+) -> tuple[int, float]:
+    """Rounds with one source that gains so many tokens on average where it is asked, and others
+    that take so many milliseconds; how often it was asked, and the passes that all of them took."""
     rng = random.Random(7)
     asked, passes = 0, 0.0
     for _ in range(rounds):
-        tokens, drafting = 1, 0.0
+        tokens, drafting = 1, others
         if dear.asks("draft", 0.0):
-            asked, drafting = asked + 1, milliseconds
+            asked, drafting = asked + 1, others + milliseconds
             tokens += int(rng.random() < gained)
             dear.took("draft", milliseconds)
             dear.judge("draft", 0.0, tokens - 1, 0.5, 1, 0)
@@ -39,6 +41,11 @@ def test_one_that_gains_nothing_costs_what_the_purse_gets(milliseconds: float) -
 def test_one_that_gains_more_than_it_takes_is_asked() -> None:
     asked, _ = play(DearSources(["draft"]), 0.6, 2.0, 500)
     assert asked > 450
+
+
+def test_a_token_is_worth_no_more_than_a_pass_however_slow_rounds_are() -> None:
+    asked, _ = play(DearSources(["draft"]), 0.5, 6.5, 600, others=2 * PASS)
+    assert asked < 150
 
 
 def test_the_first_text_pays_little_for_trials() -> None:
@@ -95,7 +102,7 @@ def test_what_has_shone_elsewhere_is_soon_given_up_where_it_gains_nothing() -> N
             dear.took("draft", PASS / 2)
             dear.judge("draft", sure, 0, 0.0, 1, 0)
         dear.played(100, 1, 1, 0.0, PASS)
-    assert 3 <= asked < 30
+    assert 2 <= asked < 16
     dear.begin()
     assert dear.asks("draft", 0.0)
 

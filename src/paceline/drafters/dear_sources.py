@@ -49,6 +49,8 @@ _LOOKUP, _HOPE, _AGAIN = 0.03, 0.1, 8
 """Tokens that a lookup has to add in a round, and is thought to add before anything is known; one
 that does not is asked every so many rounds. Times do not count: they are too short, and with a
 budget the same text should have the same rounds."""
+_MOST, _DOUBT = 0.1, 4
+"""Passes that are expected in a text that begins, and the rounds that this counts as."""
 _MEMORY, _LONG_MEMORY = 24, 128
 _BELIEVED = 16
 """Rounds that say how far what a source claims is to be believed."""
@@ -80,16 +82,19 @@ class _Account:
         self.begin()
 
     def begin(self) -> None:
-        """In a text that begins half of what others have shown is expected, for a few rounds."""
-        self._here = _heir(self._gain, 0.5)
+        """In a text that begins half of what others have shown is expected, but not much, until a
+        few rounds have shown other things."""
+        self._here = Gain(_MEMORY)
+        self._here.expect(min(_MOST, self._gain.mean / 2), 0)
         self._classes.clear()
 
-    def gain(self, sure: float) -> Gain:
-        """What asking saves where the others are that sure."""
-        kind = bisect_right(_SURENESS, sure)
-        if kind not in self._classes:
-            self._classes[kind] = _heir(self._here, 1.0)
-        return self._classes[kind]
+    def gain(self, sure: float) -> float:
+        """What asking saves where the others are that sure; as long as little is known of that,
+        what it saves in this text."""
+        own = self._classes.get(bisect_right(_SURENESS, sure))
+        if own is None:
+            return self._here.mean
+        return own.mean + self._here.mean * _DOUBT / (_DOUBT + own.rounds)
 
     def earn(self, passes: float) -> None:
         """So much goes into the purse."""
@@ -116,17 +121,11 @@ class _Account:
     def judge(self, sure: float, saved: float, expected: float) -> None:
         """A round in which the source was asked saved so much, which others like it are expected
         to do."""
-        for gain in (self.gain(sure), self._here, self._gain):
+        own = self._classes.setdefault(bisect_right(_SURENESS, sure), Gain(_MEMORY))
+        for gain in (own, self._here, self._gain):
             gain.add(expected)
         if self.trial:
             self._purse = min(self._purse + saved, self._room)
-
-
-def _heir(known: Gain, share: float) -> Gain:
-    """Where such a share of what is known is expected, until a few rounds have shown other things."""
-    heir = Gain(_MEMORY)
-    heir.expect(known.mean * share, 0)
-    return heir
 
 
 class DearSources:
@@ -166,9 +165,9 @@ class DearSources:
         """
         account = self._accounts[name]
         if account.lookup:
-            return account.gain(sure).mean > 0 or self._rounds % _AGAIN == 0
+            return account.gain(sure) > 0 or self._rounds % _AGAIN == 0
         reading = self._reading(account, unread)
-        gain = account.gain(sure).mean - _MARGIN
+        gain = account.gain(sure) - _MARGIN
         if gain > 0 and (not reading or gain * left / self._tokens > _RETURN * reading):
             account.trial = False
             return True
@@ -221,7 +220,8 @@ class DearSources:
             return
         rows = self._curve.relative(width) - self._curve.relative(width - own)
         price = self._in_passes(account.time.value) + rows
-        each, expected = self._passes / self._tokens, account.expected(claimed, tokens)
+        # Plain decoding has a token for a pass, however long rounds take as things are.
+        each, expected = min(1.0, self._passes / self._tokens), account.expected(claimed, tokens)
         account.judge(sure, tokens * each - price, expected * each - price)
 
     def played(self, context: int, width: int, tokens: int, drafting: float, target: float) -> None:
