@@ -90,7 +90,6 @@ def serve(
     chosen = drafts.chosen_method(method, draft_model)
     _check_installed()
     from paceline.serve.app import Server
-    from paceline.serve.logs import log_to_stderr
     from paceline.serve.running_server import bound_socket, run
 
     bound = bound_socket(host, port)  # before a model is loaded in vain
