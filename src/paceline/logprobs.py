@@ -6,7 +6,6 @@ import numpy as np
 import torch
 
 from paceline.records import Path, TokenLogprob
-from paceline.scores import log_totals
 from paceline.tree import ROOT
 
 __all__ = ["path_logprobs"]
@@ -17,8 +16,9 @@ def path_logprobs(logits: torch.Tensor, path: Path, top: int) -> tuple[TokenLogp
 
     logits: [nodes + 1, vocabulary], raw; row 0 belongs to the root and row i + 1 to node i.
     """
-    rows = logits[[node + 1 for node in (ROOT, *path.nodes)]].float()
-    logs = (rows - log_totals(rows)).cpu().numpy()
+    rows = logits[[node + 1 for node in (ROOT, *path.nodes)]].float().cpu().numpy()
+    rows -= rows.max(axis=-1, keepdims=True)
+    logs = rows - np.log(np.exp(rows).sum(axis=-1, keepdims=True))
     return tuple(
         TokenLogprob(token, float(row[token]), _best(row, top))
         for token, row in zip(path.tokens, logs, strict=True)
