@@ -97,7 +97,7 @@ class PacelineEngine:
         """One trial."""
         from paceline.drafters import make_drafter
         from paceline.loop import Generation, decode
-        from paceline.records import Stats
+        from paceline.stats import Stats
         from paceline.stopping import Stopping
 
         stats, first = Stats(), None

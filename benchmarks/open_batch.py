@@ -33,9 +33,10 @@ from paceline.loop import Batch, Generation, decode
 from paceline.machine import describe_run
 from paceline.planning.planner import TreePlanner
 from paceline.prompts import read_prompts
-from paceline.records import Round, Stats
+from paceline.records import Round
 from paceline.sampling import Sampler
 from paceline.session import Session
+from paceline.stats import Stats
 from paceline.stopping import Stopping
 from placing import add_placement, placement
 from tables import shown_command

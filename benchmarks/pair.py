@@ -24,8 +24,8 @@ from paceline.loop import Generation, decode
 from paceline.models import load_causal_lm
 from paceline.protocols import Planner
 from paceline.records import Path as Accepted
-from paceline.records import Stats
 from paceline.session import Session
+from paceline.stats import Stats
 from paceline.stopping import Stopping
 from paceline.targets.engines import DEFAULT_ENGINE
 from paceline.tree import EMPTY, Tree

@@ -36,8 +36,9 @@ from paceline.planning.cost_curve import CostCurve
 from paceline.planning.planner import MOST_NODES, TreePlanner
 from paceline.protocols import TREES, Planner, Target
 from paceline.records import Path as Accepted
-from paceline.records import Stats, TargetInfo
+from paceline.records import TargetInfo
 from paceline.session import Session
+from paceline.stats import Stats
 from paceline.stopping import Stopping
 from paceline.tree import Tree
 from tables import shown_command

@@ -28,8 +28,8 @@ from paceline.datastore import PROMPT_TOKENS, Datastore
 from paceline.options import Options
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.planner import TreePlanner
-from paceline.records import Stats
 from paceline.session import Session
+from paceline.stats import Stats
 from planning import Contender, Outcome, ReplayTarget, read_curve, replay
 from tables import new_table, number, show, shown_command
 

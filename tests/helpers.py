@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from paceline.loop import DEFAULT_BUDGET, Generation, decode
 from paceline.protocols import Drafter, Planner, Target
-from paceline.records import Round, Stats, TextStart
+from paceline.records import Round, TextStart
 from paceline.sampling import GREEDY, Sampler
+from paceline.stats import Stats
 from paceline.stopping import Stopping
 from paceline.tree import EMPTY, ROOT, Tree
 

@@ -21,6 +21,7 @@ CORE = {
     "union",
     "prefix",
     "records",
+    "stats",
     "protocols",
     "sampling",
     "scores",

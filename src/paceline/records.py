@@ -1,9 +1,8 @@
-"""Values that cross the borders between rooms: starts of texts, paths, rounds, statistics."""
+"""Values that cross the borders between rooms: starts of texts, paths, rounds."""
 
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -21,8 +20,6 @@ __all__ = [
     "Round",
     "Seconds",
     "SourceRound",
-    "SourceStats",
-    "Stats",
     "TargetInfo",
     "TextStart",
     "TokenLogprob",
@@ -191,131 +188,3 @@ class Round:
             return 0
         alone = [self.tree.sources[node] == 1 << source for node in self.path.nodes]
         return len(alone) - alone.index(True) if True in alone else 0
-
-
-@dataclass
-class SourceStats:
-    """Sums over the rounds of one text, for one source of its drafter.
-
-    rounds: all of the text, in `asked` of which the source was asked. proposed: nodes, of which
-    `scored` were left when the tree was cut to what pays; `accepted` ones may be other sources' as
-    well; without the source the text would have `gained` so many tokens less.
-    """
-
-    rounds: int = 0
-    asked: int = 0
-    proposed: int = 0
-    scored: int = 0
-    accepted: int = 0
-    gained: int = 0
-    seconds: float = 0.0
-
-    def add(self, round: Round, place: int) -> None:
-        """Count one more round, in which this was the source of number `place`."""
-        own, sources = round.sources[place], round.tree.sources
-        self.rounds += 1
-        self.seconds += own.seconds
-        if own.asked:
-            self.asked += 1
-            self.proposed += own.proposed
-        if sources:
-            bit = 1 << place
-            self.scored += len([1 for by in sources if by & bit])
-            if round.path.nodes:
-                self.accepted += len([1 for node in round.path.nodes if sources[node] & bit])
-                self.gained += round.owed_to(place)
-
-    def merge(self, other: SourceStats) -> None:
-        """Count the rounds of another text as well."""
-        for name in vars(self):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-
-
-@dataclass
-class Stats:
-    """Sums over the rounds of one text.
-
-    acceptance_histogram: tokens gained -> rounds that gained so many.
-    drafted: guesses; virtual nodes, which cannot be accepted, do not count.
-    depth_histogram: depth of the guesses, 0 where nothing was guessed -> rounds.
-    reused: prompt tokens that were in the cache already.
-    sources: by name, where the drafter has some.
-    The target's time until the end of the first round, which reads the prompt, counts as
-    `prefill_seconds`.
-    """
-
-    rounds: int = 0
-    tokens: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    acceptance_histogram: Counter[int] = field(default_factory=Counter)
-    depth_histogram: Counter[int] = field(default_factory=Counter)
-    reused: int = 0
-    prefill_seconds: float = 0.0
-    draft_seconds: float = 0.0
-    target_seconds: float = 0.0
-    commit_seconds: float = 0.0
-    sources: dict[str, SourceStats] = field(default_factory=dict)
-
-    def add(self, round: Round) -> None:
-        """Count one more round."""
-        self.rounds += 1
-        self.tokens += len(round.path.tokens)
-        depths = round.guess_depths
-        self.drafted += len(depths)
-        self.accepted += len(round.path.nodes)
-        self.acceptance_histogram[len(round.path.tokens)] += 1
-        self.depth_histogram[max(depths, default=0)] += 1
-        self.draft_seconds += round.seconds.draft
-        self.commit_seconds += round.seconds.commit
-        if round.first:
-            self.prefill_seconds += round.seconds.target
-        else:
-            self.target_seconds += round.seconds.target
-        for place, source in enumerate(round.sources):
-            self.sources.setdefault(source.name, SourceStats()).add(round, place)
-
-    def merge(self, other: Stats) -> None:
-        """Count the rounds of another text as well."""
-        for name, stats in other.sources.items():
-            self.sources.setdefault(name, SourceStats()).merge(stats)
-        for name in vars(self).keys() - {"sources"}:
-            # Counters add up as numbers do, but for the zeros that nobody misses.
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-
-    @property
-    def mean_acceptance_length(self) -> float:
-        """Tokens gained per round, the bonus token included (MAT, tau, block efficiency)."""
-        return self.tokens / self.rounds if self.rounds else 0.0
-
-    @property
-    def triggers(self) -> int:
-        """Rounds in which something was guessed."""
-        return sum(rounds for depth, rounds in self.depth_histogram.items() if depth)
-
-    @property
-    def acceptance_by_position(self) -> list[float]:
-        """Of the rounds whose tree had a guess at depth 1, 2, …: the share that accepted it; []
-        where nothing is known about what rounds gained."""
-        deepest = max(self.depth_histogram, default=0) if self.acceptance_histogram else 0
-        shares = []
-        for depth in range(1, deepest + 1):
-            guessed = sum(n for reached, n in self.depth_histogram.items() if reached >= depth)
-            accepted = sum(n for gained, n in self.acceptance_histogram.items() if gained > depth)
-            shares.append(accepted / guessed)
-        return shares
-
-    @property
-    def draft_acceptance_rate(self) -> float:
-        """Share of the drafted tokens that were accepted; 0.0 where nothing was drafted."""
-        return self.accepted / self.drafted if self.drafted else 0.0
-
-    @property
-    def seconds(self) -> float:
-        """All parts together, in seconds."""
-        return self.prefill_seconds + self.draft_seconds + self.target_seconds + self.commit_seconds
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Generated tokens per second of the whole request, prefill included."""
-        return self.tokens / self.seconds if self.seconds else 0.0

@@ -14,8 +14,9 @@ from paceline.generation import Generation
 from paceline.messages import Prompt, Reference, query_of
 from paceline.options import Options
 from paceline.protocols import Drafter, Tokenizer
-from paceline.records import FinishReason, Round, Stats, TokenLogprob
+from paceline.records import FinishReason, Round, TokenLogprob
 from paceline.shared_batch import Texts
+from paceline.stats import Stats
 from paceline.text import OutputText
 
 __all__ = ["Chunk", "Completion", "Home", "Store", "Stream"]

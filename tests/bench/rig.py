@@ -19,8 +19,9 @@ from paceline.bench.results import Memory
 from paceline.bench.trial import Contender, Method, Request, Trial
 from paceline.options import Options
 from paceline.prompts import PromptRecord
-from paceline.records import Stats, TextStart
+from paceline.records import TextStart
 from paceline.session import Session
+from paceline.stats import Stats
 from paceline.targets.toy import ToyTarget, _Slot
 from paceline.tree import Tree
 from tests.helpers import Hostile

@@ -13,8 +13,8 @@ from paceline.bench.loops import LOOPING
 from paceline.bench.metrics import Group, Summary, summarise
 from paceline.options import Options
 from paceline.prompts import PromptRecord
-from paceline.records import Stats
 from paceline.session import Session
+from paceline.stats import Stats
 from tests.bench.conftest import NameMethods
 from tests.bench.rig import (
     READ,

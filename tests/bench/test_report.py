@@ -21,7 +21,7 @@ from paceline.bench.report.sentences import basis, limits, verdicts
 from paceline.bench.results import ResultFile
 from paceline.cli import main
 from paceline.errors import UsageError
-from paceline.records import SourceStats, Stats
+from paceline.stats import SourceStats, Stats
 
 TOKENS = 100
 HOSTILE = "a|<script>alert('x')</script>"

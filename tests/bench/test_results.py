@@ -23,7 +23,7 @@ import paceline.bench.contest
 from paceline.bench.entries import Difference, Entry, LeftOut
 from paceline.bench.results import FORMAT, ResultFile, read_results
 from paceline.errors import UsageError
-from paceline.records import SourceStats, Stats
+from paceline.stats import SourceStats, Stats
 from tests.bench import killed
 
 ROOT = Path(__file__).parents[2]

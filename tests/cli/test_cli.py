@@ -28,8 +28,8 @@ from paceline.cli.bench.shared import split_methods
 from paceline.cli.common import interruptible
 from paceline.cli.show import print_stream
 from paceline.models import ModelStore, load_causal_lm
-from paceline.records import Stats
 from paceline.session import Chunk, Completion
+from paceline.stats import Stats
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 

@@ -19,8 +19,9 @@ from paceline.drafters import Host, Speculative
 from paceline.loop import Generation
 from paceline.planning.planner import TreePlanner
 from paceline.protocols import Drafter
-from paceline.records import Round, Stats, TextStart
+from paceline.records import Round, TextStart
 from paceline.sampling import GREEDY, Sampler
+from paceline.stats import Stats
 from paceline.stopping import Stopping
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.prepare import prepare

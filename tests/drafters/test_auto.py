@@ -21,7 +21,8 @@ from paceline.drafters.lookup import LookupDrafter
 from paceline.errors import ModelError, UsageError
 from paceline.planning.planner import TreePlanner
 from paceline.protocols import Drafter
-from paceline.records import Path, Round, Stats, TextStart
+from paceline.records import Path, Round, TextStart
+from paceline.stats import Stats
 from paceline.tree import EMPTY, Tree
 
 ALL_NEW = list(range(1000, 1900))

@@ -16,8 +16,9 @@ from tests.tiny_models import some_prompt, tiny_model
 from paceline.drafters import Lookahead, PhrasePool, make_drafter
 from paceline.loop import Generation, decode
 from paceline.protocols import SHADOW_TOKENS, TREES
-from paceline.records import Round, Stats, TextStart
+from paceline.records import Round, TextStart
 from paceline.sampling import GREEDY, Sampler
+from paceline.stats import Stats
 from paceline.stopping import Stopping
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.toy import ToyTarget

@@ -24,7 +24,8 @@ from paceline.planning.sizing import MOST_WHOLE
 from paceline.planning.tree_search import build_tree
 from paceline.protocols import Target
 from paceline.records import Path as Accepted
-from paceline.records import Round, Stats, TextStart
+from paceline.records import Round, TextStart
+from paceline.stats import Stats
 from paceline.targets.toy import ToyTarget
 from paceline.tree import EMPTY, ROOT, Tree
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.bench.loops import loop_share
 from paceline.bench.trial import Trial
-from paceline.records import SourceStats, Stats
+from paceline.stats import SourceStats, Stats
 
 __all__ = ["Difference", "Entry", "Key", "LeftOut", "parse_line"]
 

@@ -17,7 +17,7 @@ import numpy as np
 from paceline.bench.entries import Difference, Entry, Key, LeftOut
 from paceline.bench.loops import LOOPING
 from paceline.bench.trial import PLAIN
-from paceline.records import Stats
+from paceline.stats import Stats
 
 __all__ = ["Group", "MethodSummary", "Summary", "summarise"]
 

@@ -11,8 +11,8 @@ from paceline.drafters import make_drafter
 from paceline.loop import Clock, decode
 from paceline.options import Options
 from paceline.protocols import Drafter
-from paceline.records import Stats
 from paceline.sampling import Sampler
+from paceline.stats import Stats
 
 if TYPE_CHECKING:
     from paceline.session import Session

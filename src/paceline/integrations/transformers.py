@@ -33,7 +33,7 @@ from paceline.kernels.attention import attending_by_text
 from paceline.loop import Generation, decode
 from paceline.planning.planner import TreePlanner
 from paceline.protocols import Drafter, Target
-from paceline.records import Stats
+from paceline.stats import Stats
 from paceline.targets.engines import open_target
 from paceline.targets.preparation import NATIVE
 from paceline.targets.prepare import prepare

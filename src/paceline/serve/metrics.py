@@ -12,8 +12,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from paceline.records import Stats
 from paceline.serve.ticket import Ticket
+from paceline.stats import Stats
 from paceline.stream import Completion
 
 __all__ = ["Metrics"]

@@ -6,10 +6,10 @@ import copy
 from contextlib import ExitStack
 from time import monotonic
 
-from paceline.records import Stats
 from paceline.serve.metrics import Metrics
 from paceline.serve.ticket import News, Ticket
 from paceline.session import Session
+from paceline.stats import Stats
 from paceline.stream import Stream
 
 __all__ = ["RunningText"]

@@ -16,7 +16,7 @@ from paceline.bench.rivals.native import Native
 from paceline.bench.trial import Request, Trial
 from paceline.drafters.settings import at_least
 from paceline.errors import ModelError, UsageError
-from paceline.records import Stats
+from paceline.stats import Stats
 
 __all__ = ["LlamaCpp", "LlamaCppLookup"]
 

@@ -14,7 +14,7 @@ import torch
 
 from paceline.bench.trial import Request, Trial
 from paceline.models import load_causal_lm
-from paceline.records import Stats
+from paceline.stats import Stats
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

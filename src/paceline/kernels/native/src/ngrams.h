@@ -14,7 +14,7 @@ struct pl_ngram_draft {
     int64_t length;
     int64_t budget;                 /* nodes */
     int64_t depth;                  /* of the deepest node */
-    double doubt;                   /* what a token's chance is taken less for, see ngrams.c */
+    double doubt;                   /* what a token's chance is taken less for, see ngram_drafts.c */
 
     /* The answer, likeliest first: parents [budget] are nodes or -1; weights [budget] are the
        chances of the paths. */

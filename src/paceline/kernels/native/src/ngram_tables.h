@@ -1,0 +1,57 @@
+/* The tables of n-grams, for ngrams.c, which counts, and ngram_drafts.c, which asks.
+
+   A run is known by a hash of 64 bits: two that share one would share their followers, and all that
+   comes of it is a wrong guess. */
+#ifndef PL_NGRAM_TABLES_H
+#define PL_NGRAM_TABLES_H
+
+#include "ngrams.h"
+
+enum { NONE = -1, SHARDS = 32, LONGEST_RUN = 64, FIRST_ROOM = 64 };
+
+struct run {
+    uint64_t key;
+    int32_t next;         /* in its bucket, or in the list of free ones */
+    int32_t newer, older; /* counted after it and before it in its shard */
+    int32_t first;        /* the follower that came most often, of equal ones the last that came */
+    int32_t total, size;  /* how often anything followed; followers */
+};
+
+struct follower {
+    int32_t token, seen, next;
+};
+
+/* Runs of one length. */
+struct table {
+    struct run *runs;
+    struct follower *followers;
+    int32_t *buckets;
+    int64_t run_room, follower_room, bucket_count; /* the last is a power of two */
+    int64_t run_end, follower_end, run_count;
+    int32_t free_run, free_follower;
+    int32_t newest[SHARDS], oldest[SHARDS];
+    int64_t sizes[SHARDS];                         /* n-grams */
+};
+
+struct pl_ngrams {
+    int64_t shortest, longest, width, room;
+    struct table tables[]; /* [longest - shortest + 1] */
+};
+
+static inline uint64_t mixed(uint64_t key, int32_t token) {
+    key = (key + (uint32_t)token + 1) * UINT64_C(0x9E3779B97F4A7C15);
+    return key ^ (key >> 29);
+}
+
+static inline int64_t bucket_of(const struct table *in, uint64_t key) {
+    return (int64_t)((key * UINT64_C(0xD6E8FEB86659FD93)) >> 32) & (in->bucket_count - 1);
+}
+
+static inline int32_t find(const struct table *in, uint64_t key) {
+    if (!in->run_count) return NONE;
+    int32_t run = in->buckets[bucket_of(in, key)];
+    while (run != NONE && in->runs[run].key != key) run = in->runs[run].next;
+    return run;
+}
+
+#endif
