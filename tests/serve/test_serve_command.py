@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ def test_after_a_kill_it_starts_again(tiny: Path) -> None:
                 lines = response.iter_lines()
                 next(lines)
                 process.kill()
-                with pytest.raises(httpx.TransportError):
+                with suppress(httpx.TransportError):  # which is raised unless all was sent before
                     list(lines)
 
 
