@@ -44,3 +44,12 @@ def most_codes(layers: int, monkeypatch: pytest.MonkeyPatch) -> int:
 
 def test_codes_of_one_layer_are_gone_before_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     assert most_codes(8, monkeypatch) <= most_codes(2, monkeypatch)
+
+
+def test_a_model_is_recorded_where_its_user_infers() -> None:
+    model = new_model("qwen2")
+    prepare(model)
+    windows = ModelFacts.of(model).windows
+    with torch.inference_mode():
+        program = lowering.lower(model, record(model, windows))
+    assert program.steps

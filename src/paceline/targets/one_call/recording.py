@@ -154,6 +154,7 @@ class _Attention:
         return out
 
 
+@torch.inference_mode(False)  # in which torch does not show what composite operators are made of
 @torch.no_grad()
 def record(model: PreTrainedModel, windows: Mapping[str, Any]) -> Recording:
     """One pass of `model`. windows: kinds of layers by what they see, in their order.
