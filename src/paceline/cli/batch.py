@@ -12,6 +12,7 @@ import typer
 
 from paceline.cli import common, drafts
 from paceline.cli.datastore import DatastoreOption
+from paceline.cli.served import AliasOption, check_installed, served_method
 from paceline.errors import UsageError
 from paceline.serve.batch_lines import BatchLine, check_custom_ids, read_lines
 from paceline.serve.batch_results import Results, results_in
@@ -39,10 +40,7 @@ def batch(
         typer.Option("--errors", help="Another file, for results of requests that failed."),
     ] = None,
     model: common.ModelOption = common.DEFAULT_MODEL,
-    alias: Annotated[
-        list[str] | None,
-        typer.Option("--alias", help="Another name that the model answers to; may be repeated."),
-    ] = None,
+    alias: AliasOption = None,
     method: drafts.MethodOption = None,
     draft_model: drafts.DraftModelOption = None,
     max_batch: Annotated[
@@ -58,7 +56,7 @@ def batch(
 ) -> None:
     """Answer the requests of a batch file; interrupted, the same command goes on."""
     common.request_options(budget=budget)
-    chosen = drafts.chosen_method(method if method or draft_model else "auto", draft_model)
+    chosen = served_method(method, draft_model)
     _check_apart(input_file, output, errors)
     total = check_custom_ids(input_file)
     with results_in(output, errors) as results:
@@ -66,7 +64,7 @@ def batch(
         if not left:
             common.note(f"nothing to do: all {total} requests have results in {output}")
             return
-        _check_installed()
+        check_installed()
         session = common.open_session(
             model,
             chosen,
@@ -90,15 +88,6 @@ def _check_apart(*paths: Path | None) -> None:
     found = [path.resolve() for path in paths if path is not None]
     if len({*found}) < len(found):
         raise UsageError("--input, --output and --errors must be different files")
-
-
-@common.interruptible()
-def _check_installed() -> None:
-    """Raise UsageError where the server's packages are missing."""
-    try:
-        import paceline.serve.batch_run  # noqa: F401
-    except ImportError as error:
-        raise UsageError(f"a batch needs {error.name}: pip install 'paceline[serve]'") from error
 
 
 class _Work(NamedTuple):

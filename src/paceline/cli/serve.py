@@ -13,6 +13,7 @@ import typer
 
 from paceline.cli import common, drafts
 from paceline.cli.datastore import DatastoreOption
+from paceline.cli.served import AliasOption, check_installed, served_method
 from paceline.errors import UsageError
 from paceline.serve.logs import log_to_stderr
 from paceline.serve.names import KEY_VARIABLE, checked_keys, public_name
@@ -69,10 +70,7 @@ def serve(
             "--api-key", help=f"File of keys, one a line; without it the variable {KEY_VARIABLE}."
         ),
     ] = None,
-    alias: Annotated[
-        list[str] | None,
-        typer.Option("--alias", help="Another name that the model answers to; may be repeated."),
-    ] = None,
+    alias: AliasOption = None,
     budget: common.BudgetOption = None,
     threads: common.ThreadsOption = None,
     device: common.DeviceOption = None,
@@ -85,10 +83,8 @@ def serve(
     """Serve a model to OpenAI's clients; see docs/serve.md."""
     keys = _keys(api_key)
     common.request_options(budget=budget)
-    if method is None and draft_model is None:
-        method = "auto"
-    chosen = drafts.chosen_method(method, draft_model)
-    _check_installed()
+    chosen = served_method(method, draft_model)
+    check_installed()
     from paceline.serve.app import Server
     from paceline.serve.running_server import bound_socket, run
 
@@ -106,15 +102,6 @@ def serve(
     session.budget = budget
     log_to_stderr()
     run(Server(session, [public_name(model), *(alias or ())], settings), bound, keys)
-
-
-@common.interruptible()
-def _check_installed() -> None:
-    """Raise UsageError where a package that only the server needs is missing."""
-    try:
-        import paceline.serve.running_server  # noqa: F401
-    except ImportError as error:
-        raise UsageError(f"the server needs {error.name}: pip install 'paceline[serve]'") from error
 
 
 def _keys(file: Path | None) -> list[str]:
