@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from paceline.errors import UsageError
-from paceline.scores import TokenScores, likeliest
+from paceline.scores import TokenScores, choices, likeliest
 from paceline.warping import (
     add_biases,
     draws_there,
@@ -130,8 +130,8 @@ class Sampler:
         """
         if not self._changes_scores:
             if self.greedy:
-                choices = likeliest(logits)
-                return lambda row, context: choices[row]
+                choose = choices(logits)
+                return lambda row, context: choose(row)
             if positions is not None and draws_there(logits.device):
                 drawn = self.draw_together(logits, positions)
                 return lambda row, context: drawn[row]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["Ranked", "TokenScores", "likeliest"]
+__all__ = ["Ranked", "TokenScores", "choices", "likeliest"]
 
 _SHORTEST = 4  # bytes of a number; numpy has no bfloat16
 
@@ -32,6 +33,15 @@ class TokenScores:
     def token(self, place: int) -> int:
         """The id that a place among the numbers stands for."""
         return place if self.tokens is None else int(self.tokens[place])
+
+
+def choices(logits: torch.Tensor) -> Callable[[int], int]:
+    """Row of [rows, vocabulary] -> the index of its largest number, see `likeliest`. On a CPU a row
+    is read when it is asked for: of a tree few are."""
+    if logits.device.type == "cpu" and logits.element_size() >= _SHORTEST:
+        numbers = logits.detach().numpy()
+        return lambda row: int(numbers[row].argmax())
+    return likeliest(logits).__getitem__
 
 
 def likeliest(logits: torch.Tensor) -> list[int]:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock, Timer
+from time import sleep
 
 import torch
 
@@ -23,6 +24,7 @@ __all__ = ["FilePages", "HugePages", "lazy_zeros"]
 _MAPS = Path("/proc/self/smaps")
 _DONTNEED, _HUGEPAGE, _COLLAPSE = 4, 14, 25  # advice of madvise(2)
 _LARGE = 4 << 20  # smaller regions hold no weights worth a huge page of two megabytes
+_AT_ONCE, _PAUSE = 4 << 20, 0.002  # bytes, seconds
 _PATIENCE = 4.0  # seconds; what ends sooner would pay for the move and gain nothing by it
 
 
@@ -95,7 +97,9 @@ def _collapse_large_regions() -> None:
     for region in _regions():
         if region.anonymous and not region.lazy and region.end - region.start >= _LARGE:
             _advise(region.start, region.end, _HUGEPAGE)
-            _advise(region.start, region.end, _COLLAPSE)
+            for first in range(region.start, region.end, _AT_ONCE):
+                _advise(first, min(first + _AT_ONCE, region.end), _COLLAPSE)
+                sleep(_PAUSE)  # passes go on meanwhile, and one that waits for memory is late
 
 
 @dataclass

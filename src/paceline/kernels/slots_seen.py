@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.kernels.native.calls import kernels
-from paceline.kernels.native.signatures import Attention, Seen
+from paceline.kernels.native.signatures import Attention
 
 __all__ = ["KINDS", "SlotsSeen"]
 
@@ -38,10 +38,6 @@ class SlotsSeen:
         begins = np.array([0, *accumulate(map(len, extra))], dtype=np.int32)
         others = np.array([*chain.from_iterable(extra), 0], dtype=np.int32)
         self._held = first, count, begins, others
-
-    def as_native(self) -> Seen:
-        """Addresses of what is held here."""
-        return Seen(*(numbers.ctypes.data for numbers in self._held))
 
     @cached_property
     def _call(self) -> Attention:

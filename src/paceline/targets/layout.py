@@ -66,13 +66,15 @@ class TextRows:
     """One text's part of a pass.
 
     start: of its stretch of the cache. cached: tokens there. pending: tokens to read, in order.
-    tree: below the last of them. padding: rows that nobody reads, after all others.
+    tree: below the last of them. scored: the logits of that one and of the tree are wanted.
+    padding: rows that nobody reads, after all others.
     """
 
     start: int
     cached: int
     pending: Sequence[int]
     tree: Tree = EMPTY
+    scored: bool = True
     padding: int = 0
 
     @cached_property
@@ -177,6 +179,15 @@ class PassLayout:
     def firsts(self) -> list[int]:
         """The first row of each text."""
         return [0, *accumulate(map(len, self.texts))][:-1]
+
+    @property
+    def scored(self) -> list[range]:
+        """The rows whose logits are wanted, text by text."""
+        return [
+            range(first + len(text.pending) - 1, first + text.wanted)
+            for first, text in zip(self.firsts, self.texts)
+            if text.scored
+        ]
 
     @property
     def largest_token(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -83,6 +84,7 @@ class ModelPass:
         """Run passes in one call from now on."""
         held = FLOAT32 if self.compiled is None else self.compiled.cache_dtype
         self.compiled, self.own_forward = CompiledPass(steps, self._virtual, self.windows), ""
+        self.min_rows = 1
         self.compiled.cache_dtype = held
 
     def hold_in(self, cache_dtype: str) -> None:
@@ -103,14 +105,14 @@ class ModelPass:
             return self.compiled.cache_dtype
         return str(self._model.dtype).removeprefix("torch.")
 
-    def run(self, layout: PassLayout, keep: Sequence[int], pool: int) -> torch.Tensor:
-        """One pass; the logits [at least len(keep), vocabulary] of its rows `keep`.
+    def run(self, layout: PassLayout, pool: int) -> torch.Tensor:
+        """One pass; the logits [rows or more, vocabulary] of the texts that are scored.
 
         pool: slots of the cache.
         """
         if self.compiled is not None:
-            return self.compiled.run(layout, keep, self.windows, self.cache, self.keeps_states)
-        inputs = self._inputs_of(layout, pool)
+            return self.compiled.run(layout.texts, self.cache, self.keeps_states)
+        inputs, keep = self._inputs_of(layout, pool), [*chain.from_iterable(layout.scored)]
         # The output head, too, costs as much for a few rows as for one.
         least = min(self.min_rows, layout.rows)
         last = keep[-1] if keep else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -42,6 +43,11 @@ class _Job:
         """Of the pass, without padding."""
         return len(self.pending) + (0 if self.tree is None else len(self.tree))
 
+    @property
+    def logits(self) -> int:
+        """Rows whose logits are wanted."""
+        return 0 if self.tree is None else 1 + len(self.tree)
+
 
 class TextPasses:
     """Plays passes over some texts of a target.
@@ -74,29 +80,21 @@ class TextPasses:
         static = self._static if self._recurs(jobs, needed) else None
         width = padded_width(needed, self._forward.min_rows, static=static is not None)
         layout = _lay_out(texts, jobs, width)
-        wanted = [
-            range(first + len(job.pending) - 1, first + job.rows) if job.tree is not None else ()
-            for first, job in zip(layout.firsts, jobs, strict=True)
-        ]
         if static is not None:
             slots = static_slots(sum(text.used for text in layout.texts))
             logits = static.run(layout, slots, texts.cache.moves)
             # The next pass overwrites them, and whoever hears of this round may keep them.
-            found = [logits[rows.start : rows.stop].clone() if rows else None for rows in wanted]
+            wanted = [logits[rows.start : rows.stop] for rows in layout.scored]
+            logits = torch.cat([logits[:0], *wanted])
         else:
-            keep = [row for rows in wanted for row in rows]
-            logits = self._forward.run(layout, keep, texts.slots)
-            found, begin = [], 0
-            for rows in wanted:
-                found.append(logits[begin : begin + len(rows)])
-                begin += len(rows)
+            logits = self._forward.run(layout, texts.slots)
         for slot, size in pieces.items():
             texts[slot].have_read(size)
-        return {
-            job.slot: rows
-            for job, rows in zip(jobs, found, strict=True)
-            if job.tree is not None and rows is not None
-        }
+        scored = [job for job in jobs if job.tree is not None]
+        if len(scored) == 1 and logits.shape[0] == scored[0].logits:
+            return {scored[0].slot: logits}
+        ends = accumulate(job.logits for job in scored)
+        return {job.slot: logits[end - job.logits : end] for job, end in zip(scored, ends)}
 
     def _recurs(self, jobs: Sequence[_Job], rows: int) -> bool:
         """Whether the next pass, which needs so many rows, is run in a static shape."""
@@ -114,5 +112,6 @@ def _lay_out(texts: TextSlots, jobs: Sequence[_Job], width: int) -> PassLayout:
     for job in jobs:
         text = texts[job.slot]
         text.tree_at = text.start + len(text.cached) + len(job.pending)
-        laid.append(TextRows(text.start, len(text.cached), job.pending, job.tree or EMPTY))
-    return PassLayout(laid).padded(width)
+        where = text.start, len(text.cached)
+        laid.append(TextRows(*where, job.pending, job.tree or EMPTY, job.tree is not None))
+    return PassLayout(laid).padded(width) if padding else PassLayout(laid)

@@ -30,6 +30,7 @@ class Kernels:
         self.packed_bytes: Callable[[int, int, int], int] = found.pl_packed_bytes
         self._product, self._attend, self._run = found.pl_product, found.pl_attend, found.pl_run
         self._likeliest, self._run_chain = found.pl_likeliest, found.pl_run_chain
+        self._run_texts = found.pl_run_texts
         self._look_up = found.pl_look_up
         self.forget_ngrams: Callable[[int], None] = found.pl_ngrams_free
         self.ngrams_size: Callable[[int, int], int] = found.pl_ngrams_size
@@ -123,6 +124,11 @@ class Kernels:
     def run(self, steps: int, count: int, one_pass: int) -> None:
         """See `pl_run`; the addresses of an array of `Step` and of a `Pass`."""
         if failed := self._run(steps, count, one_pass, self._threads()):
+            _check(failed)
+
+    def run_texts(self, steps: int, count: int, given: int, texts: int) -> None:
+        """See `pl_run_texts`; as `run`, and the address of a `Texts`."""
+        if failed := self._run_texts(steps, count, given, texts, self._threads()):
             _check(failed)
 
     def run_chain(self, steps: int, count: int, first: int, chain: int) -> None:

@@ -23,6 +23,7 @@ __all__ = [
     "Step",
     "Store",
     "Suffixes",
+    "Texts",
 ]
 
 # Name of a function -> what it gives back, what it takes. Sizes are int64_t, pointers void*.
@@ -52,6 +53,7 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "pl_ngrams_count": (c_int, (c_void_p, c_void_p, c_int64, c_int64)),
     "pl_ngrams_draft": (c_int, (c_void_p,)),
     "pl_run": (c_int, (c_void_p, c_int64, c_void_p, c_int)),
+    "pl_run_texts": (c_int, (c_void_p, c_int64, c_void_p, c_void_p, c_int)),
     "pl_run_chain": (c_int, (c_void_p, c_int64, c_void_p, c_void_p, c_int)),
     "pl_draft_medusa": (c_int, (c_void_p, c_int)),
     "pl_draft_chimera": (c_int, (c_void_p, c_int)),
@@ -148,6 +150,15 @@ class Pass(ctypes.Structure):
         *((name, c_void_p) for name in ("tables", "table_strides", "layers", "seen")),
         *((name, c_void_p) for name in ("arena", "arena_of_kept", "logits", "states")),
         ("cache_kind", c_int64),
+    )
+
+
+class Texts(ctypes.Structure):
+    """`struct pl_texts`; `each` is an array of `pl_text`, of five int64 each."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("count", "kinds")),
+        *((name, c_void_p) for name in ("each", "tokens", "parents", "windows")),
     )
 
 

@@ -17,7 +17,7 @@ class PassBuffers:
     kinds: of layers that see other slots. others: slots that the rows of one kind see besides their
     stretches, at most.
 
-    tokens, positions, slots, keep: int64 [capacity], see `PassRows`. first, count: int32 [kinds,
+    tokens, positions, slots, keep: int64 [capacity], see `pl_pass`. first, count: int32 [kinds,
     capacity], stretches of slots. begins [kinds, capacity + 1], extra [kinds, others]: int32, see
     `SlotsSeen`; all rows see their stretches only as long as nobody writes there. native: the pass
     that is described, but for its rows, its logits and what its program knows.

@@ -4,41 +4,40 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from paceline.kernels.blocks import number_of_format
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
 from paceline.kernels.programs.arena import find_places
 from paceline.kernels.programs.steps import Kind, Lowered, Op, Operand, Step, Value
-from paceline.kernels.slots_seen import SlotsSeen
 
-__all__ = ["CacheLayer", "PassRows", "Program"]
+__all__ = ["CacheLayer", "PassTexts", "Program"]
 
 _OF_ROWS, _OF_KEPT = -1, -2  # PL_OF_ROWS, PL_OF_KEPT
-
-Longs = NDArray[np.int64]
+_OF_TEXT = 5  # numbers of a `pl_text`
 
 
 @dataclass(frozen=True)
-class PassRows:
-    """What one pass reads.
+class PassTexts:
+    """What one pass reads: texts, one after the other.
 
-    tokens, positions, slots: int64 [rows]; slots: of the cache, that rows go to. keep: int64
-    [kept], rows whose logits are wanted. seen: what rows see, by kinds of layers.
+    each: of every text five numbers: the first slot of its stretch of the cache, how many slots of
+    that hold tokens, how many pending tokens and nodes of a tree it reads, and whether the logits of
+    the last pending token and of the nodes are wanted. tokens: of all rows. parents: of all nodes.
+    kept: rows whose logits are wanted. positions: all are below this.
     given: float32 [count, hidden], embeddings of ids beyond the vocabulary; None for none.
     """
 
-    tokens: Longs
-    positions: Longs
-    slots: Longs
-    keep: Longs
-    seen: Sequence[SlotsSeen]
+    each: array[int]
+    tokens: array[int]
+    parents: array[int]
+    kept: int
+    positions: int
     given: torch.Tensor | None
 
 
@@ -83,27 +82,43 @@ class Program:
         self._table_strides = (ctypes.c_int64 * 1)()
         self._cache = (native.Layer * 0)()
         self._cache_kind = 0
+        # What `run` describes its passes with.
+        self._windows: Sequence[int | None] | None = None
+        self._one, self._texts = native.Pass(), native.Texts()
+        self._both = ctypes.addressof(self._one), ctypes.addressof(self._texts)
 
     def use_cache(self, layers: Sequence[CacheLayer], kind: int = 0) -> None:
         """Where keys and values are from now on, and in which form, see `CacheDtype.number`; 0 is float32."""
         self._cache_kind = kind
         self._cache = (native.Layer * len(layers))(*(each.as_native() for each in layers))
 
-    def run(self, rows: PassRows, states: torch.Tensor | None = None) -> torch.Tensor:
-        """Logits [kept, vocabulary]. states: [slots, hidden], where the last hidden states go."""
-        count, kept = len(rows.tokens), len(rows.keep)
-        logits = torch.empty(kept, self.vocabulary)
-        seen = (native.Seen * len(rows.seen))(*(each.as_native() for each in rows.seen))
-        one = native.Pass(rows=count, kept=kept)
-        one.tokens, one.positions = rows.tokens.ctypes.data, rows.positions.ctypes.data
-        one.where, one.keep = rows.slots.ctypes.data, rows.keep.ctypes.data
-        if rows.given is not None:
-            one.given_count, one.given = len(rows.given), rows.given.data_ptr()
+    def run(
+        self, texts: PassTexts, windows: Sequence[int | None], states: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Logits [kept, vocabulary]. windows: of the kinds of layers, see `Windows`. states: [slots,
+        hidden], where the last hidden states go."""
+        if self._windows != windows:
+            self._use_windows(windows)
+        logits = torch.empty(texts.kept, self.vocabulary)
+        one, read = self._one, self._texts
+        one.rows, one.kept, one.logits = len(texts.tokens), texts.kept, logits.data_ptr()
+        one.given_count, one.given, one.states = 0, None, None
+        if texts.given is not None:
+            one.given_count, one.given = len(texts.given), texts.given.data_ptr()
         if states is not None:
             one.states, one.states_stride = states.data_ptr(), states.stride(0)
-        one.seen, one.logits = ctypes.addressof(seen), logits.data_ptr()
-        self.play(one, int(rows.positions.max()) + 1)
+        read.count = len(texts.each) // _OF_TEXT
+        read.each, read.tokens = texts.each.buffer_info()[0], texts.tokens.buffer_info()[0]
+        read.parents = texts.parents.buffer_info()[0]
+        self._describe(one, texts.positions)
+        kernels().run_texts(self.address, self.count, *self._both)
         return logits
+
+    def _use_windows(self, windows: Sequence[int | None]) -> None:
+        self._windows = tuple(windows)
+        self._window_slots = (ctypes.c_int64 * len(windows))(*(each or 0 for each in windows))
+        self._texts.kinds = len(windows)
+        self._texts.windows = ctypes.addressof(self._window_slots)
 
     def play(self, one: native.Pass, positions: int) -> None:
         """One pass, whose rows are at fewer than so many positions. What the program knows itself

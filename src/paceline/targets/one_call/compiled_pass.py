@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from paceline.chains import ChainFound, ChainRequest
 from paceline.kernels.attention import GROUPED
 from paceline.kernels.native.calls import unavailable
-from paceline.kernels.programs.program import CacheLayer, PassRows, Program
+from paceline.kernels.programs.program import CacheLayer, PassTexts, Program
 from paceline.kernels.programs.steps import Lowered
-from paceline.kernels.slots_seen import SlotsSeen
 from paceline.scores import TokenScores
 from paceline.targets.cache_dtypes import CACHE_DTYPES, FLOAT32
 from paceline.targets.kv_cache import TreeCache
-from paceline.targets.layout import PassLayout
+from paceline.targets.layout import TextRows
 from paceline.targets.one_call.chain_pass import ChainPass
 from paceline.targets.one_call.lowering import lower
 from paceline.targets.one_call.recording import UnfitError, record
@@ -64,31 +63,31 @@ class CompiledPass:
     def __init__(self, steps: Lowered, virtual: VirtualTokens, windows: Windows) -> None:
         self.steps = steps
         self._program = Program(steps)
-        self._chain = ChainPass(steps, [*windows.values()])
+        self._windows = tuple(windows.values())
+        self._chain = ChainPass(steps, self._windows)
         self.cache_dtype = FLOAT32
         self._virtual = virtual
         self._known: TreeCache | None = None  # as it was before it moved so often
         self._moves = -1
 
-    def run(
-        self,
-        layout: PassLayout,
-        keep: Sequence[int],
-        windows: Windows,
-        cache: TreeCache,
-        keeps_states: bool,
-    ) -> torch.Tensor:
-        """One pass; the logits [len(keep), vocabulary] of its rows `keep`."""
+    def run(self, texts: Sequence[TextRows], cache: TreeCache, keeps_states: bool) -> torch.Tensor:
+        """One pass; the logits [rows, vocabulary] of the texts that are scored, see `TextRows`."""
         self.use_cache(cache)
-        rows = PassRows(
-            layout.tokens(),
-            layout.positions(),
-            layout.places(),
-            np.array(keep, dtype=np.int64),
-            [SlotsSeen(*layout.stretches(window)) for window in windows.values()],
-            self._virtual.table,
-        )
-        return self._program.run(rows, cache.all_states() if keeps_states else None)
+        each, tokens, parents = array("q"), array("q"), array("q")
+        kept = positions = 0
+        for text in texts:
+            tree, pending = text.tree, text.pending
+            nodes, read = len(tree), len(pending)
+            each.extend((text.start, text.cached, read, nodes, text.scored))
+            tokens.extend(pending)
+            if nodes:
+                tokens.extend(tree.as_read)
+                parents.extend(tree.parents)
+            kept += text.scored * (1 + nodes)
+            positions = max(positions, text.cached + read + nodes)
+        said = PassTexts(each, tokens, parents, kept, positions, self._virtual.table)
+        states = cache.all_states() if keeps_states else None
+        return self._program.run(said, self._windows, states)
 
     def follow(
         self, start: int, cached: int, pending: Sequence[int], cache: TreeCache, keeps_states: bool

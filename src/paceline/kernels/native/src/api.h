@@ -66,6 +66,12 @@ struct pl_pass;
 PL_API int pl_run(const struct pl_step *steps, int64_t count, const struct pl_pass *pass,
                   int threads);
 
+struct pl_texts;
+/* One pass over texts; see program.h. Of `given` the rows are described by the texts, but for how many
+   there are and how many are kept. */
+PL_API int pl_run_texts(const struct pl_step *steps, int64_t count, const struct pl_pass *given,
+                        const struct pl_texts *texts, int threads);
+
 struct pl_chain;
 /* Passes of which each reads what the one before says; see program.h. Of `first` the rows are
    described by the chain. */

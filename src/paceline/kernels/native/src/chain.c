@@ -4,41 +4,7 @@
 #include <time.h>
 
 #include "api.h"
-#include "program.h"
-
-enum { MOST_KINDS = 8 }; /* of what rows see */
-
-/* What describes the rows of all passes. */
-struct places {
-    int64_t *positions, *where;
-    int32_t *first[MOST_KINDS], *count[MOST_KINDS], *begins;
-};
-
-/* Memory for `whole` rows, to be freed by its `positions`; whether there is any. */
-static int make_places(struct places *of, int64_t whole, int64_t kinds) {
-    const size_t row = 2 * sizeof(int64_t) + (size_t)(2 * kinds + 1) * sizeof(int32_t);
-    of->positions = calloc((size_t)whole + 1, row);
-    if (!of->positions) return 0;
-    of->where = of->positions + whole;
-    int32_t *next = (int32_t *)(of->where + whole);
-    for (int64_t kind = 0; kind < kinds; kind++, next += 2 * whole)
-        of->first[kind] = next, of->count[kind] = next + whole;
-    of->begins = next; /* all are 0: rows see their stretches only */
-    return 1;
-}
-
-static void fill_places(const struct places *of, const struct pl_chain *chain, int64_t whole) {
-    for (int64_t row = 0; row < whole; row++) {
-        const int64_t position = chain->cached + row;
-        of->positions[row] = position, of->where[row] = chain->start + position;
-        for (int64_t kind = 0; kind < chain->kinds; kind++) {
-            const int64_t window = chain->windows[kind];
-            const int64_t lowest = window && position >= window ? position - window + 1 : 0;
-            of->first[kind][row] = (int32_t)(chain->start + lowest);
-            of->count[kind][row] = (int32_t)(position + 1 - lowest);
-        }
-    }
-}
+#include "places.h"
 
 /* The arrays of the row behind those of a pass. */
 static void go_on(struct pl_pass *pass, struct pl_seen *seen, int64_t kinds) {
@@ -94,20 +60,17 @@ static int run_passes(const struct pl_step *steps, int64_t count, struct pl_pass
 
 PL_API int pl_run_chain(const struct pl_step *steps, int64_t count, const struct pl_pass *first,
                         struct pl_chain *chain, int threads) {
-    const int64_t whole = first->rows + chain->count - 1;
-    if (chain->kinds < 0 || chain->kinds > MOST_KINDS || first->rows < 1 || chain->count < 1)
-        return PL_BAD_ARGUMENT;
-    struct places places;
-    if (!make_places(&places, whole, chain->kinds)) return PL_NO_MEMORY;
-    fill_places(&places, chain, whole);
-    struct pl_seen seen[MOST_KINDS];
-    for (int64_t kind = 0; kind < chain->kinds; kind++)
-        seen[kind] = (struct pl_seen){places.first[kind], places.count[kind], places.begins, NULL};
+    if (first->rows < 1 || chain->count < 1) return PL_BAD_ARGUMENT;
+    const struct pl_text whole = {chain->start, chain->cached, first->rows + chain->count - 1, 0, 0};
+    const struct pl_texts text = {1, chain->kinds, &whole, NULL, NULL, chain->windows};
+    struct pl_places places;
+    int failed = pl_find_places(&places, &text);
+    if (failed) return failed;
     struct pl_pass pass = *first;
     const int64_t last = pass.rows - 1;
     pass.tokens = chain->reads, pass.positions = places.positions, pass.where = places.where;
-    pass.kept = 1, pass.keep = &last, pass.seen = seen;
-    const int failed = run_passes(steps, count, &pass, seen, chain, threads);
+    pass.kept = 1, pass.keep = &last, pass.seen = places.seen;
+    failed = run_passes(steps, count, &pass, places.seen, chain, threads);
     free(places.positions);
     return failed;
 }

@@ -93,6 +93,21 @@ struct pl_pass {
     int64_t cache_kind; /* enum pl_kind: of keys and values */
 };
 
+/* Texts of a pass, one after the other: each has the slots from `start` on, of which the first
+   `cached` hold tokens, reads so many pending tokens, the root last, and so many nodes of a tree
+   below it. kept: the logits of the root and of the nodes are wanted. */
+struct pl_text {
+    int64_t start, cached, pending, nodes, kept;
+};
+
+/* tokens: of all rows. parents: of all nodes, by their number in the tree; -1 is the root. windows
+   [kinds]: how many slots rows see at most, by kinds of layers; 0 for all. */
+struct pl_texts {
+    int64_t count, kinds;
+    const struct pl_text *each;
+    const int64_t *tokens, *parents, *windows;
+};
+
 /* Where a chain of guesses ends; see `ChainEnd` in chains.py.
 
    share: a token with less is the last one. reach: the chance of what the chain follows. least
