@@ -12,6 +12,9 @@ begins to be of use pays for its own trials, and one that is of none costs no mo
 gets, a small share of all time. What a source has to read first in this text is paid as well,
 before it is asked, and only where the text is expected to go on for long enough.
 
+No dear source is asked in a text that is behind plain decoding by more than a small share of it,
+whatever it promises: what was lost there is to be won back by others first.
+
 Of lookups, which take next to no time, only the tokens count.
 """
 
@@ -43,6 +46,8 @@ _RETURN = 2.0
 """Reading has to bring so many times what it takes."""
 _LENGTH, _LEAST_LEFT = 96, 16
 """Tokens of a text as long as none has ended, and that any text is thought to have left."""
+_SLACK, _LOSS = 0.5, 0.015
+"""Passes that a text may be behind plain decoding, and besides for each token that it has."""
 _MARGIN = 0.02
 """Passes that a round has to save: larger trees also take a while to be planned."""
 _LOOKUP, _HOPE, _AGAIN = 0.03, 0.1, 8
@@ -156,6 +161,8 @@ class DearSources:
         # Passes of plain decoding that a round takes, the tokens that it brings and those of a text.
         self._passes, self._tokens = 1.0, 1.0
         self._length = float(_LENGTH)
+        # In this text: tokens, and passes of plain decoding that they have saved.
+        self._said, self._saved = 0, 0.0
 
     def asks(self, name: str, sure: float, unread: int = 0, left: float = sys.maxsize) -> bool:
         """Whether this source is asked now.
@@ -166,6 +173,9 @@ class DearSources:
         account = self._accounts[name]
         if account.lookup:
             return account.gain(sure) > 0 or self._rounds % _AGAIN == 0
+        spare = self._saved + _SLACK + _LOSS * self._said
+        if spare < 0:
+            return False
         reading = self._reading(account, unread)
         gain = account.gain(sure) - _MARGIN
         if gain > 0 and (not reading or gain * left / self._tokens > _RETURN * reading):
@@ -173,7 +183,9 @@ class DearSources:
             return True
         # Of two that guess alike each would seem to add nothing, so one is tried at a time.
         price = _PRICE if account.time.value is None else self._in_passes(account.time.value)
-        if self._tried_in == self._rounds or not account.can_pay(price + reading):
+        if self._tried_in == self._rounds or spare < price + reading:
+            return False
+        if not account.can_pay(price + reading):
             return False
         if reading and left / self._tokens * max(gain, price) < _RETURN * reading:
             return False
@@ -183,6 +195,7 @@ class DearSources:
 
     def begin(self) -> None:
         """A text begins: texts differ, and one in which a source has shone must not cost others."""
+        self._said, self._saved = 0, 0.0
         for account in self._accounts.values():
             account.begin()
 
@@ -232,6 +245,8 @@ class DearSources:
         relative = self._curve.relative(width)
         self._plain.add(target / relative)
         passes = relative + self._in_passes(drafting)
+        self._said += tokens
+        self._saved += tokens - passes
         self._passes += (passes - self._passes) / _AVERAGED
         self._tokens += (tokens - self._tokens) / _AVERAGED
         saves = self._tokens > (1 + 2 * _LARGE_SHARE) * self._passes

@@ -4,9 +4,10 @@ The logarithm of a pass's time is taken to be the sum of three things: the shape
 level that all widths share and that drifts, as when the text grows longer or the machine is busy,
 and a correction of the one width. Level and corrections are followed as a Kalman filter would, each
 with a variance of its own: what is uncertain moves, what is well known stays. Corrections drift as
-well, slowly, and the more the longer their width was not seen. An outlier moves them no further
-than a few standard deviations. Where a width surprises three times in one direction, and the widths
-before it did not, it is no outlier: what was known of the width is given up.
+well, slowly, and the more the longer their width was not seen; beside a curve they fade meanwhile.
+An outlier moves them no further than a few standard deviations. Where a width surprises three times
+in one direction, and the widths before it did not, it is no outlier: what was known of the width is
+given up.
 """
 
 from __future__ import annotations
@@ -26,11 +27,14 @@ _GRID = (1, 4, 8, 16, 32, 64)
 _NOISE = 0.05**2
 _DRIFT = 0.02**2
 _FIRST = 0.3**2
-_CURVE_DOUBT, _GUESS_DOUBT = 0.1**2, 0.7**2
+_CURVE_DOUBT, _GUESS_DOUBT = 0.05**2, 0.7**2
 _CLIP = 2.5
 _AGED = 64
 """After so many passes of other widths, a width's correction is as uncertain as a single time; of a
 width that is seen all the time, so many new passes outweigh all earlier ones."""
+_FADING = 0.5
+"""What is left of a correction, each time that so many passes were of other widths: what slowed a
+width down has passed, and nobody would find out who avoids it."""
 _NO_OUTLIER = 3
 _WARM_UP = 0.3
 """The first pass of a width may build what later ones use: one that is so much slower than expected
@@ -142,9 +146,17 @@ class PassCosts:
         own.value += own.variance * step
         level.variance -= level.variance**2 / total
         own.variance -= own.variance**2 / total
+        if self._curve is not None and self._measured % _AGED == 0:
+            self._fade()
         # Factors from the known width below this one on are made anew when somebody asks.
         place = bisect_left(self._known, width)
         del self._factors[self._known[max(0, place - 1)] - 1 :]
+
+    def _fade(self) -> None:
+        for width, term in self._widths.items():
+            if width > 1 and self._measured - term.seen >= _AGED:
+                term.value *= _FADING
+        self._factors.clear()
 
     def _suspect(self, width: int, own: _Term, error: float, variance: float) -> None:
         """Count surprises of a width; the third one in a row gives up what was known of it. When
