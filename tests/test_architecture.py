@@ -34,6 +34,7 @@ CORE = {
     "verify",
     "generation",
     "fixed_budget",
+    "defaults",
     "prompt_reading",
     "loop",
 }

@@ -2,7 +2,7 @@
 
     import paceline
 
-    session = paceline.load("smollm2-135m", method="anpd")
+    session = paceline.load("smollm2-135m")
     print(session.chat("What is a paceline?").text)
 
 Public names are imported on first use, so that `import paceline` costs nothing.

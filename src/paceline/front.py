@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.datastore import Datastore
+from paceline.defaults import DEFAULT_METHOD
 from paceline.draft_models import DraftModels
 from paceline.drafters import check_method
 from paceline.models import DEFAULT_MODEL, ProgressCallback
@@ -27,7 +28,7 @@ __all__ = ["load"]
 
 def load(
     model: str = DEFAULT_MODEL,
-    method: str = "anpd",
+    method: str = DEFAULT_METHOD,
     *,
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
@@ -43,10 +44,11 @@ def load(
     progress: ProgressCallback = ignore_progress,
     **settings: Any,
 ) -> Session:
-    """Load a model and make it fast: `paceline.load("smollm2-135m", method="anpd", n=5, k=7)`.
+    """Load a model and make it fast: `paceline.load("smollm2-135m")`, or with a method of your
+    choice, `paceline.load("smollm2-135m", method="anpd", n=5, k=7)`.
 
     model: an alias (see `paceline models list`), a folder, a GGUF file or a hub id.
-    method, settings: as in "anpd:n=5,k=7".
+    method, settings: as in "anpd:n=5,k=7"; "plain" for none.
     device, dtype, device_map, attn_implementation: as in transformers; by default the GPU where
     there is one (bfloat16), else the CPU (float32). A draft model follows unless settings differ.
     weights: how linear layers hold them: "auto" (on the CPU in the blocks of a GGUF file, others

@@ -10,6 +10,7 @@ from typing import Any
 
 from paceline.constraints.grammars import Grammars
 from paceline.datastore import PROMPT_TOKENS, Datastore
+from paceline.defaults import DEFAULT_METHOD
 from paceline.drafters import Host, Opener, make_drafter
 from paceline.errors import UsageError
 from paceline.generation import Generation
@@ -56,7 +57,7 @@ class Session:
         self,
         target: Target,
         tokenizer: Tokenizer,
-        method: str | Callable[[], Drafter] = "anpd",
+        method: str | Callable[[], Drafter] = DEFAULT_METHOD,
         *,
         settings: Mapping[str, Any] | None = None,
         eos_ids: Sequence[int] = (),

@@ -26,7 +26,7 @@ def compare(
     model: common.ModelOption = common.DEFAULT_MODEL,
     methods: Annotated[
         str, typer.Option("--methods", help="Names with settings, rivals as well.")
-    ] = "plain,anpd,llma,pld",
+    ] = "plain,auto,anpd,llma,pld",
     draft_model: drafts.DraftModelOption = None,
     prompt: Annotated[str | None, typer.Argument(help='A prompt; "-" reads stdin.')] = None,
     prompt_file: common.PromptFileOption = None,

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
+from paceline.defaults import DEFAULT_METHOD
 from paceline.errors import UsageError
 
 __all__ = ["DraftModelOption", "MethodOption", "chosen_method"]
 
-_DEFAULT = "anpd"
 _DRAFTING = "speculative"
 
 DraftModelOption = Annotated[
@@ -19,7 +19,9 @@ DraftModelOption = Annotated[
 ]
 MethodOption = Annotated[
     str | None,
-    typer.Option("--method", help=f"Method and settings, e.g. anpd:n=5,k=7. Default: {_DEFAULT}."),
+    typer.Option(
+        "--method", help=f"Method and settings, e.g. anpd:n=5,k=7. Default: {DEFAULT_METHOD}."
+    ),
 ]
 
 
@@ -29,7 +31,7 @@ def chosen_method(method: str | None, draft_model: str | None) -> str:
     Raises UsageError for a method that takes no draft model, or has one already.
     """
     if draft_model is None:
-        return _DEFAULT if method is None else method
+        return DEFAULT_METHOD if method is None else method
     from paceline.drafters import add_draft
     from paceline.drafters.settings import bracketed
 

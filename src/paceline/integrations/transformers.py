@@ -1,4 +1,4 @@
-"""Inside transformers: `model.generate(**inputs, custom_generate=Pace(method="anpd"))`.
+"""Inside transformers: `model.generate(**inputs, custom_generate=Pace())`.
 
 transformers prepares everything (generation config, processors, criteria) and hands it to the
 callable; what comes back goes to the caller unchanged. Three arguments of `generate` never reach a
@@ -24,6 +24,7 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from paceline.defaults import DEFAULT_METHOD
 from paceline.drafters import check_method, make_drafter, needs_host
 from paceline.errors import UsageError
 from paceline.integrations.known_model import KnownModel
@@ -60,7 +61,7 @@ class Pace:
 
     def __init__(
         self,
-        method: str = "anpd",
+        method: str = DEFAULT_METHOD,
         *,
         seed: int | None = None,
         streamer: BaseStreamer | None = None,
@@ -217,11 +218,11 @@ class Accelerated:
 
 
 def accelerate(
-    model: PreTrainedModel, method: str = "anpd", *, weights: str = NATIVE, **settings: Any
+    model: PreTrainedModel, method: str = DEFAULT_METHOD, *, weights: str = NATIVE, **settings: Any
 ) -> Accelerated:
     """Wrap a loaded model so that its `generate` is accelerated.
 
-        fast = paceline.accelerate(model, "anpd", n=5, k=7)
+        fast = paceline.accelerate(model)
         fast.generate(**tokenizer("Hello", return_tensors="pt"), max_new_tokens=100)
         paceline.accelerate(model, "speculative", draft=smaller_model)
 

@@ -26,7 +26,7 @@ def run(
     ],
     out: shared.OutOption,
     model: common.ModelOption = common.DEFAULT_MODEL,
-    methods: MethodsOption = "plain,anpd,llma,pld,transformers,transformers-lookup",
+    methods: MethodsOption = "plain,auto,anpd,llma,pld,transformers,transformers-lookup",
     draft_model: drafts.DraftModelOption = None,
     data: shared.DataOption = None,
     limit: shared.LimitOption = None,

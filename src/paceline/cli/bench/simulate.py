@@ -39,7 +39,7 @@ def simulate(
     model: common.ModelOption = common.DEFAULT_MODEL,
     methods: Annotated[
         str, typer.Option("--methods", help="Methods with settings, separated by commas.")
-    ] = "plain,anpd,llma,pld",
+    ] = "plain,auto,anpd,llma,pld",
     data: shared.DataOption = None,
     limit: SpreadOption = None,
     answers: AnswersOption = 0,

@@ -1,0 +1,7 @@
+"""What is used where nobody says otherwise."""
+
+from __future__ import annotations
+
+__all__ = ["DEFAULT_METHOD"]
+
+DEFAULT_METHOD = "auto"
