@@ -30,9 +30,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from paceline.drafters.attention_rows import Columns
 from paceline.drafters.chimera_levels import Levels, ModuleLevels, ProgramLevels
 from paceline.drafters.chimera_programs import ChimeraPrograms
-from paceline.drafters.context_encoder import Columns, Context, ContextEncoder
+from paceline.drafters.context_encoder import Context, ContextEncoder
 from paceline.drafters.guesses import Guesses, guesses_of
 from paceline.drafters.medusa_heads import HeadModule, OutputHead, ResidualBlocks
 from paceline.drafters.ngram_cache import Ngram, State

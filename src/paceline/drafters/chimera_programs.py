@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from paceline.drafters.attention_rows import EPSILON
 from paceline.drafters.chimera_calls import ChimeraCall
-from paceline.drafters.context_encoder import EPSILON, ROTARY_BASE
+from paceline.drafters.context_encoder import ROTARY_BASE
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.programs.builder import Builder, Columns, GivenRows, Rotary, layer_of
 from paceline.kernels.programs.program import CacheLayer
@@ -131,10 +132,7 @@ class ChimeraPrograms:
         attended = build.product(build.attended(queries, self._to(_ALL)), self._join)
         states = build.map(attended, Join.PLUS, green)
         inner = build.normal(states, encoder.inner_norm, EPSILON)
-        gates, size = build.product(inner, self._gates), self._model.config.intermediate
-        gate, up = build.part(gates, 0, size), build.part(gates, size, size)
-        gated = build.map(gate, Join.TIMES, up, Function.SILU)
-        draft = build.map(build.product(gated, self._down), Join.PLUS, states)
+        draft = build.map(build.gated(inner, self._gates, self._down), Join.PLUS, states)
         if not last:
             self._store(build, draft, encoder.mature_norm, _MATURE)
         read = build.beside(mature, draft) if self._model.config.residual else draft

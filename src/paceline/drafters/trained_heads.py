@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from paceline.drafters.medusa_heads import HeadModule, MedusaHeads
     from paceline.protocols import Target
 
-__all__ = ["Bottom", "ChimeraConfig", "ChimeraParts", "Form", "MedusaConfig", "MedusaParts"]
+__all__ = [
+    "Bottom",
+    "ChimeraConfig",
+    "ChimeraParts",
+    "Form",
+    "HeadParts",
+    "MedusaConfig",
+    "MedusaParts",
+]
 
 Form = Literal["compact", "full"]
 """What a head ends in: the target's own output head, which is not stored, or one of its own."""
@@ -115,7 +123,7 @@ programs on a CPU, else each as is fastest there, which is measured. Guesses nee
 
 
 @dataclass(frozen=True)
-class _Heads(TrainedParts[ConfigT], Generic[ConfigT, ModuleT]):
+class HeadParts(TrainedParts[ConfigT], Generic[ConfigT, ModuleT]):
     """Heads that may be kept to some tokens.
 
     tensors: of the module, by its own names, and "token_ids" [vocabulary] int64, ascending, where
@@ -176,7 +184,7 @@ class _Heads(TrainedParts[ConfigT], Generic[ConfigT, ModuleT]):
 
 
 @dataclass(frozen=True)
-class MedusaParts(_Heads[MedusaConfig, "MedusaHeads"]):
+class MedusaParts(HeadParts[MedusaConfig, "MedusaHeads"]):
     """Medusa heads of one model; see `MedusaHeads` for the tensors."""
 
     kind: ClassVar[str] = "Medusa heads"
@@ -210,7 +218,7 @@ class MedusaParts(_Heads[MedusaConfig, "MedusaHeads"]):
 
 
 @dataclass(frozen=True)
-class ChimeraParts(_Heads[ChimeraConfig, "ChimeraModel"]):
+class ChimeraParts(HeadParts[ChimeraConfig, "ChimeraModel"]):
     """A draft model of Chimera for one model; see `ChimeraModel` for the tensors."""
 
     kind: ClassVar[str] = "Chimera parts"

@@ -107,6 +107,10 @@ struct pl_chain_end {
     int64_t columns;
 };
 
+/* Whether another pass is wanted after the one at `place`, whose guess has this share; `reach` is the
+   chance of all before it and becomes that of all with it. NULL: it is. */
+int pl_is_wanted(const struct pl_chain_end *end, int64_t place, double share, double *reach);
+
 /* Passes one after the other, of which each reads the likeliest token of the one before.
 
    count: of passes at most. most: tokens that are wanted of each; with 0 there is one pass. numbers:
