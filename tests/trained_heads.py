@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from paceline.drafters.chimera_model import ChimeraModel
-from paceline.drafters.eagle_model import EagleModel
+from paceline.drafters.eagle_model import EagleModel, Stretches
 from paceline.drafters.eagle_parts import EagleConfig, EagleParts
 from paceline.drafters.medusa_heads import HeadModule, MedusaHeads, OutputHead
 from paceline.drafters.trained_heads import (
@@ -85,6 +85,16 @@ def small_eagle(config: EagleConfig, noise: float = 1.0) -> EagleModel:
     model.words = WordTable(-1, words.data_ptr(), VOCAB, HIDDEN, words)
     found: EagleModel = shaken(model, noise)
     return found
+
+
+def unrolled(
+    model: EagleModel, tokens: torch.Tensor, features: torch.Tensor, steps: int
+) -> list[torch.Tensor]:
+    """Outputs [1, length - 1, hidden] of each step behind every place of a text [1, length]."""
+    places = torch.arange(tokens.shape[1])
+    points = places[None, :-1]
+    sees = places <= points[..., None]
+    return model(Stretches(tokens, features, places[None], points, sees), steps)  # type: ignore[no-any-return]
 
 
 def texts(count: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:

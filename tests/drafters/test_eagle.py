@@ -13,7 +13,7 @@ from tests.drafters.test_heads_drafting import Noted, own_states
 from tests.head_parts import saved_eagle
 from tests.helpers import naive_stream, play
 from tests.tiny_models import VOCAB, some_prompt, tiny_model
-from tests.trained_heads import save_eagle
+from tests.trained_heads import save_eagle, unrolled
 
 from paceline.drafters import Eagle, EagleSettings, Host
 from paceline.drafters.eagle_parts import EagleParts
@@ -68,7 +68,7 @@ def test_it_proposes_what_its_module_says_of_the_whole_text(
             said = [tree.tokens[node] for node in path]
             tokens = torch.tensor([[*text, *said]])
             features = own_states(target.model, text + said)[None]
-            outputs = model(tokens, features, len(path))
+            outputs = unrolled(model, tokens, features, len(path))
             chance = 1.0
             for step, node in enumerate(path):
                 shares = model.logits(outputs[step][0, len(text) - 2]).softmax(-1)

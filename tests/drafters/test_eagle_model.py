@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.trained_heads import HIDDEN, VOCAB, small_eagle
+from tests.trained_heads import HIDDEN, VOCAB, small_eagle, unrolled
 
 from paceline.drafters.eagle_levels import Levels, ModuleLevels, ProgramLevels
-from paceline.drafters.eagle_model import EagleModel
+from paceline.drafters.eagle_model import EagleModel, Stretches
 from paceline.drafters.eagle_parts import EagleConfig, eagle_shapes
 from paceline.drafters.guesses import Guesses
 from paceline.errors import ModelError
@@ -42,7 +42,7 @@ def test_level_by_level_is_all_at_once(config: EagleConfig) -> None:
     """Texts that are read in pieces, with drafts between, whose rows leave no trace."""
     model = small_eagle(config)
     tokens, features = a_text(model)
-    whole = model(tokens, features, STEPS)
+    whole = unrolled(model, tokens, features, STEPS)
     levels = model.levels(capacity=1)
     for known in (1, 2, 6, 7, 10):
         text = tokens[0, : known + 1].tolist()
@@ -60,23 +60,47 @@ def test_level_by_level_is_all_at_once(config: EagleConfig) -> None:
 def test_rows_see_what_comes_before_and_nothing_else() -> None:
     model = small_eagle(EagleConfig())
     tokens, features = a_text(model)
-    before = model(tokens, features, STEPS)
+    before = unrolled(model, tokens, features, STEPS)
     row = 5  # of the place after it
     later, unread = tokens.clone(), features.clone()
     unread[:, row + 1 :] += 1
     for step in range(STEPS):
         later = tokens.clone()
         later[:, row + 2 + step :] = (later[:, row + 2 + step :] + 1) % VOCAB
-        after = model(later, unread, step + 1)
+        after = unrolled(model, later, unread, step + 1)
         assert torch.equal(before[step][:, row], after[step][:, row])
     for place in range(1, row + 2):
         other = tokens.clone()
         other[0, place] = (other[0, place] + 1) % VOCAB
-        assert not torch.equal(before[0][:, row], model(other, features, 1)[0][:, row])
+        assert not torch.equal(before[0][:, row], unrolled(model, other, features, 1)[0][:, row])
     for place in range(row + 1):
         changed = features.clone()
         changed[0, place] += 1
-        assert not torch.equal(before[0][:, row], model(tokens, changed, 1)[0][:, row])
+        assert not torch.equal(before[0][:, row], unrolled(model, tokens, changed, 1)[0][:, row])
+
+
+@torch.no_grad()
+def test_texts_beside_one_another_do_not_see_one_another() -> None:
+    """Two stretches in a row, the second of which begins in the middle of its text."""
+    model = small_eagle(EagleConfig())
+    one, other = (a_text(model, length) for length in (6, 9))
+    tokens, features = (torch.cat(each, dim=1) for each in zip(one, other, strict=True))
+    text = torch.tensor([[0] * 6 + [1] * 9])
+    position = torch.tensor([[*range(6), *range(40, 49)]])
+    points = torch.tensor([[0, 2, 3, 6, 9, 11]])
+    same = text[:, None] == text.gather(1, points)[..., None]
+    sees = same & (torch.arange(15) <= points[..., None])
+    found = model(Stretches(tokens, features, position, points, sees), 3)
+    alone = [unrolled(model, *each, 3) for each in (one, other)]
+    for step in range(3):
+        expected = torch.cat([alone[0][step][:, [0, 2, 3]], alone[1][step][:, [0, 3, 5]]], dim=1)
+        # Where a step has guesses of its own text to read.
+        rows = [
+            row
+            for row, point in enumerate(points[0].tolist())
+            if point + step + 1 < (6, 15)[row > 2]
+        ]
+        torch.testing.assert_close(found[step][:, rows], expected[:, rows], atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")

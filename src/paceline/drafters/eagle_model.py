@@ -24,6 +24,7 @@ its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -37,10 +38,27 @@ from paceline.drafters.guesses import Guesses, guesses_of
 from paceline.drafters.medusa_heads import HeadModule, OutputHead
 from paceline.kernels.block_layers import BlockLinear
 
-__all__ = ["EagleModel"]
+__all__ = ["EagleModel", "Stretches"]
 
 Embed = Callable[[torch.Tensor], torch.Tensor]
 """Token ids int64 [...] -> the target's embeddings [..., hidden]."""
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """Texts side by side in rows, as training reads them.
+
+    tokens: [batch, length] int64. features: [batch, length, width]. position: [batch, length] int64,
+    each token's place in its text. points: [batch, n] int64, places to draft behind, up to and
+    including which the target has read. sees: [batch, n, length] bool: tokens of the same text up to
+    the point.
+    """
+
+    tokens: torch.Tensor
+    features: torch.Tensor
+    position: torch.Tensor
+    points: torch.Tensor
+    sees: torch.Tensor
 
 
 class EagleModel(HeadModule):
@@ -171,27 +189,24 @@ class EagleModel(HeadModule):
 
     # ---- training ----
 
-    def forward(
-        self, tokens: torch.Tensor, features: torch.Tensor, steps: int
-    ) -> list[torch.Tensor]:
-        """Draft `steps` tokens behind every place of texts at once, with the text's own tokens as
-        guesses: row i of step s stands at place i + s and has seen the features of the first i
-        places and its own outputs since, as when the text is drafted for.
+    def forward(self, texts: Stretches, steps: int) -> list[torch.Tensor]:
+        """Draft `steps` tokens behind many points of texts at once, with the texts' own tokens as
+        guesses: each step sees the text up to its point and its own rows since, as when the text is
+        drafted for.
 
-        tokens: [batch, length] int64, padded at the end. features: [batch, length, width].
-
-        Returns the outputs [batch, length - 1, hidden] of each step, whose `logits` are for the
-        token at place i + s + 1; the last s rows of step s stand beyond the text and say nothing.
+        Returns the outputs [batch, n, hidden] of each step, whose `logits` are for the token 2 +
+        step places after the point. What lies beyond a row's end is read as its last token: drafts
+        there mean nothing.
         """
-        count = tokens.shape[1] - 1
-        places = torch.arange(count, device=tokens.device)[None]
-        sees = (places[..., None, :] <= places[..., None]).expand(len(tokens), -1, -1)
-        rows = self.rows_of_text(features[:, :-1].float(), tokens[:, 1:])
-        columns, own = self.columns(rows, places), list[Columns]()
-        found = [self.outputs_of(rows, places, columns, sees)]
+        tokens, points = texts.tokens, texts.points
+        rows = self.rows_of_text(texts.features.float(), tokens.roll(-1, dims=1))
+        columns, own = self.columns(rows, texts.position), list[Columns]()
+        at = texts.position.gather(1, points)
+        rows = rows.gather(1, points[..., None].expand(-1, -1, rows.shape[-1]))
+        found = [self.outputs_of(rows, at, columns, texts.sees)]
         for step in range(1, steps):
-            said = F.pad(tokens[:, 1 + step :], (0, min(step, count)))
-            rows = self.rows_of_guesses(found[-1], said)
-            own.append(self.columns(rows, places + step))
-            found.append(self.outputs_of(rows, places + step, columns, sees, own))
+            ahead = (points + 1 + step).clamp(max=tokens.shape[1] - 1)
+            rows = self.rows_of_guesses(found[-1], tokens.gather(1, ahead))
+            own.append(self.columns(rows, at + step))
+            found.append(self.outputs_of(rows, at + step, columns, texts.sees, own))
         return found
