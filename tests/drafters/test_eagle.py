@@ -15,7 +15,7 @@ from tests.helpers import naive_stream, play
 from tests.tiny_models import VOCAB, some_prompt, tiny_model
 from tests.trained_heads import save_eagle, unrolled
 
-from paceline.drafters import Eagle, EagleSettings, Host
+from paceline.drafters import Auto, Eagle, EagleSettings, Host
 from paceline.drafters.eagle_parts import EagleParts
 from paceline.drafters.parts import find_parts
 from paceline.errors import ModelError, UsageError
@@ -26,7 +26,7 @@ from paceline.records import TextStart
 from paceline.sampling import Sampler
 from paceline.stopping import Stopping
 from paceline.targets.causal_lm import CausalLMTarget
-from paceline.tree import Tree
+from paceline.tree import ROOT, Tree
 
 TINY = "tiny"
 SIZES = {"hidden": 32, "vocab": VOCAB, "fingerprint": TINY}
@@ -77,6 +77,36 @@ def test_it_proposes_what_its_module_says_of_the_whole_text(
                 assert tree.weights[node] == pytest.approx(chance, rel=1e-3, abs=1e-6)
                 compared += 1
     assert compared > 50
+
+
+@torch.no_grad()
+def test_a_feature_of_several_layers_is_drafted_from() -> None:
+    """EAGLE-3's, alone and as a source beside one that sees last states."""
+    model, config = tiny_model("llama"), {"layers": (1, 2)}
+    target = CausalLMTarget(model, check=False)
+    drafter = eagle_on(target, config, depth=3, least=0.0)
+    noted = Noted(drafter)
+    play(target, [Generation(some_prompt(9), noted, Stopping(16))], budget=60)
+    for text, tree in noted.seen[1:-4]:
+        features = target_outputs(target, text)
+        tokens = torch.tensor([text])
+        outputs = unrolled(drafter._model, tokens, features[None], 1)[0][0, -1:]
+        best = drafter._model.guess(outputs, 3)
+        assert [tree.tokens[node] for node in tree.children[ROOT].values()][:3] == best.tokens[0]
+    both = Auto({"eagle": eagle_on(target, config), "other": eagle_on(target)})
+    generation = Generation(some_prompt(9), both, Stopping(16))
+    play(target, [generation], budget=9)
+    alone = CausalLMTarget(model, check=False)
+    assert generation.output == naive_stream(alone, some_prompt(9), 16)
+
+
+def target_outputs(target: CausalLMTarget, text: list[int]) -> torch.Tensor:
+    """[tokens, 2 * hidden]: what the first two layers give."""
+    slot = target.open([*text, 0])
+    target.prefill(slot, len(text))
+    found = target.states(slot, (1, 2)).clone()
+    target.close(slot)
+    return found
 
 
 @pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")

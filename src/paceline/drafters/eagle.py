@@ -32,7 +32,7 @@ from paceline.drafters.trained_heads import HeadWeights
 from paceline.errors import UsageError
 from paceline.planning.draft_length import LONGEST, DraftLength
 from paceline.prefix import common_prefix
-from paceline.protocols import HIDDEN_STATES, Drafter
+from paceline.protocols import HIDDEN_STATES, LAYER_OUTPUTS, Drafter
 from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, ROOT, Tree
 
@@ -96,6 +96,9 @@ class Eagle(Drafter):
         found = find_parts(EagleParts, own.parts, host.fingerprint)
         self._model = found.open(host, own.weights)
         self._settings, self._clock = own, host.clock
+        self.layers = found.config.layers
+        if self.layers:
+            self.requires |= {LAYER_OUTPUTS}
         self._plan: DraftLength | None = None
         if not own.depth:
             key = DraftLength, id(self._model), own.beam

@@ -165,9 +165,13 @@ class EagleModel(HeadModule):
         found: torch.Tensor = rows + self.down(F.silu(self.gate(inner)) * self.up(inner))
         return found
 
+    def ends(self, outputs: torch.Tensor) -> torch.Tensor:
+        """What the target's output head reads of outputs [..., hidden]."""
+        return normal(outputs, self.last_norm)
+
     def logits(self, outputs: torch.Tensor) -> torch.Tensor:
         """[..., outputs] for the tokens after rows with these outputs [..., hidden]."""
-        return self.shared_head(normal(outputs, self.last_norm)).float()
+        return self.shared_head(self.ends(outputs)).float()
 
     # ---- drafting ----
 

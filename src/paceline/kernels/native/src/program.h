@@ -20,7 +20,7 @@ enum pl_op {
     PL_PRODUCT,    /* out = in x matrix + bias */
     PL_STORE,      /* keys (in) and values (other) go to the layer's cache */
     PL_ATTEND,     /* out: what queries (in) take from the layer's cache */
-    PL_STATES,     /* in goes to the cache of states */
+    PL_STATES,     /* in goes to the cache of states, from out_at on */
     PL_SELECT,     /* out = in of the rows that are kept; all later steps are of these */
     PL_SCATTER,    /* out = number, but for `size` numbers of in, each at its place of `order` */
     PL_OPS
