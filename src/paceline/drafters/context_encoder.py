@@ -27,9 +27,10 @@ seen. There, green columns of later steps are those of the guesses from all plac
 they are those of the tokens themselves, which is what these stand for.
 
 The block is our own, so that it fits every target: RMSNorm before attention and feed-forward,
-rotary positions, a gated feed-forward, no biases. It begins with random weights, as the official
-code's last version does. Mature and green columns have a normalisation each, which tells the two
-kinds apart; behind the block there is none, as in the paper.
+rotary positions, a gated feed-forward, no biases. It begins with random weights or as a copy of the
+target's last layer, see `ChimeraSettings`. Mature and green columns have a normalisation each, which
+tells the two kinds apart; after the block there is none, as in the paper, or one like the target's
+last (`final_norm`).
 """
 
 from __future__ import annotations
@@ -43,20 +44,20 @@ from torch.nn import functional as F
 
 from paceline.drafters.trained_heads import ChimeraConfig
 
-__all__ = ["EPSILON", "ROTARY_BASE", "Columns", "Context", "ContextEncoder", "Draft"]
+__all__ = ["EPSILON", "Columns", "Context", "ContextEncoder", "Draft"]
 
 Columns = tuple[torch.Tensor, torch.Tensor]
 """Keys and values, each [batch, KV heads, n, head size]."""
 
 EPSILON = 1e-6
-ROTARY_BASE = 10_000.0
 
 
 class ContextEncoder(nn.Module):
     """The block; see the module for what a row sees.
 
-    Parameters: "mature_norm", "green_norm", "inner_norm" [hidden]; "query", "key", "value", "join"
-    of the attention, "gate", "up", "down" of the feed-forward, weights of linear layers.
+    Parameters: "mature_norm", "green_norm", "inner_norm" [hidden], with `final_norm` "output_norm";
+    "query", "key", "value", "join" of the attention, "gate", "up", "down" of the feed-forward,
+    weights of linear layers.
     """
 
     def __init__(self, config: ChimeraConfig, hidden: int) -> None:
@@ -74,7 +75,9 @@ class ContextEncoder(nn.Module):
         self.gate = nn.Linear(hidden, config.intermediate, bias=False)
         self.up = nn.Linear(hidden, config.intermediate, bias=False)
         self.down = nn.Linear(config.intermediate, hidden, bias=False)
-        self._turns = _Turns(config.head_size)
+        ends = nn.Parameter(torch.ones(hidden)) if config.final_norm else None
+        self.register_parameter("output_norm", ends)
+        self._turns = _Turns(config.head_size, config.rotary_base)
 
     def mature(self, states: torch.Tensor, places: torch.Tensor) -> Columns:
         """Columns of mature or draft states [batch, n, hidden] at places int64 [batch, n]."""
@@ -103,7 +106,7 @@ class ContextEncoder(nn.Module):
         states = greens + self.join(_attended(query, columns, sees, own))
         inner = _normal(states, self.inner_norm)
         drafts: torch.Tensor = states + self.down(F.silu(self.gate(inner)) * self.up(inner))
-        return drafts
+        return drafts if self.output_norm is None else _normal(drafts, self.output_norm)
 
     def _columns(self, states: torch.Tensor, places: torch.Tensor, norm: torch.Tensor) -> Columns:
         inner, size = _normal(states, norm), self.config.head_size
@@ -224,8 +227,8 @@ class _Turns:
     """Rotary positions. Angles of places are computed once: they are the same for every row, and
     would take a fifth of the time of drafting a level."""
 
-    def __init__(self, size: int) -> None:
-        self._size = size
+    def __init__(self, size: int, base: float) -> None:
+        self._size, self._base = size, base
         self._table = torch.empty(0, 2, size // 2)
 
     def __call__(self, rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
@@ -239,7 +242,7 @@ class _Turns:
         if self._table.device != places.device or len(self._table) <= int(places.max()):
             count = max(int(places.max()) + 1, 2 * len(self._table), 256)
             half = self._size // 2
-            speeds = ROTARY_BASE ** (-torch.arange(half, device=places.device) / half)
+            speeds = self._base ** (-torch.arange(half, device=places.device) / half)
             angles = torch.arange(count, device=places.device)[:, None] * speeds
             self._table = torch.stack([angles.cos(), angles.sin()], dim=1)
         return self._table[places]
