@@ -27,9 +27,10 @@ seen. There, green columns of later steps are those of the guesses from all plac
 they are those of the tokens themselves, which is what these stand for.
 
 The block is our own, so that it fits every target: RMSNorm before attention and feed-forward,
-rotary positions, a gated feed-forward, no biases. It begins with random weights, as the official
-code's last version does. Mature and green columns have a normalisation each, which tells the two
-kinds apart; behind the block there is none, as in the paper.
+rotary positions, a gated feed-forward, no biases. It begins with random weights or as a copy of the
+target's last layer, see `ChimeraSettings`. Mature and green columns have a normalisation each, which
+tells the two kinds apart; after the block there is none, as in the paper, or one like the target's
+last (`final_norm`).
 """
 
 from __future__ import annotations
@@ -44,16 +45,15 @@ from torch.nn import functional as F
 from paceline.drafters.attention_rows import Columns, Turns, attended, normal, split, wider
 from paceline.drafters.trained_heads import ChimeraConfig
 
-__all__ = ["ROTARY_BASE", "Context", "ContextEncoder", "Draft"]
-
-ROTARY_BASE = 10_000.0
+__all__ = ["Context", "ContextEncoder", "Draft"]
 
 
 class ContextEncoder(nn.Module):
     """The block; see the module for what a row sees.
 
-    Parameters: "mature_norm", "green_norm", "inner_norm" [hidden]; "query", "key", "value", "join"
-    of the attention, "gate", "up", "down" of the feed-forward, weights of linear layers.
+    Parameters: "mature_norm", "green_norm", "inner_norm" [hidden], with `final_norm` "output_norm";
+    "query", "key", "value", "join" of the attention, "gate", "up", "down" of the feed-forward,
+    weights of linear layers.
     """
 
     def __init__(self, config: ChimeraConfig, hidden: int) -> None:
@@ -71,7 +71,9 @@ class ContextEncoder(nn.Module):
         self.gate = nn.Linear(hidden, config.intermediate, bias=False)
         self.up = nn.Linear(hidden, config.intermediate, bias=False)
         self.down = nn.Linear(config.intermediate, hidden, bias=False)
-        self._turns = Turns(config.head_size, ROTARY_BASE)
+        ends = nn.Parameter(torch.ones(hidden)) if config.final_norm else None
+        self.register_parameter("output_norm", ends)
+        self._turns = Turns(config.head_size, config.rotary_base)
 
     def mature(self, states: torch.Tensor, places: torch.Tensor) -> Columns:
         """Columns of mature or draft states [batch, n, hidden] at places int64 [batch, n]."""
@@ -100,7 +102,7 @@ class ContextEncoder(nn.Module):
         states = greens + self.join(attended(query, columns, sees, own))
         inner = normal(states, self.inner_norm)
         drafts: torch.Tensor = states + self.down(F.silu(self.gate(inner)) * self.up(inner))
-        return drafts
+        return drafts if self.output_norm is None else normal(drafts, self.output_norm)
 
     def _columns(self, states: torch.Tensor, places: torch.Tensor, norm: torch.Tensor) -> Columns:
         inner, size = normal(states, norm), self.config.head_size

@@ -70,7 +70,8 @@ class ChimeraConfig:
     residual: whether heads see the target's last state beside the draft state (figure 8).
     layers: residual blocks of a compact head behind what joins the two states; full heads have none.
     bottom: others than "ngram" are there for the study only.
-    attention_heads, kv_heads, head_size, intermediate: of the full context encoder.
+    attention_heads, kv_heads, head_size, intermediate, rotary_base: of the full context encoder.
+    final_norm: whether it ends in a normalisation, as the target does.
 
     Raises ModelError for a value out of range.
     """
@@ -86,6 +87,8 @@ class ChimeraConfig:
     kv_heads: int = 8
     head_size: int = 64
     intermediate: int = 1024
+    rotary_base: float = 10_000.0
+    final_norm: bool = False
 
     def __post_init__(self) -> None:
         sizes = ("heads", "attention_heads", "kv_heads", "head_size", "intermediate")
@@ -252,6 +255,8 @@ class ChimeraParts(HeadParts[ChimeraConfig, "ChimeraModel"]):
             "encoder.up.weight": (config.intermediate, hidden),
             "encoder.down.weight": (hidden, config.intermediate),
         }
+        if config.final_norm:
+            shapes["encoder.output_norm"] = (hidden,)
         if config.bottom == "ngram":
             shapes["bottom.block.weight"] = (width, width)
             shapes["bottom.block.bias"] = (width,)
