@@ -16,6 +16,7 @@ from paceline.loop import Generation, decode
 from paceline.protocols import HIDDEN_STATES, VIRTUAL_TOKENS
 from paceline.records import Round
 from paceline.stopping import Stopping
+from paceline.targets.engines import open_target
 from paceline.targets.prepare import prepare
 from paceline.targets.toy import ToyTarget
 
@@ -61,7 +62,7 @@ def test_drafters_see_the_outputs_of_layers_beside_others_that_see_states(
     """Texts of drafters that want other layers, or none, on one target."""
     model = new_model(name) if packed else tiny_model(name, dtype=torch.float64)
     plain = new_model(name) if packed else model
-    target = prepare(model, weights="packed") if packed else new_target(model, check=False)
+    target = open_target(model, weights="packed") if packed else new_target(model, check=False)
     watchers = [Watcher(seed, target.vocab_size) for seed in range(3)]
     watchers[1].layers, watchers[2].layers = (1,), (1, 2)
     for number, watcher in enumerate(watchers):
@@ -81,7 +82,7 @@ def test_drafters_see_the_outputs_of_layers_beside_others_that_see_states(
 def test_layers_that_there_are_not_are_refused() -> None:
     for packed in (False, True):
         model = new_model("llama")
-        target = prepare(model, weights="packed") if packed else new_target(model, check=False)
+        target = open_target(model, weights="packed") if packed else new_target(model, check=False)
         with pytest.raises(UsageError, match="shows no output of layer 77: choose another method"):
             target.keep_states((1, 77))
         target.keep_states((1,))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 from array import array
+from typing import Any
 
-from paceline.chains import ChainEnd
 from paceline.kernels.native import signatures as native
 
 __all__ = ["NativeEnd"]
@@ -16,10 +16,11 @@ class NativeEnd:
 
     def __init__(self) -> None:
         self._made = native.ChainEnd()
-        self._end: ChainEnd | None = None  # held for the library
+        self._end: Any = None  # held for the library
 
-    def address(self, end: ChainEnd) -> int:
-        """Where the library finds `end`, until the next call."""
+    def address(self, end: Any) -> int:
+        """Where the library finds a `ChainEnd` of `paceline.chains`, which this room does not know,
+        until the next call."""
         made, chances = self._made, end.chances
         made.share, made.reach, made.trust = end.share, end.reach, chances.trust
         made.low, made.high, made.columns = chances.low, chances.high, chances.columns

@@ -13,6 +13,7 @@ from paceline.training.settings import WHAT, SoftLoss, TrainerSettings, option
 if TYPE_CHECKING:
     import torch
 
+    from paceline.drafters.eagle_model import EagleModel
     from paceline.drafters.eagle_parts import EagleConfig, EagleParts
     from paceline.training.batches import Batch
     from paceline.training.scorer import Scorer
@@ -56,6 +57,8 @@ class EagleSettings(TrainerSettings):
 
 class Eagle(TrainedMethod[EagleSettings]):
     """Each step reads what the one before has made, and sees what it will see in a draft."""
+
+    module: EagleModel
 
     name = "eagle"
     summary = "Train EAGLE's draft model: one block that goes on from the model's own features."
@@ -132,8 +135,9 @@ class Eagle(TrainedMethod[EagleSettings]):
         from paceline.drafters.eagle_parts import EagleParts
 
         ids = {} if common.token_ids is None else {"token_ids": common.token_ids}
-        config: EagleConfig = self.module.config
-        return EagleParts(config, common.base, {**tensors, **ids}, common.table, common.record)
+        return EagleParts(
+            self.module.config, common.base, {**tensors, **ids}, common.table, common.record
+        )
 
     @classmethod
     def finished(cls) -> type[EagleParts]:

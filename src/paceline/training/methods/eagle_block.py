@@ -53,7 +53,7 @@ def copy_last_layer(model: EagleModel, base: Base) -> None:
     layer = base.last_layer
     try:
         for own, name in _ATTENTION.items():
-            model.get_submodule(own).weight.copy_(_weight(layer, f"self_attn.{name}"))
+            model.get_parameter(f"{own}.weight").copy_(_weight(layer, f"self_attn.{name}"))
         for own, name in _NORMS.items():
             model.get_parameter(own).copy_(_weight(layer, name))
         gate, up, down = (_weight(layer, f"mlp.{name}_proj") for name in ("gate", "up", "down"))
