@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
 
 import torch
-from torch import nn
 from transformers import PreTrainedModel
 
 from paceline.errors import ModelError
-from paceline.models.draft_model import layers_of
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.prepare import prepare
 from paceline.training.dataset import Text
@@ -27,7 +23,7 @@ class TargetReader:
     """Reads with `model`, which is changed in place: its linear layers are packed for fast products
     of the same float32 weights.
 
-    shape: what is wanted. Taps are caught by hooks, for which passes run step by step.
+    shape: what is wanted.
 
     Raises ModelError for a model that cannot be driven this way.
     """
@@ -35,12 +31,9 @@ class TargetReader:
     def __init__(self, model: PreTrainedModel, shape: StateShape) -> None:
         self.model = model.eval().requires_grad_(False)
         self._shape = shape
-        self._layers: Any = model.get_submodule(layers_of(model)) if shape.taps else []
         prepared = prepare(model, _weights(model, shape))
-        self._target = CausalLMTarget(
-            model, preparation=prepared, compiled=not shape.taps, static=False
-        )
-        self._target.keep_states()
+        self._target = CausalLMTarget(model, preparation=prepared, static=False)
+        self._target.keep_states(shape.taps)
 
     @torch.inference_mode()
     def read(self, texts: Sequence[Text]) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -61,39 +54,13 @@ class TargetReader:
         # The last token of what is opened is the root, which is not read.
         slots = [target.open([*text.tokens, 0]) for text in texts]
         sizes = {slot: len(text.tokens) for slot, text in zip(slots, texts)}
-        with self._taps() as taps:
-            target.score({}, sizes)
-        tapped = [torch.cat(parts) for parts in taps]
-        first = 0
-        for slot, size in sizes.items():
-            rows = slice(first, first + size)
-            yield torch.stack([*(tap[rows] for tap in tapped), target.states(slot)], dim=1)
-            first += size
+        target.score({}, sizes)
+        for slot in slots:
+            found = [target.states(slot, [tap]) for tap in self._shape.taps]
+            yield torch.stack([*found, target.states(slot)], dim=1)
         for slot in slots:
             target.close(slot)
         target.forget()
-
-    @contextmanager
-    def _taps(self) -> Iterator[list[list[torch.Tensor]]]:
-        """The outputs of the tapped layers [rows, hidden], by tap and pass."""
-        caught: list[list[torch.Tensor]] = [[] for _ in self._shape.taps]
-
-        def catch(into: list[torch.Tensor]) -> Any:
-            def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-                states = output[0] if isinstance(output, tuple) else output
-                into.append(states.reshape(-1, states.shape[-1]).float())
-
-            return hook
-
-        hooks = [
-            self._layers[tap - 1].register_forward_hook(catch(into))
-            for tap, into in zip(self._shape.taps, caught)
-        ]
-        try:
-            yield caught
-        finally:
-            for each in hooks:
-                each.remove()
 
     def _kept(self, text: Text, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         states = states[text.begin :]
