@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.trained_heads import save_eagle, unrolled
 
 from paceline.drafters import Auto, Eagle, EagleSettings, Host
 from paceline.drafters.eagle_parts import EagleParts
+from paceline.drafters.eight_bits import in_eight_bits, in_floats
 from paceline.drafters.parts import find_parts
 from paceline.errors import ModelError, UsageError
 from paceline.kernels.native.calls import unavailable
@@ -223,6 +225,29 @@ def test_levels_are_grown_as_long_as_they_are_worth_their_time(seconds: float, d
 def test_bad_settings_are_named(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         EagleSettings(**wrong)
+
+
+def test_parts_in_eight_bits_draft_as_those_in_sixteen(tmp_path: Path) -> None:
+    found = EagleParts.from_pretrained(saved_eagle(**SIZES))
+    small = replace(found, tensors=in_eight_bits(found.tensors))
+    small.save_pretrained(tmp_path)
+    opened = EagleParts.from_pretrained(tmp_path)
+    for name, tensor in in_floats(opened.tensors).items():
+        step = found.tensors[name].abs().max() / 127
+        torch.testing.assert_close(tensor, found.tensors[name].float(), atol=float(step), rtol=0)
+    target = CausalLMTarget(tiny_model("llama"), check=False)
+    drafter = Eagle(Host(target, TINY), parts=str(tmp_path))
+    generation = Generation(some_prompt(9), drafter, Stopping(12))
+    play(target, [generation], budget=9)
+    alone = CausalLMTarget(tiny_model("llama"), check=False)
+    assert generation.output == naive_stream(alone, some_prompt(9), 12)
+    path = tmp_path / "model.safetensors"
+    parts = load_file(path)
+    save_file({name: part for name, part in parts.items() if name != "enter.weight.scale"}, path)
+    with pytest.raises(
+        ModelError, match=r"damaged: its enter.weight.scale are None, not \(32, 2\)"
+    ):
+        EagleParts.from_pretrained(tmp_path)
 
 
 def test_damaged_folders_and_those_of_others_are_refused(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args
 
+from paceline.drafters.eight_bits import in_floats, scale_shapes
 from paceline.drafters.host import Host
 from paceline.drafters.trained_parts import ConfigT, TrainedParts
 from paceline.errors import ModelError
@@ -129,8 +130,8 @@ programs on a CPU, else each as is fastest there, which is measured. Guesses nee
 class HeadParts(TrainedParts[ConfigT], Generic[ConfigT, ModuleT]):
     """Heads that may be kept to some tokens.
 
-    tensors: of the module, by its own names, and "token_ids" [vocabulary] int64, ascending, where
-    the configuration names a vocabulary.
+    tensors: of the module, by its own names, matrices as they are or as `in_eight_bits` has them; and
+    "token_ids" [vocabulary] int64, ascending, where the configuration names a vocabulary.
     """
 
     def open(self, host: Host, weights: HeadWeights = "fastest") -> ModuleT:
@@ -141,7 +142,7 @@ class HeadParts(TrainedParts[ConfigT], Generic[ConfigT, ModuleT]):
         """
 
         def made() -> tuple[object, ModuleT]:
-            module = self._new_module(host.target).load(self.tensors)
+            module = self._new_module(host.target).load(in_floats(self.tensors))
             return self, module.ready(weights)
 
         # With these parts beside it, so that nothing else gets their id.
@@ -169,7 +170,7 @@ class HeadParts(TrainedParts[ConfigT], Generic[ConfigT, ModuleT]):
     def expected_shapes(self) -> dict[str, tuple[int, ...]]:
         """See `TrainedParts`."""
         ids = {"token_ids": (self.vocabulary,)} if self.vocabulary else {}
-        return {**self.module_shapes(), **ids}
+        return {**self.module_shapes(), **ids, **scale_shapes(self.tensors)}
 
     def check_tensors(self, path: Path) -> None:
         """See `TrainedParts`."""
