@@ -2,9 +2,10 @@
 
     python benchmarks/draft_shares.py --json draft-shares.json
 
-Texts by plain decoding, with the draft model, Medusa and Chimera go on in turn, round by round, on
-one target: between two drafts the target has been read, as it always is. The draft model says
---length tokens a round; heads grow trees of --budget nodes. A draft's time is what the loop spends
+Texts by plain decoding, with the draft model, Medusa, Chimera and EAGLE go on in turn, round by
+round, on one target: between two drafts the target has been read, as it always is. The draft model
+says --length tokens a round; heads grow trees of --budget nodes. What there is not for the model is
+left out; --eagle names a folder with other parts. A draft's time is what the loop spends
 outside of the target: proposing and observing.
 """
 
@@ -19,6 +20,7 @@ from statistics import median, quantiles
 
 import paceline
 from paceline.drafters import make_drafter
+from paceline.errors import ModelError
 from paceline.loop import Batch, FixedBudget, Generation
 from paceline.machine import describe_run
 from paceline.records import Round
@@ -32,23 +34,39 @@ PROMPTS = (
 )
 
 
-def methods(length: int) -> dict[str, str]:
-    """What is reported -> the method."""
-    return {
+def methods(session: Session, options: argparse.Namespace) -> dict[str, str]:
+    """What is reported -> the method, as far as there are such for the model."""
+    every = {
         "plain": "plain",
-        "draft token": f"speculative:length={length}",
+        "draft token": f"speculative:length={options.length}",
         "medusa": "medusa",
         "chimera": "chimera",
         "chimera, all levels": "chimera:least=0",
+        "eagle": f"eagle:parts={options.eagle}",
+        "eagle, 4 levels": f"eagle:parts={options.eagle},depth=4,least=0",
     }
+    return {name: method for name, method in every.items() if is_there(method, session)}
+
+
+def is_there(method: str, session: Session) -> bool:
+    try:
+        make_drafter(method, session.host)
+    except ModelError as reason:
+        print(reason, file=sys.stderr)
+        return False
+    return True
 
 
 def play(
-    session: Session, ids: list[int], options: argparse.Namespace, found: dict[str, list[Round]]
+    session: Session,
+    ids: list[int],
+    options: argparse.Namespace,
+    chosen: dict[str, str],
+    found: dict[str, list[Round]],
 ) -> None:
     """All methods in turn on one prompt; rounds that read are left out."""
     batches = {}
-    for name, method in methods(options.length).items():
+    for name, method in chosen.items():
         drafter = make_drafter(method, session.host)
         batches[name] = Batch(session.target, FixedBudget(options.budget))
         batches[name].add(Generation(ids, drafter, Stopping(options.rounds * 8)))
@@ -73,13 +91,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=60, help="per prompt and method")
     parser.add_argument("--length", type=int, default=4, help="tokens of the draft model's drafts")
     parser.add_argument("--budget", type=int, default=16, help="nodes of a tree at most")
+    parser.add_argument("--eagle", default="", help="a folder with EAGLE parts")
     parser.add_argument("--json", type=Path, help="write the results there, too")
     options = parser.parse_args()
     session = paceline.load(options.model, method="plain")
     session.settle()
-    found: dict[str, list[Round]] = {name: [] for name in methods(options.length)}
+    chosen = methods(session, options)
+    found: dict[str, list[Round]] = {name: [] for name in chosen}
     for prompt in PROMPTS:
-        play(session, session.encode([{"role": "user", "content": prompt}]), options, found)
+        ids = session.encode([{"role": "user", "content": prompt}])
+        play(session, ids, options, chosen, found)
     rows = {}
     for name, rounds in found.items():
         times = milliseconds(name, rounds, options.length)

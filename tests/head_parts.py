@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from paceline.drafters.eagle_parts import EagleConfig, EagleParts
 from paceline.drafters.trained_heads import (
     ChimeraConfig,
     ChimeraParts,
@@ -36,7 +37,16 @@ def saved_chimera(hidden: int = 16, vocab: int = 16, fingerprint: str = TOY, **c
     return _saved(ChimeraParts(chosen, base, {}), chosen.vocabulary)
 
 
-def _saved(parts: MedusaParts | ChimeraParts, vocabulary: int) -> Path:
+@cache
+def saved_eagle(hidden: int = 16, vocab: int = 16, fingerprint: str = TOY, **config: Any) -> Path:
+    """A folder with random EAGLE parts, written once."""
+    sizes = {"attention_heads": 4, "kv_heads": 2, "head_size": 8, "intermediate": 24}
+    chosen = EagleConfig(**{**sizes, **config})
+    base = BaseModel(fingerprint, "a test's model", hidden, vocab)
+    return _saved(EagleParts(chosen, base, {}), chosen.vocabulary)
+
+
+def _saved(parts: MedusaParts | ChimeraParts | EagleParts, vocabulary: int) -> Path:
     generator = torch.Generator().manual_seed(0)
     tensors = {
         name: 0.3 * torch.randn(shape, generator=generator)

@@ -15,7 +15,7 @@ from paceline.drafters.trained_parts import BaseModel
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.protocols import Drafter, Target
 from paceline.targets.toy import ToyTarget
-from tests.draft_hosts import TOY, toy_host
+from tests.draft_hosts import TOY, Ticking, toy_host
 
 
 def falling(distances: int, ranks: int = 4) -> AcceptanceTable:
@@ -67,11 +67,12 @@ def toy_drafter(method: str) -> Drafter:
     "ppd 4x2:size=30"; "speculative" with the toys of `tests.draft_hosts`. It works on every toy
     target with 16 tokens."""
     name, _, settings = method.partition(":")
-    if name in ("medusa", "chimera"):
-        from tests.head_parts import saved_chimera, saved_medusa
+    if name in ("medusa", "chimera", "eagle"):
+        from tests.head_parts import saved_chimera, saved_eagle, saved_medusa
 
-        parts = f"parts={saved_medusa() if name == 'medusa' else saved_chimera()}"
-        return make_drafter(f"{name}:{parts},{settings}".rstrip(","), host_on(ToyTarget()))
+        saved = {"medusa": saved_medusa, "chimera": saved_chimera, "eagle": saved_eagle}[name]
+        host = Host(ToyTarget(), TOY, clock=Ticking(1e-3))
+        return make_drafter(f"{name}:parts={saved()},{settings}".rstrip(","), host)
     if name == "auto" and "draft=" in settings:
         return make_drafter(method, toy_host())
     if name in ("speculative", "ouroboros"):

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from paceline.drafters.chimera_model import ChimeraModel
+from paceline.drafters.eagle_model import EagleModel, Stretches
+from paceline.drafters.eagle_parts import EagleConfig, EagleParts
 from paceline.drafters.medusa_heads import HeadModule, MedusaHeads, OutputHead
 from paceline.drafters.trained_heads import (
     ChimeraConfig,
@@ -17,6 +19,7 @@ from paceline.drafters.trained_heads import (
     MedusaParts,
 )
 from paceline.drafters.trained_parts import BaseModel
+from paceline.records import WordTable
 
 HIDDEN, VOCAB = 32, 16
 """As in the toy target."""
@@ -69,6 +72,31 @@ def small_chimera(config: ChimeraConfig, noise: float = 1.0) -> ChimeraModel:
     return found
 
 
+def small_eagle(config: EagleConfig, noise: float = 1.0) -> EagleModel:
+    """A draft model of EAGLE on random embeddings."""
+    torch.manual_seed(0)
+    words = torch.randn(VOCAB, HIDDEN)
+    model = EagleModel(
+        replace(config, **SIZES),
+        output_head(config.vocabulary),
+        words.__getitem__,
+        token_ids(config.vocabulary),
+    )
+    model.words = WordTable(-1, words.data_ptr(), VOCAB, HIDDEN, words)
+    found: EagleModel = shaken(model, noise)
+    return found
+
+
+def unrolled(
+    model: EagleModel, tokens: torch.Tensor, features: torch.Tensor, steps: int
+) -> list[torch.Tensor]:
+    """Outputs [1, length - 1, hidden] of each step behind every place of a text [1, length]."""
+    places = torch.arange(tokens.shape[1])
+    points = places[None, :-1]
+    sees = places <= points[..., None]
+    return model(Stretches(tokens, features, places[None], points, sees), steps)  # type: ignore[no-any-return]
+
+
 def texts(count: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Random tokens [count, length], and states [count, length, HIDDEN]."""
     noise = torch.Generator().manual_seed(3)
@@ -90,6 +118,14 @@ def save_chimera(
     """A folder with a random draft model of Chimera."""
     model = small_chimera(config or ChimeraConfig(heads=3))
     parts = ChimeraParts(model.config, _base(fingerprint), _tensors(model))
+    parts.save_pretrained(folder)
+    return folder
+
+
+def save_eagle(folder: Path, config: EagleConfig | None = None, fingerprint: str = "toy") -> Path:
+    """A folder with a random draft model of EAGLE."""
+    model = small_eagle(config or EagleConfig())
+    parts = EagleParts(model.config, _base(fingerprint), _tensors(model))
     parts.save_pretrained(folder)
     return folder
 

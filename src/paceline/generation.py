@@ -106,7 +106,7 @@ class Generation:
                 )
             self.stopping.limit(room)
         if HIDDEN_STATES in self.drafter.requires:
-            target.keep_states()
+            target.keep_states(self.drafter.layers)
 
     def look(self, target: Target, slot: int) -> None:
         """Show the hidden states of the text to a drafter that wants them."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CHAINS",
     "HIDDEN_STATES",
+    "LAYER_OUTPUTS",
     "SHADOW_TOKENS",
     "TREES",
     "VIRTUAL_TOKENS",
@@ -45,6 +46,9 @@ VIRTUAL_TOKENS = "virtual_tokens"
 HIDDEN_STATES = "hidden_states"
 """The capability of a target that has `Target.states`, `embed` and `output_head`."""
 
+LAYER_OUTPUTS = "layer_outputs"
+"""The capability of a target that keeps the outputs of its layers beside its hidden states."""
+
 SHADOW_TOKENS = "shadow_tokens"
 """The capability of a target that reads trees as `Tree.as_read` has them, shadows as tokens."""
 
@@ -66,6 +70,7 @@ class Drafter(ABC):
     requires: capabilities that it needs of the target. sized_by: how a planner may size its trees.
     source_names: of those whose guesses it unites, in the order of the bits of `Tree.sources`; ()
     where it does not say who proposed what.
+    layers: ascending from 1 on, whose outputs it wants in the place of last states; () for none.
     passive: it never guesses, and wants no guesses that a constraint makes for it either.
     Settings: of a class that is named as a method from outside: a frozen dataclass with a default
     for every field, whose fields are the constructor's keyword arguments; None where it takes none.
@@ -74,6 +79,7 @@ class Drafter(ABC):
     requires: frozenset[str] = frozenset()
     sized_by: SizedBy = "nodes"
     source_names: tuple[str, ...] = ()
+    layers: tuple[int, ...] = ()
     passive: bool = False
     Settings: ClassVar[type[Any] | None] = None
 
@@ -96,17 +102,17 @@ class Drafter(ABC):
 
     def see(self, states: torch.Tensor) -> None:
         """Before each `propose`, where `HIDDEN_STATES` are required: the last hidden states
-        [n, hidden] of the text's first n tokens.
+        [n, hidden] of the text's first n tokens; or the outputs of `layers` side by side.
 
         They are what the model's output head reads. In a text's first round, when the target may
         have read nothing yet, n is any number; later it is all tokens but the last, the root. The
         tensor is a view, which the next pass changes.
         """
 
-    def look(self, states: Callable[[], torch.Tensor]) -> None:
-        """Called in the place of `see`, which it calls. Who does not want the states every time may
-        keep the function until its `propose` ends."""
-        self.see(states())
+    def look(self, states: Callable[[tuple[int, ...]], torch.Tensor]) -> None:
+        """Called in the place of `see`, which it calls with the states for `layers`. Who does not
+        want them every time may keep the function until its `propose` ends."""
+        self.see(states(self.layers))
 
     def stop(self) -> None:
         """The text has ended or was given up: let go of what was held for it alone."""
@@ -210,13 +216,14 @@ class Target(ABC):
         """
         return None
 
-    def keep_states(self) -> None:
-        """With `HIDDEN_STATES`: from now on keep the last hidden states of all that is read. Texts
-        that are open already read what they hold once more."""
+    def keep_states(self, layers: Sequence[int] = ()) -> None:
+        """With `HIDDEN_STATES`: from now on keep the last hidden states of all that is read; with
+        `LAYER_OUTPUTS` what these layers give, too, ascending from 1 on. Texts that are open already
+        read what they hold once more. Raises UsageError for what is no layer of the model."""
         raise self._lacks("hidden states")
 
-    def states(self, slot: int) -> torch.Tensor:
-        """With `HIDDEN_STATES`: [cached tokens, hidden] of a text, see `Drafter.see`."""
+    def states(self, slot: int, layers: Sequence[int] = ()) -> torch.Tensor:
+        """With `HIDDEN_STATES`: [cached tokens, hidden] of a text, or of layers; see `Drafter.see`."""
         raise self._lacks("hidden states")
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:

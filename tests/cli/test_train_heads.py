@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from paceline.training.heads.sizes import sized_like
 from tests.cli.running import Command
 from tests.tiny import save_tiny_llama
 from tests.tiny_models import tiny_model
@@ -12,7 +13,6 @@ from tests.training.shared import prompt_file
 
 from paceline.drafters.trained_heads import ChimeraConfig, ChimeraParts, MedusaParts
 from paceline.training import run as training_run
-from paceline.training.heads.sizes import sized_like
 
 KINDS = {"medusa": MedusaParts, "chimera": ChimeraParts}
 

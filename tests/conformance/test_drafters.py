@@ -59,6 +59,8 @@ METHOD_VARIANTS = [
     "medusa:shape=table,ranks=3",
     "chimera:beam=1,least=0",
     "chimera:cache=2,ranks=3,least=0",
+    "eagle:beam=1,depth=5,least=0",
+    "eagle:ranks=3,beam=7,least=0",
     "lookahead:window=1,level=2,guesses=1",
     "lookahead:window=3,level=7,guesses=2,history=true",
     "lookahead:accept_window=true",
@@ -81,7 +83,18 @@ COPYING = [
     name
     for name in METHOD_VARIANTS
     if not name.startswith(
-        ("plain", "rest", "ppd", "medusa", "chimera", "lookahead", "jacobi", "spec", "ouro")
+        (
+            "plain",
+            "rest",
+            "ppd",
+            "medusa",
+            "chimera",
+            "eagle",
+            "lookahead",
+            "jacobi",
+            "spec",
+            "ouro",
+        )
     )
     or "pool_from_prompt" in name
 ]

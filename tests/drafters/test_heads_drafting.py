@@ -39,9 +39,10 @@ MEDUSA = {"hidden": HIDDEN, "vocab": VOCAB, "fingerprint": TINY}
 class Noted(Drafter):
     """A drafter whose texts and trees are kept."""
 
-    def __init__(self, drafter: Medusa | Chimera) -> None:
+    def __init__(self, drafter: Drafter) -> None:
         self._drafter = drafter
         self.requires, self.sized_by = drafter.requires, drafter.sized_by
+        self.layers = drafter.layers
         self.text: list[int] = []
         self.seen: list[tuple[list[int], Tree]] = []
 

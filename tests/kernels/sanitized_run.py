@@ -286,7 +286,7 @@ def chains(library: ctypes.CDLL, native: Any, steps: Any, one: Any) -> None:
 
 
 def drafts(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> None:
-    """Medusa's and Chimera's, of programs that give their first numbers back; all memory ends where
+    """Medusa's, Chimera's and EAGLE's, of programs that give their first numbers back; all memory ends where
     it has to."""
     held: list[np.ndarray] = []
 
@@ -328,6 +328,19 @@ def drafts(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> None:
         )  # fmt: skip
         assert not library.pl_draft_chimera(ctypes.addressof(chimera), 2)
         assert chimera.guesses.nodes == found
+    # As many as one row and then two rows a level guess; a budget is depth, too.
+    for depth, budget, found in ((1, 30, 3), (4, 30, 3 + 3 * 2 * 3), (9, 2, 2)):
+        eagle = native.Eagle(
+            read=part(fresh, 2 * hidden, hidden), grow=part(beam, 2 * hidden, hidden),
+            head=part(beam, hidden, OUTPUTS), width=hidden, hidden=hidden, depth=depth, beam=beam,
+            length=4, fresh=fresh, text=keep(np.array([1, 2, 0])), states_stride=hidden,
+            states=keep(rng.standard_normal((4 + fresh, hidden), dtype=np.float32)),
+            root=keep(np.zeros(hidden, np.float32)),
+            words=keep(rng.standard_normal((OUTPUTS, hidden), dtype=np.float32)),
+            words_format=-1, words_count=OUTPUTS, guesses=guesses(budget),
+        )  # fmt: skip
+        assert not library.pl_draft_eagle(ctypes.addressof(eagle), 2)
+        assert eagle.guesses.nodes == found
 
 
 def module(path: Path) -> Any:

@@ -16,6 +16,7 @@ from paceline.loop import Generation, decode
 from paceline.protocols import HIDDEN_STATES, VIRTUAL_TOKENS
 from paceline.records import Round
 from paceline.stopping import Stopping
+from paceline.targets.engines import open_target
 from paceline.targets.prepare import prepare
 from paceline.targets.toy import ToyTarget
 
@@ -42,6 +43,49 @@ def own_states(model: PreTrainedModel, text: Sequence[int]) -> torch.Tensor:
         torch.tensor([list(text)]), use_cache=False
     ).last_hidden_state
     return states[0]
+
+
+@torch.no_grad()
+def own_outputs(model: PreTrainedModel, text: Sequence[int], layers: Sequence[int]) -> torch.Tensor:
+    """[tokens, layers * hidden]: what these layers give in the model's plain forward."""
+    found = model.get_decoder()(
+        torch.tensor([list(text)]), use_cache=False, output_hidden_states=True
+    ).hidden_states
+    return torch.cat([found[each][0] for each in layers], dim=-1)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", NAMED)
+def test_drafters_see_the_outputs_of_layers_beside_others_that_see_states(
+    name: str, packed: bool
+) -> None:
+    """Texts of drafters that want other layers, or none, on one target."""
+    model = new_model(name) if packed else tiny_model(name, dtype=torch.float64)
+    plain = new_model(name) if packed else model
+    target = open_target(model, weights="packed") if packed else new_target(model, check=False)
+    watchers = [Watcher(seed, target.vocab_size) for seed in range(3)]
+    watchers[1].layers, watchers[2].layers = (1,), (1, 2)
+    for number, watcher in enumerate(watchers):
+        prompt = some_prompt(3 + 4 * number, seed=number)
+        play(target, [Generation(prompt, watcher, Stopping(9))], budget=9)
+        assert len(watcher.seen) >= 2
+        for text, states in watcher.seen[1:]:
+            if number == 2:
+                states = states[:, : states.shape[1] // 2]  # the last layer's are normed there
+            layers = watcher.layers[:1]
+            expected = (
+                own_outputs(plain, text[:-1], layers) if layers else own_states(plain, text[:-1])
+            )
+            assert torch.allclose(states, expected, atol=1e-3 if packed else 1e-9)
+
+
+def test_layers_that_there_are_not_are_refused() -> None:
+    for packed in (False, True):
+        model = new_model("llama")
+        target = open_target(model, weights="packed") if packed else new_target(model, check=False)
+        with pytest.raises(UsageError, match="shows no output of layer 77: choose another method"):
+            target.keep_states((1, 77))
+        target.keep_states((1,))
 
 
 @pytest.mark.parametrize("static", [False, True])

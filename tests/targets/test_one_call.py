@@ -90,9 +90,10 @@ def test_steps_that_were_written_are_read_as_they_were(name: str) -> None:
     assert again.describe() == target.describe()
     found = []
     for each in (target, again):
-        each.keep_states()
+        each.keep_states((1, 2))
         slot = each.open(some_prompt(40))
-        found.append((each.score({slot: TREE})[slot], each.states(slot).clone()))
+        rows = each.score({slot: TREE})[slot]
+        found.append((rows, each.states(slot).clone(), each.states(slot, (1, 2)).clone()))
     assert all(map(torch.equal, *found))
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from paceline.training.heads.recipe import ChimeraRecipe, HeadRecipe
+from paceline.training.heads.run import HeadRun, train_chimera, train_medusa
 from tests.tiny import byte_tokenizer
 from tests.tiny_models import new_model
 from tests.trained_heads import SIZES
@@ -16,8 +18,6 @@ from transformers import PreTrainedModel
 from paceline.drafters.trained_heads import ChimeraConfig, ChimeraParts, MedusaConfig, MedusaParts
 from paceline.drafters.trained_parts import BaseModel
 from paceline.training.data import TrainingData
-from paceline.training.heads.recipe import ChimeraRecipe, HeadRecipe
-from paceline.training.heads.run import HeadRun, train_chimera, train_medusa
 
 VOCAB = len(byte_tokenizer())
 RECIPE = {

@@ -9,6 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from paceline.training.heads import evaluation
+from paceline.training.heads.bottom import TransformerBottom
+from paceline.training.heads.evaluation import measure
+from paceline.training.heads.lessons import HeadLessons
+from paceline.training.heads.reader import StateReader
+from paceline.training.heads.recipe import ChimeraRecipe, HeadRecipe
+from paceline.training.heads.trainees import ChimeraTrainee, HeadTrainee, MedusaTrainee
 from tests.tiny_models import VOCAB, new_model, tiny_model
 from tests.trained_heads import SIZES
 
@@ -20,13 +27,6 @@ from paceline.errors import UsageError
 from paceline.targets.hidden_states import output_head
 from paceline.training.course import Course
 from paceline.training.examples import Example
-from paceline.training.heads import evaluation
-from paceline.training.heads.bottom import TransformerBottom
-from paceline.training.heads.evaluation import measure
-from paceline.training.heads.lessons import HeadLessons
-from paceline.training.heads.reader import StateReader
-from paceline.training.heads.recipe import ChimeraRecipe, HeadRecipe
-from paceline.training.heads.trainees import ChimeraTrainee, HeadTrainee, MedusaTrainee
 from paceline.training.learner import Learner
 from paceline.training.losses import NO_LABEL, guess_loss
 

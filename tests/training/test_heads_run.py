@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from paceline.training.heads.run import HeadRun
 from tests.tiny_models import new_model
 from tests.training.head_training import CHIMERA, MEDUSA, RECIPE, VOCAB, train
 from tests.training.killing import killed_at
@@ -19,7 +20,6 @@ from paceline.drafters.trained_heads import ChimeraConfig, ChimeraParts, MedusaC
 from paceline.errors import ModelError, UsageError
 from paceline.training import run as training_run
 from paceline.training.checkpoint import save_checkpoint
-from paceline.training.heads.run import HeadRun
 
 PARTS = {"config.json", "model.safetensors", "acceptance.json", "training.json"}
 CONFIGS = [MEDUSA, CHIMERA]

@@ -14,6 +14,7 @@ from typing import Any
 from paceline.drafters.anpd import Anpd, AnpdSettings
 from paceline.drafters.auto import Auto, AutoSettings
 from paceline.drafters.chimera import Chimera, ChimeraSettings
+from paceline.drafters.eagle import Eagle, EagleSettings
 from paceline.drafters.host import Host, ModelChoice, Opener
 from paceline.drafters.jacobi import Jacobi, JacobiSettings
 from paceline.drafters.llma import Llma, LlmaSettings
@@ -42,6 +43,8 @@ __all__ = [
     "AutoSettings",
     "Chimera",
     "ChimeraSettings",
+    "Eagle",
+    "EagleSettings",
     "Host",
     "Jacobi",
     "JacobiSettings",
@@ -93,6 +96,7 @@ _ROWS: tuple[MethodSpec[Any], ...] = (
     MethodSpec("ppd", PpdSettings, build_for=Ppd, survey=True),
     MethodSpec("medusa", MedusaSettings, build_for=Medusa),
     MethodSpec("chimera", ChimeraSettings, build_for=Chimera),
+    MethodSpec("eagle", EagleSettings, build_for=Eagle),
     MethodSpec(
         "lookahead",
         LookaheadSettings,

@@ -85,7 +85,8 @@ class Auto(Drafter):
         self.source_names = tuple(sources)
         self.requires = frozenset().union(*(source.requires for source in sources.values()))
         self._sources = tuple(sources.values())
-        self._states: Callable[[], torch.Tensor] | None = None
+        self.layers = tuple(sorted({n for each in sources.values() for n in each.layers}))
+        self._states: Callable[[tuple[int, ...]], torch.Tensor] | None = None
         named = list(enumerate(self._sources))
         self._cheap = {
             place: source for place, source in named if isinstance(source, LookupDrafter)
@@ -132,9 +133,9 @@ class Auto(Drafter):
 
     def see(self, states: torch.Tensor) -> None:
         """See `look`."""
-        self._states = lambda: states
+        self._states = lambda layers: states
 
-    def look(self, states: Callable[[], torch.Tensor]) -> None:
+    def look(self, states: Callable[[tuple[int, ...]], torch.Tensor]) -> None:
         """They are shown to those sources that want them when they are asked."""
         self._states = states
 

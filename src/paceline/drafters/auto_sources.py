@@ -8,7 +8,7 @@ from paceline.protocols import Drafter
 
 __all__ = ["ALTERNATIVES", "SOURCES", "chosen_sources", "open_sources"]
 
-SOURCES = ("anpd", "suffix", "llma", "rest", "medusa", "chimera", "speculative")
+SOURCES = ("anpd", "suffix", "llma", "rest", "eagle", "medusa", "chimera", "speculative")
 """Methods that `auto` asks, as far as there are such for the model; of dear ones those that are
 tried first stand first. Not `ppd`: its trees stay whole."""
 

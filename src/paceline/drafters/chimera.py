@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.drafters.host import Host
+from paceline.drafters.level_tree import LevelTree
 from paceline.drafters.parts import check_parts, find_parts
 from paceline.drafters.settings import at_least
 from paceline.drafters.trained_heads import ChimeraParts, HeadWeights
@@ -172,7 +173,7 @@ class Chimera(Drafter):
 
     def _grown(self, levels: Levels, greens: Sequence[State], budget: int) -> Tree:
         """The likeliest guesses of all levels. greens: the root's."""
-        tokens, parents, reach = list[int](), list[int](), list[float]()
+        tree = LevelTree()
         # Nodes of a level by their numbers among the guesses, with the last tokens up to them, and
         # the number of each in the draft.
         level, above, drafted = [ROOT], [-1], dict[int, int]()
@@ -181,45 +182,16 @@ class Chimera(Drafter):
         for depth in range(self._model.config.heads):
             if depth:
                 greens = self._greens.states([self._ngram(paths[node]) for node in level])
-            guesses = levels.grow(depth, greens, above, self._settings.ranks)
-            first = len(tokens)
-            for node, own, shares in zip(level, guesses.tokens, guesses.probabilities, strict=True):
+            tree.add(level, levels.grow(depth, greens, above, self._settings.ranks))
+            for node in level:
                 drafted[node] = len(drafted)
-                sure = 1.0 if node == ROOT else reach[node]
-                tokens += own
-                parents += [node] * len(own)
-                reach += [sure * share for share in shares]
-            likeliest = _best(reach[first:], self._settings.beam)
-            level = [
-                first + node for node in likeliest if reach[first + node] >= self._settings.least
-            ]
+            level = tree.likeliest(self._settings.beam, self._settings.least)
             if not level or budget <= depth + 1:
                 break
-            paths = {node: (*paths[parents[node]], tokens[node]) for node in level}
-            above = [drafted[parents[node]] for node in level]
-        kept = _best(reach, budget)
-        place = {node: number for number, node in enumerate(kept)} | {ROOT: ROOT}
-        return Tree(
-            tuple(tokens[node] for node in kept),
-            tuple(place[parents[node]] for node in kept),
-            tuple(reach[node] for node in kept),
-        )
+            paths = {node: (*paths[tree.parents[node]], tree.tokens[node]) for node in level}
+            above = [drafted[tree.parents[node]] for node in level]
+        return tree.best(budget)
 
     def _made_beforehand(self, common: torch.Tensor | None) -> dict[Ngram, State]:
         ngrams = [] if common is None else [tuple(ids) for ids in common.tolist()]
         return dict(zip(ngrams, self._model.encoded(ngrams), strict=True)) if ngrams else {}
-
-
-def _best(reach: Sequence[float], count: int) -> list[int]:
-    """Places of the `count` largest, of equal ones the first, in ascending order."""
-    if count >= len(reach):
-        return [*range(len(reach))]
-    # The `count`-th largest, and how many of those that are equal to it there is room for.
-    limit = sorted(reach, reverse=True)[count - 1]
-    above = sum(chance > limit for chance in reach)
-    found = []
-    for place, chance in enumerate(reach):
-        if chance > limit or (chance == limit and above < count):
-            found.append(place)
-            above += chance == limit
-    return found

@@ -11,7 +11,7 @@ import torch
 from paceline.drafters.found_trees import FoundTree
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
-from paceline.kernels.programs.builder import Rotary
+from paceline.kernels.programs.table_addresses import TableAddresses
 from paceline.records import WordTable
 from paceline.tree import Tree
 
@@ -41,8 +41,7 @@ class ChimeraCall:
         order: int,
     ) -> None:
         self._programs, self._words = programs, words
-        self._rotary: Rotary = programs.rotary
-        self._tables: Sequence[torch.Tensor] = ()
+        self._tables = TableAddresses(programs.rotary)
         self._found = FoundTree(outputs, token_ids)
         self._text = (ctypes.c_int64 * (order + MOST_FRESH))()
         self._order = order
@@ -79,7 +78,7 @@ class ChimeraCall:
         """
         one, fresh = self._one, len(states) - length
         self._make_room(1 + MOST_FRESH if fresh >= settings.beam else settings.beam)
-        self._reach(len(states) + one.depth)
+        self._tables.reach(one, len(states) + one.depth)
         self._text[: self._order + fresh] = list(text[len(text) - self._order - fresh :])
         one.length, one.fresh, one.beam, one.least = length, fresh, settings.beam, settings.least
         one.states, one.states_stride = states.data_ptr(), states.stride(0)
@@ -97,14 +96,3 @@ class ChimeraCall:
         self._levels = (native.Part * len(self._of_levels))(*(p.native for p in self._of_levels))
         self._one.green, self._one.read = (part.native for part in self._parts)
         self._one.levels = ctypes.addressof(self._levels)
-
-    def _reach(self, positions: int) -> None:
-        """Let tables of positions reach so far."""
-        tables = self._rotary.reach(positions)
-        if tables is self._tables:
-            return
-        self._tables = tables
-        self._addresses = (ctypes.c_void_p * len(tables))(*(each.data_ptr() for each in tables))
-        self._strides = (ctypes.c_int64 * len(tables))(*(each.stride(0) for each in tables))
-        self._one.tables = ctypes.addressof(self._addresses)
-        self._one.table_strides = ctypes.addressof(self._strides)

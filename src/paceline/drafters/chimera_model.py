@@ -21,7 +21,7 @@ places in `model.token_ids`, see `model.guess`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -30,84 +30,52 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from paceline.drafters.attention_rows import Columns
 from paceline.drafters.chimera_levels import Levels, ModuleLevels, ProgramLevels
 from paceline.drafters.chimera_programs import ChimeraPrograms
-from paceline.drafters.context_encoder import Columns, Context, ContextEncoder
+from paceline.drafters.context_encoder import Context, ContextEncoder
 from paceline.drafters.guesses import Guesses, guesses_of
 from paceline.drafters.medusa_heads import HeadModule, OutputHead, ResidualBlocks
 from paceline.drafters.ngram_cache import Ngram, State
+from paceline.drafters.ngram_encoder import Embed, NgramEncoder, ngram_places
 from paceline.drafters.trained_heads import ChimeraConfig, HeadWeights
 from paceline.errors import ModelError
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.linear import PlainLinear
 
-__all__ = ["ChimeraModel", "Drafted", "NgramEncoder", "ngrams"]
-
-Embed = Callable[[torch.Tensor], torch.Tensor]
-"""Token ids int64 [...] -> the target's embeddings [..., hidden]."""
+__all__ = ["ChimeraModel", "Drafted", "Packed"]
 
 
-def ngrams(tokens: torch.Tensor, order: int) -> torch.Tensor:
-    """[batch, length, order] int64: the n-gram that ends at each place of texts [batch, length].
+@dataclass(frozen=True)
+class Packed:
+    """Texts side by side in rows, as training reads them.
 
-    Where a text has fewer tokens, the last of them is repeated: of a, b, c the trigrams are a a a,
-    a b b, a b c (as in the official code).
-    """
-    places = torch.arange(tokens.shape[1], device=tokens.device)[:, None]
-    return tokens[:, _ngram_places(places, order)]
-
-
-def _ngram_places(places: torch.Tensor, order: int) -> torch.Tensor:
-    """[..., 1] int64 -> [..., order]: where the tokens of the n-gram that ends there stand."""
-    first = (places - order + 1).clamp(min=0)
-    return torch.minimum(first + torch.arange(order, device=places.device), places)
-
-
-class NgramEncoder(nn.Module):
-    """A residual block and a linear layer on the embeddings of `order` tokens (section 4.1.1).
-
-    embed: the target's embeddings, frozen.
-
-    Parameters: "block.weight" [order * hidden, order * hidden] and "block.bias", which begin as
-    nothing; "down.weight" [hidden, order * hidden].
+    tokens: [rows, length] int64. matures: [rows, length, hidden] float32, their states.
+    position: [rows, length] int64, each token's place in its text; start: where in the row that
+    text begins. points: [rows, n] int64, places in the row to draft behind. sees: [rows, n, length]
+    bool: tokens of the same text up to the point.
     """
 
-    def __init__(self, order: int, hidden: int, embed: Embed) -> None:
-        super().__init__()
-        self.order = order
-        self._embed = (embed,)  # kept out of the module's own parts
-        self.block = nn.Linear(order * hidden, order * hidden)
-        nn.init.zeros_(self.block.weight)
-        nn.init.zeros_(self.block.bias)
-        self.down = nn.Linear(order * hidden, hidden, bias=False)
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """n-grams int64 [..., order] -> green states [..., hidden]."""
-        words = self.embeddings(ids).flatten(-2).float()
-        states: torch.Tensor = self.down(words + F.silu(self.block(words)))
-        return states
-
-    def embeddings(self, ids: torch.Tensor) -> torch.Tensor:
-        """Tokens int64 [...] -> their embeddings [..., hidden]."""
-        return self._embed[0](ids)
-
-    def whole(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Texts int64 [batch, length] -> the green states [batch, length, hidden] of all places."""
-        found: torch.Tensor = self(ngrams(tokens, self.order))
-        return found
+    tokens: torch.Tensor
+    matures: torch.Tensor
+    position: torch.Tensor
+    start: torch.Tensor
+    points: torch.Tensor
+    sees: torch.Tensor
 
 
 @dataclass(frozen=True)
 class Drafted:
-    """What training looks at.
+    """What training looks at, by head.
 
-    logits: [batch, n, heads, outputs], of head i for the token i + 2 places behind the point.
-    states: [batch, n, heads, hidden], the draft states; the i-th imitates the mature state i + 1
-    places behind the point.
+    ends: rows [batch, n, hidden] for the target's output head, or of full heads logits [batch, n,
+    outputs], for the token 2 + head places after the point.
+    states: [batch, n, hidden], draft states; each imitates the mature state 1 + head places after
+    the point.
     """
 
-    logits: torch.Tensor
-    states: torch.Tensor
+    ends: list[torch.Tensor]
+    states: list[torch.Tensor]
 
 
 class ChimeraModel(HeadModule):
@@ -215,67 +183,65 @@ class ChimeraModel(HeadModule):
 
     # ---- training ----
 
-    def forward(
-        self,
-        tokens: torch.Tensor,
-        matures: torch.Tensor,
-        points: torch.Tensor,
-        own_guesses: bool = False,
-    ) -> Drafted:
+    def forward(self, texts: Packed, own_guesses: bool = False) -> Drafted:
         """Draft behind many points of texts at once, as if the target had read each text up to and
-        including the token at the point: the root is the token behind it.
+        including the token at the point: the root is the token after it.
 
-        tokens: [batch, length] int64, padded at the end. matures: [batch, length, hidden], their
-        states. points: [batch, n] int64, each with at least `heads` tokens behind it.
         own_guesses: nodes below the root are the likeliest guesses of the heads before ("student
         forcing"), not the tokens of the text.
 
+        What lies beyond a row's end is read as its last token: drafts there mean nothing.
+
         Raises ModelError for guesses of its own without an n-gram encoder.
         """
-        reach = int(points.max()) + 1
-        greens = self.bottom.whole(tokens[:, : reach + self.config.heads])  # type: ignore[operator]
-        places = torch.arange(reach, device=tokens.device)[None]
-        encoder = self.encoder
-        matures = matures[:, :reach].float()
+        greens = self.bottom.whole(texts.tokens, texts.start)  # type: ignore[operator]
+        points, encoder = texts.points, self.encoder
         columns = _side_by_side(
-            encoder.mature(matures, places), encoder.green(greens[:, :reach], places)
+            encoder.mature(texts.matures, texts.position), encoder.green(greens, texts.position)
         )
-        sees = (places[:, None] <= points[:, :, None]).repeat(1, 1, 2)
-        last = _rows(matures, points)
+        sees = texts.sees.repeat(1, 1, 2)
+        last = _rows(texts.matures, points)
+        root = texts.position.gather(1, points) + 1
         own: list[Columns] = []
-        logits: list[torch.Tensor] = []
-        states: list[torch.Tensor] = []
+        found = Drafted([], [])
         guessed: list[torch.Tensor] = []
         for depth in range(self.config.heads):
-            at = points + 1 + depth
             if guessed:
-                green = self._green_of_guesses(tokens, points, guessed)
+                green = self._green_of_guesses(texts, guessed)
             else:
-                green = _rows(greens, at)
-            own.append(encoder.green(green, at))
-            draft = encoder(green, at, columns, sees, own)
-            own.append(encoder.mature(draft, at))
-            states.append(draft)
-            logits.append(self._scores(depth, last, draft))
+                green = _rows(greens, _ahead(texts, 1 + depth))
+            own.append(encoder.green(green, root + depth))
+            draft = encoder(green, root + depth, columns, sees, own)
+            own.append(encoder.mature(draft, root + depth))
+            found.states.append(draft)
+            found.ends.append(self._ends(depth, last, draft))
             if own_guesses:
-                best = logits[-1].detach().argmax(dim=-1)
+                best = self._finished(found.ends[-1].detach()).argmax(dim=-1)
                 guessed.append(best if self.token_ids is None else self.token_ids[best])
-        return Drafted(torch.stack(logits, dim=2), torch.stack(states, dim=2))
+        return found
 
-    def _green_of_guesses(
-        self, tokens: torch.Tensor, points: torch.Tensor, guessed: Sequence[torch.Tensor]
-    ) -> torch.Tensor:
+    def _green_of_guesses(self, texts: Packed, guessed: Sequence[torch.Tensor]) -> torch.Tensor:
         """[batch, n, hidden]: of the n-grams that end with the last guess behind each point."""
         if not isinstance(self.bottom, NgramEncoder):
             raise ModelError("guesses of its own need an n-gram encoder at the bottom")
-        roots = (points + 1)[..., None]
-        wanted = _ngram_places(roots + len(guessed), self.bottom.order)
-        said = tokens.gather(1, torch.minimum(wanted, roots).flatten(1)).view_as(wanted)
+        roots = _ahead(texts, 1)
+        start = texts.start.gather(1, texts.points)
+        wanted = ngram_places(roots + len(guessed), self.bottom.order, start)
+        roots = roots[..., None]
+        said = texts.tokens.gather(1, torch.minimum(wanted, roots).flatten(1)).view_as(wanted)
         own = torch.stack(list(guessed), dim=-1).gather(2, (wanted - roots - 1).clamp(min=0))
         states: torch.Tensor = self.bottom(torch.where(wanted <= roots, said, own))
         return states
 
     def _scores(self, depth: int, mature: torch.Tensor, draft: torch.Tensor) -> torch.Tensor:
+        return self._finished(self._ends(depth, mature, draft))
+
+    def _finished(self, ends: torch.Tensor) -> torch.Tensor:
+        """Logits of what heads end in."""
+        return ends if self.config.form == "full" else self.shared_head(ends).float()
+
+    def _ends(self, depth: int, mature: torch.Tensor, draft: torch.Tensor) -> torch.Tensor:
+        """See `Drafted.ends`."""
         full = self.config.form == "full"
         read = torch.cat([mature.to(draft), draft], dim=-1) if self.config.residual else draft
         if self._own:
@@ -284,9 +250,12 @@ class ChimeraModel(HeadModule):
             found = F.linear(read, (self.output if full else self.joint)[depth])
         if full:
             return (found + self._bias).float()
-        if self.config.layers:
-            found = self.blocks(found, depth)
-        return self.shared_head(found).float()
+        return self.blocks(found, depth) if self.config.layers else found
+
+
+def _ahead(texts: Packed, count: int) -> torch.Tensor:
+    """[rows, n]: places so many tokens after the points."""
+    return (texts.points + count).clamp(max=texts.tokens.shape[1] - 1)
 
 
 def _side_by_side(one: Columns, other: Columns) -> Columns:

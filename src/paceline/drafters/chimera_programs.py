@@ -9,15 +9,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from paceline.drafters.attention_rows import EPSILON
 from paceline.drafters.chimera_calls import ChimeraCall
-from paceline.drafters.context_encoder import EPSILON, ROTARY_BASE
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.programs.builder import Builder, Columns, GivenRows, Rotary, layer_of
 from paceline.kernels.programs.program import CacheLayer
 from paceline.kernels.programs.steps import Function, Join, Operand
 
 if TYPE_CHECKING:
-    from paceline.drafters.chimera_model import ChimeraModel, NgramEncoder
+    from paceline.drafters.chimera_model import ChimeraModel
+    from paceline.drafters.ngram_encoder import NgramEncoder
 
 __all__ = ["AT_ONCE", "ChimeraPrograms", "Floats", "layers_of"]
 
@@ -52,7 +53,7 @@ class ChimeraPrograms:
     ) -> None:
         config, encoder = model.config, model.encoder
         self._model, self._hidden = model, model.hidden_size
-        self.rotary = Rotary(config.head_size, ROTARY_BASE)
+        self.rotary = Rotary(config.head_size, config.rotary_base)
         self._keys = config.kv_heads * config.head_size
         self._queries = config.attention_heads * config.head_size
         self._columns = layer_of(kind, [encoder.key.weight, encoder.value.weight])
@@ -131,10 +132,9 @@ class ChimeraPrograms:
         attended = build.product(build.attended(queries, self._to(_ALL)), self._join)
         states = build.map(attended, Join.PLUS, green)
         inner = build.normal(states, encoder.inner_norm, EPSILON)
-        gates, size = build.product(inner, self._gates), self._model.config.intermediate
-        gate, up = build.part(gates, 0, size), build.part(gates, size, size)
-        gated = build.map(gate, Join.TIMES, up, Function.SILU)
-        draft = build.map(build.product(gated, self._down), Join.PLUS, states)
+        draft = build.map(build.gated(inner, self._gates, self._down), Join.PLUS, states)
+        if encoder.output_norm is not None:
+            draft = build.normal(draft, encoder.output_norm, EPSILON)
         if not last:
             self._store(build, draft, encoder.mature_norm, _MATURE)
         read = build.beside(mature, draft) if self._model.config.residual else draft

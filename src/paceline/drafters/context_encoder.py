@@ -27,9 +27,10 @@ seen. There, green columns of later steps are those of the guesses from all plac
 they are those of the tokens themselves, which is what these stand for.
 
 The block is our own, so that it fits every target: RMSNorm before attention and feed-forward,
-rotary positions, a gated feed-forward, no biases. It begins with random weights, as the official
-code's last version does. Mature and green columns have a normalisation each, which tells the two
-kinds apart; behind the block there is none, as in the paper.
+rotary positions, a gated feed-forward, no biases. It begins with random weights or as a copy of the
+target's last layer, see `ChimeraSettings`. Mature and green columns have a normalisation each, which
+tells the two kinds apart; after the block there is none, as in the paper, or one like the target's
+last (`final_norm`).
 """
 
 from __future__ import annotations
@@ -41,22 +42,18 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from paceline.drafters.attention_rows import Columns, Turns, attended, normal, split, wider
 from paceline.drafters.trained_heads import ChimeraConfig
 
-__all__ = ["EPSILON", "ROTARY_BASE", "Columns", "Context", "ContextEncoder", "Draft"]
-
-Columns = tuple[torch.Tensor, torch.Tensor]
-"""Keys and values, each [batch, KV heads, n, head size]."""
-
-EPSILON = 1e-6
-ROTARY_BASE = 10_000.0
+__all__ = ["Context", "ContextEncoder", "Draft"]
 
 
 class ContextEncoder(nn.Module):
     """The block; see the module for what a row sees.
 
-    Parameters: "mature_norm", "green_norm", "inner_norm" [hidden]; "query", "key", "value", "join"
-    of the attention, "gate", "up", "down" of the feed-forward, weights of linear layers.
+    Parameters: "mature_norm", "green_norm", "inner_norm" [hidden], with `final_norm` "output_norm";
+    "query", "key", "value", "join" of the attention, "gate", "up", "down" of the feed-forward,
+    weights of linear layers.
     """
 
     def __init__(self, config: ChimeraConfig, hidden: int) -> None:
@@ -74,7 +71,9 @@ class ContextEncoder(nn.Module):
         self.gate = nn.Linear(hidden, config.intermediate, bias=False)
         self.up = nn.Linear(hidden, config.intermediate, bias=False)
         self.down = nn.Linear(config.intermediate, hidden, bias=False)
-        self._turns = _Turns(config.head_size)
+        ends = nn.Parameter(torch.ones(hidden)) if config.final_norm else None
+        self.register_parameter("output_norm", ends)
+        self._turns = Turns(config.head_size, config.rotary_base)
 
     def mature(self, states: torch.Tensor, places: torch.Tensor) -> Columns:
         """Columns of mature or draft states [batch, n, hidden] at places int64 [batch, n]."""
@@ -98,16 +97,16 @@ class ContextEncoder(nn.Module):
         columns: all rows choose among these; sees: [batch, n, columns] bool says which they see.
         own: each holds one column for every row that only this row sees.
         """
-        inner = _normal(greens, self.green_norm)
-        query = self._turns(_split(self.query(inner), self.config.head_size), places)
-        states = greens + self.join(_attended(query, columns, sees, own))
-        inner = _normal(states, self.inner_norm)
+        inner = normal(greens, self.green_norm)
+        query = self._turns(split(self.query(inner), self.config.head_size), places)
+        states = greens + self.join(attended(query, columns, sees, own))
+        inner = normal(states, self.inner_norm)
         drafts: torch.Tensor = states + self.down(F.silu(self.gate(inner)) * self.up(inner))
-        return drafts
+        return drafts if self.output_norm is None else normal(drafts, self.output_norm)
 
     def _columns(self, states: torch.Tensor, places: torch.Tensor, norm: torch.Tensor) -> Columns:
-        inner, size = _normal(states, norm), self.config.head_size
-        return self._turns(_split(self.key(inner), size), places), _split(self.value(inner), size)
+        inner, size = normal(states, norm), self.config.head_size
+        return self._turns(split(self.key(inner), size), places), split(self.value(inner), size)
 
 
 class Context:
@@ -144,7 +143,7 @@ class Context:
         """Write columns to the slots first, first + step, …; for this class and `Draft`."""
         end = first + step * columns[0].shape[2]
         if end > self._held[0].shape[2]:
-            self._held = (_wider(self._held[0], end), _wider(self._held[1], end))
+            self._held = (wider(self._held[0], end), wider(self._held[1], end))
         for held, new in zip(self._held, columns):
             held[:, :, first:end:step] = new
 
@@ -207,74 +206,3 @@ class Draft:
             self.context.put(self._end, self.context.encoder.mature(drafts[None], places))
             self._slots += range(self._end, self._end + len(drafts))
             self._end += len(drafts)
-
-
-def _normal(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    normal: torch.Tensor = F.rms_norm(states.float(), weight.shape, weight, EPSILON)
-    return normal
-
-
-def _split(rows: torch.Tensor, size: int) -> torch.Tensor:
-    """[batch, n, heads * size] -> [batch, heads, n, size]."""
-    batch, n, _ = rows.shape
-    return rows.view(batch, n, -1, size).transpose(1, 2)
-
-
-class _Turns:
-    """Rotary positions. Angles of places are computed once: they are the same for every row, and
-    would take a fifth of the time of drafting a level."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._table = torch.empty(0, 2, size // 2)
-
-    def __call__(self, rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        """[batch, heads, n, size], turned by places int64 [batch, n]."""
-        cos, sin = self._of(places).to(rows)[:, None].unbind(-2)
-        one, other = rows.chunk(2, dim=-1)
-        return torch.cat([one * cos - other * sin, other * cos + one * sin], dim=-1)
-
-    def _of(self, places: torch.Tensor) -> torch.Tensor:
-        """[batch, n, 2, size / 2]: cosines and sines."""
-        if self._table.device != places.device or len(self._table) <= int(places.max()):
-            count = max(int(places.max()) + 1, 2 * len(self._table), 256)
-            half = self._size // 2
-            speeds = ROTARY_BASE ** (-torch.arange(half, device=places.device) / half)
-            angles = torch.arange(count, device=places.device)[:, None] * speeds
-            self._table = torch.stack([angles.cos(), angles.sin()], dim=1)
-        return self._table[places]
-
-
-def _attended(
-    query: torch.Tensor, columns: Columns, sees: torch.Tensor, own: Sequence[Columns]
-) -> torch.Tensor:
-    """[batch, n, heads * size]: see `ContextEncoder.forward`. query: [batch, heads, n, size]."""
-    keys, values = columns
-    if not own:  # as when texts are drafted for, which has to be quick
-        found = F.scaled_dot_product_attention(
-            query, keys, values, attn_mask=sees[:, None], enable_gqa=True
-        )
-        return found.transpose(1, 2).flatten(2)
-    batch, heads, n, size = query.shape
-    kv_heads, count = keys.shape[1:3]
-    grouped = (query * size**-0.5).reshape(batch, kv_heads, -1, size)
-    shape = (batch, kv_heads, heads // kv_heads, n)
-    scores = (grouped @ keys.mT).view(*shape, count)
-    scores = scores.masked_fill(~sees[:, None, None], -torch.inf)
-    own_keys = torch.stack([each[0] for each in own], dim=-2)
-    own_scores = torch.einsum("bkgnd,bkncd->bkgnc", grouped.view(*shape, size), own_keys)
-    scores = torch.cat([scores, own_scores], dim=-1)
-    own_values = torch.stack([each[1] for each in own], dim=-2)
-    shares = scores.softmax(dim=-1)
-    found = shares[..., :count].reshape(batch, kv_heads, -1, count) @ values
-    found = found.view(*shape, size)
-    found = found + torch.einsum("bkgnc,bkncd->bkgnd", shares[..., count:], own_values)
-    rows: torch.Tensor = found.reshape(batch, heads, n, size).transpose(1, 2).flatten(2)
-    return rows
-
-
-def _wider(held: torch.Tensor, end: int) -> torch.Tensor:
-    """The same columns with room for at least `end`."""
-    room = held.new_zeros(*held.shape[:2], max(end, 2 * held.shape[2]), held.shape[3])
-    room[:, :, : held.shape[2]] = held
-    return room

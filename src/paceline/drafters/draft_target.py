@@ -100,13 +100,13 @@ class DraftTarget(Target):
         """See `Target`."""
         return self._target.add_virtual_tokens(embeddings)
 
-    def keep_states(self) -> None:
+    def keep_states(self, layers: Sequence[int] = ()) -> None:
         """See `Target`."""
-        self._target.keep_states()
+        self._target.keep_states(layers)
 
-    def states(self, slot: int) -> torch.Tensor:
+    def states(self, slot: int, layers: Sequence[int] = ()) -> torch.Tensor:
         """See `Target`."""
-        return self._target.states(slot)
+        return self._target.states(slot, layers)
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """See `Target`."""

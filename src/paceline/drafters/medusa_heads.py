@@ -148,14 +148,19 @@ class MedusaHeads(HeadModule):
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """States [n, hidden] of tokens that the target has read -> logits [n, heads, outputs] for
         the tokens behind the next one."""
+        found = self.ends(states)
+        logits = found if self.config.form == "full" else self.shared_head(found)
+        return logits.transpose(0, 1).float()
+
+    def ends(self, states: torch.Tensor) -> torch.Tensor:
+        """States [n, hidden] -> what heads end in: rows [heads, n, hidden] for the target's output
+        head, or of full heads logits [heads, n, outputs]."""
         found = states.float().expand(self.config.heads, -1, -1)
         if self.config.layers:
             found = self.blocks(found)
         if self.config.form == "full":
-            logits = torch.bmm(found, self.output.mT) + self._bias
-        else:
-            logits = self.shared_head(found)
-        return logits.transpose(0, 1).float()
+            return torch.bmm(found, self.output.mT) + self._bias
+        return found
 
     def compile_programs(self, kind: type[BlockLinear]) -> bool:
         """See `HeadModule.compile_programs`: for compact heads of one layer."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args
 
+from paceline.drafters.eight_bits import in_floats, scale_shapes
 from paceline.drafters.host import Host
 from paceline.drafters.trained_parts import ConfigT, TrainedParts
 from paceline.errors import ModelError
@@ -18,7 +19,15 @@ if TYPE_CHECKING:
     from paceline.drafters.medusa_heads import HeadModule, MedusaHeads
     from paceline.protocols import Target
 
-__all__ = ["Bottom", "ChimeraConfig", "ChimeraParts", "Form", "MedusaConfig", "MedusaParts"]
+__all__ = [
+    "Bottom",
+    "ChimeraConfig",
+    "ChimeraParts",
+    "Form",
+    "HeadParts",
+    "MedusaConfig",
+    "MedusaParts",
+]
 
 Form = Literal["compact", "full"]
 """What a head ends in: the target's own output head, which is not stored, or one of its own."""
@@ -62,7 +71,8 @@ class ChimeraConfig:
     residual: whether heads see the target's last state beside the draft state (figure 8).
     layers: residual blocks of a compact head behind what joins the two states; full heads have none.
     bottom: others than "ngram" are there for the study only.
-    attention_heads, kv_heads, head_size, intermediate: of the full context encoder.
+    attention_heads, kv_heads, head_size, intermediate, rotary_base: of the full context encoder.
+    final_norm: whether it ends in a normalisation, as the target does.
 
     Raises ModelError for a value out of range.
     """
@@ -78,6 +88,8 @@ class ChimeraConfig:
     kv_heads: int = 8
     head_size: int = 64
     intermediate: int = 1024
+    rotary_base: float = 10_000.0
+    final_norm: bool = False
 
     def __post_init__(self) -> None:
         sizes = ("heads", "attention_heads", "kv_heads", "head_size", "intermediate")
@@ -115,11 +127,11 @@ programs on a CPU, else each as is fastest there, which is measured. Guesses nee
 
 
 @dataclass(frozen=True)
-class _Heads(TrainedParts[ConfigT], Generic[ConfigT, ModuleT]):
+class HeadParts(TrainedParts[ConfigT], Generic[ConfigT, ModuleT]):
     """Heads that may be kept to some tokens.
 
-    tensors: of the module, by its own names, and "token_ids" [vocabulary] int64, ascending, where
-    the configuration names a vocabulary.
+    tensors: of the module, by its own names, matrices as they are or as `in_eight_bits` has them; and
+    "token_ids" [vocabulary] int64, ascending, where the configuration names a vocabulary.
     """
 
     def open(self, host: Host, weights: HeadWeights = "fastest") -> ModuleT:
@@ -130,7 +142,7 @@ class _Heads(TrainedParts[ConfigT], Generic[ConfigT, ModuleT]):
         """
 
         def made() -> tuple[object, ModuleT]:
-            module = self._new_module(host.target).load(self.tensors)
+            module = self._new_module(host.target).load(in_floats(self.tensors))
             return self, module.ready(weights)
 
         # With these parts beside it, so that nothing else gets their id.
@@ -158,7 +170,7 @@ class _Heads(TrainedParts[ConfigT], Generic[ConfigT, ModuleT]):
     def expected_shapes(self) -> dict[str, tuple[int, ...]]:
         """See `TrainedParts`."""
         ids = {"token_ids": (self.vocabulary,)} if self.vocabulary else {}
-        return {**self.module_shapes(), **ids}
+        return {**self.module_shapes(), **ids, **scale_shapes(self.tensors)}
 
     def check_tensors(self, path: Path) -> None:
         """See `TrainedParts`."""
@@ -176,7 +188,7 @@ class _Heads(TrainedParts[ConfigT], Generic[ConfigT, ModuleT]):
 
 
 @dataclass(frozen=True)
-class MedusaParts(_Heads[MedusaConfig, "MedusaHeads"]):
+class MedusaParts(HeadParts[MedusaConfig, "MedusaHeads"]):
     """Medusa heads of one model; see `MedusaHeads` for the tensors."""
 
     kind: ClassVar[str] = "Medusa heads"
@@ -210,7 +222,7 @@ class MedusaParts(_Heads[MedusaConfig, "MedusaHeads"]):
 
 
 @dataclass(frozen=True)
-class ChimeraParts(_Heads[ChimeraConfig, "ChimeraModel"]):
+class ChimeraParts(HeadParts[ChimeraConfig, "ChimeraModel"]):
     """A draft model of Chimera for one model; see `ChimeraModel` for the tensors."""
 
     kind: ClassVar[str] = "Chimera parts"
@@ -244,6 +256,8 @@ class ChimeraParts(_Heads[ChimeraConfig, "ChimeraModel"]):
             "encoder.up.weight": (config.intermediate, hidden),
             "encoder.down.weight": (hidden, config.intermediate),
         }
+        if config.final_norm:
+            shapes["encoder.output_norm"] = (hidden,)
         if config.bottom == "ngram":
             shapes["bottom.block.weight"] = (width, width)
             shapes["bottom.block.bias"] = (width,)

@@ -14,17 +14,17 @@ import torch
 
 from paceline.chains import ChainFound, ChainRequest
 from paceline.kernels.programs.steps import Lowered
-from paceline.protocols import CHAINS, HIDDEN_STATES, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS, Target
+from paceline.protocols import CHAINS, Target
 from paceline.records import Path, TargetInfo, WordTable
 from paceline.scores import TokenScores
 from paceline.targets.cache_dtypes import FLOAT32
 from paceline.targets.check_passes import check_passes
-from paceline.targets.hidden_states import embedded, output_head, word_table
+from paceline.targets.hidden_states import embedded, output_head, side_by_side, word_table
 from paceline.targets.late_model import LateModel
 from paceline.targets.model_pass import ModelPass
 from paceline.targets.preparation import Preparation
 from paceline.targets.static_pass import on_one_gpu
-from paceline.targets.support import check_supported
+from paceline.targets.support import OFFERED, check_supported
 from paceline.targets.text_passes import TextPasses
 from paceline.targets.text_slots import KEPT_BYTES, TextSlot, TextSlots
 from paceline.targets.virtual_tokens import VirtualTokens
@@ -63,7 +63,7 @@ class CausalLMTarget(Target):
     where its cache cannot be held in another form.
     """
 
-    capabilities: frozenset[str] = frozenset({HIDDEN_STATES, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS})
+    capabilities: frozenset[str] = OFFERED
 
     def __init__(
         self,
@@ -121,6 +121,7 @@ class CausalLMTarget(Target):
             lambda ids: self.model.get_input_embeddings()(ids), self.vocab_size
         )
         self._hidden_size = 0  # of the states that are kept
+        self._layers: tuple[int, ...] = ()  # whose outputs are kept beside them
         self._kept_bytes = kept_bytes
         self._texts = self._new_texts()
         self._pass = ModelPass(model, self._virtual, self._texts.cache)
@@ -190,15 +191,18 @@ class CausalLMTarget(Target):
             self._passes.renew()  # they had another table
         return first
 
-    def keep_states(self) -> None:
+    def keep_states(self, layers: Sequence[int] = ()) -> None:
         """See `Target.keep_states`."""
-        if not self._hidden_size:
-            self._hidden_size = self._late.facts.hidden_size
+        kept = tuple(sorted({*self._layers, *layers}))
+        if not self._hidden_size or kept != self._layers:
+            self._pass.keep_outputs(kept)
+            self._hidden_size, self._layers = self._late.facts.hidden_size, kept
             self._forget_all()
 
-    def states(self, slot: int) -> torch.Tensor:
-        """[cached tokens, hidden]. See `Target.states`."""
-        return self._texts.states(slot)
+    def states(self, slot: int, layers: Sequence[int] = ()) -> torch.Tensor:
+        """See `Target.states`."""
+        places = [1 + self._layers.index(each) for each in layers] or [0]
+        return side_by_side(self._texts.states(slot), self._hidden_size, places)
 
     @torch.inference_mode()
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -289,7 +293,7 @@ class CausalLMTarget(Target):
     def _new_texts(self) -> TextSlots:
         return TextSlots(
             self._late.facts.layers,
-            self._hidden_size,
+            self._hidden_size * (1 + len(self._layers)),
             self._late.facts.grain,
             self._kept_bytes,
             STATIC_ROOM if self.static else _LAZY_ROOM * (self._late.facts.device == "cpu"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,16 +25,38 @@ from paceline.records import WordTable
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["call_with_states", "embedded", "output_head", "word_table"]
+__all__ = [
+    "call_with_states",
+    "decoder_layers",
+    "embedded",
+    "first_of",
+    "output_head",
+    "side_by_side",
+    "word_table",
+]
 
 _ROWS = 64  # of the identity that a head without weights is asked with
 
 
+def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
+    """The layers of a model's decoder; none where it does not have them in one list."""
+    count = model.config.get_text_config().num_hidden_layers
+    lists = [each for each in model.get_decoder().children() if isinstance(each, nn.ModuleList)]
+    fitting = [each for each in lists if len(each) == count]
+    return [*fitting[0]] if len(fitting) == 1 else []
+
+
+def first_of(output: Any) -> Any:
+    """The hidden states of what a layer gives."""
+    return output[0] if isinstance(output, tuple | list) else output
+
+
 def call_with_states(
-    model: PreTrainedModel, call: Callable[[], torch.Tensor]
+    model: PreTrainedModel, call: Callable[[], torch.Tensor], layers: Sequence[int] = ()
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What `call`, which runs `model`, returns; and the last hidden states [batch, width, hidden],
-    behind the last normalisation, of all rows of that pass.
+    behind the last normalisation, of all rows of that pass, with the outputs of these layers beside
+    them, counted from 1.
 
     A hook is what all architectures have in common: `output_hidden_states` would keep the states of
     all layers, and some models count them before the normalisation.
@@ -45,14 +69,31 @@ def call_with_states(
         states = getattr(output, "last_hidden_state", None)
         caught.append(output[0] if states is None else states)
 
-    hook = model.get_decoder().register_forward_hook(catch)
-    try:
+    outputs: dict[int, torch.Tensor] = {}
+
+    def note(number: int, module: nn.Module, inputs: Any, output: Any) -> None:
+        outputs[number] = first_of(output)
+
+    own = decoder_layers(model) if layers else []
+    with ExitStack() as hooks:
+        hooks.callback(model.get_decoder().register_forward_hook(catch).remove)
+        for number in layers:
+            noted = own[number - 1].register_forward_hook(partial(note, number))
+            hooks.callback(noted.remove)
         result = call()
-    finally:
-        hook.remove()
     if len(caught) != 1 or not isinstance(caught[0], torch.Tensor):
         raise ModelError(f"{type(model).__name__} shows no hidden states: choose another method")
-    return result, caught[0]
+    states = caught[0]
+    return result, torch.cat([states, *(outputs[each].to(states) for each in layers)], dim=-1)
+
+
+def side_by_side(rows: torch.Tensor, hidden: int, places: Sequence[int]) -> torch.Tensor:
+    """[n, places * hidden]: of rows of several states [n, states * hidden] those at these places; a
+    view where they stand next to one another already."""
+    first, last = places[0], places[-1]
+    if [*places] == [*range(first, last + 1)]:
+        return rows[:, hidden * first : hidden * (last + 1)]
+    return torch.cat([rows[:, hidden * at : hidden * (at + 1)] for at in places], dim=1)
 
 
 def embedded(model: PreTrainedModel, tokens: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ from paceline.kernels.programs.steps import Lowered
 from paceline.kernels.token_table import device_of_table
 from paceline.scores import TokenScores
 from paceline.targets.cache_dtypes import FLOAT32
-from paceline.targets.hidden_states import call_with_states
+from paceline.targets.hidden_states import call_with_states, decoder_layers
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.late_model import LateModel
 from paceline.targets.layout import PassLayout
@@ -47,6 +47,7 @@ class ModelPass:
         self.windows: Windows = facts.windows
         self.by_text = facts.by_text
         self.keeps_states = False
+        self._kept: tuple[int, ...] = ()
         self.compiled: CompiledPass | None = None
         self.own_forward = "it was asked for"
         self.min_rows = facts.min_rows
@@ -86,6 +87,19 @@ class ModelPass:
         self.compiled, self.own_forward = CompiledPass(steps, self._virtual, self.windows), ""
         self.min_rows = 1
         self.compiled.cache_dtype = held
+        self.compiled.keep_outputs(self._kept)
+
+    def keep_outputs(self, layers: tuple[int, ...]) -> None:
+        """From now on keep the outputs of these layers, ascending and counted from 1, beside the
+        last states. Raises UsageError for what is none of the model's."""
+        if self.compiled is not None:
+            self.compiled.keep_outputs(layers)
+        elif max(layers, default=0) > len(decoder_layers(self._model)):
+            raise UsageError(
+                f"{type(self._model).__name__} shows no output of layer {max(layers)}: choose "
+                f"another method"
+            )
+        self._kept = layers
 
     def hold_in(self, cache_dtype: str) -> None:
         """Have new caches in one of `CACHE_DTYPES`; raises UsageError where passes are not run in
@@ -171,7 +185,7 @@ class ModelPass:
 
         if not self.keeps_states:
             return call()
-        logits, states = call_with_states(self._model, call)
+        logits, states = call_with_states(self._model, call, self._kept)
         self.cache.put_states(states)
         return logits
 

@@ -11,7 +11,14 @@ import torch
 
 from paceline.errors import ModelError
 from paceline.kernels.attention import GROUPED
-from paceline.protocols import Target
+from paceline.protocols import (
+    HIDDEN_STATES,
+    LAYER_OUTPUTS,
+    SHADOW_TOKENS,
+    TREES,
+    VIRTUAL_TOKENS,
+    Target,
+)
 from paceline.records import Path
 from paceline.targets.weights import is_quantised, is_rough
 from paceline.tree import Tree
@@ -20,6 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
 __all__ = [
+    "OFFERED",
     "attention_windows",
     "check_supported",
     "differences",
@@ -27,6 +35,9 @@ __all__ = [
     "narrow_windows",
     "self_check",
 ]
+
+OFFERED = frozenset({HIDDEN_STATES, LAYER_OUTPUTS, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS})
+"""Capabilities of every model that can be driven."""
 
 _FULL = "full_attention"
 _SLIDING = "sliding_attention"

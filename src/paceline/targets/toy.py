@@ -17,6 +17,7 @@ from paceline.prefix import common_prefix
 from paceline.protocols import (
     CHAINS,
     HIDDEN_STATES,
+    LAYER_OUTPUTS,
     SHADOW_TOKENS,
     TREES,
     VIRTUAL_TOKENS,
@@ -51,7 +52,9 @@ class ToyTarget(Target):
     passes: how many there were. read: prompt tokens that they read.
     """
 
-    capabilities = frozenset({CHAINS, HIDDEN_STATES, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS})
+    capabilities = frozenset(
+        {CHAINS, HIDDEN_STATES, LAYER_OUTPUTS, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS}
+    )
 
     def __init__(
         self,
@@ -131,15 +134,17 @@ class ToyTarget(Target):
         is, so there is nothing to keep."""
         return self.vocab_size
 
-    def keep_states(self) -> None:
+    def keep_states(self, layers: Sequence[int] = ()) -> None:
         """See `Target`. States can be told from the cache, so there is nothing to keep."""
 
-    def states(self, slot: int) -> torch.Tensor:
-        """[cached tokens, vocab_size]: a token's state is the logits behind it."""
+    def states(self, slot: int, layers: Sequence[int] = ()) -> torch.Tensor:
+        """[cached tokens, vocab_size]: a token's state is the logits behind it; what layer n gives is
+        the same, moved n places on."""
         cached = self._slots[slot].cached
         ends = range(1, len(cached) + 1)
         rows = [self._row(tuple(cached[max(0, end - self._order) : end])) for end in ends]
-        return torch.stack(rows) if rows else torch.zeros(0, self.vocab_size)
+        found = torch.stack(rows) if rows else torch.zeros(0, self.vocab_size)
+        return torch.cat([found.roll(each, dims=1) for each in layers or [0]], dim=1)
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """[..., vocab_size]: a one at the token's place."""

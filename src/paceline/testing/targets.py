@@ -11,6 +11,7 @@ import torch
 from paceline.protocols import (
     CHAINS,
     HIDDEN_STATES,
+    LAYER_OUTPUTS,
     SHADOW_TOKENS,
     TREES,
     VIRTUAL_TOKENS,
@@ -24,7 +25,7 @@ from paceline.tree import EMPTY, SHADOWS, Tree
 
 __all__ = ["check_target"]
 
-_KNOWN = frozenset({CHAINS, HIDDEN_STATES, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS})
+_KNOWN = frozenset({CHAINS, HIDDEN_STATES, LAYER_OUTPUTS, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS})
 # A context that is longer than this is not filled to see its end.
 _FILLED = 512
 
@@ -243,10 +244,30 @@ class _Suite:
             watched.play(early, 4)
         for slot, text in watched.texts.items():
             self._check_states_of(watched.target, slot, text)
+        if LAYER_OUTPUTS in watched.target.capabilities:
+            self._check_outputs(watched)
         ids = torch.tensor([1, 0])
         (weights, biases), (some, few) = (watched.target.output_head(x) for x in (None, ids))
         fits = torch.equal(weights[ids], some) and torch.equal(biases[ids], few)
         require(fits, "output_head(tokens) is not that part of output_head()")
+
+    def _check_outputs(self, watched: WatchedTarget) -> None:
+        target = watched.target
+        before = {slot: target.states(slot).clone() for slot in watched.texts}
+        target.keep_states((1,))
+        for _ in range(3):
+            watched.look()
+            for slot in watched.texts:
+                watched.play(slot, 4)
+        for slot, states in before.items():
+            found, given = target.states(slot), target.states(slot, (1,))
+            same = torch.allclose(found[: len(states)], states, atol=1e-3, rtol=1e-3)
+            require(same, "the last states are others where outputs of layers are kept beside them")
+            require(
+                given.shape == found.shape and not torch.equal(given, found),
+                f"the outputs of a layer are {tuple(given.shape)}, its last states "
+                f"{tuple(found.shape)}: they must be numbers of their own, of the same size",
+            )
 
     def _check_states_of(self, target: Target, slot: int, text: list[int]) -> None:
         states = target.states(slot)

@@ -2,22 +2,67 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from math import inf
+from time import perf_counter
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import nn
 
-from paceline.training.recipe import Recipe
-
-__all__ = ["Learner", "LessonT", "Trainee"]
+__all__ = ["Learner", "LessonT", "Pace", "Trainee"]
 
 # What counts as better: less than this share of the loss is noise.
 _BETTER = 1e-3
+_BETAS = (0.9, 0.95)  # of AdamW
 
 LessonT = TypeVar("LessonT")
 _Taught = TypeVar("_Taught", contravariant=True)
+
+
+class Pace(Protocol):
+    """How fast is learned: `Recipe` and `TrainerSettings` are that.
+
+    steps: of the optimiser. patience: looks at the validation loss without progress that end the
+    training; 0 never does. clip: longest gradient, 0 for any. weight_decay: of AdamW.
+    validate_every, checkpoint_every: steps.
+    """
+
+    @property
+    def steps(self) -> int:
+        """Of the optimiser."""
+        ...
+
+    @property
+    def patience(self) -> int:
+        """See the class."""
+        ...
+
+    @property
+    def clip(self) -> float:
+        """See the class."""
+        ...
+
+    @property
+    def weight_decay(self) -> float:
+        """See the class."""
+        ...
+
+    @property
+    def validate_every(self) -> int:
+        """Steps."""
+        ...
+
+    @property
+    def checkpoint_every(self) -> int:
+        """Steps."""
+        ...
+
+    def rate(self, step: int) -> float:
+        """Learning rate of a step, 0 <= step < steps."""
+        ...
 
 
 class Trainee(Protocol[_Taught]):
@@ -43,47 +88,65 @@ class Trainee(Protocol[_Taught]):
         """What is minimised, on one lesson: a scalar, with gradients where they are wanted."""
         ...
 
+    def notes(self) -> dict[str, Any]:
+        """What else is to be noted of the lessons that were judged since the last call."""
+        ...
+
 
 class Learner(Generic[LessonT]):
     """Trains `model` by `recipe`, one lesson a step.
 
-    step: how many were taken. best_loss: the lowest held-back loss; `best` are its parts.
-    stale: looks at the held-back loss since then.
+    step: how many were taken. best_loss: the lowest validation loss; `best` are its parts.
+    stale: looks at the validation loss since then. spent: seconds, by what they were spent on.
     """
 
-    def __init__(self, model: Trainee[LessonT], recipe: Recipe) -> None:
+    def __init__(self, model: Trainee[LessonT], recipe: Pace) -> None:
         self.model = model
         self.recipe = recipe
         self.step = 0
         self.best_loss = inf
         self.best = model.tensors()
         self.stale = 0
+        self.spent: Counter[str] = Counter()
         groups: dict[float, list[nn.Parameter]] = {}
         for name, part in model.named_parameters():
             groups.setdefault(model.relative_rate(name), []).append(part)
         self._optimizer = torch.optim.AdamW(
             [{"params": parts, "scale": scale} for scale, parts in groups.items()],
-            weight_decay=0.0,
+            betas=_BETAS,
+            weight_decay=recipe.weight_decay,
         )
 
     @property
     def finished(self) -> bool:
-        """Whether all steps were taken, or the held-back loss stopped falling."""
-        return self.step >= self.recipe.steps or self.stale >= self.recipe.patience
+        """Whether all steps were taken, or the validation loss stopped falling."""
+        tired = 0 < self.recipe.patience <= self.stale
+        return self.step >= self.recipe.steps or tired
 
     def learn(self, lesson: LessonT) -> float:
         """Take a step; the loss before it."""
         for group in self._optimizer.param_groups:
             group["lr"] = self.recipe.rate(self.step) * group["scale"]
-        loss = self.model.loss(lesson)
-        self._optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        if self.recipe.clip:
-            parts = [part for _, part in self.model.named_parameters()]
-            nn.utils.clip_grad_norm_(parts, self.recipe.clip)
-        self._optimizer.step()
+        with self.timed("forward"):
+            loss = self.model.loss(lesson)
+        with self.timed("backward"):
+            self._optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+        with self.timed("optimizer"):
+            if self.recipe.clip:
+                parts = [part for _, part in self.model.named_parameters()]
+                nn.utils.clip_grad_norm_(parts, self.recipe.clip)
+            self._optimizer.step()
+            found = float(loss.detach())
         self.step += 1
-        return float(loss.detach())
+        return found
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Count what is done inside as time spent on `what`."""
+        begin = perf_counter()
+        yield
+        self.spent[what] += perf_counter() - begin
 
     def judge(self, held_back_loss: float) -> None:
         """Keep the parts as the best ones where they are."""
@@ -99,7 +162,8 @@ class Learner(Generic[LessonT]):
         for name, part in self.model.named_parameters():
             for key, value in self._optimizer.state.get(part, {}).items():
                 tensors[f"optimizer/{key}/{name}"] = torch.as_tensor(value)
-        return tensors, {"step": self.step, "best_loss": self.best_loss, "stale": self.stale}
+        numbers = {"step": self.step, "best_loss": self.best_loss, "stale": self.stale}
+        return tensors, numbers | {"spent": dict(self.spent)}
 
     def restore(self, tensors: Mapping[str, torch.Tensor], numbers: Mapping[str, Any]) -> None:
         """Go on where `state` was taken; raises KeyError where something is missing."""
@@ -120,3 +184,4 @@ class Learner(Generic[LessonT]):
                 self._optimizer.state[part] = {"step": step, **moments}
         self.step = int(numbers["step"])
         self.best_loss, self.stale = float(numbers["best_loss"]), int(numbers["stale"])
+        self.spent = Counter(numbers["spent"])

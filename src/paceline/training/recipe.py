@@ -54,6 +54,16 @@ class Recipe:
         if not 0 < self.held_back < 1:
             raise UsageError(f"the share held back must be between 0 and 1, got {self.held_back}")
 
+    @property
+    def validate_every(self) -> int:
+        """See `Pace`."""
+        return self.evaluate_every
+
+    @property
+    def weight_decay(self) -> float:
+        """None."""
+        return 0.0
+
     def as_json(self) -> dict[str, Any]:
         """For records."""
         return asdict(self)

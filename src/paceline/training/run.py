@@ -21,7 +21,7 @@ from paceline.drafters.trained_parts import CONFIG, BaseModel, TrainedParts
 from paceline.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from paceline.training.data import TrainingData
 from paceline.training.folder import check_same_run
-from paceline.training.learner import Learner, LessonT, Trainee
+from paceline.training.learner import Learner, LessonT, Pace, Trainee
 from paceline.training.recipe import Recipe
 
 __all__ = ["Lessons", "OnStep", "Outcome", "describe_training", "finished_parts", "run_training"]
@@ -44,35 +44,60 @@ class Lessons(Protocol[_Given]):
         """Lessons on held-back texts, each with what it counts: the number of its places."""
         ...
 
+    def places(self, lesson: Any) -> int:
+        """That a lesson is learned from."""
+        ...
+
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a training went. seconds: spent on steps, in all processes together. log: losses."""
+    """How a training went.
+
+    seconds: spent on steps, in all processes together; spent: shares of them. places: that were
+    learned from, each as often as it was. log: losses.
+    """
 
     steps: int
     seconds: float
     log: list[dict[str, Any]]
+    spent: dict[str, float] = field(default_factory=dict)
+    places: int = 0
 
     def record(
         self,
         run: Mapping[str, Any],
         about: Mapping[str, Any],
         data: TrainingData,
-        texts: Mapping[str, int],
+        texts: Mapping[str, Any],
+        evaluation: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """See `described`, with the licences of the data."""
+        found = self.described(run, about, texts, evaluation)
+        return {**found, "licences": data.manifest.licences}
+
+    def described(
+        self,
+        run: Mapping[str, Any],
+        about: Mapping[str, Any],
+        texts: Mapping[str, Any],
         evaluation: Mapping[str, Any],
     ) -> dict[str, Any]:
         """What `training.json` says.
 
-        run: see `describe_training`. about: command, machine, versions.
+        run: what was trained. about: command, machine, versions.
         texts: how many were learned from and evaluated on. evaluation: what came of that.
         """
         return {
             "about": dict(about),
             "run": dict(run),
-            "licences": data.manifest.licences,
             "texts": dict(texts),
             "steps": self.steps,
             "seconds": round(self.seconds, 1),
+            "places": self.places,
+            "speed": {
+                "places_per_second": round(self.places / max(self.seconds, 1e-9), 1),
+                "shares_of_time": self.spent,
+            },
             "loss_curve": self.log,
             "evaluation": dict(evaluation),
         }
@@ -111,7 +136,7 @@ def finished_parts(folder: Path, kind: type[_Parts], wanted: Mapping[str, Any]) 
 
 def run_training(
     trainee: Trainee[LessonT],
-    recipe: Recipe,
+    recipe: Pace,
     lessons: Lessons[LessonT],
     folder: Path,
     run: Mapping[str, Any],
@@ -130,7 +155,9 @@ def run_training(
     training = _Training(Learner(trainee, recipe), lessons, folder, dict(run), on_step)
     training.go()
     trainee.load(training.learner.best)
-    return Outcome(training.learner.step, training.seconds, training.log)
+    learner, seconds = training.learner, training.seconds
+    spent = {what: round(own / seconds, 3) for what, own in sorted(learner.spent.items())}
+    return Outcome(learner.step, seconds, training.log, spent, training.places)
 
 
 @dataclass
@@ -145,6 +172,7 @@ class _Training(Generic[LessonT]):
     log: list[dict[str, Any]] = field(default_factory=list)
     recent: list[float] = field(default_factory=list)
     seconds: float = 0.0
+    places: int = 0
 
     def go(self) -> None:
         """Go on from the latest checkpoint until the learner has finished."""
@@ -153,11 +181,15 @@ class _Training(Generic[LessonT]):
         begin = perf_counter() - self.seconds
         lessons = self.lessons.learned(learner.step)
         while not learner.finished:
-            loss = learner.learn(next(lessons))
+            with learner.timed("batches"):
+                lesson = next(lessons)
+            loss = learner.learn(lesson)
+            self.places += self.lessons.places(lesson)
             self.recent.append(loss)
             self.on_step(learner.step, loss)
-            if learner.step % recipe.evaluate_every == 0 or learner.step == recipe.steps:
-                self._judge()
+            if learner.step % recipe.validate_every == 0 or learner.step == recipe.steps:
+                with learner.timed("validation"):
+                    self._judge()
             self.seconds = perf_counter() - begin
             if learner.step % recipe.checkpoint_every == 0:
                 self._save()
@@ -176,13 +208,14 @@ class _Training(Generic[LessonT]):
                 "step": self.learner.step,
                 "loss": round(sum(self.recent) / len(self.recent), 5),
                 "held_back_loss": round(held_back, 5),
+                **self.learner.model.notes(),
             }
         )
         self.recent = []
 
     def _save(self) -> None:
         tensors, numbers = self.learner.state()
-        numbers |= {"seconds": self.seconds, "recent": self.recent}
+        numbers |= {"seconds": self.seconds, "recent": self.recent, "places": self.places}
         save_checkpoint(self.folder, Checkpoint(tensors, numbers, self.run, self.log))
 
     def _resume(self) -> None:
@@ -192,5 +225,5 @@ class _Training(Generic[LessonT]):
         check_same_run(self.folder, found.run, self.run, "a checkpoint of a training")
         self.learner.restore(found.tensors, found.numbers)
         self.log, self.recent = found.log, found.numbers["recent"]
-        self.seconds = found.numbers["seconds"]
+        self.seconds, self.places = found.numbers["seconds"], found.numbers["places"]
         self.on_step(self.learner.step, self.recent[-1] if self.recent else 0.0)

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 
 from paceline.errors import UsageError
-from paceline.training.examples import Example
 
-__all__ = ["frequent_ngrams", "frequent_tokens"]
+__all__ = ["Words", "frequent_ngrams", "frequent_tokens"]
+
+
+class Words(Protocol):
+    """A text: tokens up to and including `first` are its prompt, the others the target's answer."""
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """All of them."""
+        ...
+
+    @property
+    def first(self) -> int:
+        """Place of the last token of the prompt."""
+        ...
 
 
 def frequent_tokens(
-    texts: Sequence[Example], count: int, size: int, always: Iterable[int]
+    texts: Iterable[Words], count: int, size: int, always: Iterable[int]
 ) -> torch.Tensor:
     """Ids [count] int64, ascending: the most frequent tokens of answers.
 
@@ -39,12 +52,12 @@ def frequent_tokens(
     return torch.tensor(sorted(list(chosen)[:count]))
 
 
-def frequent_ngrams(texts: Sequence[Example], order: int, count: int) -> torch.Tensor:
+def frequent_ngrams(texts: Iterable[Sequence[int]], order: int, count: int) -> torch.Tensor:
     """Ids [at most count, order] int32: the n-grams that came most often, most frequent first, and
     of those equally frequent the lowest ids; n-grams that came once are left out."""
     counts: Counter[tuple[int, ...]] = Counter()
     for text in texts:
-        counts.update(zip(*(text.tokens[shift:] for shift in range(order))))
+        counts.update(zip(*(text[shift:] for shift in range(order))))
     often = [ngram for ngram in _by_frequency(counts) if counts[ngram] > 1]
     return torch.tensor(often[:count], dtype=torch.int32).view(-1, order)
 

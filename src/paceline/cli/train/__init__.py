@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from paceline.cli.train import chimera, data, draft, medusa, ppd
+from paceline.cli.train import data, draft, ppd, trained
+from paceline.training.methods import TRAINED
 
 __all__ = ["app"]
 
@@ -22,6 +23,6 @@ def _train() -> None:
 
 app.command("data")(data.data)
 app.command("ppd")(ppd.ppd)
-app.command("medusa")(medusa.medusa)
-app.command("chimera")(chimera.chimera)
+for name, kind in TRAINED.items():
+    app.command(name)(trained.command_of(kind))
 app.command("draft")(draft.draft)

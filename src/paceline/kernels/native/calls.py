@@ -144,6 +144,10 @@ class Kernels:
         """See `pl_draft_chimera`; the address of a `Chimera`."""
         _check(self._library.pl_draft_chimera(model, self._threads()))
 
+    def draft_eagle(self, model: int) -> None:
+        """See `pl_draft_eagle`; the address of an `Eagle`."""
+        _check(self._library.pl_draft_eagle(model, self._threads()))
+
     def _threads(self) -> int:
         return min(self._most, torch.get_num_threads())
 

@@ -12,6 +12,7 @@ __all__ = [
     "Chain",
     "ChainEnd",
     "Chimera",
+    "Eagle",
     "Guesses",
     "Layer",
     "Medusa",
@@ -57,6 +58,7 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "pl_run_chain": (c_int, (c_void_p, c_int64, c_void_p, c_void_p, c_int)),
     "pl_draft_medusa": (c_int, (c_void_p, c_int)),
     "pl_draft_chimera": (c_int, (c_void_p, c_int)),
+    "pl_draft_eagle": (c_int, (c_void_p, c_int)),
     "pl_product": (c_int, (*_MATRIX, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int)),
 }
 
@@ -234,6 +236,24 @@ class Chimera(ctypes.Structure):
         ("words_count", c_int64),
         *((name, c_void_p) for name in ("layers", "tables", "table_strides")),
         ("guesses", Guesses),
+    )
+
+
+class Eagle(ctypes.Structure):
+    """`struct pl_eagle`."""
+
+    _fields_ = (
+        *((name, Part) for name in ("read", "grow", "head")),
+        *((name, c_int64) for name in ("width", "hidden", "depth", "beam", "length", "fresh")),
+        ("least", c_double),
+        *((name, c_void_p) for name in ("end", "text", "states")),
+        ("states_stride", c_int64),
+        *((name, c_void_p) for name in ("root", "words")),
+        ("words_format", c_int64),
+        ("words_count", c_int64),
+        *((name, c_void_p) for name in ("layers", "tables", "table_strides")),
+        ("guesses", Guesses),
+        ("levels", c_int64),
     )
 
 

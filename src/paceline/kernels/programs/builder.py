@@ -138,6 +138,12 @@ class Builder:
             number=to.size**-0.5,
         )
 
+    def gated(self, rows: Operand, gates: BlockLinear, down: BlockLinear) -> Operand:
+        """A gated feed-forward. gates: the gate's layer and, beside it, the other's."""
+        both, size = self.product(rows, gates), down.in_features
+        gate, up = self.part(both, 0, size), self.part(both, size, size)
+        return self.product(self.map(gate, Join.TIMES, up, Function.SILU), down)
+
     def program(self, out: Operand | None = None) -> GivenRows:
         """What has been built. out: the last product, which the program gives; None for what only
         stores."""

@@ -171,6 +171,7 @@ class Program:
             number=step.number,
             cap=step.cap,
             format=-1,
+            out_at=step.at,
         )
         for name, operand in zip(("input", "other", "third"), step.of, strict=False):
             setattr(made, name, self._operand(operand))

@@ -12,6 +12,7 @@ import torch
 from paceline.kernels.blocks import BlockMatrix
 
 __all__ = [
+    "LAST",
     "Function",
     "Join",
     "Kind",
@@ -23,6 +24,10 @@ __all__ = [
     "Value",
     "live_steps",
 ]
+
+
+LAST = 0
+"""As the layer of states: those that the output head reads."""
 
 
 class Op(IntEnum):
@@ -120,7 +125,9 @@ class Operand:
 class Step:
     """`struct pl_step`; see there.
 
-    of: operands, by their places: in, other, third. out: None where it goes to a cache.
+    of: operands, by their places: in, other, third. out: None where it goes to a cache. layer: of the
+    cache; of states, the layer that they come out of, from 1 on, or `LAST`. at: numbers of a row of
+    the cache of states before these.
     """
 
     op: Op
@@ -141,6 +148,7 @@ class Step:
     matrix: BlockMatrix | None = None
     table: torch.Tensor | None = None
     bias: torch.Tensor | None = None
+    at: int = 0
 
     def reads(self) -> Iterator[Value]:
         """Values that it needs."""

@@ -7,7 +7,6 @@ describes a pass stays where it is from one to the next.
 from __future__ import annotations
 
 import ctypes
-from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 
@@ -15,7 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paceline.chains import ChainEnd, ChainFound, ChainRequest
+from paceline.chains import ChainFound, ChainRequest
+from paceline.kernels.chain_ends import NativeEnd
 from paceline.kernels.native import signatures as native
 from paceline.kernels.programs.program import CacheLayer, Program
 from paceline.kernels.programs.steps import Lowered, Op
@@ -49,7 +49,7 @@ class ChainPass:
             windows=ctypes.addressof(self._windows),
             ids=None if self._tokens is None else self._tokens.ctypes.data,
         )
-        self._end = native.ChainEnd()
+        self._end = NativeEnd()
         self._make_room(_FEW)
 
     def use_cache(self, layers: Sequence[CacheLayer], kind: int) -> None:
@@ -80,7 +80,7 @@ class ChainPass:
         chain.most = most = min(wanted.most, known)
         if wanted.passes * most > len(self._found):
             self._make_room(wanted.passes * most)
-        chain.end = None if wanted.end is None else self._described(wanted.end)
+        chain.end = None if wanted.end is None else self._end.address(wanted.end)
         self._play(start, cached, pending, states, wanted.passes)
         passes = chain.made
         tokens, shares = self._found[: passes * most], self._shares[: passes * most]
@@ -106,16 +106,6 @@ class ChainPass:
             one.states, one.states_stride = states.data_ptr(), states.stride(0)
         self._program.play_chain(one, chain, cached + rows + passes - 1)
 
-    def _described(self, end: ChainEnd) -> int:
-        """The address of what the library reads of it."""
-        made, chances = self._end, end.chances
-        made.share, made.reach, made.trust = end.share, end.reach, chances.trust
-        made.low, made.high, made.columns = chances.low, chances.high, chances.columns
-        made.least, made.borders = _address(end.least), _address(chances.borders)
-        made.lines = _address(chances.lines)
-        made.rows = _address(chances.rows) + end.before * chances.rows.itemsize
-        return ctypes.addressof(made)
-
     def _make_room(self, numbers: int) -> None:
         self._reads = (ctypes.c_int64 * (2 * numbers))()
         self._found = (ctypes.c_int64 * (2 * numbers))()
@@ -125,7 +115,3 @@ class ChainPass:
         chain.reads, chain.tokens = ctypes.addressof(self._reads), ctypes.addressof(self._found)
         chain.shares = ctypes.addressof(self._shares)
         chain.seconds = ctypes.addressof(self._seconds)
-
-
-def _address(numbers: array[float] | array[int]) -> int:
-    return numbers.buffer_info()[0]

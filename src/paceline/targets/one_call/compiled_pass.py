@@ -18,6 +18,7 @@ from paceline.targets.cache_dtypes import CACHE_DTYPES, FLOAT32
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.layout import TextRows
 from paceline.targets.one_call.chain_pass import ChainPass
+from paceline.targets.one_call.kept_outputs import kept_outputs
 from paceline.targets.one_call.lowering import lower
 from paceline.targets.one_call.recording import UnfitError, record
 from paceline.targets.pass_inputs import Windows
@@ -62,12 +63,10 @@ class CompiledPass:
 
     def __init__(self, steps: Lowered, virtual: VirtualTokens, windows: Windows) -> None:
         self.steps = steps
-        self._program = Program(steps)
         self._windows = tuple(windows.values())
-        self._chain = ChainPass(steps, self._windows)
+        self.keep_outputs(())
         self.cache_dtype = FLOAT32
         self._virtual = virtual
-        self._known: TreeCache | None = None  # as it was before it moved so often
         self._moves = -1
 
     def run(self, texts: Sequence[TextRows], cache: TreeCache, keeps_states: bool) -> torch.Tensor:
@@ -114,6 +113,13 @@ class CompiledPass:
         self.use_cache(cache)
         states = cache.all_states() if keeps_states else None
         return self._chain.run_on(start, cached, pending, states, wanted)
+
+    def keep_outputs(self, layers: Sequence[int]) -> None:
+        """From now on keep the outputs of these layers, ascending and counted from 1, beside the
+        last states. Raises UsageError for what is none of the model's."""
+        steps = kept_outputs(self.steps, layers)
+        self._program, self._chain = Program(steps), ChainPass(steps, self._windows)
+        self._known: TreeCache | None = None  # as it was before it moved so often
 
     def use_cache(self, cache: TreeCache) -> None:
         """Read and write this one, which gets memory where it has none."""

@@ -104,6 +104,9 @@ class _Lowering:
             self._codes[id(node.outputs[0])] = new_codes(value.number, node.outputs[0].shape, axis)
         if any(output is self._recording.states for output in node.outputs):
             self._select()
+        for number, output in enumerate(self._recording.outputs, start=1):
+            if any(output is each for each in node.outputs):
+                self._keep_output(number, output)
 
     def forget(self, tensors: Iterable[torch.Tensor]) -> None:
         """These come no more: codes of all tensors together take more than a small model."""
@@ -231,6 +234,11 @@ class _Lowering:
         kept = self._emit.new_value(count, Kind.KEPT)
         self._emit.step(Step(Op.SELECT, count, kept, (operand,)))
         self._codes[id(states)] = new_codes(kept.number, states.shape, features.axis)
+
+    def _keep_output(self, number: int, output: torch.Tensor) -> None:
+        """A step for whoever wants the output of a layer; see `kept_outputs`."""
+        operand = self._emit.in_a_row(features_of(self._codes_of(output)))
+        self._emit.step(Step(Op.STATES, operand.period, None, (operand,), layer=number))
 
     def _codes_of(self, tensor: torch.Tensor) -> Codes:
         if id(tensor) not in self._codes:

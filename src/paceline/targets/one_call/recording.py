@@ -19,6 +19,7 @@ from transformers.cache_utils import Cache
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.norm import FastRMSNorm
 from paceline.kernels.shared_input import Projection
+from paceline.targets.hidden_states import decoder_layers, first_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -69,14 +70,15 @@ class Node:
 class Recording:
     """A pass over `ROWS` rows.
 
-    positions: [1, ROWS]. states: the last hidden states [1, ROWS, hidden]. logits: [1, ROWS,
-    vocabulary].
+    positions: [1, ROWS]. states: the last hidden states [1, ROWS, hidden]. outputs: of all layers,
+    where the model has them in a list. logits: [1, ROWS, vocabulary].
     """
 
     nodes: list[Node] = field(default_factory=list)
     positions: torch.Tensor = field(default_factory=lambda: torch.empty(0))
     states: torch.Tensor = field(default_factory=lambda: torch.empty(0))
     logits: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    outputs: list[torch.Tensor] = field(default_factory=list)
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -177,6 +179,11 @@ def record(model: PreTrainedModel, windows: Mapping[str, Any]) -> Recording:
         decoder = model.get_decoder()
         keep = decoder.register_forward_hook(lambda module, given, out: caught.append(out))
         hooks.callback(keep.remove)
+        for layer in decoder_layers(model):
+            note = layer.register_forward_hook(
+                lambda module, given, out: found.outputs.append(first_of(out))
+            )
+            hooks.callback(note.remove)
         hooks.enter_context(recorder)
         out = model(
             input_ids=ids,

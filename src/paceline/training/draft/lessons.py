@@ -69,7 +69,11 @@ class DraftLessons:
         """All places of answers in held-back texts."""
         for texts in fixed_batches(self.course.judged[:_JUDGED_TEXTS], self.recipe.batch):
             lesson = lesson_of(texts, self.teacher)
-            yield lesson, int(lesson.weights.count_nonzero())
+            yield lesson, self.places(lesson)
+
+    def places(self, lesson: Lesson) -> int:
+        """Those that count."""
+        return int(lesson.weights.count_nonzero())
 
 
 def lesson_of(

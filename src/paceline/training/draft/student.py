@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -66,6 +67,10 @@ class Student:
             outputs = self.draft(lesson.ids, use_cache=False, logits_to_keep=lesson.keep)
         logits: torch.Tensor = outputs.logits.float()
         return logits
+
+    def notes(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
 
     def loss(self, lesson: Lesson) -> torch.Tensor:
         """See `loss_of`."""

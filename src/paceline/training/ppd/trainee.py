@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import nn
@@ -44,6 +45,10 @@ class PromptTrainee:
         """See `PromptModel.load`."""
         self.prompts.load(tensors)
 
+    def notes(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
     def loss(self, lesson: Lesson) -> torch.Tensor:
         """See `guess_loss`."""
         recipe = self.recipe
@@ -77,3 +82,7 @@ class PromptLessons:
         ):
             lesson = self.teacher.read(assignment, self.distances)
             yield lesson, lesson.points.numel()
+
+    def places(self, lesson: Lesson) -> int:
+        """Where prompt tokens were put in."""
+        return lesson.points.numel()

@@ -80,9 +80,11 @@ PL_API int pl_run_chain(const struct pl_step *steps, int64_t count, const struct
 
 struct pl_medusa;
 struct pl_chimera;
+struct pl_eagle;
 /* Drafts of trained heads; see drafts.h. */
 PL_API int pl_draft_medusa(struct pl_medusa *of, int threads);
 PL_API int pl_draft_chimera(struct pl_chimera *of, int threads);
+PL_API int pl_draft_eagle(struct pl_eagle *of, int threads);
 
 struct pl_suffixes;
 /* What followed elsewhere behind the end of a text; see suffixes.h. */

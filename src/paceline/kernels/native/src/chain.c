@@ -24,8 +24,7 @@ static double chance_of(const struct pl_chain_end *end, int64_t place, double sh
     return line[0] + line[1] * (believed < end->high ? believed : end->high);
 }
 
-/* Whether another pass is wanted after the one at `place`, whose token has this share. */
-static int is_wanted(const struct pl_chain_end *end, int64_t place, double share, double *reach) {
+int pl_is_wanted(const struct pl_chain_end *end, int64_t place, double share, double *reach) {
     if (!end) return 1;
     *reach *= chance_of(end, place, share);
     return share >= end->share && *reach >= end->least[place];
@@ -51,7 +50,7 @@ static int run_passes(const struct pl_step *steps, int64_t count, struct pl_pass
         for (int64_t i = 0; chain->ids && i < chain->most; i++) found[i] = chain->ids[found[i]];
         const double ended = now();
         chain->seconds[place] = ended - began, began = ended;
-        if (chain->made == chain->count || !is_wanted(chain->end, place, shares[0], &reach)) break;
+        if (chain->made == chain->count || !pl_is_wanted(chain->end, place, shares[0], &reach)) break;
         *next++ = found[0];
         go_on(pass, seen, chain->kinds);
     }

@@ -4,13 +4,13 @@
 
 #include "api.h"
 #include "guesses.h"
+#include "level_tree.h"
 
 enum { MOST_LEVELS = 8, MOST_ORDER = 8 };
 
-/* A row of a level: the node that it reads, -1 for the root, the n-gram that ends there, and the
-   slots behind the text that it sees. */
+/* A row of a level: the n-gram that it reads, and the slots behind the text that it sees. */
 struct row {
-    int64_t node, ngram[MOST_ORDER], seen;
+    int64_t ngram[MOST_ORDER], seen;
     int32_t slots[2 * MOST_LEVELS];
 };
 
@@ -20,20 +20,11 @@ struct draft {
     struct pl_pass pass;
     struct pl_seen seen;
     int64_t known, drafted; /* tokens with columns; rows of the draft so far */
-    int64_t *places, *where, *positions;
+    int64_t *where, *positions;
     int32_t *first, *count, *begins, *extra;
     struct row *rows, *next;
-    int64_t nodes, *tokens, *parents;
-    float *shares;
-    double *reach, *sorted;
+    struct pl_level_tree tree;
 };
-
-static void put_word(const struct pl_chimera *of, int64_t token, float *to) {
-    if (of->words_format < 0)
-        memcpy(to, (const float *)of->words + token * of->hidden,
-               (size_t)of->hidden * sizeof *to);
-    else pl_row_values((enum pl_format)of->words_format, of->words, of->hidden, token, to);
-}
 
 /* Green states of n-grams, each `stride` numbers behind the one before. */
 static int encode(struct draft *on, const int64_t *ngrams, int64_t stride, int64_t count) {
@@ -43,7 +34,7 @@ static int encode(struct draft *on, const int64_t *ngrams, int64_t stride, int64
         for (int64_t i = 0; i < of->order; i++, to += of->hidden) {
             const int64_t token = ngrams[row * stride + i];
             if (token < 0 || token >= of->words_count) return PL_BAD_ARGUMENT;
-            put_word(of, token, to);
+            pl_put_word(of->words, of->words_format, of->hidden, token, to);
         }
     return pl_run_part(&of->green, count, &on->pass, on->threads);
 }
@@ -84,59 +75,20 @@ static int grow_level(struct draft *on, int64_t depth, int64_t count, const floa
         on->begins[row + 1] = on->begins[row] + (int32_t)at->seen + 1;
         at->seen += 2;
     }
-    int failed = pl_run_part(level, count, &on->pass, on->threads);
-    const int64_t ranks = of->guesses.ranks, before = on->nodes;
-    double *reach = on->reach + before;
-    if (!failed)
-        failed = pl_guess(&of->guesses, level->out, count, on->tokens + before, on->shares, reach);
-    for (int64_t row = 0; row < count; row++)
-        for (int64_t i = 0; i < ranks; i++, reach++, on->nodes++) {
-            const int64_t above = on->rows[row].node;
-            on->parents[on->nodes] = above;
-            if (above >= 0) *reach *= on->reach[above];
-        }
-    return failed;
+    const int failed = pl_run_part(level, count, &on->pass, on->threads);
+    return failed ? failed : pl_add_level(&on->tree, &of->guesses, level->out, count);
 }
 
-static int descending(const void *one, const void *other) {
-    const double a = *(const double *)one, b = *(const double *)other;
-    return (a < b) - (a > b);
-}
-
-/* Places of the `most` largest, of equal ones the first, in ascending order; how many. */
-static int64_t find_best(struct draft *on, const double *reach, int64_t count, int64_t most,
-                         int64_t *places) {
-    int64_t found = 0, above = 0;
-    double limit = -1;
-    if (most < count) {
-        memcpy(on->sorted, reach, (size_t)count * sizeof *reach);
-        qsort(on->sorted, (size_t)count, sizeof *reach, descending);
-        limit = on->sorted[most - 1];
-    }
-    for (int64_t i = 0; i < count; i++) above += reach[i] > limit;
-    for (int64_t i = 0; i < count; i++) {
-        const int equal = reach[i] == limit && above < most;
-        above += equal;
-        if (reach[i] > limit || equal) places[found++] = i;
-    }
-    return found;
-}
-
-/* Rows of the next level: the likeliest nodes of this one, whose first is `first`; how many. */
-static int64_t go_on(struct draft *on, int64_t first) {
+/* Rows of the next level: the likeliest nodes of this one; how many. */
+static int64_t go_on(struct draft *on) {
     const struct pl_chimera *of = on->of;
-    const int64_t ranks = of->guesses.ranks;
-    const int64_t found =
-        find_best(on, on->reach + first, on->nodes - first, of->beam, on->places);
-    int64_t count = 0;
-    for (int64_t i = 0; i < found; i++) {
-        const int64_t node = first + on->places[i];
-        if (on->reach[node] < of->least) continue;
-        struct row *to = on->next + count++;
-        *to = on->rows[on->places[i] / ranks];
-        to->node = node;
+    const struct pl_level_tree *tree = &on->tree;
+    const int64_t count = pl_go_on(&on->tree, of->beam, of->least);
+    for (int64_t i = 0; i < count; i++) {
+        struct row *to = on->next + i;
+        *to = on->rows[tree->places[i] / of->guesses.ranks];
         memmove(to->ngram, to->ngram + 1, (size_t)(of->order - 1) * sizeof *to->ngram);
-        to->ngram[of->order - 1] = on->tokens[node];
+        to->ngram[of->order - 1] = tree->tokens[tree->above[i]];
     }
     struct row *rows = on->rows;
     on->rows = on->next, on->next = rows;
@@ -149,49 +101,32 @@ static int grow(struct draft *on) {
     if (!failed) failed = read_fresh(on);
     if (failed) return failed;
     const float *green = of->green.out + of->fresh * of->hidden;
-    *on->rows = (struct row){.node = -1};
+    *on->rows = (struct row){0};
     memcpy(on->rows->ngram, of->text + of->fresh, (size_t)of->order * sizeof *of->text);
-    for (int64_t depth = 0, count = 1, first; !failed && count; green = of->green.out) {
-        first = on->nodes;
+    for (int64_t depth = 0, count = 1; !failed && count; green = of->green.out) {
         failed = grow_level(on, depth, count, green);
         if (failed || ++depth == of->depth || of->guesses.budget <= depth) break;
-        count = go_on(on, first);
+        count = go_on(on);
         if (count) failed = encode(on, on->rows->ngram, sizeof *on->rows / sizeof(int64_t), count);
     }
     return failed;
-}
-
-/* The likeliest nodes of all, with those above them: these are no less likely, and come first. */
-static void take_best(struct draft *on) {
-    struct pl_guesses *to = &on->of->guesses;
-    to->nodes = find_best(on, on->reach, on->nodes, to->budget, on->places);
-    for (int64_t i = 0; i < to->nodes; i++) {
-        const int64_t node = on->places[i], above = on->parents[node];
-        int64_t parent = i - 1;
-        while (above >= 0 && on->places[parent] != above) parent--;
-        to->tokens[i] = on->tokens[node], to->reach[i] = on->reach[node];
-        to->parents[i] = above < 0 ? -1 : parent;
-    }
 }
 
 /* Memory for all of it, which is freed by the caller; NULL where there is none. */
 static void *make_room(struct draft *on) {
     const struct pl_chimera *of = on->of;
     const size_t rows = (size_t)(of->beam > of->fresh + 1 ? of->beam : of->fresh + 1);
-    const size_t nodes = (size_t)(of->depth * of->beam * of->guesses.ranks) + rows;
-    const size_t of_node = 3 * sizeof(int64_t) + 2 * sizeof(double) + sizeof(float);
+    const int64_t nodes = of->depth * of->beam * of->guesses.ranks + (int64_t)rows;
+    const size_t of_tree = pl_bytes_of_tree(nodes);
     const size_t of_row = 2 * sizeof(struct row) + 3 * sizeof(int64_t) +
                           (3 + 2 * MOST_LEVELS) * sizeof(int32_t);
-    char *memory = malloc(nodes * of_node + rows * of_row + sizeof(int64_t));
+    char *memory = malloc(of_tree + rows * of_row + sizeof(int64_t));
     if (!memory) return NULL;
-    on->rows = (struct row *)memory, on->next = on->rows + rows;
-    on->places = (int64_t *)(on->next + rows), on->tokens = on->places + nodes;
-    on->parents = on->tokens + nodes;
-    on->where = on->parents + nodes, on->positions = on->where + rows;
+    pl_use_tree(&on->tree, nodes, memory);
+    on->rows = (struct row *)(memory + of_tree), on->next = on->rows + rows;
+    on->where = (int64_t *)(on->next + rows), on->positions = on->where + rows;
     int64_t *numbers = on->positions + rows;
-    on->reach = (double *)(numbers + rows), on->sorted = on->reach + nodes;
-    on->shares = (float *)(on->sorted + nodes);
-    on->first = (int32_t *)(on->shares + nodes), on->count = on->first + rows;
+    on->first = (int32_t *)(numbers + rows), on->count = on->first + rows;
     on->begins = on->count + rows, on->extra = on->begins + rows + 1;
     for (size_t i = 0; i < rows; i++) numbers[i] = (int64_t)i;
     on->seen = (struct pl_seen){on->first, on->count, on->begins, on->extra};
@@ -213,7 +148,7 @@ PL_API int pl_draft_chimera(struct pl_chimera *of, int threads) {
     void *memory = make_room(&on);
     if (!memory) return PL_NO_MEMORY;
     const int failed = grow(&on);
-    if (!failed) take_best(&on);
+    if (!failed) pl_take_best(&on.tree, &of->guesses);
     free(memory);
     return failed;
 }

@@ -54,4 +54,30 @@ struct pl_chimera {
     struct pl_guesses guesses;
 };
 
+/* EAGLE, see `EaglePrograms`: features and the embeddings after them -> outputs, of the text's rows;
+   outputs of the rows before and embeddings -> outputs, of guesses' rows; outputs -> logits.
+
+   width: numbers of a feature. depth: levels at most; end: where fewer are wanted, by what of the
+   level before is likely to be right, NULL for nowhere. least, beam, length, fresh, states, words:
+   as in pl_chimera; a row stands at each of the text's places but the first. text [fresh]: the tokens
+   of the new rows, up to the root. root [hidden]: the output of the root's row, which is kept where
+   nothing is fresh. levels: that were grown. */
+struct pl_eagle {
+    struct pl_part read, grow, head;
+    int64_t width, hidden, depth, beam, length, fresh;
+    double least;
+    const struct pl_chain_end *end;
+    const int64_t *text;
+    const float *states;
+    int64_t states_stride;
+    float *root;
+    const void *words;
+    int64_t words_format, words_count;
+    const struct pl_layer *layers;
+    const float *const *tables;
+    const int64_t *table_strides;
+    struct pl_guesses guesses;
+    int64_t levels;
+};
+
 #endif

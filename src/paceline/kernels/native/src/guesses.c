@@ -1,12 +1,20 @@
 /* Heads' guesses. */
 #include "guesses.h"
 
+#include <string.h>
+
 #include "api.h"
 
 int pl_run_part(const struct pl_part *part, int64_t rows, struct pl_pass *pass, int threads) {
     pass->rows = pass->kept = pass->given_count = rows;
     pass->arena = part->arena, pass->given = part->given, pass->logits = part->out;
     return pl_run(part->steps, part->count, pass, threads);
+}
+
+void pl_put_word(const void *words, int64_t format, int64_t hidden, int64_t token, float *to) {
+    if (format < 0)
+        memcpy(to, (const float *)words + token * hidden, (size_t)hidden * sizeof *to);
+    else pl_row_values((enum pl_format)format, words, hidden, token, to);
 }
 
 int pl_guess(const struct pl_guesses *of, const float *logits, int64_t rows, int64_t *tokens,

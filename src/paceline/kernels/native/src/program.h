@@ -20,7 +20,7 @@ enum pl_op {
     PL_PRODUCT,    /* out = in x matrix + bias */
     PL_STORE,      /* keys (in) and values (other) go to the layer's cache */
     PL_ATTEND,     /* out: what queries (in) take from the layer's cache */
-    PL_STATES,     /* in goes to the cache of states */
+    PL_STATES,     /* in goes to the cache of states, from out_at on */
     PL_SELECT,     /* out = in of the rows that are kept; all later steps are of these */
     PL_SCATTER,    /* out = number, but for `size` numbers of in, each at its place of `order` */
     PL_OPS
@@ -121,6 +121,10 @@ struct pl_chain_end {
     const int64_t *rows;
     int64_t columns;
 };
+
+/* Whether another pass is wanted after the one at `place`, whose guess has this share; `reach` is the
+   chance of all before it and becomes that of all with it. NULL: it is. */
+int pl_is_wanted(const struct pl_chain_end *end, int64_t place, double share, double *reach);
 
 /* Passes one after the other, of which each reads the likeliest token of the one before.
 

@@ -249,7 +249,7 @@ static void row_step(const struct pl_step *step, const struct pl_pass *pass, int
     case PL_STORE: store_row(step, pass, row); break;
     case PL_STATES:
         if (pass->states)
-            memcpy(pass->states + pass->where[row] * pass->states_stride,
+            memcpy(pass->states + pass->where[row] * pass->states_stride + step->out_at,
                    pl_row_of(&step->in, pass, row), (size_t)step->count * sizeof(float));
         break;
     case PL_SELECT:

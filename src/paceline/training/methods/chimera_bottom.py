@@ -15,7 +15,7 @@ __all__ = ["TransformerBottom"]
 
 
 class TransformerBottom(nn.Module):
-    """Reads whole texts with the first layer of `model`, as it is or with a copy that learns.
+    """Reads packed texts with the first layer of `model`, as it is or with a copy that learns.
 
     Parameters: "layer.*", as the model's layer names them, where it is trained.
 
@@ -32,17 +32,29 @@ class TransformerBottom(nn.Module):
         if trained:
             self.layer = layer.requires_grad_(True)
 
-    def whole(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Texts int64 [batch, length] -> what the layer yields, [batch, length, hidden] float32."""
+    def whole(self, tokens: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+        """Rows of texts int64 [rows, length] -> what the layer yields, [rows, length, hidden] float32.
+
+        start: [rows, length] int64, where in the row the text of each token begins.
+        """
         shallow, layer = self._shallow
         caught: list[torch.Tensor] = []
 
         def catch(module: nn.Module, inputs: Any, output: Any) -> None:
             caught.append(output[0] if isinstance(output, tuple) else output)
 
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        sees = (start[:, :, None] == start[:, None, :]) & (places <= places[:, None])
+        mask = torch.zeros(sees.shape, device=tokens.device)
+        mask.masked_fill_(~sees, torch.finfo(mask.dtype).min)
         hook = layer.register_forward_hook(catch)
         try:
-            shallow.get_decoder()(tokens, use_cache=False)
+            shallow.get_decoder()(
+                tokens,
+                attention_mask=mask[:, None],
+                position_ids=places - start,
+                use_cache=False,
+            )
         finally:
             hook.remove()
         return caught[0].float()

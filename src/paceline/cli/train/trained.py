@@ -1,0 +1,208 @@
+"""Commands for the rows of `TRAINED`: the options of each follow from the settings of its method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_origin, get_type_hints
+
+import typer
+
+from paceline.cli import common
+from paceline.cli.train import shared
+from paceline.errors import UsageError
+from paceline.training.method import TrainedMethod
+from paceline.training.settings import HOW
+
+if TYPE_CHECKING:
+    from paceline.drafters.trained_parts import TrainedParts
+    from paceline.models import LoadedModel
+    from paceline.training.order import PromptFile
+
+__all__ = ["command_of"]
+
+_GIGABYTE = 1e9
+
+Kind = type[TrainedMethod[Any]]
+
+
+def _given(
+    data: Annotated[
+        list[Path],
+        typer.Option("--data", help="Folder made by 'paceline train data'; may be repeated."),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Folder for what is trained.")],
+    model: common.ModelOption = common.DEFAULT_MODEL,
+    texts: shared.TextsOption = None,
+    licence: shared.LicenceOption = None,
+    cache: Annotated[
+        Path | None,
+        shared.option(
+            "--cache", "Folder for the model's states, which trainings may share; else OUT-states."
+        ),
+    ] = None,
+    cache_size: Annotated[
+        float, shared.option("--cache-size", "Most gigabytes of states; 0: what the disk has.")
+    ] = 0.0,
+    threads: common.ThreadsOption = None,
+    device: common.DeviceOption = None,
+    dtype: common.DtypeOption = None,
+) -> None:
+    """The options that are no settings of a method."""
+
+
+def command_of(kind: Kind) -> Callable[..., None]:
+    """The command that trains a method."""
+
+    def train(**options: Any) -> None:
+        names = {field.name for field in fields(kind.Settings)}
+        settings = _checked(kind, {name: options[name] for name in names})
+        _train(kind, settings, **{name: options[name] for name in options.keys() - names})
+
+    shown = [*_parameters_of(_given), *_options_of(kind)]
+    given = [each for each in shown if each.default is Parameter.empty]
+    ordered = given + [each for each in shown if each.default is not Parameter.empty]
+    train.__signature__ = Signature(ordered)  # type: ignore[attr-defined]
+    train.__annotations__ = {each.name: each.annotation for each in ordered}
+    train.__doc__ = (
+        f"{kind.summary}\n\n    The model itself stays as it is. Killed at any moment, the same "
+        "command goes on from its latest\n    checkpoint. The folder is for 'paceline generate "
+        f"--method {kind.name}:parts=FOLDER'.\n    "
+    )
+    return train
+
+
+def _parameters_of(function: Callable[..., None]) -> list[Parameter]:
+    hints = get_type_hints(function, include_extras=True)
+    hints.pop("return")
+    return [
+        each.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY)
+        for name, each in signature(function).parameters.items()
+    ]
+
+
+def _options_of(kind: Kind) -> list[Parameter]:
+    """An option for each field of the settings."""
+    hints, found = get_type_hints(kind.Settings), []
+    for field in fields(kind.Settings):
+        hint = hints[field.name]
+        plain = str if get_origin(hint) is Literal else hint
+        flag = f"--{field.name.replace('_', '-')}"
+        if plain is bool:
+            flag = f"{flag}/--no-{flag[2:]}"
+        said = shared.option(flag, field.metadata["help"], field.metadata.get("panel", HOW))
+        found.append(
+            Parameter(
+                field.name,
+                Parameter.KEYWORD_ONLY,
+                default=field.default,
+                annotation=Annotated[plain, said],
+            )
+        )
+    return found
+
+
+@common.interruptible()
+def _checked(kind: Kind, settings: dict[str, Any]) -> Any:
+    return kind.Settings(**settings)
+
+
+def _train(
+    kind: Kind,
+    settings: Any,
+    *,
+    data: list[Path],
+    out: Path,
+    model: str,
+    texts: list[Path] | None,
+    licence: list[str] | None,
+    cache: Path | None,
+    cache_size: float,
+    threads: int | None,
+    device: str | None,
+    dtype: str | None,
+) -> None:
+    files = shared.text_files(texts, licence)
+    if cache_size < 0:
+        raise UsageError(f"the size of a cache must not be negative, got {cache_size}")
+    with common.writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+    loaded = shared.open_model(model, threads, device, dtype)
+    place = cache or out.with_name(f"{out.name}-states")
+    run = _run(kind, settings, loaded, model, data, files, place, int(cache_size * _GIGABYTE))
+
+    def opened() -> LoadedModel:
+        return shared.open_model(model, threads, device, dtype)
+
+    _report(_trained(run, loaded, opened, out), settings.heads, out)
+
+
+@common.interruptible()
+def _run(
+    kind: Kind,
+    settings: Any,
+    loaded: LoadedModel,
+    name: str,
+    data: list[Path],
+    files: list[PromptFile],
+    cache: Path,
+    cache_bytes: int,
+) -> Any:
+    from paceline.machine import describe_run
+    from paceline.training.dataset import TextSource
+    from paceline.training.method_run import MethodRun
+
+    answers = [shared.answers_of(folder, loaded) for folder in data]
+    base = shared.base_of(loaded, name)
+    source = TextSource(answers, files)
+    return MethodRun(kind, settings, base, source, cache, cache_bytes, describe_run())
+
+
+def _trained(
+    run: Any, loaded: LoadedModel, opened: Callable[[], LoadedModel], out: Path
+) -> TrainedParts[Any]:
+    """Read and train with bars; Ctrl-C says how to go on."""
+    from paceline.training.method_run import train_method
+
+    waiting = [loaded]
+
+    def open_model() -> Any:
+        found = waiting.pop() if waiting else opened()
+        return found.model, found.tokenizer
+
+    with common.progress("steps") as bars:
+        reading = bars.add_task("reading", total=None, visible=False)
+        steps = bars.add_task("", total=run.settings.steps)
+
+        def show_read(done: int, total: int) -> None:
+            bars.update(reading, completed=done, total=total, visible=True)
+
+        def show(step: int, loss: float) -> None:
+            bars.update(steps, completed=step, description=f"{loss:.3f}")
+
+        try:
+            return train_method(open_model, run, out, show, show_read)
+        except KeyboardInterrupt:
+            common.note(f"interrupted: {out} keeps the latest checkpoint; repeat the command")
+            raise
+
+
+def _report(parts: TrainedParts[Any], heads: int, out: Path) -> None:
+    """What was trained, on standard error."""
+    record: Any = parts.record
+    found = record["evaluation"]
+    for head in range(heads):
+        shares = ", ".join(f"top-{rank} {found[f'top{rank}'][head]:.1%}" for rank in range(1, 6))
+        low, high = found["top1_interval"][head]
+        common.note(f"head {head}: {shares}; 95 % of top-1 {low:.1%} to {high:.1%}")
+    size = sum(tensor.nbytes for tensor in parts.tensors.values())
+    # Whole numbers are ids of tokens.
+    numbers = sum(part.numel() for part in parts.tensors.values() if part.is_floating_point())
+    common.note(
+        f"{out} holds {numbers / 1e6:.2f} million trained numbers in {size / 1e6:.1f} MB after "
+        f"{record['places']} places in {record['seconds'] / 60:.1f} minutes, "
+        f"{record['speed']['places_per_second']:.0f} a second; use them with "
+        f"--method {parts.method}:parts={out}"
+    )

@@ -1,0 +1,255 @@
+"""EAGLE's rows of one text and of drafts below it: by the modules themselves, or as programs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from paceline.chains import ChainEnd
+from paceline.drafters.attention_rows import wider
+from paceline.drafters.eagle_calls import MOST_FRESH
+from paceline.drafters.eagle_programs import AT_ONCE, EaglePrograms
+from paceline.drafters.guesses import Guesses, guesses_of_program
+from paceline.kernels.native import signatures as native
+from paceline.kernels.programs.buffers import PassBuffers
+from paceline.kernels.programs.program import CacheLayer
+from paceline.tree import Tree
+
+if TYPE_CHECKING:
+    from paceline.drafters.eagle import EagleSettings
+    from paceline.drafters.eagle_model import EagleModel
+
+__all__ = ["Levels", "ModuleLevels", "ProgramLevels"]
+
+_ROOM = 64  # columns, for drafts below a text
+
+
+class Levels(ABC):
+    """Columns of one text, and of a draft below it.
+
+    A row stands at each place of the text but the first; column i is that of place i + 1. Rows of
+    guesses come behind and are overwritten by what the text goes on with.
+
+    length: rows of the text, as many as tokens that the target has read. most_fresh: so many may be
+    new to `draft`.
+    """
+
+    most_fresh = 0
+
+    def __init__(self, columns: torch.Tensor) -> None:
+        self.length = 0
+        self._held = columns  # keys and values [2, KV heads, room, head size]
+        # Of nodes, the root first: slots of guesses on the way there.
+        self._sees: list[list[int]] = [[]]
+
+    @property
+    def room(self) -> int:
+        """Columns that there is memory for."""
+        return self._held.shape[2]
+
+    def keep(self, length: int) -> None:
+        """Only the first rows are as they were."""
+        self.length = min(self.length, length)
+
+    @abstractmethod
+    def read(self, text: Sequence[int], features: torch.Tensor) -> None:
+        """Take over what the target has read: features [n, width] of all of the text but its last
+        token, the root, n > `length`."""
+
+    @abstractmethod
+    def begin(self, ranks: int) -> Guesses:
+        """A new draft: what comes behind the root, node 0. ranks: likeliest tokens."""
+
+    @abstractmethod
+    def grow(self, tokens: Sequence[int], parents: Sequence[int], ranks: int) -> Guesses:
+        """The next level of a draft, with these tokens below these nodes: what comes behind each.
+        Nodes are numbered as they come."""
+
+    def draft(
+        self,
+        text: Sequence[int],
+        features: torch.Tensor,
+        budget: int,
+        settings: EagleSettings,
+        end: ChainEnd,
+    ) -> tuple[Tree, int] | None:
+        """All of a draft, and how many levels it took; see `EagleCall.draft`. None where that is to
+        be done step by step."""
+        return None
+
+    def _placed(self, parents: Sequence[int]) -> range:
+        """Slots of new nodes below these ones."""
+        first = self.length + len(self._sees) - 1
+        slots = range(first, first + len(parents))
+        self._sees += [
+            [*self._sees[parent], slot] for parent, slot in zip(parents, slots, strict=True)
+        ]
+        return slots
+
+    def _make_room(self, columns: int) -> bool:
+        """Whether memory had to move."""
+        if columns <= self.room:
+            return False
+        self._held = wider(self._held, columns)
+        return True
+
+
+class ModuleLevels(Levels):
+    """The modules of `model` one after the other. capacity: tokens that there is room for at
+    first."""
+
+    def __init__(self, model: EagleModel, capacity: int) -> None:
+        config = model.config
+        shape = 2, config.kv_heads, capacity + _ROOM, config.head_size
+        super().__init__(model.feature_norm.new_zeros(shape))
+        self._model = model
+        self._outputs = torch.empty(0)  # of nodes
+
+    @torch.no_grad()
+    def read(self, text: Sequence[int], features: torch.Tensor) -> None:
+        """See `Levels.read`."""
+        first, end = self.length, len(features)
+        tokens = torch.tensor(text[first + 1 : end + 1], device=features.device)
+        rows = self._model.rows_of_text(features[first:].float(), tokens)
+        places = torch.arange(first, end, device=features.device)
+        sees = torch.arange(end, device=features.device) <= places[:, None]
+        self._outputs = self._run(rows, places, range(first, end), sees)[-1:]
+        self.length = end
+
+    def begin(self, ranks: int) -> Guesses:
+        """See `Levels.begin`."""
+        self._sees, self._outputs = [[]], self._outputs[:1]
+        return self._model.guess(self._outputs, ranks)
+
+    @torch.no_grad()
+    def grow(self, tokens: Sequence[int], parents: Sequence[int], ranks: int) -> Guesses:
+        """See `Levels.grow`."""
+        device = self._outputs.device
+        said = torch.tensor(tokens, device=device)
+        rows = self._model.rows_of_guesses(self._outputs[list(parents)], said)
+        slots = self._placed(parents)
+        seen = self._sees[-len(parents) :]
+        places = torch.tensor([self.length + len(slots) - 1 for slots in seen], device=device)
+        sees = np.zeros((len(seen), slots.stop), dtype=bool)
+        sees[:, : self.length] = True
+        for row, own in enumerate(seen):
+            sees[row, own] = True
+        outputs = self._run(rows, places, slots, torch.from_numpy(sees).to(device))
+        self._outputs = torch.cat([self._outputs, outputs])
+        return self._model.guess(outputs, ranks)
+
+    def _run(
+        self, rows: torch.Tensor, places: torch.Tensor, slots: range, sees: torch.Tensor
+    ) -> torch.Tensor:
+        """Outputs [n, hidden] of rows [n, hidden], whose columns go to these slots."""
+        self._make_room(slots.stop)
+        for held, new in zip(self._held, self._model.columns(rows[None], places[None])):
+            held[:, slots.start : slots.stop] = new[0]
+        keys, values = self._held[:, None, :, : slots.stop]
+        found = self._model.outputs_of(rows[None], places[None], (keys, values), sees[None])
+        return found[0]
+
+
+class ProgramLevels(Levels):
+    """Programs over a cache of the text's own. capacity: tokens that there is room for at first."""
+
+    def __init__(self, programs: EaglePrograms, model: EagleModel, capacity: int) -> None:
+        config = model.config
+        super().__init__(torch.zeros(2, config.kv_heads, capacity + _ROOM, config.head_size))
+        self.most_fresh = 0 if programs.call is None else MOST_FRESH
+        self._programs, self._model = programs, model
+        # The output of the root, and those of all nodes.
+        self._root = np.zeros((1, model.hidden_size), dtype=np.float32)
+        self._outputs = self._root
+        self._use()
+
+    def read(self, text: Sequence[int], features: torch.Tensor) -> None:
+        """See `Levels.read`."""
+        program = self._programs.read
+        self._room_for(len(features))
+        program.use_cache(self._layers)
+        while self.length < len(features):
+            first, end = self.length, min(self.length + AT_ONCE, len(features))
+            given = program.given(end - first)
+            given[:, : self._model.width] = features[first:end].float().numpy()
+            self._put_words(text[first + 1 : end + 1], given[:, self._model.width :])
+
+            def see(rows: PassBuffers, first: int = first, end: int = end) -> None:
+                places = np.arange(first, end)
+                rows.positions[: len(places)] = rows.slots[: len(places)] = places
+                rows.count[0, : len(places)] = places + 1
+
+            self._root[:] = program.run(end - first, end, see)[-1]
+            self.length = end
+
+    def draft(
+        self,
+        text: Sequence[int],
+        features: torch.Tensor,
+        budget: int,
+        settings: EagleSettings,
+        end: ChainEnd,
+    ) -> tuple[Tree, int] | None:
+        """See `Levels.draft`: in one call, but for prompts."""
+        call = self._programs.call
+        if call is None or len(features) - self.length > MOST_FRESH:
+            return None
+        if features.dtype != torch.float32 or features.stride(-1) != 1:
+            return None
+        self._room_for(len(features) + len(end.least) * settings.beam)
+        root = self._root.ctypes.data
+        found = call.draft(
+            text, self.length, features, root, self._addresses, budget, settings, end
+        )
+        self.length = len(features)
+        return found
+
+    def begin(self, ranks: int) -> Guesses:
+        """See `Levels.begin`."""
+        self._sees, self._outputs = [[]], self._root
+        return self._guessed(self._root, ranks)
+
+    def grow(self, tokens: Sequence[int], parents: Sequence[int], ranks: int) -> Guesses:
+        """See `Levels.grow`."""
+        count, slots = len(parents), self._placed(parents)
+        self._room_for(slots.stop)
+        seen = self._sees[-count:]
+
+        def see(rows: PassBuffers) -> None:
+            rows.slots[:count], rows.count[0, :count] = slots, self.length
+            begin = 0
+            for row, own in enumerate(seen):
+                rows.positions[row] = self.length + len(own) - 1
+                rows.extra[0, begin : begin + len(own)] = own
+                rows.begins[0, row + 1] = begin = begin + len(own)
+
+        program, hidden = self._programs.grow, self._model.hidden_size
+        program.use_cache(self._layers)
+        given = program.given(count)
+        given[:, :hidden] = self._outputs[list(parents)]
+        self._put_words(tokens, given[:, hidden:])
+        outputs = program.run(count, slots.stop, see)
+        self._outputs = np.concatenate([self._outputs, outputs])
+        return self._guessed(outputs, ranks)
+
+    def _guessed(self, outputs: np.ndarray, ranks: int) -> Guesses:
+        head, count = self._programs.head, len(outputs)
+        head.given(count)[:] = outputs
+        head.run(count)
+        return guesses_of_program(head, count, ranks, self._model.token_list)
+
+    def _put_words(self, tokens: Sequence[int], given: np.ndarray) -> None:
+        given[:] = self._model.embeddings(torch.tensor(tokens)).float().numpy()
+
+    def _room_for(self, columns: int) -> None:
+        if self._make_room(columns):
+            self._use()
+
+    def _use(self) -> None:
+        keys, values = self._held[:, None]
+        self._layers = [CacheLayer(keys, values)]
+        self._addresses = (native.Layer * 1)(self._layers[0].as_native())

@@ -1,0 +1,216 @@
+"""EAGLE's draft model: one transformer block that reads a feature and the token chosen after it.
+
+A *row* stands at each place of the text but the first: it reads the feature of the place before and
+the embedding of the token at its own (EAGLE, arXiv 2401.15077, section 3.1), and its output guesses
+the token after. A feature is the target's last hidden state or, in EAGLE-3 (arXiv 2503.01840,
+section 3.1), what the outputs of a few chosen layers are fused to. Where the target has not been
+yet, the output of the row before takes the feature's place, so the same block and the target's own
+output head draft to any depth:
+
+    place        0    1         2         3 (the root)   4 (a guess)        5 (a guess after it)
+    token        a    b         c         d              e                  f
+    reads             f(a), b   f(b), c   f(c), d        own output at d, e own output at e, f
+    guesses           c         d         e              f                  …
+
+Rows see all rows of the text before them, and of guesses those on the way from the root. Keys and
+values of a text's row depend on nothing that comes later, so they are computed once and kept;
+those of guesses are dropped.
+
+The block is our own, so that it fits every target: RMSNorm, rotary positions, a gated feed-forward,
+no biases. Features, own outputs and embeddings are normalised before they meet, each with a scale of
+its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from paceline.drafters.attention_rows import Columns, Turns, attended, normal, split
+from paceline.drafters.eagle_levels import Levels, ModuleLevels, ProgramLevels
+from paceline.drafters.eagle_parts import EagleConfig
+from paceline.drafters.eagle_programs import EaglePrograms
+from paceline.drafters.guesses import Guesses, guesses_of
+from paceline.drafters.medusa_heads import HeadModule, OutputHead
+from paceline.kernels.block_layers import BlockLinear
+
+__all__ = ["EagleModel", "Stretches"]
+
+Embed = Callable[[torch.Tensor], torch.Tensor]
+"""Token ids int64 [...] -> the target's embeddings [..., hidden]."""
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """Texts side by side in rows, as training reads them.
+
+    tokens: [batch, length] int64. features: [batch, length, width]. position: [batch, length] int64,
+    each token's place in its text. points: [batch, n] int64, places to draft behind, up to and
+    including which the target has read. sees: [batch, n, length] bool: tokens of the same text up to
+    the point.
+    """
+
+    tokens: torch.Tensor
+    features: torch.Tensor
+    position: torch.Tensor
+    points: torch.Tensor
+    sees: torch.Tensor
+
+
+class EagleModel(HeadModule):
+    """The block between the target's embeddings and its output head.
+
+    head, token_ids: see `HeadModule`. embed: the target's embeddings, frozen.
+
+    width: numbers of a feature.
+
+    Parameters: "feature_norm", "own_norm", "word_norm", "row_norm", "inner_norm", "last_norm"
+    [hidden]; "enter" joins feature and embedding; "query", "key", "value", "join" of the attention,
+    "gate", "up", "down" of the feed-forward, weights of linear layers; where layers are tapped
+    "tap_norms" [layers, hidden] and "fuse".
+    """
+
+    def __init__(
+        self,
+        config: EagleConfig,
+        head: OutputHead,
+        embed: Embed,
+        token_ids: torch.Tensor | None = None,
+    ) -> None:
+        super().__init__(head, token_ids)
+        self.config, hidden = config, self.hidden_size
+        self.width = hidden * max(1, len(config.layers))
+        self._embed = (embed,)  # kept out of the module's own parts
+        queries = config.attention_heads * config.head_size
+        keys = config.kv_heads * config.head_size
+        if config.layers:
+            self.tap_norms = nn.Parameter(torch.ones(len(config.layers), hidden))
+            self.fuse = nn.Linear(self.width, hidden, bias=False)
+        for name in ("feature", "own", "word", "row", "inner", "last"):
+            setattr(self, f"{name}_norm", nn.Parameter(torch.ones(hidden)))
+        self.enter = nn.Linear(2 * hidden, hidden, bias=False)
+        self.query = nn.Linear(hidden, queries, bias=False)
+        self.key = nn.Linear(hidden, keys, bias=False)
+        self.value = nn.Linear(hidden, keys, bias=False)
+        self.join = nn.Linear(queries, hidden, bias=False)
+        self.gate = nn.Linear(hidden, config.intermediate, bias=False)
+        self.up = nn.Linear(hidden, config.intermediate, bias=False)
+        self.down = nn.Linear(config.intermediate, hidden, bias=False)
+        self._turns = Turns(config.head_size, config.rotary_base)
+        self._programs: EaglePrograms | None = None
+        self._begin()
+        self.to(self.device)
+
+    feature_norm: nn.Parameter
+    own_norm: nn.Parameter
+    word_norm: nn.Parameter
+    row_norm: nn.Parameter
+    inner_norm: nn.Parameter
+    last_norm: nn.Parameter
+
+    def _begin(self) -> None:
+        """Feature and embedding go through side by side, and all layers count alike."""
+        with torch.no_grad():
+            self.enter.weight.copy_(torch.eye(self.hidden_size).repeat(1, 2))
+            if taps := len(self.config.layers):
+                self.fuse.weight.copy_(torch.eye(self.hidden_size).repeat(1, taps) / taps)
+
+    # ---- rows ----
+
+    def embeddings(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Tokens int64 [...] -> their embeddings [..., hidden]."""
+        return self._embed[0](tokens)
+
+    def rows_of_text(self, features: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """What rows begin as, [..., hidden]: features [..., width] of the places before them and
+        the tokens int64 [...] at their own."""
+        if self.config.layers:
+            shape = (*features.shape[:-1], -1, self.hidden_size)
+            # A scale for each layer, behind the norm that has none.
+            taps = normal(features.reshape(shape), torch.ones_like(self.tap_norms[0]))
+            features = self.fuse((taps * self.tap_norms).flatten(-2))
+        return self._rows(features, self.feature_norm, tokens)
+
+    def rows_of_guesses(self, outputs: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """The same after rows with these outputs [..., hidden]."""
+        return self._rows(outputs, self.own_norm, tokens)
+
+    def _rows(self, before: torch.Tensor, norm: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        words = normal(self.embeddings(tokens), self.word_norm)
+        found: torch.Tensor = self.enter(torch.cat([normal(before, norm), words], dim=-1))
+        return found
+
+    def columns(self, rows: torch.Tensor, places: torch.Tensor) -> Columns:
+        """Keys and values of rows [batch, n, hidden] at places int64 [batch, n]."""
+        inner, size = normal(rows, self.row_norm), self.config.head_size
+        return self._turns(split(self.key(inner), size), places), split(self.value(inner), size)
+
+    def outputs_of(
+        self,
+        rows: torch.Tensor,
+        places: torch.Tensor,
+        columns: Columns,
+        sees: torch.Tensor,
+        own: Sequence[Columns] = (),
+    ) -> torch.Tensor:
+        """[batch, n, hidden]. columns, sees, own: see `attended`; a row's own column is among
+        them."""
+        query = split(self.query(normal(rows, self.row_norm)), self.config.head_size)
+        rows = rows + self.join(attended(self._turns(query, places), columns, sees, own))
+        inner = normal(rows, self.inner_norm)
+        found: torch.Tensor = rows + self.down(F.silu(self.gate(inner)) * self.up(inner))
+        return found
+
+    def ends(self, outputs: torch.Tensor) -> torch.Tensor:
+        """What the target's output head reads of outputs [..., hidden]."""
+        return normal(outputs, self.last_norm)
+
+    def logits(self, outputs: torch.Tensor) -> torch.Tensor:
+        """[..., outputs] for the tokens after rows with these outputs [..., hidden]."""
+        return self.shared_head(self.ends(outputs)).float()
+
+    # ---- drafting ----
+
+    def compile_programs(self, kind: type[BlockLinear]) -> bool:
+        """See `HeadModule.compile_programs`."""
+        self._programs = EaglePrograms(self, kind)
+        return True
+
+    def levels(self, capacity: int = 256) -> Levels:
+        """The memory of a new text and drafts below it, as fast as can be had here."""
+        if self._programs is None:
+            return ModuleLevels(self, capacity)
+        return ProgramLevels(self._programs, self, capacity)
+
+    @torch.no_grad()
+    def guess(self, outputs: torch.Tensor, ranks: int) -> Guesses:
+        """The `ranks` likeliest tokens after each of n rows; see `logits`."""
+        return guesses_of(self.logits(outputs), ranks, self.token_ids)
+
+    # ---- training ----
+
+    def forward(self, texts: Stretches, steps: int) -> list[torch.Tensor]:
+        """Draft `steps` tokens behind many points of texts at once, with the texts' own tokens as
+        guesses: each step sees the text up to its point and its own rows since, as when the text is
+        drafted for.
+
+        Returns the outputs [batch, n, hidden] of each step, whose `logits` are for the token 2 +
+        step places after the point. What lies beyond a row's end is read as its last token: drafts
+        there mean nothing.
+        """
+        tokens, points = texts.tokens, texts.points
+        rows = self.rows_of_text(texts.features.float(), tokens.roll(-1, dims=1))
+        columns, own = self.columns(rows, texts.position), list[Columns]()
+        at = texts.position.gather(1, points)
+        rows = rows.gather(1, points[..., None].expand(-1, -1, rows.shape[-1]))
+        found = [self.outputs_of(rows, at, columns, texts.sees)]
+        for step in range(1, steps):
+            ahead = (points + 1 + step).clamp(max=tokens.shape[1] - 1)
+            rows = self.rows_of_guesses(found[-1], tokens.gather(1, ahead))
+            own.append(self.columns(rows, at + step))
+            found.append(self.outputs_of(rows, at + step, columns, texts.sees, own))
+        return found

@@ -1,0 +1,69 @@
+"""Trained tensors in 8 bits, for folders that are to stay small.
+
+A matrix [outputs, inputs] is kept as whole numbers from -127 to 127, and beside it under its name
+and ".scale" what each group of 32 inputs, or a row where these do not come out even, is multiplied
+by, in float16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["in_eight_bits", "in_floats", "scale_shapes"]
+
+_GROUP, _MOST = 32, 127
+_SCALE = ".scale"
+
+
+def in_eight_bits(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The same with matrices of floats in 8 bits; all others stay as they are."""
+    import torch
+
+    found: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        if tensor.dim() != 2 or not tensor.is_floating_point():
+            found[name] = tensor
+            continue
+        groups = tensor.float().unflatten(1, (_groups(tensor.shape[1]), -1))
+        scale = (groups.abs().amax(dim=-1) / _MOST).half()
+        # Of a group of zeros, or of numbers next to that, any scale will do.
+        steps = groups / scale.float().masked_fill(scale == 0, 1.0)[..., None]
+        rounded = steps.round().clamp(-_MOST, _MOST)
+        found[name] = rounded.flatten(1).to(torch.int8)
+        found[name + _SCALE] = scale
+    return found
+
+
+def in_floats(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The other way round; what is in floats stays as it is."""
+    import torch
+
+    found: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        if name.endswith(_SCALE):
+            continue
+        if tensor.dtype == torch.int8:
+            scale = tensors[name + _SCALE].float()
+            groups = tensor.float().unflatten(1, (scale.shape[1], -1))
+            tensor = (groups * scale[..., None]).flatten(1)
+        found[name] = tensor
+    return found
+
+
+def scale_shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    """Scales that must be there, with their shapes."""
+    import torch
+
+    return {
+        name + _SCALE: (tensor.shape[0], _groups(tensor.shape[1]))
+        for name, tensor in tensors.items()
+        if tensor.dtype == torch.int8 and tensor.dim() == 2
+    }
+
+
+def _groups(inputs: int) -> int:
+    return 1 if inputs % _GROUP else inputs // _GROUP

@@ -1,0 +1,65 @@
+"""Trees that grow level by level: guesses behind the likeliest nodes of the level before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.drafters.guesses import Guesses
+from paceline.tree import ROOT, Tree
+
+__all__ = ["LevelTree"]
+
+
+class LevelTree:
+    """Guesses by their numbers, in the order in which they came.
+
+    tokens, parents: as in `Tree`. reach: the product of what the drafter says of the guesses up to
+    each. What follows is what `chimera.c` and `eagle.c` do.
+    """
+
+    def __init__(self) -> None:
+        self.tokens = list[int]()
+        self.parents = list[int]()
+        self.reach = list[float]()
+        self._first = 0  # of the last level
+
+    def add(self, level: Sequence[int], guesses: Guesses) -> None:
+        """A level: guesses behind these nodes, of which `ROOT` is one."""
+        self._first = len(self.tokens)
+        rows = zip(level, guesses.tokens, guesses.probabilities, strict=True)
+        for node, own, shares in rows:
+            sure = 1.0 if node == ROOT else self.reach[node]
+            self.tokens += own
+            self.parents += [node] * len(own)
+            self.reach += [sure * share for share in shares]
+
+    def likeliest(self, beam: int, least: float) -> list[int]:
+        """The `beam` likeliest nodes of the last level, but those less likely than `least`."""
+        first, reach = self._first, self.reach
+        likeliest = _best(reach[first:], beam)
+        return [first + node for node in likeliest if reach[first + node] >= least]
+
+    def best(self, budget: int) -> Tree:
+        """The `budget` likeliest nodes of all levels."""
+        kept = _best(self.reach, budget)
+        place = {node: number for number, node in enumerate(kept)} | {ROOT: ROOT}
+        return Tree(
+            tuple(self.tokens[node] for node in kept),
+            tuple(place[self.parents[node]] for node in kept),
+            tuple(self.reach[node] for node in kept),
+        )
+
+
+def _best(reach: Sequence[float], count: int) -> list[int]:
+    """Places of the `count` largest, of equal ones the first, in ascending order."""
+    if count >= len(reach):
+        return [*range(len(reach))]
+    # The `count`-th largest, and how many of those that are equal to it there is room for.
+    limit = sorted(reach, reverse=True)[count - 1]
+    above = sum(chance > limit for chance in reach)
+    found = []
+    for place, chance in enumerate(reach):
+        if chance > limit or (chance == limit and above < count):
+            found.append(place)
+            above += chance == limit
+    return found

@@ -1,0 +1,152 @@
+/* EAGLE's draft, level by level; see eagle.py. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "api.h"
+#include "guesses.h"
+#include "level_tree.h"
+
+enum { MOST_LEVELS = 32 };
+
+/* A row of a level: the slots of guesses that it sees, its own the last. */
+struct row {
+    int64_t seen;
+    int32_t slots[MOST_LEVELS];
+};
+
+struct draft {
+    struct pl_eagle *of;
+    int threads;
+    struct pl_pass pass;
+    struct pl_seen seen;
+    int64_t known, drafted; /* rows of the text; of guesses so far */
+    int64_t *where, *positions;
+    int32_t *first, *count, *begins, *extra;
+    struct row *rows, *next;
+    struct pl_level_tree tree;
+};
+
+/* What a row begins as: `width` numbers, and the embedding of its token. */
+static int put_row(const struct pl_eagle *of, const float *before, int64_t width, int64_t token,
+                   float *to) {
+    if (token < 0 || token >= of->words_count) return PL_BAD_ARGUMENT;
+    memcpy(to, before, (size_t)width * sizeof *to);
+    pl_put_word(of->words, of->words_format, of->hidden, token, to + width);
+    return PL_OK;
+}
+
+/* Rows of the text after what the target has read. */
+static int read_fresh(struct draft *on) {
+    const struct pl_eagle *of = on->of;
+    on->known = of->length + of->fresh;
+    if (!of->fresh) return PL_OK;
+    memset(on->begins, 0, (size_t)(of->fresh + 1) * sizeof *on->begins);
+    for (int64_t row = 0; row < of->fresh; row++) {
+        const int64_t place = of->length + row;
+        const int failed =
+            put_row(of, of->states + place * of->states_stride, of->width, of->text[row],
+                    of->read.given + row * (of->width + of->hidden));
+        if (failed) return failed;
+        on->positions[row] = on->where[row] = place;
+        on->first[row] = 0, on->count[row] = (int32_t)(place + 1);
+    }
+    const int failed = pl_run_part(&of->read, of->fresh, &on->pass, on->threads);
+    if (!failed)
+        memcpy(of->root, of->read.out + (of->fresh - 1) * of->hidden,
+               (size_t)of->hidden * sizeof *of->root);
+    return failed;
+}
+
+/* Rows of guesses at one depth. Those of the level before, which they go on from, have just run. */
+static int grow_level(struct draft *on, int64_t depth, int64_t count) {
+    const struct pl_eagle *of = on->of;
+    const struct pl_level_tree *tree = &on->tree;
+    on->begins[0] = 0;
+    for (int64_t row = 0; row < count; row++) {
+        const int64_t before = tree->places[row] / of->guesses.ranks;
+        const float *output = depth > 1 ? of->grow.out + before * of->hidden : of->root;
+        const int failed = put_row(of, output, of->hidden, tree->tokens[tree->above[row]],
+                                   of->grow.given + row * 2 * of->hidden);
+        if (failed) return failed;
+        struct row *at = on->next + row;
+        *at = on->rows[before];
+        const int64_t place = on->known + on->drafted++;
+        at->slots[at->seen++] = (int32_t)place;
+        on->positions[row] = on->known + depth - 1, on->where[row] = place;
+        on->first[row] = 0, on->count[row] = (int32_t)on->known;
+        memcpy(on->extra + on->begins[row], at->slots, (size_t)at->seen * sizeof *on->extra);
+        on->begins[row + 1] = on->begins[row] + (int32_t)at->seen;
+    }
+    struct row *rows = on->rows;
+    on->rows = on->next, on->next = rows;
+    return pl_run_part(&of->grow, count, &on->pass, on->threads);
+}
+
+/* Guesses behind the rows that have just run. */
+static int guess(struct draft *on, float *outputs, int64_t count) {
+    struct pl_part head = on->of->head;
+    head.given = outputs;
+    const int failed = pl_run_part(&head, count, &on->pass, on->threads);
+    return failed ? failed : pl_add_level(&on->tree, &on->of->guesses, head.out, count);
+}
+
+static int grow(struct draft *on) {
+    struct pl_eagle *of = on->of;
+    double reach = of->end ? of->end->reach : 1, before = 1;
+    int failed = read_fresh(on);
+    on->rows->seen = 0;
+    for (int64_t count = 1; !failed; of->levels++) {
+        failed = guess(on, of->levels ? of->grow.out : of->root, count);
+        if (failed || of->levels + 1 >= of->depth || of->levels + 1 >= of->guesses.budget) break;
+        count = pl_go_on(&on->tree, of->beam, of->least);
+        double likely = 0;
+        for (int64_t row = 0; row < count; row++) likely += on->tree.reach[on->tree.above[row]];
+        if (!(likely > 0) || !pl_is_wanted(of->end, of->levels, likely / before, &reach)) break;
+        before = likely;
+        failed = grow_level(on, of->levels + 1, count);
+    }
+    of->levels++;
+    return failed;
+}
+
+/* Memory for all of it, which is freed by the caller; NULL where there is none. */
+static void *make_room(struct draft *on) {
+    const struct pl_eagle *of = on->of;
+    const size_t rows = (size_t)(of->beam > of->fresh ? of->beam : of->fresh) + 1;
+    const int64_t nodes = (of->depth * of->beam + 1) * of->guesses.ranks;
+    const size_t of_tree = pl_bytes_of_tree(nodes);
+    const size_t of_row = 2 * sizeof(struct row) + 3 * sizeof(int64_t) +
+                          (3 + MOST_LEVELS) * sizeof(int32_t);
+    char *memory = malloc(of_tree + rows * of_row + sizeof(int64_t));
+    if (!memory) return NULL;
+    pl_use_tree(&on->tree, nodes, memory);
+    on->rows = (struct row *)(memory + of_tree), on->next = on->rows + rows;
+    on->where = (int64_t *)(on->next + rows), on->positions = on->where + rows;
+    int64_t *numbers = on->positions + rows;
+    on->first = (int32_t *)(numbers + rows), on->count = on->first + rows;
+    on->begins = on->count + rows, on->extra = on->begins + rows + 1;
+    for (size_t i = 0; i < rows; i++) numbers[i] = (int64_t)i;
+    on->seen = (struct pl_seen){on->first, on->count, on->begins, on->extra};
+    on->pass = (struct pl_pass){
+        .tokens = numbers, .keep = numbers, .positions = on->positions, .where = on->where,
+        .tables = of->tables, .table_strides = of->table_strides, .layers = of->layers,
+        .seen = &on->seen,
+    };
+    return memory;
+}
+
+PL_API int pl_draft_eagle(struct pl_eagle *of, int threads) {
+    const struct pl_guesses *to = &of->guesses;
+    if (of->depth < 1 || of->depth > MOST_LEVELS || of->fresh < 0 || of->length < 0 ||
+        of->length + of->fresh < 1 || of->beam < 1 || to->ranks < 1 || to->ranks > to->outputs ||
+        to->budget < 1)
+        return PL_BAD_ARGUMENT;
+    struct draft on = {.of = of, .threads = threads};
+    of->levels = 0;
+    void *memory = make_room(&on);
+    if (!memory) return PL_NO_MEMORY;
+    const int failed = grow(&on);
+    if (!failed) pl_take_best(&on.tree, &of->guesses);
+    free(memory);
+    return failed;
+}

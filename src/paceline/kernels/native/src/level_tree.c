@@ -1,0 +1,84 @@
+/* Trees that grow level by level. */
+#include "level_tree.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "guesses.h"
+
+size_t pl_bytes_of_tree(int64_t nodes) {
+    return (size_t)(nodes + 1) * (4 * sizeof(int64_t) + 2 * sizeof(double) + sizeof(float)) /
+           8 * 8;
+}
+
+void pl_use_tree(struct pl_level_tree *of, int64_t nodes, void *memory) {
+    of->nodes = of->first = 0;
+    of->tokens = memory, of->parents = of->tokens + nodes;
+    of->places = of->parents + nodes, of->above = of->places + nodes;
+    of->reach = (double *)(of->above + nodes), of->sorted = of->reach + nodes;
+    of->shares = (float *)(of->sorted + nodes);
+    *of->above = -1;
+}
+
+int pl_add_level(struct pl_level_tree *to, const struct pl_guesses *of, const float *logits,
+                 int64_t rows) {
+    const int64_t ranks = of->ranks;
+    double *reach = to->reach + to->nodes;
+    to->first = to->nodes;
+    const int failed =
+        pl_guess(of, logits, rows, to->tokens + to->nodes, to->shares, reach);
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t i = 0; i < ranks; i++, reach++, to->nodes++) {
+            const int64_t above = to->above[row];
+            to->parents[to->nodes] = above;
+            if (above >= 0) *reach *= to->reach[above];
+        }
+    return failed;
+}
+
+static int descending(const void *one, const void *other) {
+    const double a = *(const double *)one, b = *(const double *)other;
+    return (a < b) - (a > b);
+}
+
+/* Places of the `most` largest, of equal ones the first, in ascending order; how many. */
+static int64_t find_best(struct pl_level_tree *in, const double *reach, int64_t count,
+                         int64_t most) {
+    int64_t found = 0, above = 0;
+    double limit = -1;
+    if (most < count) {
+        memcpy(in->sorted, reach, (size_t)count * sizeof *reach);
+        qsort(in->sorted, (size_t)count, sizeof *reach, descending);
+        limit = in->sorted[most - 1];
+    }
+    for (int64_t i = 0; i < count; i++) above += reach[i] > limit;
+    for (int64_t i = 0; i < count; i++) {
+        const int equal = reach[i] == limit && above < most;
+        above += equal;
+        if (reach[i] > limit || equal) in->places[found++] = i;
+    }
+    return found;
+}
+
+int64_t pl_go_on(struct pl_level_tree *in, int64_t beam, double least) {
+    const int64_t found = find_best(in, in->reach + in->first, in->nodes - in->first, beam);
+    int64_t count = 0;
+    for (int64_t i = 0; i < found; i++) {
+        const int64_t place = in->places[i], node = in->first + place;
+        if (in->reach[node] < least) continue;
+        in->places[count] = place, in->above[count++] = node;
+    }
+    return count;
+}
+
+void pl_take_best(struct pl_level_tree *from, struct pl_guesses *to) {
+    const int64_t *places = from->places;
+    to->nodes = find_best(from, from->reach, from->nodes, to->budget);
+    for (int64_t i = 0; i < to->nodes; i++) {
+        const int64_t node = places[i], above = from->parents[node];
+        int64_t parent = i - 1;
+        while (above >= 0 && places[parent] != above) parent--;
+        to->tokens[i] = from->tokens[node], to->reach[i] = from->reach[node];
+        to->parents[i] = above < 0 ? -1 : parent;
+    }
+}

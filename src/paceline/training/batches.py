@@ -1,0 +1,167 @@
+"""Batches: windows of tokens with the target's states, all places of them learned from at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from paceline.training.dataset import Dataset, Text
+from paceline.training.settings import TrainerSettings
+from paceline.training.state_cache import StateCache
+from paceline.training.windows import Rows, Window, pack, stretches
+
+__all__ = ["Batch", "Batches"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows are windows, packed with stretches of texts; what is no token is padding at the end.
+
+    tokens: [rows, length] int64.
+    states: [rows, length, taps + 1, hidden] in half precision; the last state stands last. A state
+    is what the target has after reading the token.
+    greedy: [rows, length] int64, the target's likeliest token after each.
+    text: [rows, length] int64, number of the stretch in its row; -1 for padding.
+    source: [rows, length] int64, number of the text in its split; -1 for padding.
+    position: [rows, length] int64, the token's place in its text.
+    start: [rows, length] int64, where in the row the token's stretch begins.
+    place: [rows, length] bool: the target has read so far, the next token (the root) is known, and
+    head h guesses the token 2 + h further on. The first head's is always there.
+    own: [rows, length] bool: the token is the target's own: it wrote it, or finds it likeliest.
+    """
+
+    tokens: torch.Tensor
+    states: torch.Tensor
+    greedy: torch.Tensor
+    text: torch.Tensor
+    source: torch.Tensor
+    position: torch.Tensor
+    start: torch.Tensor
+    place: torch.Tensor
+    own: torch.Tensor
+
+    @property
+    def last(self) -> torch.Tensor:
+        """[rows, length, hidden] float32: what the output head reads."""
+        return self.states[:, :, -1].float()
+
+    def points(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Places by row, int64 [rows, n], and which of them are there, bool [rows, n]: rows with
+        fewer are filled up with their last token."""
+        counts = self.place.sum(dim=1)
+        most = int(counts.max())
+        # A stable sort brings the places of a row to its beginning, in their order.
+        order = torch.sort((~self.place).to(torch.int8), dim=1, stable=True).indices[:, :most]
+        valid = torch.arange(most, device=order.device) < counts[:, None]
+        return order.masked_fill(~valid, self.tokens.shape[1] - 1), valid
+
+    def has(self, points: torch.Tensor, ahead: int) -> torch.Tensor:
+        """Bool [rows, n]: whether the token so many places further on is of the same stretch."""
+        length = self.tokens.shape[1]
+        there = self.text.gather(1, (points + ahead).clamp(max=length - 1))
+        return (points + ahead < length) & (there == self.text.gather(1, points)) & (there >= 0)
+
+    def on_policy(self, points: torch.Tensor, ahead: int) -> torch.Tensor:
+        """Bool [rows, n]: whether the next `ahead` tokens are all the target's own."""
+        strange = (~self.own).long().cumsum(dim=1)
+        end = (points + ahead).clamp(max=self.tokens.shape[1] - 1)
+        return strange.gather(1, end) == strange.gather(1, points)
+
+    def sees(self, points: torch.Tensor) -> torch.Tensor:
+        """Bool [rows, n, length]: tokens of the same stretch up to and including each point."""
+        places = torch.arange(self.tokens.shape[1], device=points.device)
+        same = self.text[:, None, :] == self.text.gather(1, points)[:, :, None]
+        return same & (places <= points[:, :, None])
+
+
+class Batches:
+    """Makes batches of a dataset whose states are kept.
+
+    A batch of the training depends on the settings and the number of its step alone.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        cache: StateCache,
+        settings: TrainerSettings,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.dataset = dataset
+        self._cache = cache
+        self._settings = settings
+        self._device = device
+        self._half = getattr(torch, cache.shape.dtype)
+
+    def train(self, first: int) -> Iterator[Batch]:
+        """Batches of step `first` and all that follow, without end."""
+        settings, data = self._settings, self.dataset
+        shared = round(settings.rows * settings.read_share) if data.reads else 0
+        reads = min(max(shared, 0), settings.rows - 1)
+        answers = settings.rows - reads
+        kinds = [(data.train, Rows(data.train, settings, "train"), answers)]
+        if reads:
+            kinds.append((data.reads, Rows(data.reads, settings, "read"), reads))
+        step = first
+        while True:
+            parts = [(texts, rows.at(step * size, size)) for texts, rows, size in kinds]
+            yield self._batch(parts)
+            step += 1
+
+    def whole(self, texts: Sequence[Text]) -> Iterator[Batch]:
+        """All places of some texts once, the same every time."""
+        settings = self._settings
+        windows = pack(stretches(texts, settings), settings.length)
+        for first in range(0, len(windows), settings.rows):
+            yield self._batch([(texts, windows[first : first + settings.rows])])
+
+    def _batch(self, parts: Sequence[tuple[Sequence[Text], Sequence[Window]]]) -> Batch:
+        rows = [(texts, window) for texts, windows in parts for window in windows]
+        shape, cache = (len(rows), self._settings.length), self._cache
+        numbers = {name: np.full(shape, empty, np.int64) for name, empty in _NUMBERS.items()}
+        flags = {name: np.zeros(shape, bool) for name in ("place", "own")}
+        layers = (len(cache.shape.taps) + 1, cache.shape.hidden)
+        states = np.zeros((*shape, *layers), np.int16)
+        for row, (texts, window) in enumerate(rows):
+            first = 0
+            for number, stretch in enumerate(window):
+                text = texts[stretch.text]
+                there = row, slice(first, first + len(stretch))
+                kept, skip = cache.get(text), stretch.begin - text.begin
+                piece = slice(skip, skip + len(stretch))
+                states[there] = kept.states[piece]
+                numbers["greedy"][there] = kept.greedy[piece]
+                numbers["tokens"][there] = text.tokens[stretch.begin : stretch.end]
+                numbers["text"][there] = number
+                numbers["source"][there] = stretch.text
+                numbers["position"][there] = np.arange(stretch.begin, stretch.end)
+                numbers["start"][there] = first
+                of_places = first - stretch.begin
+                at = of_places + stretch.places.start, of_places + stretch.places.stop
+                flags["place"][row, at[0] : at[1]] = True
+                _mark_own(flags["own"][there], text.answer, numbers, there)
+                first += len(stretch)
+        tensors = {name: torch.from_numpy(each) for name, each in {**numbers, **flags}.items()}
+        tensors["states"] = torch.from_numpy(states).view(self._half)
+        return Batch(**{name: each.to(self._device) for name, each in tensors.items()})
+
+
+# What stands where there is no token.
+_NUMBERS = {"tokens": 0, "greedy": 0, "text": -1, "source": -1, "position": 0, "start": 0}
+
+
+def _mark_own(
+    own: np.ndarray[tuple[int, ...], np.dtype[np.bool_]],
+    answer: bool,
+    numbers: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.int64]]],
+    there: tuple[int, slice],
+) -> None:
+    """Fill `own` in place, for one stretch. Only what follows a place matters, so the prompt of an
+    answer may pass for its own."""
+    if answer:
+        own[:] = True
+    else:
+        own[1:] = numbers["greedy"][there][:-1] == numbers["tokens"][there][1:]

@@ -1,0 +1,176 @@
+"""The texts of a training: answers of the target and texts that it only reads, in three splits.
+
+Which split a text belongs to is decided by its prompt's id alone, whatever else is there; the turns
+of a conversation stay together. `train` is learned from, `validation` chooses the best step, and
+`test` is read once, at the end, for the figures.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from paceline.errors import UsageError
+from paceline.prompts import PromptRecord
+from paceline.training.data import TrainingData
+from paceline.training.order import PromptFile, interleave
+from paceline.training.settings import TrainerSettings
+from paceline.training.shard import Answer
+
+__all__ = ["Dataset", "Text", "TextSource", "share_of"]
+
+_SHORTEST = 4  # tokens: a place, its root, and a token to guess
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text, whole.
+
+    first: its first place; in an answer the last token of the prompt, else 0.
+    begin: the first token whose state is kept. answer: whether the target wrote it.
+    certain: whether every token of the answer is the target's likeliest one.
+    """
+
+    id: str
+    tokens: tuple[int, ...]
+    first: int
+    begin: int
+    answer: bool
+    certain: bool = False
+
+    @property
+    def places(self) -> range:
+        """Every position of the answer behind which a token can be guessed: of `first` and each
+        token of the answer but for the last two, whose guesses would lie beyond the end."""
+        return range(self.first, len(self.tokens) - 2)
+
+    @property
+    def digest(self) -> str:
+        """Of the tokens and of what is kept."""
+        words = ",".join(map(str, self.tokens))
+        content = f"{self.begin} {self.first} {self.answer} {words}".encode()
+        return hashlib.blake2b(content, digest_size=12).hexdigest()
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """Where texts come from.
+
+    answers: folders of the target's own. files: prompts that it only reads. reads: at most so many
+    of these.
+    """
+
+    answers: Sequence[TrainingData]
+    files: Sequence[PromptFile] = ()
+    reads: int = 20_000
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """What the texts are made of: JSON values."""
+        made: list[dict[str, Any]] = [
+            {"run": data.manifest.run, "shards": [shard.sha256 for shard in data.manifest.shards]}
+            for data in self.answers
+        ]
+        return [*made, *(file.as_json() for file in self.files)]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Three splits; read texts are in `reads`, and only learned from."""
+
+    train: list[Text] = field(default_factory=list)
+    validation: list[Text] = field(default_factory=list)
+    test: list[Text] = field(default_factory=list)
+    reads: list[Text] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        source: TextSource,
+        settings: TrainerSettings,
+        tokenizer: PreTrainedTokenizerBase | None,
+    ) -> Dataset:
+        """tokenizer: for texts that are only read.
+
+        Raises UsageError for damaged shards, or where a split would be empty.
+        """
+        found = cls()
+        held_back = settings.validation + settings.test
+        for text in _answers(source.answers, settings.context):
+            share = share_of(text.id)
+            split = found.train if share >= held_back else found.validation
+            (found.test if share < settings.test else split).append(text)
+        if tokenizer is not None and source.files:
+            records = interleave(source.files, settings.seed)
+            held = (record for record in records if share_of(record.id) >= held_back)
+            found.reads.extend(_read_texts(held, tokenizer, source.reads))
+        for name in ("train", "validation", "test"):
+            if not getattr(found, name):
+                raise UsageError(
+                    f"no answer falls to the {name} split: make more training data, or take a larger "
+                    "share for it"
+                )
+        return found
+
+    def __iter__(self) -> Iterator[Text]:
+        """All texts, those of answers first."""
+        for split in (self.train, self.validation, self.test, self.reads):
+            yield from split
+
+    @property
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Texts and places by split."""
+        return {
+            name: {"texts": len(texts), "places": sum(len(text.places) for text in texts)}
+            for name, texts in vars(self).items()
+        }
+
+
+def share_of(name: str) -> float:
+    """0 to 1: where the prompt with this id stands among all; its turns are "ID#1", "ID#2", …"""
+    conversation = name.partition("#")[0]
+    mark = hashlib.blake2b(conversation.encode(), digest_size=4).digest()
+    return int.from_bytes(mark, "little") / 2**32
+
+
+def _answers(folders: Iterable[TrainingData], context: int) -> Iterator[Text]:
+    """Those with a place."""
+    for data in folders:
+        certain = data.manifest.run.get("temperature") == 0
+        for answer in data:
+            text = _text_of(answer, context, certain)
+            if len(text.places) > 0:
+                yield text
+
+
+def _text_of(answer: Answer, context: int, certain: bool) -> Text:
+    first = len(answer.prompt) - 1
+    tokens = (*answer.prompt, *answer.tokens)
+    return Text(answer.id, tokens, first, max(0, first + 1 - context), True, certain)
+
+
+def _read_texts(
+    records: Iterable[PromptRecord], tokenizer: PreTrainedTokenizerBase, most: int
+) -> Iterator[Text]:
+    """In the chat template where there is one, cut to what a window can show."""
+    count = 0
+    for record in records:
+        tokens = _encoded(record, tokenizer)[:_LONGEST_READ]
+        if len(tokens) >= _SHORTEST and count < most:
+            count += 1
+            yield Text(record.id, tuple(tokens), 0, 0, False)
+
+
+_LONGEST_READ = 512
+
+
+def _encoded(record: PromptRecord, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    text = "\n\n".join(record.turns)
+    if not (record.raw or not tokenizer.chat_template):
+        message = {"role": "user", "content": text}
+        text = tokenizer.apply_chat_template([message], tokenize=False)
+        return list(tokenizer(text, add_special_tokens=False).input_ids)
+    return list(tokenizer(text).input_ids)

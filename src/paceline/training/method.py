@@ -1,0 +1,145 @@
+"""What a trained method is: a module, what it guesses, and the folder that comes of it.
+
+A method is one module in `paceline.training.methods` and one row of its table. The module is
+imported to make the command line, so it imports torch inside its functions.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from paceline.training.settings import TrainerSettings
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from transformers import PreTrainedModel
+
+    from paceline.drafters.trained_parts import BaseModel, TrainedParts
+    from paceline.planning.acceptance import AcceptanceTable
+    from paceline.training.batches import Batch
+    from paceline.training.dataset import Text
+    from paceline.training.scorer import Scorer
+
+__all__ = ["Base", "PartsInputs", "SettingsT", "TrainedMethod"]
+
+SettingsT = TypeVar("SettingsT", bound=TrainerSettings)
+
+
+@dataclass(frozen=True)
+class Base:
+    """The target, frozen.
+
+    model: as it was loaded. about: what parts say about it.
+    token_ids: [outputs] int64, tokens that can be guessed; None for all.
+    head: weights [outputs, hidden] and biases [outputs] of its output head for these.
+    """
+
+    model: PreTrainedModel
+    about: BaseModel
+    token_ids: torch.Tensor | None
+    head: tuple[torch.Tensor, torch.Tensor]
+
+    @property
+    def embed(self) -> nn.Module:
+        """Token ids int64 [...] -> its embeddings [..., hidden]."""
+        found: nn.Module = self.model.get_input_embeddings()
+        return found
+
+    @property
+    def last_layer(self) -> nn.Module:
+        """Its last layer."""
+        from paceline.models.draft_model import layers_of
+
+        layers: Any = self.model.get_submodule(layers_of(self.model))
+        found: nn.Module = layers[-1]
+        return found
+
+    @property
+    def final_norm(self) -> nn.Module:
+        """The normalisation after that layer.
+
+        Raises ModelError where it is not found.
+        """
+        from paceline.training.final_norm import final_norm
+
+        return final_norm(self.model)
+
+
+@dataclass(frozen=True)
+class PartsInputs:
+    """What a folder of parts says besides its tensors.
+
+    table: how often guesses were right. record: training.json. train: texts that were learned from.
+    """
+
+    base: BaseModel
+    token_ids: torch.Tensor | None
+    table: AcceptanceTable
+    record: Mapping[str, Any]
+    train: list[Text]
+
+
+class TrainedMethod(ABC, Generic[SettingsT]):
+    """A method while it learns.
+
+    module: its parameters in float32, which learn where they require gradients.
+
+    name: of the method and its command. summary: for the help. Settings: a dataclass; its fields are
+    the options of the command.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    Settings: ClassVar[type[Any]]
+
+    module: nn.Module
+
+    @abstractmethod
+    def __init__(self, base: Base, settings: SettingsT) -> None:
+        """Random numbers depend on the seed: the generator of torch is set.
+
+        Raises UsageError or ModelError where the method does not fit the model.
+        """
+
+    @classmethod
+    def taps(cls, settings: SettingsT, layers: int) -> tuple[int, ...]:
+        """Layers whose outputs are wanted beside the last state, 1 to `layers`, ascending."""
+        return ()
+
+    @abstractmethod
+    def forward(self, batch: Batch, scorer: Scorer) -> None:
+        """Guess behind all places of a batch, and tell the scorer."""
+
+    @abstractmethod
+    def parts(self, tensors: Mapping[str, torch.Tensor], common: PartsInputs) -> TrainedParts[Any]:
+        """What the folder holds. tensors: as `tensors` has them, rounded to the saved precision."""
+
+    @classmethod
+    def finished(cls) -> type[TrainedParts[Any]]:
+        """The class of `parts`."""
+        raise NotImplementedError
+
+    def relative_rate(self, name: str) -> float:
+        """Learning rate of a parameter, relative to that of the settings."""
+        return 1.0
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """What learns, by name: detached copies."""
+        return {
+            name: part.detach().clone()
+            for name, part in self.module.named_parameters()
+            if part.requires_grad
+        }
+
+    def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take over what `tensors` gave, in any precision."""
+        import torch
+
+        with torch.no_grad():
+            for name, part in self.module.named_parameters():
+                if part.requires_grad:
+                    part.copy_(tensors[name])

@@ -1,0 +1,187 @@
+"""From a target and its texts to the folder of a trained method: any row of `TRAINED`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from paceline.drafters.trained_parts import BaseModel, TrainedParts
+from paceline.errors import UsageError
+from paceline.targets.hidden_states import output_head
+from paceline.targets.support import check_supported
+from paceline.training.batches import Batches
+from paceline.training.checkpoint import forget_checkpoint
+from paceline.training.dataset import Dataset, Text, TextSource
+from paceline.training.folder import held
+from paceline.training.learning import MethodLessons, MethodTrainee
+from paceline.training.method import Base, PartsInputs, TrainedMethod
+from paceline.training.precision import products_in, usable_precision
+from paceline.training.reading import TargetReader
+from paceline.training.run import OnStep, finished_parts, run_training
+from paceline.training.scorer import Teacher
+from paceline.training.settings import TrainerSettings
+from paceline.training.state_cache import StateCache, StateShape
+from paceline.training.vocabulary import frequent_tokens
+
+__all__ = ["MethodRun", "train_method"]
+
+_VALIDATION_PLACES = 20_000  # that a look at the loss takes, at most
+
+OpenModel = Callable[[], tuple[PreTrainedModel, PreTrainedTokenizerBase | None]]
+"""Loads the target. It is called once to read, since that changes the model, and once to train."""
+
+
+@dataclass(frozen=True)
+class MethodRun:
+    """What is trained, on what.
+
+    kind: a row of `TRAINED`; settings: of its class. base: the target. source: of the texts.
+    cache: folder of its states; cache_bytes: that may take, 0 is what the disk has. about: command,
+    machine, versions: for readers.
+    """
+
+    kind: type[TrainedMethod[Any]]
+    settings: TrainerSettings
+    base: BaseModel
+    source: TextSource
+    cache: Path
+    cache_bytes: int = 0
+    about: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self, dtype: torch.dtype) -> dict[str, Any]:
+        """What the result depends on, besides machine and versions."""
+        return {
+            "method": self.kind.name,
+            "base": asdict(self.base),
+            "dtype": str(dtype).removeprefix("torch."),
+            "settings": self.settings.as_json(),
+            "data": self.source.as_json(),
+        }
+
+    def shape(self, model: PreTrainedModel) -> StateShape:
+        """The states that are wanted of the target."""
+        half = "bfloat16" if model.dtype == torch.bfloat16 else "float16"
+        taps = self.kind.taps(self.settings, model.config.get_text_config().num_hidden_layers)
+        read_in = "bfloat16" if model.dtype == torch.bfloat16 else "float32"
+        return StateShape(self.base.fingerprint, self.base.hidden_size, taps, half, read_in)
+
+
+def train_method(
+    open_model: OpenModel,
+    run: MethodRun,
+    folder: Path,
+    on_step: OnStep = lambda step, loss: None,
+    on_read: Callable[[int, int], None] = lambda done, total: None,
+) -> TrainedParts[Any]:
+    """Read the texts, train, measure on the test split, and keep the parts in `folder`.
+
+    folder: new, or with a checkpoint of the same run, which is gone on with, or with its result,
+    which is handed back.
+    on_step: see `run_training`. on_read: hears how many tokens of how many the target has read.
+
+    Raises UsageError for data that is damaged or too little, states that do not fit, a vocabulary
+    larger than the model's, a damaged checkpoint, and a folder of another run, or that cannot be
+    written, or that another process is writing to; ModelError for a model that could not be decoded
+    with.
+    """
+    model, tokenizer = open_model()
+    check_supported(model)
+    if model.dtype == torch.float16:
+        raise UsageError("gradients vanish in float16: train in bfloat16 or float32")
+    wanted = run.as_json(model.dtype)
+    done = finished_parts(folder, run.kind.finished(), wanted)
+    if done is not None:
+        return done
+    dataset = Dataset.of(run.source, run.settings, tokenizer)
+    shape = run.shape(model)
+    cache = StateCache(run.cache, shape, run.cache_bytes)
+    cache.fill(dataset, lambda: TargetReader(open_model()[0], shape), on_read)
+    work = _Work.of(model.eval().requires_grad_(False), dataset, cache, run)
+    with held(folder), products_in(work.precision, model.device):
+        parts = work.do(folder, wanted, on_step)
+        parts.save_pretrained(folder)
+        forget_checkpoint(folder)
+    return parts
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A run whose texts are read."""
+
+    run: MethodRun
+    method: TrainedMethod[Any]
+    base: Base
+    teacher: Teacher
+    batches: Batches
+    precision: str
+
+    @classmethod
+    def of(
+        cls, model: PreTrainedModel, dataset: Dataset, cache: StateCache, run: MethodRun
+    ) -> _Work:
+        settings, size = run.settings, run.base.vocab_size
+        ids = None
+        if settings.vocabulary:
+            reads = (_as_prompt(text) for text in dataset.reads)
+            ids = frequent_tokens([*dataset.train, *reads], settings.vocabulary, size, [])
+        weight, bias = output_head(model, ids)
+        # What was made for inference alone cannot be differentiated through: clones can.
+        base = Base(model, run.base, ids, (weight.clone(), bias.clone()))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(settings.seed)
+            method = run.kind(base, settings)
+        teacher = Teacher(base.head, ids, size)
+        batches = Batches(dataset, cache, settings, model.device)
+        precision = usable_precision(settings.precision, model.device)
+        return cls(run, method, base, teacher, batches, precision)
+
+    def do(self, folder: Path, wanted: Mapping[str, Any], on_step: OnStep) -> TrainedParts[Any]:
+        """Train, round, and measure what is kept."""
+        settings, data = self.run.settings, self.batches.dataset
+        judged = _first_places(data.validation, _VALIDATION_PLACES)
+        trainee = MethodTrainee(self.method, self.teacher, settings, len(judged))
+        lessons = MethodLessons(self.batches, judged)
+        outcome = run_training(trainee, settings, lessons, folder, wanted, on_step)
+        kept = _rounded(trainee.tensors(), settings.save_dtype)
+        trainee.load(kept)
+        tally = trainee.measure(self.batches.whole(data.test), len(data.test))
+        evaluation = {"on": "the test split, once", **tally.as_json()}
+        licences: dict[str, int] = {}
+        for answers in self.run.source.answers:
+            for licence, count in answers.manifest.licences.items():
+                licences[licence] = licences.get(licence, 0) + count
+        record = {
+            **outcome.described(wanted, self.run.about, data.counts, evaluation),
+            "licences": licences,
+            "precision": self.precision,
+        }
+        common = PartsInputs(self.run.base, self.base.token_ids, tally.table, record, data.train)
+        return self.method.parts(kept, common)
+
+
+def _as_prompt(text: Text) -> Text:
+    """A text that is only read counts like a prompt."""
+    return Text(text.id, text.tokens, len(text.tokens) - 1, text.begin, False)
+
+
+def _first_places(texts: list[Text], most: int) -> list[Text]:
+    """The first texts that have so many places together."""
+    found, places = [], 0
+    for text in texts:
+        if places >= most:
+            break
+        found.append(text)
+        places += len(text.places)
+    return found
+
+
+def _rounded(tensors: Mapping[str, torch.Tensor], saved: str) -> dict[str, torch.Tensor]:
+    kept = {name: part.to(getattr(torch, saved)) for name, part in tensors.items()}
+    if saved == "float16" and not all(bool(part.isfinite().all()) for part in kept.values()):
+        return {name: part.to(torch.bfloat16) for name, part in tensors.items()}
+    return kept

@@ -1,0 +1,16 @@
+"""The methods that are trained: a row for each, from which its command and its run follow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paceline.training.method import TrainedMethod
+from paceline.training.methods.chimera import Chimera
+from paceline.training.methods.eagle import Eagle
+from paceline.training.methods.medusa import Medusa
+
+__all__ = ["TRAINED"]
+
+TRAINED: dict[str, type[TrainedMethod[Any]]] = {
+    kind.name: kind for kind in (Medusa, Chimera, Eagle)
+}

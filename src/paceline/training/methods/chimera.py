@@ -1,0 +1,143 @@
+"""Chimera: n-gram encoder, full context encoder and residual heads (section 4.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from paceline.errors import ModelError, UsageError
+from paceline.training.method import Base, PartsInputs, TrainedMethod
+from paceline.training.settings import WHAT, Form, TrainerSettings, option
+
+if TYPE_CHECKING:
+    import torch
+
+    from paceline.drafters.trained_heads import ChimeraConfig, ChimeraParts
+    from paceline.training.batches import Batch
+    from paceline.training.scorer import Scorer
+
+__all__ = ["Chimera", "ChimeraSettings"]
+
+_COMMON_NGRAMS = 4096
+
+Block = Literal["random", "last-layer"]
+Bottom = Literal["ngram", "transformer frozen", "transformer finetune"]
+
+
+@dataclass(frozen=True)
+class ChimeraSettings(TrainerSettings):
+    """What is trained, see `ChimeraConfig`, and how.
+
+    Raises UsageError for a value out of range.
+    """
+
+    heads: int = option(3, "How far ahead is guessed.", WHAT)
+    order: int = option(3, "Tokens that the n-gram encoder sees.", WHAT)
+    form: Form = option("compact", "compact (ends in the model's own head) or full.", WHAT)
+    layers: int = option(0, "Residual blocks of a head.", WHAT)
+    residual: bool = option(True, "Heads see the model's last state, too.", WHAT)
+    bottom: Bottom = option(
+        "ngram", "ngram; for the study: transformer frozen, transformer finetune.", WHAT
+    )
+    block: Block = option(
+        "random", "The context encoder begins random, or as the last-layer of the model.", WHAT
+    )
+    final_norm: bool = option(False, "It ends in a normalisation, as the model does.", WHAT)
+    intermediate: int = option(0, "Of its feed-forward; 0: as in the model's layers.", WHAT)
+    decay: float = option(1.0, "Weight of a head over the one before.")
+    state_weight: float = option(1.0, "Of the distance from the model's states in the loss.")
+    own_guesses: bool = option(False, "Learn behind own guesses instead of the text.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_range(("state_weight", "intermediate"), 0, None)
+        if self.own_guesses and self.bottom != "ngram":
+            raise UsageError(
+                "a transformer at the bottom learns behind the tokens of texts only: leave own "
+                "guesses out"
+            )
+        if self.block == "last-layer" and self.intermediate:
+            raise UsageError("a copy of the last layer has its size: leave intermediate at 0")
+        try:
+            self.config()
+        except ModelError as error:
+            raise UsageError(str(error)) from error
+
+    def config(self) -> ChimeraConfig:
+        """What is trained, before it is sized for a model."""
+        from paceline.drafters.trained_heads import ChimeraConfig
+
+        return ChimeraConfig(
+            heads=self.heads,
+            order=self.order,
+            form=self.form,
+            vocabulary=self.vocabulary,
+            residual=self.residual,
+            layers=self.layers,
+            bottom=self.bottom,
+            final_norm=self.final_norm,
+        )
+
+
+class Chimera(TrainedMethod[ChimeraSettings]):
+    """Heads see the tokens between the last state and their guess, so they learn from any text."""
+
+    name = "chimera"
+    summary = "Train Chimera's draft model: n-gram encoder, context encoder and residual heads."
+    Settings = ChimeraSettings
+
+    def __init__(self, base: Base, settings: ChimeraSettings) -> None:
+        from paceline.drafters.chimera_model import ChimeraModel
+        from paceline.training.methods.chimera_block import copy_last_layer
+        from paceline.training.methods.chimera_bottom import TransformerBottom
+        from paceline.training.methods.chimera_sizes import sized_like
+
+        self.settings = settings
+        config = sized_like(settings.config(), base.model.config, settings.intermediate)
+        bottom = None
+        if settings.bottom != "ngram":
+            bottom = TransformerBottom(base.model, settings.bottom == "transformer finetune")
+        module = ChimeraModel(config, base.head, base.embed, base.token_ids, bottom)
+        if settings.block == "last-layer":
+            module = copy_last_layer(module, base, bottom)
+        self.module = module
+
+    def forward(self, batch: Batch, scorer: Scorer) -> None:
+        """Draft behind all places, along the text."""
+        from paceline.drafters.chimera_model import Drafted, Packed
+
+        points, valid = batch.points()
+        last = batch.last
+        texts = Packed(batch.tokens, last, batch.position, batch.start, points, batch.sees(points))
+        found: Drafted = self.module(texts, self.settings.own_guesses)
+        tell = scorer.add if self.settings.form == "compact" else scorer.add_logits
+        scale = last[batch.text >= 0].square().mean()
+        for head, (ends, states) in enumerate(zip(found.ends, found.states)):
+            tell(head, ends, points, valid)
+            if self.settings.state_weight:
+                there = valid & batch.has(points, head + 1)
+                at = (points + head + 1).clamp(max=last.shape[1] - 1)
+                wanted = last.gather(1, at[..., None].expand_as(states))
+                distance = (states - wanted)[there].square().mean() / scale
+                scorer.penalty(self.settings.state_weight / self.settings.heads * distance)
+
+    def parts(self, tensors: Mapping[str, torch.Tensor], common: PartsInputs) -> ChimeraParts:
+        """See `ChimeraParts`."""
+        from paceline.drafters.trained_heads import ChimeraParts
+        from paceline.training.vocabulary import frequent_ngrams
+
+        own = dict(tensors)
+        if common.token_ids is not None:
+            own["token_ids"] = common.token_ids
+        texts = [text.tokens for text in common.train]
+        own["common_ngrams"] = frequent_ngrams(texts, self.settings.order, _COMMON_NGRAMS)
+        config: ChimeraConfig = self.module.config
+        return ChimeraParts(config, common.base, own, common.table, common.record)
+
+    @classmethod
+    def finished(cls) -> type[ChimeraParts]:
+        """See `TrainedMethod`."""
+        from paceline.drafters.trained_heads import ChimeraParts
+
+        return ChimeraParts

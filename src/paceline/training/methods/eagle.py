@@ -1,0 +1,151 @@
+"""EAGLE: one block on features and tokens, which learns several steps of its own drafting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from paceline.errors import ModelError, UsageError
+from paceline.training.method import Base, PartsInputs, TrainedMethod
+from paceline.training.settings import WHAT, SoftLoss, TrainerSettings, option
+
+if TYPE_CHECKING:
+    import torch
+
+    from paceline.drafters.eagle_model import EagleModel
+    from paceline.drafters.eagle_parts import EagleConfig, EagleParts
+    from paceline.training.batches import Batch
+    from paceline.training.scorer import Scorer
+
+__all__ = ["Eagle", "EagleSettings"]
+
+Features = Literal["last", "three"]
+"""last: the model's last hidden state (EAGLE 1 and 2). three: the outputs of three layers, low, middle
+and high (EAGLE-3)."""
+
+Block = Literal["random", "last-layer"]
+
+
+@dataclass(frozen=True)
+class EagleSettings(TrainerSettings):
+    """What is trained, see `EagleConfig`, and how.
+
+    Raises UsageError for a value out of range.
+    """
+
+    heads: int = option(3, "Steps of drafting that are learned, one after the other.", WHAT)
+    features: Features = option("last", "last (state, EAGLE 1 and 2) or three (layers, 3).", WHAT)
+    block: Block = option(
+        "last-layer", "The block begins random, or as the last-layer of the model.", WHAT
+    )
+    intermediate: int = option(0, "Of its feed-forward; 0: as in the model's layers.", WHAT)
+    eight_bits: bool = option(False, "Save matrices in 8 bits: the folder takes half.", WHAT)
+    loss: SoftLoss = option("blend", "kl, blend (kl and total variation) or labels.")
+    state_weight: float = option(
+        0.0, "Of the distance of its output from the model's next state in the loss (EAGLE 1)."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_range(("state_weight", "intermediate"), 0, None)
+        if self.state_weight and self.features != "last":
+            raise UsageError(
+                "outputs can be near the next feature only where features are last states: leave "
+                "the weight of states at 0, or features at last"
+            )
+
+
+class Eagle(TrainedMethod[EagleSettings]):
+    """Each step reads what the one before has made, and sees what it will see in a draft."""
+
+    module: EagleModel
+
+    name = "eagle"
+    summary = "Train EAGLE's draft model: one block that goes on from the model's own features."
+    Settings = EagleSettings
+
+    def __init__(self, base: Base, settings: EagleSettings) -> None:
+        from paceline.drafters.eagle_model import EagleModel
+        from paceline.training.methods.eagle_block import copy_last_layer, sized_like
+
+        self.settings = settings
+        layers = base.model.config.get_text_config().num_hidden_layers
+        config = sized_like(self._config(layers), base.model.config, settings.intermediate)
+        self.module = EagleModel(config, base.head, base.embed, base.token_ids)
+        if settings.block == "last-layer":
+            copy_last_layer(self.module, base)
+
+    def _config(self, layers: int) -> EagleConfig:
+        from paceline.drafters.eagle_parts import EagleConfig
+
+        settings = self.settings
+        taps = self.taps(settings, layers)
+        try:
+            return EagleConfig(taps, settings.heads, settings.vocabulary)
+        except ModelError as error:
+            raise UsageError(str(error)) from error
+
+    @classmethod
+    def taps(cls, settings: EagleSettings, layers: int) -> tuple[int, ...]:
+        """See `TrainedMethod.taps`: the second layer, the middle and the last but two, as in the
+        official code, as far as there are so many."""
+        if settings.features == "last":
+            return ()
+        return tuple(sorted({min(2, layers), max(1, layers // 2), max(1, layers - 3)}))
+
+    def forward(self, batch: Batch, scorer: Scorer) -> None:
+        """All steps behind all places, along the text."""
+        from paceline.drafters.eagle_model import Stretches
+
+        points, valid = batch.points()
+        features = batch.states[:, :, :-1] if self.settings.features == "three" else batch.last
+        texts = Stretches(
+            batch.tokens,
+            features.flatten(2).float(),
+            batch.position,
+            points,
+            batch.sees(points),
+        )
+        for step, outputs in enumerate(self.module(texts, self.settings.heads)):
+            ends = self.module.ends(outputs)
+            scorer.add(step, ends, points, valid)
+            if self.settings.state_weight:
+                scorer.penalty(self._distance(ends, batch, points, valid, step))
+
+    def _distance(
+        self,
+        ends: torch.Tensor,
+        batch: Batch,
+        points: torch.Tensor,
+        valid: torch.Tensor,
+        step: int,
+    ) -> torch.Tensor:
+        """The smooth distance of what the head reads from what it would read of the target's."""
+        from torch.nn import functional as F
+
+        last, there = batch.last, valid & batch.has(points, step + 1)
+        at = (points + step + 1).clamp(max=last.shape[1] - 1)
+        wanted = last.gather(1, at[..., None].expand_as(ends))
+        scale = last[batch.text >= 0].square().mean().sqrt()
+        distance = F.smooth_l1_loss(ends[there] / scale, wanted[there] / scale)
+        return self.settings.state_weight / self.settings.heads * distance
+
+    def parts(self, tensors: Mapping[str, torch.Tensor], common: PartsInputs) -> EagleParts:
+        """See `EagleParts`."""
+        from paceline.drafters.eagle_parts import EagleParts
+        from paceline.drafters.eight_bits import in_eight_bits
+
+        if self.settings.eight_bits:
+            tensors = in_eight_bits(tensors)
+        ids = {} if common.token_ids is None else {"token_ids": common.token_ids}
+        return EagleParts(
+            self.module.config, common.base, {**tensors, **ids}, common.table, common.record
+        )
+
+    @classmethod
+    def finished(cls) -> type[EagleParts]:
+        """See `TrainedMethod`."""
+        from paceline.drafters.eagle_parts import EagleParts
+
+        return EagleParts

@@ -1,0 +1,89 @@
+"""Medusa-1: residual blocks on the target's last state, one for each distance (arXiv 2401.10774)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from paceline.errors import ModelError, UsageError
+from paceline.training.method import Base, PartsInputs, TrainedMethod
+from paceline.training.settings import WHAT, Form, TrainerSettings, option
+
+if TYPE_CHECKING:
+    import torch
+
+    from paceline.drafters.trained_heads import MedusaConfig, MedusaParts
+    from paceline.training.batches import Batch
+    from paceline.training.scorer import Scorer
+
+__all__ = ["Medusa", "MedusaSettings"]
+
+
+@dataclass(frozen=True)
+class MedusaSettings(TrainerSettings):
+    """What is trained, see `MedusaConfig`, and how.
+
+    Raises UsageError for a value out of range.
+    """
+
+    layers: int = option(1, "Residual blocks of a head.", WHAT)
+    form: Form = option("compact", "compact (ends in the model's own head) or full.", WHAT)
+    learning_rate: float = option(1e-3, "Of AdamW, after the warm-up.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            self.config()
+        except ModelError as error:
+            raise UsageError(str(error)) from error
+
+    def config(self) -> MedusaConfig:
+        """What is trained."""
+        from paceline.drafters.trained_heads import MedusaConfig
+
+        return MedusaConfig(self.heads, self.layers, self.form, self.vocabulary)
+
+
+class Medusa(TrainedMethod[MedusaSettings]):
+    """Heads that know nothing of the tokens after the state that they read.
+
+    So a head learns what the target says further on only where it has said the tokens in between
+    itself: in its answers everywhere, in texts that it only reads where these agree with it.
+    """
+
+    name = "medusa"
+    summary = (
+        "Train Medusa-1 heads: each guesses a token further ahead from the model's last state."
+    )
+    Settings = MedusaSettings
+
+    def __init__(self, base: Base, settings: MedusaSettings) -> None:
+        from paceline.drafters.medusa_heads import MedusaHeads
+
+        self.settings = settings
+        self.module = MedusaHeads(settings.config(), base.head, base.token_ids)
+
+    def forward(self, batch: Batch, scorer: Scorer) -> None:
+        """All heads on the states at all places."""
+        points, valid = batch.points()
+        hidden = batch.last.gather(1, points[..., None].expand(-1, -1, batch.states.shape[-1]))
+        found = self.module.ends(hidden.flatten(0, 1)).unflatten(1, points.shape)
+        tell = scorer.add if self.settings.form == "compact" else scorer.add_logits
+        for head, guesses in enumerate(found):
+            tell(head, guesses, points, valid & batch.on_policy(points, head + 1))
+
+    def parts(self, tensors: Mapping[str, torch.Tensor], common: PartsInputs) -> MedusaParts:
+        """See `MedusaParts`."""
+        from paceline.drafters.trained_heads import MedusaParts
+
+        ids = {} if common.token_ids is None else {"token_ids": common.token_ids}
+        config = self.settings.config()
+        return MedusaParts(config, common.base, {**tensors, **ids}, common.table, common.record)
+
+    @classmethod
+    def finished(cls) -> type[MedusaParts]:
+        """See `TrainedMethod`."""
+        from paceline.drafters.trained_heads import MedusaParts
+
+        return MedusaParts

@@ -1,0 +1,218 @@
+"""What a method tells its guesses to: labels, loss and counts are made here, for all methods alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from paceline.training.batches import Batch
+from paceline.training.settings import TrainerSettings
+from paceline.training.soft_loss import Chances, head_loss, logit_loss
+from paceline.training.tally import RANKS, Tally
+
+__all__ = ["Scorer", "Teacher"]
+
+_TABLE_BYTES = 1 << 28  # of distributions that are kept for all heads of a batch
+_ROWS = 512
+
+
+class Teacher:
+    """The target's output head, for the tokens that can be guessed.
+
+    head: weights [columns, hidden] and biases [columns]. token_ids: [columns] int64; None for all.
+    vocab_size: of the target.
+    """
+
+    def __init__(
+        self,
+        head: tuple[torch.Tensor, torch.Tensor],
+        token_ids: torch.Tensor | None,
+        vocab_size: int,
+    ) -> None:
+        # What was made for inference alone cannot be differentiated through: clones can.
+        self.head = head[0].float().clone(), head[1].float().clone()
+        device = self.head[0].device
+        ids = torch.arange(vocab_size) if token_ids is None else token_ids
+        columns = torch.full((vocab_size,), -1)
+        columns[ids.cpu()] = torch.arange(len(ids))
+        self._columns = columns.to(device)
+
+    def columns(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Columns of tokens, -1 where they have none."""
+        return self._columns[tokens]
+
+    @torch.no_grad()
+    def chances(self, states: torch.Tensor) -> torch.Tensor:
+        """Last states [n, hidden] -> distributions [n, columns]."""
+        weight, bias = self.head
+        return torch.addmm(bias, states, weight.T).softmax(dim=-1)
+
+
+@dataclass
+class _Head:
+    """Losses of one head, summed up."""
+
+    loss: torch.Tensor
+    count: int
+    right: int
+
+
+class Scorer:
+    """Adds up what the heads of a method guess on one batch.
+
+    tally: counts by text, too, where there is one.
+    """
+
+    def __init__(
+        self, batch: Batch, teacher: Teacher, settings: TrainerSettings, tally: Tally | None = None
+    ) -> None:
+        self.batch = batch
+        self._teacher = teacher
+        self._settings = settings
+        self._tally = tally
+        self._heads: dict[int, _Head] = {}
+        self._penalties: list[torch.Tensor] = []
+        self._chained: torch.Tensor | None = None
+        self._table, self._rows = self._made_table()
+
+    def add(
+        self, head: int, states: torch.Tensor, points: torch.Tensor, valid: torch.Tensor
+    ) -> None:
+        """Guesses of a head, from 0, that end in the target's output head.
+
+        states: [rows, n, hidden]. points: [rows, n] int64, the places they are for. valid: [rows, n]
+        bool, which of them are to be looked at.
+        """
+        there, labels, index = self._labels(head, points, valid)
+        known = labels >= 0
+        picked = states[there][known]
+        ranks = torch.empty(0) if self._tally is None else torch.full_like(labels[known], RANKS)
+
+        def ranked(rows: slice, logits: torch.Tensor) -> None:
+            if self._tally is not None:
+                ranks[rows] = _ranks(logits, labels[known][rows])
+
+        if len(picked):
+            chances = self._chances(index[known])
+            found = head_loss(
+                picked, self._teacher.head, chances, labels[known], self._settings.loss, ranked
+            )
+        else:
+            found = picked.sum(dim=-1), labels[known], picked.sum(dim=-1)
+        self._count(head, found, points, there, labels, ranks)
+
+    def add_logits(
+        self, head: int, logits: torch.Tensor, points: torch.Tensor, valid: torch.Tensor
+    ) -> None:
+        """The same of logits [rows, n, columns] that an output head of the method's own makes."""
+        there, labels, index = self._labels(head, points, valid)
+        known = labels >= 0
+        picked = logits[there][known]
+        chances = self._chances(index[known])(slice(None))
+        found = logit_loss(picked, chances, labels[known], self._settings.loss)
+        ranks = _ranks(picked.detach(), labels[known])
+        self._count(head, found, points, there, labels, ranks)
+
+    def penalty(self, term: torch.Tensor) -> None:
+        """Something else that is minimised: a scalar."""
+        self._penalties.append(term)
+
+    @property
+    def loss(self) -> torch.Tensor:
+        """The mean over heads of decay^head times the mean over its places, and the penalties.
+
+        Raises ValueError where nothing was guessed.
+        """
+        terms = [
+            self._settings.decay**head * each.loss / max(each.count, 1)
+            for head, each in self._heads.items()
+        ]
+        if not terms:
+            raise ValueError("the method has not told the scorer anything")
+        total = torch.stack(terms).mean()
+        return total + sum(self._penalties) if self._penalties else total
+
+    def top1(self) -> list[float]:
+        """By head: share of the places with a label at which the likeliest guess was right."""
+        return [
+            self._heads[head].right / max(self._heads[head].count, 1)
+            for head in sorted(self._heads)
+        ]
+
+    def _labels(
+        self, head: int, points: torch.Tensor, valid: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Which points are looked at, [rows, n] bool; and of these [m]: columns of the labels, -1 for
+        none, and where in the flat batch the states stand that they come of."""
+        there = valid & self.batch.has(points, head + 2)
+        length = self.batch.tokens.shape[1]
+        rows = torch.arange(len(points), device=points.device)[:, None] * length
+        index = (rows + points + head + 1)[there]
+        return there, self._teacher.columns(self.batch.greedy.flatten()[index]), index
+
+    def _count(
+        self,
+        head: int,
+        found: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        points: torch.Tensor,
+        there: torch.Tensor,
+        labels: torch.Tensor,
+        ranks: torch.Tensor,
+    ) -> None:
+        loss, best, acceptance = found
+        known = labels >= 0
+        hits = torch.zeros_like(known)
+        hits[known] = best == labels[known]
+        self._heads[head] = _Head(loss.sum(), int(known.sum()), int(hits.sum()))
+        if self._tally is None:
+            return
+        chained = torch.zeros_like(there)
+        chained[there] = hits
+        if head > 0 and self._chained is not None:
+            chained &= self._chained
+        self._chained = chained
+        rank = torch.full_like(labels, -1)
+        rank[known] = ranks
+        accepted = acceptance.new_zeros(len(labels))
+        accepted[known] = acceptance
+        source = self.batch.source.gather(1, points)[there]
+        self._tally.add(head, source, rank, accepted, chained[there])
+
+    def _made_table(self) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """The distributions at all positions that labels are made of, since several heads need each;
+        and the row of every position of the flat batch. None where they would take too much memory."""
+        needed = torch.zeros_like(self.batch.place)
+        for ahead in range(1, self._settings.heads + 1):
+            needed[:, ahead:] |= self.batch.place[:, :-ahead]
+        index = needed.flatten().nonzero()[:, 0]
+        rows = torch.zeros(needed.numel(), dtype=torch.int64, device=index.device)
+        rows[index] = torch.arange(len(index), device=index.device)
+        columns = len(self._teacher.head[1])
+        if len(index) * columns * 4 > _TABLE_BYTES:
+            return None, rows
+        table = torch.empty(len(index), columns, device=index.device)
+        states = self._last_states(index)
+        for first in range(0, len(index), _ROWS):
+            some = slice(first, first + _ROWS)
+            table[some] = self._teacher.chances(states[some])
+        return table, rows
+
+    def _last_states(self, index: torch.Tensor) -> torch.Tensor:
+        return self.batch.states[:, :, -1].flatten(0, 1)[index].float()
+
+    def _chances(self, index: torch.Tensor) -> Chances:
+        """Distributions at these positions of the flat batch."""
+        table = self._table
+        if table is None:
+            return lambda rows: self._teacher.chances(self._last_states(index[rows]))
+        return lambda rows: table[self._rows[index[rows]]]
+
+
+def _ranks(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """[n] int64: the rank of each label among the logits, from 0; RANKS where it is beyond."""
+    ranks = min(RANKS, logits.shape[-1])
+    right = logits.topk(ranks, dim=-1).indices == labels[:, None]
+    missed = torch.ones_like(right[:, :1])
+    found = torch.cat([right, missed], dim=-1).long().argmax(dim=-1)
+    return torch.where(found < ranks, found, RANKS)

@@ -1,0 +1,126 @@
+"""Settings that all trained methods share; the command line of each follows from its fields."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from math import cos, pi
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
+
+from paceline.errors import UsageError
+
+__all__ = ["HOW", "WHAT", "Form", "SoftLoss", "TrainerSettings", "option"]
+
+WHAT, HOW = "What is trained", "How"
+"""Panels of the options, in the help of a command."""
+
+SoftLoss = Literal["blend", "kl", "labels"]
+"""kl: the divergence from the target's distribution. blend: that, and more and more of the total
+variation distance as guesses are accepted (arXiv 2602.23881). labels: the cross-entropy of the
+target's likeliest token."""
+
+Form = Literal["compact", "full"]
+"""What a head ends in, see `paceline.drafters.trained_heads`, which takes torch to import."""
+
+Precision = Literal["auto", "float32", "bfloat16"]
+Saved = Literal["float16", "bfloat16", "float32"]
+Schedule = Literal["constant", "cosine"]
+
+T = TypeVar("T")
+
+
+def option(default: T, help_text: str, panel: str = HOW) -> T:
+    """A field of settings, and what the command line says about it."""
+    made: T = field(default=default, metadata={"help": help_text, "panel": panel})
+    return made
+
+
+@dataclass(frozen=True)
+class TrainerSettings:
+    """How something is trained; methods add what is trained.
+
+    A place is a position of a text behind which a drafter guesses; a step learns from all places of
+    `rows` windows of `length` tokens. `context` tokens before its first place are read with a text.
+
+    Raises UsageError for a value out of range.
+    """
+
+    heads: int = option(4, "How far ahead is guessed.", WHAT)
+    vocabulary: int = option(0, "Most frequent tokens that are guessed; 0 for all.", WHAT)
+    save_dtype: Saved = option("float16", "Of the weights: float16, bfloat16, float32.", WHAT)
+    steps: int = option(2000, "Batches to learn from.")
+    rows: int = option(16, "Windows per batch.")
+    length: int = option(256, "Tokens per window.")
+    context: int = option(96, "Tokens read before the first place of a text.")
+    read_share: float = option(0.25, "Share of windows that are texts only read, see --texts.")
+    loss: SoftLoss = option("kl", "kl, blend (kl and total variation) or labels.")
+    decay: float = option(0.8, "Weight of a head over the one before.")
+    learning_rate: float = option(5e-4, "Of AdamW, after the warm-up.")
+    weight_decay: float = option(0.0, "Of AdamW.")
+    clip: float = option(0.5, "Longest gradient; 0 for any.")
+    schedule: Schedule = option("constant", "constant (then linear to 0) or cosine.")
+    warm_up: float = option(0.04, "Share of the steps in which the rate rises.")
+    cool_down: float = option(0.2, "Share of the steps in which a constant rate falls to 0.")
+    validation: float = option(0.03, "Share of texts that choose the best step.")
+    test: float = option(0.03, "Share of texts for the figures at the end.")
+    validate_every: int = option(200, "Steps.")
+    patience: int = option(0, "Validations without progress to stop after; 0 never stops.")
+    checkpoint_every: int = option(100, "Steps.")
+    precision: Precision = option("auto", "Of products: auto, float32 or bfloat16.")
+    seed: int = option(0, "Same seed, same result.")
+
+    def __post_init__(self) -> None:
+        counts = ("heads", "steps", "rows", "context", "validate_every", "checkpoint_every")
+        self._check_range(counts, 1, None)
+        self._check_range(("vocabulary", "weight_decay", "clip", "patience", "seed"), 0, None)
+        self._check_range(("read_share", "warm_up", "cool_down", "decay"), 0, 1)
+        if not self.learning_rate > 0:
+            raise UsageError(f"learning_rate must be positive, got {self.learning_rate}")
+        if not (self.validation > 0 and self.test > 0 and self.validation + self.test < 1):
+            raise UsageError(
+                f"validation and test must be shares of the texts and leave some to learn from, got "
+                f"{self.validation} and {self.test}"
+            )
+        if self.length < self.context + self.heads + 2:
+            raise UsageError(
+                f"a window of {self.length} tokens has no room for places after {self.context} "
+                f"tokens of context: take a larger length, or less context"
+            )
+        self._check_choices()
+
+    def _check_range(self, names: tuple[str, ...], least: float, most: float | None) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if not value >= least:
+                raise UsageError(f"{name} must be at least {least}, got {value}")
+            if most is not None and not value <= most:
+                raise UsageError(f"{name} must be at most {most}, got {value}")
+
+    def _check_choices(self) -> None:
+        hints = get_type_hints(type(self))
+        for each in fields(self):
+            known = get_args(hints[each.name])
+            if known and getattr(self, each.name) not in known:
+                raise UsageError(
+                    f"{each.name} must be one of {', '.join(known)}, got {getattr(self, each.name)!r}"
+                )
+
+    @property
+    def ahead(self) -> int:
+        """Tokens after a place that are read with it: its root, and what each head is right by."""
+        return self.heads + 1
+
+    def rate(self, step: int) -> float:
+        """Learning rate of a step, 0 <= step < steps."""
+        rising = round(self.warm_up * self.steps)
+        if step < rising:
+            return self.learning_rate * (step + 1) / rising
+        if self.schedule == "cosine":
+            return (
+                self.learning_rate * 0.5 * (1 + cos(pi * (step - rising) / (self.steps - rising)))
+            )
+        falling = round(self.cool_down * self.steps)
+        return self.learning_rate * min(1.0, (self.steps - step) / max(falling, 1))
+
+    def as_json(self) -> dict[str, Any]:
+        """For records."""
+        return asdict(self)

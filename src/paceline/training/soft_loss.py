@@ -1,0 +1,150 @@
+"""The loss of guesses against the target's distribution over the tokens that can be guessed.
+
+Where guesses end in the target's own frozen output head, logits are made, compared and dropped a
+few hundred rows at a time, in the forward pass; what remains is the gradient of the head's input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from paceline.training.settings import SoftLoss
+
+__all__ = ["Chances", "Compared", "compare", "head_loss", "logit_loss"]
+
+_ROWS = 512  # of logits at a time
+_SLOPE = 3.0  # of the blend: the divergence counts exp(-3 * acceptance)
+
+Chances = Callable[[slice], torch.Tensor]
+"""Some of the rows -> the target's distributions [n, columns] float32."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Guesses beside the target, by row.
+
+    loss: [n]. gradient: [n, columns], of the loss by the logits. best: [n] int64, the likeliest
+    column. acceptance: [n], the chance that a token drawn from the guess would be accepted.
+    """
+
+    loss: torch.Tensor
+    gradient: torch.Tensor
+    best: torch.Tensor
+    acceptance: torch.Tensor
+
+
+def compare(
+    logits: torch.Tensor, chances: torch.Tensor, labels: torch.Tensor, kind: SoftLoss
+) -> Compared:
+    """logits: [n, columns] float32. chances: the same shape, the target's. labels: [n] int64, the
+    column that it finds likeliest.
+
+    kl: sum p log(p / q). blend: w * kl + (1 - w) * (1 - sum min(p, q)) with w = exp(-3 * sum min(p,
+    q)) of each row, as a constant: total variation alone teaches nothing to guesses that are far off.
+    labels: -log q of the label.
+    """
+    shares = logits.softmax(dim=-1)
+    highest, best = logits.max(dim=-1)
+    # The likeliest share is at least 1 / columns, so its logarithm is sound.
+    total = highest - shares.gather(1, best[:, None])[:, 0].log()
+    acceptance = torch.minimum(shares, chances).sum(dim=-1)
+    if kind == "labels":
+        loss = total - logits.gather(1, labels[:, None])[:, 0]
+        shares.scatter_add_(1, labels[:, None], shares.new_full((len(labels), 1), -1.0))
+        return Compared(loss, shares, best, acceptance)
+    loss = (
+        total + torch.special.xlogy(chances, chances).sum(dim=-1) - (chances * logits).sum(dim=-1)
+    )
+    if kind == "kl":
+        return Compared(loss, shares.sub_(chances), best, acceptance)
+    weight = (-_SLOPE * acceptance).exp()
+    below = torch.where(shares < chances, shares, 0.0)
+    towards = shares * below.sum(dim=-1, keepdim=True) - below  # of 1 - sum min(p, q)
+    gradient = shares.sub_(chances).mul_(weight[:, None])
+    gradient += towards.mul_((1 - weight)[:, None])
+    return Compared(weight * loss + (1 - weight) * (1 - acceptance), gradient, best, acceptance)
+
+
+def head_loss(
+    states: torch.Tensor,
+    head: tuple[torch.Tensor, torch.Tensor],
+    chances: Chances,
+    labels: torch.Tensor,
+    kind: SoftLoss,
+    ranked: Callable[[slice, torch.Tensor], None] = lambda rows, logits: None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Loss, likeliest column and acceptance, each [n], of states [n, hidden] that go through a frozen
+    output head (weights [columns, hidden], biases [columns]); the loss can be differentiated by the
+    states.
+
+    ranked: hears of the logits of some rows.
+    """
+    found: Any = _HeadLoss.apply(states, *head, chances, labels, kind, ranked)
+    return found[0], found[1], found[2]
+
+
+def logit_loss(
+    logits: torch.Tensor, chances: torch.Tensor, labels: torch.Tensor, kind: SoftLoss
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The same of logits [n, columns] of any making, which keep their own gradients."""
+    found: Any = _LogitLoss.apply(logits, chances, labels, kind)
+    return found[0], found[1], found[2]
+
+
+class _HeadLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor,
+        chances: Chances,
+        labels: torch.Tensor,
+        kind: SoftLoss,
+        ranked: Callable[[slice, torch.Tensor], None],
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """A row's gradient is made at once, while its logits are at hand."""
+        gradients, parts = torch.empty_like(states), []
+        for first in range(0, len(states), _ROWS):
+            rows = slice(first, first + _ROWS)
+            logits = torch.addmm(bias, states[rows], weight.T)
+            found = compare(logits, chances(rows), labels[rows], kind)
+            ranked(rows, logits)
+            if ctx.needs_input_grad[0]:
+                torch.mm(found.gradient, weight, out=gradients[rows])
+            parts.append((found.loss, found.best, found.acceptance))
+        ctx.save_for_backward(gradients)
+        loss, best, acceptance = (torch.cat(each) for each in zip(*parts, strict=True))
+        ctx.mark_non_differentiable(best, acceptance)
+        return loss, best, acceptance
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, by_loss: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:
+        """By the states alone."""
+        (gradients,) = ctx.saved_tensors
+        return gradients * by_loss[:, None], None, None, None, None, None, None
+
+
+class _LogitLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, logits: torch.Tensor, chances: torch.Tensor, labels: torch.Tensor, kind: SoftLoss
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """See `compare`."""
+        found = compare(logits, chances, labels, kind)
+        ctx.save_for_backward(found.gradient)
+        ctx.mark_non_differentiable(found.best, found.acceptance)
+        return found.loss, found.best, found.acceptance
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, by_loss: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:
+        """By the logits alone."""
+        (gradient,) = ctx.saved_tensors
+        return gradient * by_loss[:, None], None, None, None

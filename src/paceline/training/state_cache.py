@@ -1,0 +1,246 @@
+"""The target's hidden states on texts, in memory-mapped files that any number of trainings share.
+
+A pass of the target costs several times what a small drafter needs to learn from it, and a text is
+learned from in every epoch. So each text is read once. `cache.json` names whose states a folder
+holds, and every shard with its size and sha256:
+
+shard-00000.states    [tokens, taps + 1, hidden] in half precision; the last state stands last
+shard-00000.greedy    [tokens] int32: the target's likeliest token after each of them
+
+A shard is there whole or not at all; one that is damaged is removed, and its texts are read again.
+A text's states depend on nothing but the text, so what is kept changes no bit of a training.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from shutil import disk_usage
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from paceline.errors import UsageError
+from paceline.models.cache import hash_file
+from paceline.training.dataset import Text
+from paceline.training.folder import check_same_run, held
+from paceline.training.shard import write_file
+
+__all__ = ["KeptStates", "StateCache", "StateReader", "StateShape"]
+
+_INDEX = "cache.json"
+_SHARD_TOKENS = 1 << 15
+_GIGABYTE = 1e9
+
+
+@dataclass(frozen=True)
+class StateShape:
+    """Whose states are kept, and which.
+
+    base: fingerprint of the target. taps: layers whose outputs stand before the last state.
+    dtype: float16, or bfloat16 where states are too large for that. read_in: arithmetic that they
+    were made in.
+    """
+
+    base: str
+    hidden: int
+    taps: tuple[int, ...] = ()
+    dtype: str = "float16"
+    read_in: str = "float32"
+
+    @property
+    def token_bytes(self) -> int:
+        """Of one token."""
+        return (len(self.taps) + 1) * self.hidden * 2 + 4
+
+    def as_json(self) -> dict[str, Any]:
+        """For the index."""
+        return {**asdict(self), "taps": list(self.taps)}
+
+
+class StateReader(Protocol):
+    """Reads texts with the target."""
+
+    def read(self, texts: Sequence[Text]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Of each text from `begin` on: states [tokens, taps + 1, hidden] in half precision, and
+        the likeliest next tokens int32 [tokens]."""
+        ...
+
+
+@dataclass(frozen=True)
+class KeptStates:
+    """States of one text, from its token `begin` on, as numpy holds them: bits of half precision."""
+
+    states: np.ndarray[Any, np.dtype[np.int16]]
+    greedy: np.ndarray[Any, np.dtype[np.int32]]
+
+
+class StateCache:
+    """The states of some texts in a folder.
+
+    most_bytes: that all shards together may take; 0 is what the disk has.
+
+    Raises UsageError for a folder of another model's states, or that cannot be used.
+    """
+
+    def __init__(self, folder: Path, shape: StateShape, most_bytes: int = 0) -> None:
+        self.folder = folder
+        self.shape = shape
+        self._most_bytes = most_bytes
+        self._shards: list[dict[str, Any]] = []
+        self._places: dict[str, tuple[int, int, int]] = {}
+        self._opened: dict[int, KeptStates] = {}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"cannot use the cache {folder}: {error.strerror}") from error
+
+    def fill(
+        self,
+        texts: Iterable[Text],
+        reader: Callable[[], StateReader],
+        on_tokens: Callable[[int, int], None] = lambda done, total: None,
+    ) -> int:
+        """Read the texts that are not there yet; the number of tokens that were read.
+
+        reader: opened where something is missing. on_tokens: hears how many of how many are read.
+        Killed at any moment, whole shards stay.
+
+        Raises UsageError where there is no room for them, or another process fills the folder.
+        """
+        with held(self.folder):
+            self._open_index()
+            missing = list({t.digest: t for t in texts if t.digest not in self._places}.values())
+            total = sum(len(text.tokens) - text.begin for text in missing)
+            self._check_room(total, len(missing))
+            done = 0
+            opened = reader() if missing else None
+            for group in _groups(missing):
+                assert opened is not None  # noqa: S101 - for the type checker
+                done += self._write(group, opened.read(group))
+                on_tokens(done, total)
+        return total
+
+    def get(self, text: Text) -> KeptStates:
+        """What was kept of a text that `fill` has heard of."""
+        number, first, count = self._places[text.digest]
+        whole = self._opened.get(number) or self._map(number)
+        return KeptStates(whole.states[first : first + count], whole.greedy[first : first + count])
+
+    @property
+    def bytes(self) -> int:
+        """Of all shards."""
+        return sum(shard["bytes"] for shard in self._shards)
+
+    def _map(self, number: int) -> KeptStates:
+        shard = self._shards[number]
+        count, taps, hidden = shard["tokens"], len(self.shape.taps) + 1, self.shape.hidden
+        path = self.folder / shard["name"]
+        states = np.memmap(
+            path.with_suffix(".states"), np.int16, mode="r", shape=(count, taps, hidden)
+        )
+        greedy = np.memmap(path.with_suffix(".greedy"), np.int32, mode="r", shape=(count,))
+        self._opened[number] = KeptStates(states, greedy)
+        return self._opened[number]
+
+    def _open_index(self) -> None:
+        path = self.folder / _INDEX
+        wanted = self.shape.as_json()
+        self._shards, self._places, self._opened = [], {}, {}
+        if not path.exists():
+            self._save()
+            return
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            found, shards = dict(record["run"]), list(record["shards"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"{path} is damaged: delete the folder, it is only a cache") from error
+        check_same_run(self.folder, found, wanted, "hidden states")
+        for shard in shards:
+            if self._is_whole(shard):
+                self._add(shard)
+            else:
+                _remove(self.folder / shard["name"])
+        if len(self._shards) != len(shards):
+            self._save()
+
+    def _is_whole(self, shard: Mapping[str, Any]) -> bool:
+        path = self.folder / shard["name"]
+        try:
+            return all(hash_file(path.with_suffix(f".{kind}")) == shard[kind] for kind in _KINDS)
+        except OSError:
+            return False
+
+    def _add(self, shard: dict[str, Any]) -> None:
+        number, first = len(self._shards), 0
+        self._shards.append(shard)
+        for digest, count in shard["texts"]:
+            self._places[digest] = number, first, count
+            first += count
+
+    def _write(
+        self, texts: Sequence[Text], found: Sequence[tuple[torch.Tensor, torch.Tensor]]
+    ) -> int:
+        states = torch.cat([each for each, _ in found]).contiguous()
+        greedy = torch.cat([each for _, each in found]).to(torch.int32).contiguous()
+        name = self._free_name()
+        path = self.folder / name
+        content = {"states": states.view(torch.int16).numpy(), "greedy": greedy.numpy()}
+        for kind, numbers in content.items():
+            write_file(path.with_suffix(f".{kind}"), numbers.tobytes())
+        shard = {
+            "name": name,
+            "tokens": len(greedy),
+            "bytes": sum(numbers.nbytes for numbers in content.values()),
+            **{kind: hash_file(path.with_suffix(f".{kind}")) for kind in _KINDS},
+            "texts": [[text.digest, len(each)] for text, (each, _) in zip(texts, found)],
+        }
+        self._add(shard)
+        self._save()
+        return len(greedy)
+
+    def _free_name(self) -> str:
+        taken = {shard["name"] for shard in self._shards}
+        number = len(self._shards)
+        while f"shard-{number:05d}" in taken:
+            number += 1
+        return f"shard-{number:05d}"
+
+    def _save(self) -> None:
+        record = {"format": 1, "kind": "hidden states", "run": self.shape.as_json()}
+        content = json.dumps({**record, "shards": self._shards}) + "\n"
+        write_file(self.folder / _INDEX, content.encode())
+
+    def _check_room(self, tokens: int, texts: int) -> None:
+        needed, free = tokens * self.shape.token_bytes, disk_usage(self.folder).free
+        allowed = self._most_bytes - self.bytes if self._most_bytes else free
+        if needed > min(allowed, free):
+            raise UsageError(
+                f"the states of {texts} texts take {needed / _GIGABYTE:.2f} GB, and {self.folder} "
+                f"has room for {max(0, min(allowed, free)) / _GIGABYTE:.2f} GB: name a folder on "
+                "another disk with --cache, allow more with --cache-size, or take less training data"
+            )
+
+
+_KINDS = ("states", "greedy")
+
+
+def _remove(path: Path) -> None:
+    for kind in _KINDS:
+        path.with_suffix(f".{kind}").unlink(missing_ok=True)
+
+
+def _groups(texts: Sequence[Text]) -> list[list[Text]]:
+    """The texts of each shard."""
+    groups: list[list[Text]] = []
+    size = _SHARD_TOKENS
+    for text in texts:
+        if size >= _SHARD_TOKENS:
+            groups.append([])
+            size = 0
+        groups[-1].append(text)
+        size += len(text.tokens) - text.begin
+    return groups

@@ -1,0 +1,121 @@
+"""How often guesses are right, by text, so that figures have intervals: places of one text are alike,
+and texts are what differs between two runs of a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from paceline.planning.acceptance import AcceptanceTable
+
+__all__ = ["RANKS", "Tally", "bootstrap"]
+
+RANKS = 10
+_RESAMPLES = 1000
+
+Numbers = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class Tally:
+    """Counts by text and head.
+
+    texts: of the split; heads: that guess.
+
+    points: [texts, heads], guesses. hits: [texts, heads, RANKS], of them right at each rank.
+    accepted: [texts, heads], sums of acceptance. chains: [texts, heads], points at which the likeliest
+    guesses of a head and all before it were right. silent: [texts, heads], points where the target's
+    token is none that can be guessed: counted as misses.
+    """
+
+    def __init__(self, texts: int, heads: int) -> None:
+        self.points = np.zeros((texts, heads))
+        self.accepted = np.zeros((texts, heads))
+        self.chains = np.zeros((texts, heads))
+        self.silent = np.zeros((texts, heads))
+        self.hits = np.zeros((texts, heads, RANKS))
+
+    def add(
+        self,
+        head: int,
+        source: torch.Tensor,
+        rank: torch.Tensor,
+        acceptance: torch.Tensor,
+        chained: torch.Tensor,
+    ) -> None:
+        """Guesses of a head, each [n].
+
+        source: int64, number of the text. rank: int64, of the target's token among the guesses, RANKS
+        and more where it is none of the first, -1 where it cannot be guessed. chained: bool.
+        """
+        text, place = source.cpu().numpy(), rank.cpu().numpy()
+        np.add.at(self.points[:, head], text, 1)
+        np.add.at(self.silent[:, head], text, place < 0)
+        np.add.at(self.accepted[:, head], text, acceptance.cpu().numpy())
+        np.add.at(self.chains[:, head], text, chained.cpu().numpy())
+        right = (place >= 0) & (place < RANKS)
+        np.add.at(self.hits[:, head], (text[right], place[right]), 1)
+
+    @property
+    def table(self) -> AcceptanceTable:
+        """Shares of points by head and rank."""
+        shares = self.hits.sum(axis=0) / np.maximum(self.points.sum(axis=0), 1)[:, None]
+        return AcceptanceTable(tuple(map(tuple, shares.tolist())))
+
+    def top(self, rank: int) -> list[float]:
+        """By head: share of points at which one of the `rank` likeliest guesses was right."""
+        return [
+            round(float(share), 4) for share in _share(self.hits[..., :rank].sum(-1), self.points)
+        ]
+
+    def as_json(self, ranks: tuple[int, ...] = (1, 2, 3, 4, 5, 10)) -> dict[str, Any]:
+        """Shares by head, {"points", "texts", "top1", …}, and the tokens per pass of chains; 95 %
+        intervals over texts stand beside the first and the last."""
+        length = self.chains.sum(axis=1), self.points[:, 0]
+
+        def chain(picked: Numbers) -> Numbers:
+            return 1 + _share(length[0] @ picked, length[1] @ picked)
+
+        ones = np.ones(len(self.points))
+        return {
+            "points": int(self.points[:, 0].sum()),
+            "texts": len(self.points),
+            **{f"top{rank}": self.top(rank) for rank in ranks},
+            "top1_interval": [_rounded(each) for each in self.intervals()],
+            "acceptance": _rounded(_share(self.accepted, self.points)),
+            "cannot_be_guessed": _rounded(_share(self.silent, self.points)),
+            "tokens_per_pass": round(float(chain(ones[:, None])[0]), 3),
+            "tokens_per_pass_interval": _rounded(bootstrap(len(ones), chain)),
+        }
+
+    def intervals(self) -> list[Numbers]:
+        """By head: [low, high] of the share of right first guesses, 95 % over texts."""
+        hits, points = self.hits[..., 0].T, self.points.T
+
+        def figure(head: int) -> Callable[[Numbers], Numbers]:
+            return lambda picked: _share(hits[head] @ picked, points[head] @ picked)
+
+        return [bootstrap(len(self.points), figure(head)) for head in range(len(points))]
+
+
+def bootstrap(texts: int, figure: Callable[[Numbers], Numbers]) -> Numbers:
+    """[low, high], which hold 95 % of what a figure is on texts drawn with replacement.
+
+    figure: of [texts, resamples], how often each text was drawn, to [resamples]. The same every time.
+    """
+    drawn = np.random.default_rng(0).multinomial(texts, [1 / texts] * texts, size=_RESAMPLES)
+    return np.quantile(figure(drawn.T.astype(np.float64)), [0.025, 0.975])
+
+
+def _share(part: Numbers, whole: Numbers) -> Numbers:
+    """By head, summed over texts where there are any; or by resample."""
+    if part.ndim > 1:
+        part, whole = part.sum(axis=0), whole.sum(axis=0)
+    shares: Numbers = part / np.maximum(whole, 1)
+    return shares
+
+
+def _rounded(numbers: Numbers) -> list[float]:
+    return [round(float(number), 4) for number in numbers]

@@ -1,0 +1,175 @@
+"""EAGLE's draft model: what it drafts level by level is what it learns all at once."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tests.trained_heads import HIDDEN, VOCAB, small_eagle, unrolled
+
+from paceline.drafters.eagle_levels import Levels, ModuleLevels, ProgramLevels
+from paceline.drafters.eagle_model import EagleModel, Stretches
+from paceline.drafters.eagle_parts import EagleConfig, eagle_shapes
+from paceline.drafters.guesses import Guesses
+from paceline.errors import ModelError
+from paceline.kernels.block_layers import FloatLinear
+from paceline.kernels.native.calls import unavailable
+
+CONFIGS = [EagleConfig(), EagleConfig(layers=(1, 2, 5), vocabulary=9)]
+STEPS = 4
+
+
+def a_text(model: EagleModel, length: int = 14) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens [1, length] and features [1, length, width]."""
+    noise = torch.Generator().manual_seed(length)
+    tokens = torch.randint(VOCAB, (1, length), generator=noise)
+    return tokens, torch.randn(1, length, model.width, generator=noise)
+
+
+def chain(levels: Levels, tokens: list[int], ranks: int = 4) -> list[Guesses]:
+    """What is guessed behind the root and behind each of these tokens in a row."""
+    found = [levels.begin(ranks)]
+    found += [levels.grow([token], [node], ranks) for node, token in enumerate(tokens)]
+    return found
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+@torch.no_grad()
+def test_level_by_level_is_all_at_once(config: EagleConfig) -> None:
+    """Texts that are read in pieces, with drafts between, whose rows leave no trace."""
+    model = small_eagle(config)
+    tokens, features = a_text(model)
+    whole = unrolled(model, tokens, features, STEPS)
+    levels = model.levels(capacity=1)
+    for known in (1, 2, 6, 7, 10):
+        text = tokens[0, : known + 1].tolist()
+        levels.read(text, features[0, :known])
+        said = tokens[0, known + 1 : known + STEPS].tolist()
+        for step, guesses in enumerate(chain(levels, said)):
+            expected = model.guess(whole[step][0, known - 1 : known], 4)
+            assert guesses.tokens == expected.tokens
+            assert guesses.probabilities[0] == pytest.approx(expected.probabilities[0], abs=1e-5)
+        stray = levels.begin(2).tokens[0]
+        levels.grow(stray, [0, 0], 2)
+
+
+@torch.no_grad()
+def test_rows_see_what_comes_before_and_nothing_else() -> None:
+    model = small_eagle(EagleConfig())
+    tokens, features = a_text(model)
+    before = unrolled(model, tokens, features, STEPS)
+    row = 5  # of the place after it
+    later, unread = tokens.clone(), features.clone()
+    unread[:, row + 1 :] += 1
+    for step in range(STEPS):
+        later = tokens.clone()
+        later[:, row + 2 + step :] = (later[:, row + 2 + step :] + 1) % VOCAB
+        after = unrolled(model, later, unread, step + 1)
+        assert torch.equal(before[step][:, row], after[step][:, row])
+    for place in range(1, row + 2):
+        other = tokens.clone()
+        other[0, place] = (other[0, place] + 1) % VOCAB
+        assert not torch.equal(before[0][:, row], unrolled(model, other, features, 1)[0][:, row])
+    for place in range(row + 1):
+        changed = features.clone()
+        changed[0, place] += 1
+        assert not torch.equal(before[0][:, row], unrolled(model, tokens, changed, 1)[0][:, row])
+
+
+@torch.no_grad()
+def test_texts_beside_one_another_do_not_see_one_another() -> None:
+    """Two stretches in a row, the second of which begins in the middle of its text."""
+    model = small_eagle(EagleConfig())
+    one, other = (a_text(model, length) for length in (6, 9))
+    tokens, features = (torch.cat(each, dim=1) for each in zip(one, other, strict=True))
+    text = torch.tensor([[0] * 6 + [1] * 9])
+    position = torch.tensor([[*range(6), *range(40, 49)]])
+    points = torch.tensor([[0, 2, 3, 6, 9, 11]])
+    same = text[:, None] == text.gather(1, points)[..., None]
+    sees = same & (torch.arange(15) <= points[..., None])
+    found = model(Stretches(tokens, features, position, points, sees), 3)
+    alone = [unrolled(model, *each, 3) for each in (one, other)]
+    for step in range(3):
+        expected = torch.cat([alone[0][step][:, [0, 2, 3]], alone[1][step][:, [0, 3, 5]]], dim=1)
+        # Where a step has guesses of its own text to read.
+        rows = [
+            row
+            for row, point in enumerate(points[0].tolist())
+            if point + step + 1 < (6, 15)[row > 2]
+        ]
+        torch.testing.assert_close(found[step][:, rows], expected[:, rows], atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+@torch.no_grad()
+def test_programs_guess_what_the_modules_guess(config: EagleConfig) -> None:
+    """Texts of several lengths in turn, with trees of any shape below them."""
+    model = small_eagle(config).ready("native")
+    modules = [ModuleLevels(model, capacity=1) for _ in range(2)]
+    assert model.compile_programs(FloatLinear)
+    programs = [model.levels(capacity=1) for _ in range(2)]
+    assert all(isinstance(each, ProgramLevels) for each in programs)
+    rng, (tokens, features) = random.Random(0), a_text(model, 700)
+    for _ in range(10):
+        pair = rng.choice([*zip(programs, modules, strict=True)])
+        pair[0].keep(kept := rng.randrange(pair[0].length + 1))
+        pair[1].keep(kept)
+        known = pair[0].length + rng.choice([1, 3, 40])
+        text = tokens[0, : known + 1].tolist()
+        for each in pair:
+            each.read(text, features[0, :known])
+        assert_alike(*(each.begin(4) for each in pair))
+        nodes = 1
+        for _ in range(4):
+            parents = [rng.randrange(nodes) for _ in range(rng.randrange(1, 6))]
+            said = [rng.randrange(VOCAB) for _ in parents]
+            assert_alike(*(each.grow(said, parents, 4) for each in pair))
+            nodes += len(parents)
+
+
+@pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
+@torch.no_grad()
+def test_a_long_prompt_is_read_as_its_pieces_are() -> None:
+    model = small_eagle(EagleConfig()).ready()
+    tokens, features = a_text(model, 1400)
+    whole, pieces = model.levels(), model.levels()
+    whole.read(tokens[0].tolist(), features[0, :-1])
+    for known in (1, 700, 703, 1399):
+        pieces.read(tokens[0, : known + 1].tolist(), features[0, :known])
+    said = [1, 2, 3]
+    for one, other in zip(chain(whole, said), chain(pieces, said), strict=True):
+        assert one == other  # a row's numbers do not depend on the rows beside it
+
+
+def assert_alike(found: Guesses, expected: Guesses) -> None:
+    assert found.tokens == expected.tokens
+    for row, other in zip(found.probabilities, expected.probabilities, strict=True):
+        assert row == pytest.approx(other, abs=1e-4)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_shapes_are_those_of_the_module(config: EagleConfig) -> None:
+    model = small_eagle(config)
+    found = {name: tuple(part.shape) for name, part in model.named_parameters()}
+    assert found == eagle_shapes(model.config, HIDDEN)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"vocabulary": -1}, "vocabulary must be at least 0"),
+        ({"kv_heads": 3}, "heads must be a multiple"),
+        ({"head_size": 7}, "the size even"),
+        ({"layers": (0, 3)}, r"ascending numbers from 1 on, got \(0, 3\)"),
+        ({"layers": (4, 3)}, "layers must be ascending"),
+        ({"rotary_base": 1.0}, "rotary_base must be larger than 1"),
+    ],
+)
+def test_wrong_configurations_are_refused(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        replace(EagleConfig(), **wrong)

@@ -1,0 +1,159 @@
+"""EAGLE learns what it will be asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.helpers import naive_stream, play
+from tests.tiny import byte_tokenizer
+from tests.tiny_models import new_model, some_prompt
+from tests.trained_heads import unrolled
+from tests.training.shared import MODEL, make, prompt_file
+
+from paceline.drafters import Eagle as EagleDrafter
+from paceline.drafters import Host
+from paceline.drafters.eagle_parts import EagleParts
+from paceline.drafters.trained_parts import BaseModel
+from paceline.errors import ModelError, UsageError
+from paceline.loop import Generation
+from paceline.stopping import Stopping
+from paceline.targets.causal_lm import CausalLMTarget
+from paceline.targets.hidden_states import output_head
+from paceline.training.batches import Batch
+from paceline.training.data import TrainingData
+from paceline.training.dataset import TextSource
+from paceline.training.method import Base
+from paceline.training.method_run import MethodRun, train_method
+from paceline.training.methods.eagle import Eagle, EagleSettings
+
+VOCAB = len(byte_tokenizer())
+SMALL: dict[str, Any] = {
+    "length": 48,
+    "context": 8,
+    "rows": 3,
+    "steps": 6,
+    "validate_every": 3,
+    "validation": 0.3,
+    "test": 0.3,
+}
+
+
+def base_of(name: str = "llama") -> Base:
+    model = new_model(name, vocab_size=VOCAB).requires_grad_(False)
+    weight, bias = output_head(model, None)
+    about = BaseModel(MODEL, "toy", model.config.hidden_size, VOCAB)
+    return Base(model, about, None, (weight.clone(), bias.clone()))
+
+
+class Noted:
+    """A scorer that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.penalties: list[torch.Tensor] = []
+
+    def add(
+        self, head: int, states: torch.Tensor, points: torch.Tensor, valid: torch.Tensor
+    ) -> None:
+        assert head == len(self.told)
+        self.told.append((states, points))
+
+    def penalty(self, term: torch.Tensor) -> None:
+        self.penalties.append(term)
+
+
+def a_batch(hidden: int, taps: int, length: int = 12) -> Batch:
+    """One text, with places from the fourth token on."""
+    noise = torch.Generator().manual_seed(1)
+    tokens = torch.randint(VOCAB, (1, length), generator=noise)
+    places = torch.arange(length)[None]
+    return Batch(
+        tokens=tokens,
+        states=torch.randn(1, length, taps + 1, hidden, generator=noise).half(),
+        greedy=tokens,
+        text=torch.zeros_like(places),
+        source=torch.zeros_like(places),
+        position=places,
+        start=torch.zeros_like(places),
+        place=(places >= 3) & (places < length - 2),
+        own=torch.ones(1, length, dtype=torch.bool),
+    )
+
+
+@pytest.mark.parametrize("features", ["last", "three"])
+@torch.no_grad()
+def test_each_step_learns_from_what_a_draft_has(features: Any) -> None:
+    settings = EagleSettings(features=features, heads=3, block="random")
+    method, scorer = Eagle(base := base_of(), settings), Noted()
+    taps = Eagle.taps(settings, base.model.config.num_hidden_layers)
+    batch = a_batch(base.about.hidden_size, len(taps))
+    method.forward(batch, scorer)  # type: ignore[arg-type]
+    states = batch.states[:, :, :-1] if taps else batch.states[:, :, -1:]
+    expected = unrolled(method.module, batch.tokens, states.flatten(2).float(), 3)
+    assert len(scorer.told) == 3
+    for step, (ends, points) in enumerate(scorer.told):
+        there = points + step + 1 < batch.tokens.shape[1]
+        wanted = method.module.ends(expected[step])[0, points[there]]
+        torch.testing.assert_close(ends[there], wanted, atol=2e-5, rtol=1e-4)
+    assert not scorer.penalties
+
+
+def test_outputs_may_have_to_be_near_the_next_state() -> None:
+    method = Eagle(base := base_of(), EagleSettings(state_weight=0.5, heads=2))
+    scorer = Noted()
+    method.forward(a_batch(base.about.hidden_size, 0), scorer)  # type: ignore[arg-type]
+    assert len(scorer.penalties) == 2
+    sum(scorer.penalties).backward()  # type: ignore[union-attr]
+    assert method.module.enter.weight.grad is not None
+
+
+def test_it_begins_as_the_last_layer() -> None:
+    """A block that reads what that layer reads, where the attention sees only itself."""
+    base = base_of()
+    method = Eagle(base, EagleSettings(block="last-layer"))
+    layer = base.last_layer
+    assert torch.equal(method.module.query.weight, layer.self_attn.q_proj.weight)
+    assert torch.equal(method.module.last_norm, base.final_norm.weight)
+    narrow = Eagle(base, EagleSettings(block="last-layer", intermediate=5)).module
+    rows = {tuple(row) for row in layer.mlp.gate_proj.weight.tolist()}
+    assert narrow.gate.weight.shape[0] == 5
+    assert all(tuple(row) in rows for row in narrow.gate.weight.tolist())
+    with pytest.raises(ModelError, match="cannot be copied into EAGLE's block"):
+        Eagle(base_of("gpt2"), EagleSettings())
+
+
+def test_settings_that_cannot_be_are_refused() -> None:
+    with pytest.raises(UsageError, match="features must be one of last, three, got 'two'"):
+        EagleSettings(features="two")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="leave the weight of states at 0, or features at last"):
+        EagleSettings(features="three", state_weight=1.0)
+    assert Eagle.taps(EagleSettings(features="three"), 30) == (2, 15, 27)
+    assert Eagle.taps(EagleSettings(features="three"), 2) == (1, 2)
+
+
+@pytest.mark.parametrize("features", ["last", "three"])
+def test_what_was_trained_drafts(features: Any, tmp_path: Path) -> None:
+    make(tmp_path / "data", prompt_file(tmp_path, 24), max_new_tokens=20)
+    settings = EagleSettings(features=features, vocabulary=40, **SMALL)
+    source = TextSource([TrainingData(tmp_path / "data", MODEL)], [])
+    run = MethodRun(Eagle, settings, base_of().about, source, tmp_path / "states")
+
+    def opened() -> Any:
+        return new_model("llama", vocab_size=VOCAB), byte_tokenizer()
+
+    train_method(opened, run, tmp_path / "out")
+    found = EagleParts.from_pretrained(tmp_path / "out")
+    assert found.acceptance is not None and len(found.acceptance.rows) == 3
+    assert bool(found.config.layers) == (features == "three")
+    target = CausalLMTarget(opened()[0], check=False)
+    drafter = EagleDrafter(Host(target, MODEL), parts=str(tmp_path / "out"), depth=4)
+    generation = Generation(prompt := some_prompt(9), drafter, Stopping(20))
+    play(target, [generation], budget=9)
+    assert generation.output == naive_stream(target, prompt, 20)
+    other = replace(found.base, fingerprint="other")
+    with pytest.raises(ModelError, match="paceline train eagle"):
+        replace(found, base=other).check_base(MODEL)
