@@ -23,6 +23,7 @@ CORE = {
     "records",
     "stats",
     "protocols",
+    "noise",
     "sampling",
     "scores",
     "warping",

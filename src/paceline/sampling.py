@@ -22,12 +22,12 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
 
 import numpy as np
 import torch
 
 from paceline.errors import UsageError
+from paceline.noise import gumbel, loudest, noise_at
 from paceline.scores import TokenScores, choices, likeliest
 from paceline.warping import (
     add_biases,
@@ -50,7 +50,6 @@ Draw = Callable[[int, Sequence[int]], int]
 
 _LEAST_NOISE = 1 << 18  # more than most vocabularies
 _ROWS_AT_ONCE = 16
-_NOISE_KEPT = 12  # positions, one or two megabytes each; a draft model draws where its target will
 
 
 @dataclass(frozen=True)
@@ -144,7 +143,9 @@ class Sampler:
 
         allowed: bool [vocabulary], which tokens may be drawn; None for all.
         """
-        return likeliest(self.decide(row, context, allowed)[None])[0]
+        if self.greedy or draws_there(row.device):
+            return likeliest(self.decide(row, context, allowed)[None])[0]
+        return loudest(self._warped(row, context, allowed).numpy(), self.seed, len(context))
 
     def draw_together(self, logits: torch.Tensor, positions: Sequence[int]) -> list[int]:
         """Draw from all rows of logits [rows, vocabulary], which stand at these positions, on
@@ -167,16 +168,14 @@ class Sampler:
     ) -> torch.Tensor:
         """The scores [vocabulary] whose largest is drawn: processed, and where not greedy warped
         and with the noise of this position. allowed: see `draw`."""
-        scores = self.process(row, context)
-        if allowed is not None:
-            scores = torch.where(allowed.to(scores.device), scores, -math.inf)
+        scores = self._warped(row, context, allowed)
         if self.greedy:
             return scores
-        scores = self.warp(scores)
         if draws_there(scores.device):
             noise = device_gumbel(self.seed, len(context), scores.numel(), scores.device)
             return scores.double() + noise
-        return scores.cpu().double() + _noise(self.seed, len(context), scores.numel())
+        noise = torch.from_numpy(gumbel(self.seed, len(context), scores.numel()))
+        return scores.double() + noise
 
     def decide_among(
         self, scores: TokenScores, context: Sequence[int], vocabulary: int
@@ -187,9 +186,9 @@ class Sampler:
                 return scores
             # In float32, as a row of logits would be.
             warped = self.warp(torch.from_numpy(scores.numbers)).double().numpy()
-            noise = _noise(self.seed, len(context), vocabulary).numpy()
-            own = noise[: len(warped)] if scores.tokens is None else noise[scores.tokens]
-            return TokenScores(warped + own, scores.tokens)
+            tokens = slice(len(warped)) if scores.tokens is None else scores.tokens
+            noise = noise_at(self.seed, len(context), vocabulary, tokens)
+            return TokenScores(warped + noise, scores.tokens)
         row = np.full(vocabulary, -np.inf, dtype=np.float32)
         row[slice(len(scores.numbers)) if scores.tokens is None else scores.tokens] = scores.numbers
         return TokenScores(self.decide(torch.from_numpy(row), context).numpy())
@@ -213,6 +212,19 @@ class Sampler:
         for processor in self.processors:
             scores = processor(input_ids, scores)
         return scores[0]
+
+    def _warped(
+        self, row: torch.Tensor, context: Sequence[int], allowed: torch.Tensor | None
+    ) -> torch.Tensor:
+        """The scores [vocabulary] that noise is added to where that is wanted, on the CPU where the
+        noise is made there."""
+        scores = self.process(row, context)
+        if allowed is not None:
+            scores = torch.where(allowed.to(scores.device), scores, -math.inf)
+        if self.greedy:
+            return scores
+        scores = self.warp(scores)
+        return scores if draws_there(scores.device) else scores.cpu()
 
     def warp(self, scores: torch.Tensor) -> torch.Tensor:
         """Temperature, top-k, top-p and min-p on processed scores [..., vocabulary]."""
@@ -240,28 +252,6 @@ class Sampler:
         penalties = self.presence_penalty or self.frequency_penalty
         changed = self.repetition_penalty is not None or penalties or self.logit_bias
         return bool(changed or self.processors)
-
-
-def gumbel(seed: int, position: int, size: int) -> np.ndarray:
-    """Standard Gumbel noise [size] float64 that depends on (seed, position) alone.
-
-    The counter-based Philox generator gives every position its own stream, so noise for a token
-    does not depend on what was drawn before, on the device, or on the size of the vocabulary.
-    """
-    # As arrays: of a list with large numbers numpy would make floats.
-    key = np.array([seed % 2**64, seed // 2**64 % 2**64], dtype=np.uint64)
-    counter = np.array([0, position, 0, 0], dtype=np.uint64)
-    generator = np.random.Philox(key=key, counter=counter)
-    # 52 random bits, centred in their cells: never 0 or 1, so both logarithms are finite.
-    uniform = ((generator.random_raw(size) >> np.uint64(12)) + 0.5) * 2.0**-52
-    noise: np.ndarray = -np.log(-np.log(uniform))
-    return noise
-
-
-@lru_cache(_NOISE_KEPT)
-def _noise(seed: int, position: int, size: int) -> torch.Tensor:
-    """The same as a tensor that nobody writes to, kept for whoever draws there next."""
-    return torch.from_numpy(gumbel(seed, position, size))
 
 
 def device_gumbel(seed: int, position: int, size: int, device: torch.device) -> torch.Tensor:

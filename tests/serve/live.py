@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -89,6 +93,28 @@ def live(
         thread.join(60)
         assert not thread.is_alive()
         loop.close()
+
+
+@contextmanager
+def serving(model: object, *words: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The command in a process of its own; its process and address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "paceline", "serve", "--model", model, "--port", port]
+    process = subprocess.Popen(
+        [str(word) for word in (*command, "--method", "anpd", *words)],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PACELINE_API_KEY": ""},
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait_for(lambda: httpx.get(f"{url}/ready").status_code == 200, 300)
+        yield process, url
+    finally:
+        process.kill()
+        process.wait()
 
 
 def wait_for(condition: Any, seconds: float = 20.0) -> None:

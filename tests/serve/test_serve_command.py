@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from tests.cli.running import Command, runner
-from tests.serve.live import wait_for
+from tests.serve.live import serving
 from tests.tiny import save_tiny_llama
 
 
@@ -24,28 +21,6 @@ from tests.tiny import save_tiny_llama
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """Run `paceline` in this process."""
     return runner(monkeypatch, capsys)
-
-
-@contextmanager
-def serving(folder: Path, *words: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The command in a process of its own; its process and address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "paceline", "serve", "--model", folder, "--port", port]
-    process = subprocess.Popen(
-        [str(word) for word in (*command, "--method", "anpd", *words)],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PACELINE_API_KEY": ""},
-    )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        wait_for(lambda: httpx.get(f"{url}/ready").status_code == 200, 120)
-        yield process, url
-    finally:
-        process.kill()
-        process.wait()
 
 
 @pytest.fixture(scope="module")

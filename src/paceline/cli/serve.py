@@ -86,8 +86,10 @@ def serve(
     chosen = served_method(method, draft_model)
     check_installed()
     from paceline.serve.app import Server
+    from paceline.serve.heap import share_one_heap
     from paceline.serve.running_server import bound_socket, run
 
+    share_one_heap()
     bound = bound_socket(host, port)  # before a model is loaded in vain
     session = common.open_session(
         model,

@@ -156,7 +156,10 @@ class DearSources:
         self._accounts |= {name: _Account(_CREDIT / self._shares, lookup=True) for name in lookups}
         self._costs, self._stored = costs, curve
         self._curve = MILD
+        # Milliseconds of plain decoding for a token: of passes as they were seen; a text's share of
+        # them as the planner knows it, who also knows how many are written.
         self._plain = RunningTime()
+        self._share: float | None = None
         self._rounds, self._tried_in = 0, -1
         # Passes of plain decoding that a round takes, the tokens that it brings and those of a text.
         self._passes, self._tokens = 1.0, 1.0
@@ -255,6 +258,7 @@ class DearSources:
             account.earn(earned)
         if self._rounds % _LOOK == 0:
             live = None if self._costs is None else self._costs(context)
+            self._share = None if live is None else live.cost(1)
             stored = None if self._stored is None else self._stored.at(context)
             self._curve = live or stored or MILD
         self._rounds += 1
@@ -268,4 +272,5 @@ class DearSources:
 
     def _in_passes(self, milliseconds: float | None) -> float:
         """A time in passes of plain decoding; 0 as long as one of both is unknown."""
-        return (milliseconds or 0.0) / self._plain.value if self._plain.value else 0.0
+        plain = self._share or self._plain.value
+        return (milliseconds or 0.0) / plain if plain else 0.0

@@ -33,6 +33,12 @@ class _Noted(Sampler):
         self.scores.append(super().decide(row, context, allowed))
         return self.scores[-1]
 
+    def draw(
+        self, row: torch.Tensor, context: Sequence[int], allowed: torch.Tensor | None = None
+    ) -> int:
+        """See `Sampler.draw`, which would not make all scores."""
+        return int(self.decide(row, context, allowed).argmax())
+
 
 class DraftRounds(Speaker):
     """Says what plain decoding of the draft model would, several tokens per pass where its own

@@ -8,7 +8,7 @@ four, and nothing here assumes otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from math import isfinite
@@ -101,6 +101,18 @@ class CostCurve:
         """The points of the nearest measured context alone."""
         nearest = min(self.contexts, key=lambda known: abs(known - context))
         return CostCurve(tuple(point for point in self.points if point.context == nearest))
+
+    def shared_by(self, texts: int) -> CostCurve:
+        """What a pass costs one of so many texts that are written in it: its share of a pass of
+        width 1, and all that further rows, which are its own, cost more."""
+        if texts == 1:
+            return self
+        points = []
+        for point in self.points:
+            plain = self._costs[point.context][1]
+            more = max(0.0, point.milliseconds - plain)
+            points.append(replace(point, milliseconds=plain / texts + more))
+        return CostCurve(tuple(points))
 
     def widest(self, extra: float, context: int | None = None) -> int:
         """The widest measured width that costs at most (1 + extra) times what one row costs.

@@ -9,7 +9,7 @@ than that.
 
 from __future__ import annotations
 
-__all__ = ["SAVINGS", "TRIAL", "Gain", "Gate", "Purse"]
+__all__ = ["SAVINGS", "TRIAL", "Gain", "Gate", "Gates", "Purse"]
 
 SAVINGS = 0.01
 """The share of time that goes into the purse."""
@@ -115,6 +115,16 @@ class Gate:
             heir._here.expect(self._here.mean, self._here.rounds)
         return heir
 
+    def at_more_load(self) -> Gate:
+        """For rounds of more texts: rows and drafting cost more there beside what they save, so who
+        has not gained here does not gain there; who has may."""
+        gate, known = Gate(self._purse), self._everywhere
+        if known.rounds >= _FEW and known.mean <= 0:
+            gate.is_open, gate._is_first = self.is_open, self._is_first
+            gate._here.expect(self._here.mean, self._here.rounds)
+            gate._everywhere.expect(known.mean, known.rounds)
+        return gate
+
     def asks(self, price: float) -> bool:
         """Whether the drafter is asked this round. price: what that costs if nothing comes of it,
         in passes of plain decoding."""
@@ -147,3 +157,29 @@ class Gate:
         lenience = _LENIENCE if self._is_first and rounds < _FIRST_TRIAL else 0.0
         if rounds >= TRIAL and self._here.mean < -lenience:
             self.is_open = False
+
+
+class Gates:
+    """Of one drafter on one text, or of a method on all of them: a gate for each load, since what
+    gains in one text alone may lose beside fifteen others.
+
+    purse: what trials are paid from. all_texts: whose gates this text's inherit from.
+    """
+
+    def __init__(self, purse: Purse, all_texts: Gates | None = None) -> None:
+        self._purse, self._all = purse, all_texts
+        self._known: dict[int, Gate] = {}
+
+    def at(self, texts: int) -> Gate:
+        """The gate for rounds in which so many texts are written, to a power of two."""
+        load = texts.bit_length()
+        gate = self._known.get(load)
+        if gate is None:
+            gate = self._known[load] = self._first(texts)
+        return gate
+
+    def _first(self, texts: int) -> Gate:
+        if self._all is not None:
+            return self._all.at(texts).heir()
+        less = max((load for load in self._known if load < texts.bit_length()), default=None)
+        return Gate(self._purse) if less is None else self._known[less].at_more_load()

@@ -13,9 +13,9 @@ from itertools import compress
 
 from paceline.planning.calibration import Calibration, Watch
 from paceline.planning.cost_curve import CostCurve
-from paceline.planning.gate import Gate, Purse
+from paceline.planning.drafting_time import DraftingTime
+from paceline.planning.gate import Gate, Gates, Purse
 from paceline.planning.pass_costs import PassCosts
-from paceline.planning.running_time import RunningTime
 from paceline.planning.sizing import MOST_WHOLE, best_count, best_first
 from paceline.protocols import Drafter, Propose, SizedBy
 from paceline.records import Round
@@ -41,9 +41,11 @@ class _Text:
 
     sized_by: SizedBy
     calibration: Calibration
-    gate: Gate
+    gates: Gates
     budget: int | None = None
     watch: Watch = field(default_factory=Watch)
+    gate: Gate = field(init=False)
+    """That of the load in the round that is played."""
     asked: bool = False
     fresh: bool = True
     """The next round with the drafter is the first one, or the first of a trial: it may have
@@ -110,21 +112,20 @@ class TreePlanner:
     _passes: dict[int, _Passes] = field(default_factory=dict)
     _plain_passes: int = 0
     _purse: Purse = field(default_factory=Purse)
-    _gate: Gate = field(init=False)
+    _gates: Gates = field(init=False)
     _usual: float = _Text.usual
     _together: int = 1
-    _drafting: RunningTime = field(default_factory=RunningTime)
-    _resting: RunningTime = field(default_factory=RunningTime)
+    _drafting: DraftingTime = field(default_factory=DraftingTime)
 
     def __post_init__(self) -> None:
-        self._gate = Gate(self._purse)
+        self._gates = Gates(self._purse)
 
     def add(self, key: int, drafter: Drafter, budget: int | None = None) -> None:
         """A text joins, with what is known of the texts so far; see `Planner.add`."""
         self._texts[key] = _Text(
             drafter.sized_by,
             self._all.heir(_MEMORY, _INHERITED),
-            self._gate.heir(),
+            Gates(self._purse, self._gates),
             budget,
             usual=self._usual,
         )
@@ -136,27 +137,29 @@ class TreePlanner:
     def plan(self, proposals: Mapping[int, Propose]) -> dict[int, Tree]:
         """The trees of the next pass; see `Planner.plan`."""
         texts = {key: self._texts[key] for key in proposals}
+        self._together = len(texts)
         for text in texts.values():
-            text.asked = False
+            text.asked, text.gate = False, text.gates.at(self._together)
         trees = {
             key: proposals[key](text.budget)
             for key, text in texts.items()
             if text.budget is not None
         }
-        self._together = len(texts)
         planned = {key: text for key, text in texts.items() if text.budget is None}
         if planned:
             trees |= self._planned(planned, proposals, sum(map(len, trees.values())))
         return {key: trees[key] for key in proposals}
 
     def costs(self, context: int) -> CostCurve | None:
-        """What passes cost by now over as many texts as in the last one, for drafters that shape
-        their trees by it; None before the first.
+        """What rounds cost a text by now in a pass over as many texts as the last one: its share of
+        plain decoding, and all that its own rows cost more. For drafters that shape their trees by
+        it; None before the first pass.
 
         context: tokens in the cache of the text that asks.
         """
         passes = self._passes.get(self._together)
-        return None if passes is None else passes.costs.curve(context)
+        curve = None if passes is None else passes.costs.curve(context)
+        return None if curve is None else curve.shared_by(self._together)
 
     def prefill(self, rows: int) -> int:
         """As many as cost the texts that go on one pass more; see `Planner.prefill`."""
@@ -174,7 +177,7 @@ class TreePlanner:
         if not any(round.prefill for round in rounds):
             passes.costs.observe(width, 1e3 * sum([round.seconds.target for round in rounds]))
             self._plain_passes += width == 1
-            self._time_drafting(rounds)
+        self._time_drafting(rounds)
         plain, whole = passes.costs.of(1), passes.costs.of(width)
         self._purse.earn(whole / plain)
         for round in rounds:
@@ -188,7 +191,7 @@ class TreePlanner:
                 # Of what the pass cost more, every text pays for its own rows.
                 spent = plain / count + (whole - plain) * len(round.tree) / max(1, nodes)
                 gained = text.gained(len(round.path.tokens)) * plain / count
-                text.gate.judge((gained - spent - self._draft_price) * count / plain)
+                text.gate.judge((gained - spent - self._drafting.price) * count / plain)
 
     def _planned(
         self, texts: Mapping[int, _Text], proposals: Mapping[int, Propose], fixed: int
@@ -221,11 +224,6 @@ class TreePlanner:
         more = text.usual - self._usual
         self._usual += more / (2 if more > 0 else 16)
 
-    @property
-    def _draft_price(self) -> float:
-        """Milliseconds more that a round takes, per text, when the drafter is asked."""
-        return max(0.0, (self._drafting.value or 0.0) - (self._resting.value or 0.0))
-
     def _of(self, texts: int) -> _Passes:
         if texts not in self._passes:
             near = min(self._passes, key=lambda known: abs(known - texts), default=None)
@@ -239,12 +237,12 @@ class TreePlanner:
 
     def _time_drafting(self, rounds: Sequence[Round]) -> None:
         texts = [self._texts[round.key] for round in rounds]
-        asked = {text.asked for text in texts}
         # Texts with a budget of their own draft without being asked.
         usual = not any(text.budget is not None or (text.asked and text.fresh) for text in texts)
-        if len(asked) == 1 and usual:
-            times = self._drafting if asked.pop() else self._resting
-            times.add(1e3 * sum(round.open_draft_seconds for round in rounds) / len(rounds))
+        if usual and not any(round.first for round in rounds):
+            asked = sum(text.asked for text in texts)
+            spent = 1e3 * sum(round.open_draft_seconds for round in rounds)
+            self._drafting.add(spent, asked, len(texts) - asked)
 
     def _price(self, text: _Text, costs: PassCosts, nodes: int) -> float:
         """What asking costs where nothing comes of it, in passes of plain decoding.
@@ -256,7 +254,7 @@ class TreePlanner:
         own = text.nodes
         total = nodes if text.gate.is_open else nodes + own
         extra = (costs.of(1 + total) - costs.of(1)) * own / max(1, total)
-        return (self._draft_price + max(0.0, extra)) / costs.of(1)
+        return (self._drafting.price + max(0.0, extra)) / costs.of(1)
 
     def _looks_at_plain(self, passes: _Passes) -> bool:
         """Whether this pass is one of plain decoding only to learn what that costs."""

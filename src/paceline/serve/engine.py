@@ -18,6 +18,7 @@ from paceline.serve.errors import (
     stopping,
     too_many,
 )
+from paceline.serve.heap import give_back
 from paceline.serve.logs import log
 from paceline.serve.metrics import Metrics
 from paceline.serve.running import RunningText
@@ -26,6 +27,9 @@ from paceline.serve.ticket import News, Ticket, wake
 from paceline.session import Session
 
 __all__ = ["Engine"]
+
+_TIDY = 60.0
+"""Seconds of work after which free memory goes back to the system."""
 
 
 class Engine:
@@ -40,6 +44,7 @@ class Engine:
         self._waiting: deque[Ticket] = deque()
         self._texts: list[RunningText] = []
         self._draining = self._cut = False
+        self._tidied = monotonic()
         self._thread = Thread(target=self._run, name="paceline-engine", daemon=True)
 
     def start(self) -> None:
@@ -110,6 +115,13 @@ class Engine:
                 for ticket in {text.ticket for text in self._texts}:
                     self._fail(ticket, failed(), touched)
             wake(touched)
+            self._tidy()
+
+    def _tidy(self) -> None:
+        now = monotonic()
+        if now - self._tidied > _TIDY:
+            give_back()
+            self._tidied = now
 
     def _has_work(self) -> bool:
         """Wait for work; False where there will be none."""
