@@ -55,7 +55,7 @@ class TargetReader:
                 found[number] = self._kept(texts[number], states)
         return [found[number] for number in range(len(texts))]
 
-    def _pass(self, texts: Sequence[Text]) -> Iterator[torch.Tensor]:
+    def _pass(self, texts: Sequence[Text]) -> list[torch.Tensor]:
         """States [tokens, taps + 1, hidden] of whole texts."""
         target = self._target
         # The last token of what is opened is the root, which is not read.
@@ -64,14 +64,14 @@ class TargetReader:
         with self._taps() as taps:
             target.score({}, sizes)
         tapped = [torch.cat(parts) for parts in taps]
-        first = 0
+        found, first = [], 0
         for slot, size in sizes.items():
             rows = slice(first, first + size)
-            yield torch.stack([*(tap[rows] for tap in tapped), target.states(slot)], dim=1)
+            found.append(torch.stack([*(tap[rows] for tap in tapped), target.states(slot)], dim=1))
             first += size
-        for slot in slots:
             target.close(slot)
         target.forget()
+        return found
 
     @contextmanager
     def _taps(self) -> Iterator[list[list[torch.Tensor]]]:
