@@ -117,7 +117,7 @@ class TargetReader:
     def _likeliest(self, states: torch.Tensor) -> torch.Tensor:
         head = self.model.get_output_embeddings()
         dtype = states.dtype
-        found = [head(rows.to(dtype)).argmax(dim=-1) for rows in states.split(_ROWS)]
+        found = [head(rows.to(dtype)).argmax(dim=-1) for rows in torch.split(states, _ROWS)]
         return torch.cat(found).cpu() if len(states) else torch.empty(0, dtype=torch.int64)
 
 
