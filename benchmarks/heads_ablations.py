@@ -2,7 +2,7 @@
 
     python benchmarks/heads_ablations.py --data DATA --cache STATES --out ablations
     python benchmarks/heads_ablations.py --data DATA --cache STATES --out ablations --only order-1
-    python benchmarks/heads_ablations.py --data DATA --cache STATES --out ablations -- --batch 8
+    python benchmarks/heads_ablations.py --data DATA --cache STATES --out ablations -- --rows 8
     python benchmarks/heads_ablations.py --out ablations --summary benchmarks/results/heads
 
 DATA is a folder made by `paceline train data`. Every variant is one `paceline train …` with a folder
@@ -32,10 +32,7 @@ from paceline.drafters.trained_heads import ChimeraParts, MedusaParts
 from paceline.errors import PacelineError, UsageError
 
 KINDS = {"chimera": ChimeraParts, "medusa": MedusaParts}
-RECIPE = (
-    "--longest 384 --vocabulary 8192 --heads 4 --batch 4 --points 32 --in-prompts "
-    "--evaluate-every 45"
-)
+RECIPE = "--vocabulary 8192 --heads 4 --validate-every 45"
 INTERRUPTED = 130
 
 
@@ -61,7 +58,9 @@ VARIANTS = {
     "transformer-finetune": Variant("chimera", ("--bottom", "transformer finetune")),
     "full": Variant("chimera", ("--form", "full")),
     "medusa-full": Variant("medusa", ("--form", "full")),
-    "distillation": Variant("chimera", ("--loss", "distillation")),
+    "labels": Variant("chimera", ("--loss", "labels")),
+    "blend": Variant("chimera", ("--loss", "blend")),
+    "last-layer": Variant("chimera", ("--block", "last-layer", "--final-norm")),
     "own-guesses": Variant("chimera", ("--own-guesses",)),
     "no-states": Variant("chimera", ("--state-weight", "0")),
     "order-3-longer": Variant("chimera", ("--order", "3"), longer=True),
@@ -76,10 +75,10 @@ def command(variant: Variant, folder: Path, options: argparse.Namespace) -> list
     words += ["--data", str(options.data), "--threads", str(options.threads)]
     words += ["--cache", str(options.cache)] if options.cache else []
     words += shlex.split(RECIPE)
-    if variant.method == "chimera":
+    if variant.method == "chimera" and "--block" not in variant.words:
         words += ["--intermediate", str(options.intermediate)]
     words += ["--steps", str(options.longer if variant.longer else options.steps)]
-    words += ["--held-back", str(options.held_back), *variant.words, *options.words]
+    words += ["--test", str(options.test), *variant.words, *options.words]
     return [*words, "--out", str(folder)]
 
 
@@ -119,8 +118,7 @@ def summarise(names: Sequence[str], options: argparse.Namespace) -> None:
         trained = [part for part in parts.tensors.values() if part.is_floating_point()]
         content = {
             **record["about"],
-            "config": record["run"]["config"],
-            "recipe": record["run"]["recipe"],
+            "settings": record["run"]["settings"],
             "texts": record["texts"],
             "steps": record["steps"],
             "seconds": record["seconds"],
@@ -165,7 +163,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--steps", type=int, default=90)
     parser.add_argument("--longer", type=int, default=270, help="steps of the longer trainings")
-    parser.add_argument("--held-back", type=float, default=0.15, help="share of the answers")
+    parser.add_argument("--test", type=float, default=0.15, help="share of the answers")
     parser.add_argument("--intermediate", type=int, default=1024, help="of the context encoder")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("words", nargs="*", metavar="-- OPTION …", help="for every training")

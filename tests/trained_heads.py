@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from paceline.drafters.chimera_model import ChimeraModel
+from paceline.drafters.chimera_model import ChimeraModel, Packed
 from paceline.drafters.eagle_model import EagleModel, Stretches
 from paceline.drafters.eagle_parts import EagleConfig, EagleParts
 from paceline.drafters.medusa_heads import HeadModule, MedusaHeads, OutputHead
@@ -102,6 +102,24 @@ def texts(count: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
     noise = torch.Generator().manual_seed(3)
     tokens = torch.randint(VOCAB, (count, length), generator=noise)
     return tokens, torch.randn(count, length, HIDDEN, generator=noise)
+
+
+def learned(
+    model: ChimeraModel,
+    tokens: torch.Tensor,
+    matures: torch.Tensor,
+    points: torch.Tensor,
+    own_guesses: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits and draft states [texts, n, heads, …], the way training gets them: a text per row."""
+    places = torch.arange(tokens.shape[1])
+    position = places.expand_as(tokens)
+    sees = places <= points[..., None]
+    packed = Packed(tokens, matures, position, torch.zeros_like(tokens), points, sees)
+    found = model(packed, own_guesses)
+    full = model.config.form == "full"
+    logits = [ends if full else model.shared_head(ends) for ends in found.ends]
+    return torch.stack(logits, dim=2), torch.stack(found.states, dim=2)
 
 
 def save_medusa(folder: Path, config: MedusaConfig | None = None, fingerprint: str = "toy") -> Path:

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.trained_heads import HIDDEN, VOCAB, small_chimera, texts
+from tests.trained_heads import HIDDEN, VOCAB, learned, small_chimera, texts
 
-from paceline.drafters.chimera_model import ChimeraModel, ngrams
+from paceline.drafters.chimera_model import ChimeraModel
 from paceline.drafters.context_encoder import Draft
 from paceline.drafters.ngram_cache import last_ngram
+from paceline.drafters.ngram_encoder import ngrams
 from paceline.drafters.trained_heads import ChimeraConfig
 
 CONFIGS = [
@@ -18,6 +19,7 @@ CONFIGS = [
     ChimeraConfig(heads=3, order=1, form="full"),
     ChimeraConfig(heads=3, order=5, residual=False, layers=1),
     ChimeraConfig(heads=2, order=2, vocabulary=9),
+    ChimeraConfig(heads=3, final_norm=True, rotary_base=500.0),
     ChimeraConfig(heads=2, residual=False, form="full", vocabulary=9),
 ]
 
@@ -50,16 +52,16 @@ def test_level_by_level_is_all_at_once(config: ChimeraConfig) -> None:
     model = small_chimera(config)
     tokens, matures = texts(2, 20)
     points = torch.tensor([[0, 1, 7, 14], [2, 3, 4, 15]])
-    found = model(tokens, matures, points)
-    assert found.logits.shape == (2, 4, config.heads, config.vocabulary or VOCAB)
-    assert found.states.shape == (2, 4, config.heads, HIDDEN)
+    of_points, states_of_points = learned(model, tokens, matures, points)
+    assert of_points.shape == (2, 4, config.heads, config.vocabulary or VOCAB)
+    assert states_of_points.shape == (2, 4, config.heads, HIDDEN)
     for text in range(2):
         for place, point in enumerate(points[text].tolist()):
             logits, states = drafted(
                 model, tokens[text].tolist(), matures[text], point, chunk=1 + place
             )
-            torch.testing.assert_close(logits, found.logits[text, place], atol=2e-5, rtol=1e-4)
-            torch.testing.assert_close(states, found.states[text, place], atol=2e-5, rtol=1e-4)
+            torch.testing.assert_close(logits, of_points[text, place], atol=2e-5, rtol=1e-4)
+            torch.testing.assert_close(states, states_of_points[text, place], atol=2e-5, rtol=1e-4)
 
 
 @torch.no_grad()
@@ -69,14 +71,14 @@ def test_own_guesses_are_drafted_below_the_root() -> None:
         model = small_chimera(config)
         tokens, matures = texts(1, 12)
         for point in (0, 1, 6):
-            own = model(tokens, matures, torch.tensor([[point]]), own_guesses=True)
-            guesses = own.logits[0, 0].argmax(dim=-1)
+            own, _ = learned(model, tokens, matures, torch.tensor([[point]]), own_guesses=True)
+            guesses = own[0, 0].argmax(dim=-1)
             if model.token_ids is not None:
                 guesses = model.token_ids[guesses]
             told = tokens.clone()
             told[0, point + 2 : point + 1 + config.heads] = guesses[:-1]
-            as_text = model(told, matures, torch.tensor([[point]]))
-            torch.testing.assert_close(own.logits, as_text.logits, atol=1e-6, rtol=1e-5)
+            as_text, _ = learned(model, told, matures, torch.tensor([[point]]))
+            torch.testing.assert_close(own, as_text, atol=1e-6, rtol=1e-5)
 
 
 @torch.no_grad()
@@ -85,25 +87,25 @@ def test_no_row_sees_the_future() -> None:
     model = small_chimera(config)
     tokens, matures = texts(1, 20)
     point = 8
-    before = model(tokens, matures, torch.tensor([[point]]))
+    before, _ = learned(model, tokens, matures, torch.tensor([[point]]))
     for depth in range(config.heads):
         # Behind the node itself nothing may matter, and no state that the target has yet to make.
         later, unread = tokens.clone(), matures.clone()
         later[:, point + 2 + depth :] = (later[:, point + 2 + depth :] + 1) % VOCAB
         unread[:, point + 1 :] = 7.0
-        after = model(later, unread, torch.tensor([[point]]))
-        assert torch.equal(before.logits[:, :, : depth + 1], after.logits[:, :, : depth + 1])
+        after, _ = learned(model, later, unread, torch.tensor([[point]]))
+        assert torch.equal(before[:, :, : depth + 1], after[:, :, : depth + 1])
     # What it is to see does matter: the root, and each token and state before it.
     for place in range(point + 2):
         other = tokens.clone()
         other[0, place] = (other[0, place] + 1) % VOCAB
-        assert not torch.equal(before.logits, model(other, matures, torch.tensor([[point]])).logits)
+        after, _ = learned(model, other, matures, torch.tensor([[point]]))
+        assert not torch.equal(before, after)
     for place in range(point + 1):
         changed = matures.clone()
         changed[0, place] += 1
-        assert not torch.equal(
-            before.logits, model(tokens, changed, torch.tensor([[point]])).logits
-        )
+        after, _ = learned(model, tokens, changed, torch.tensor([[point]]))
+        assert not torch.equal(before, after)
 
 
 @torch.no_grad()
@@ -111,17 +113,16 @@ def test_points_and_texts_do_not_see_one_another() -> None:
     model = small_chimera(ChimeraConfig(heads=3))
     tokens, matures = texts(2, 16)
     points = torch.tensor([[1, 5, 9], [0, 5, 11]])
-    together = model(tokens, matures, points).logits
+    together, _ = learned(model, tokens, matures, points)
     for text in range(2):
         for place in range(3):
-            alone = model(
+            alone, _ = learned(
+                model,
                 tokens[text : text + 1],
                 matures[text : text + 1],
                 points[text : text + 1, place : place + 1],
             )
-            torch.testing.assert_close(
-                together[text, place], alone.logits[0, 0], atol=1e-5, rtol=1e-4
-            )
+            torch.testing.assert_close(together[text, place], alone[0, 0], atol=1e-5, rtol=1e-4)
 
 
 @torch.no_grad()
@@ -176,10 +177,10 @@ def test_heads_begin_as_the_targets_own() -> None:
     for form in ("compact", "full"):
         config = ChimeraConfig(heads=2, form=form, residual=False)
         model = small_chimera(config, noise=0.0)
-        found = model(tokens, matures, torch.tensor([[3, 6]]))
+        found, states = learned(model, tokens, matures, torch.tensor([[3, 6]]))
         head = small_chimera(config)._head
-        torch.testing.assert_close(found.logits, head(found.states))
+        torch.testing.assert_close(found, head(states))
     full = small_chimera(replace(CONFIGS[1], residual=True), noise=0.0)
-    found = full(tokens, matures, torch.tensor([[3]]))
-    expected = full._head(found.states[0, 0] + matures[0, 3])
-    torch.testing.assert_close(found.logits[0, 0], expected, atol=1e-5, rtol=1e-4)
+    found, states = learned(full, tokens, matures, torch.tensor([[3]]))
+    expected = full._head(states[0, 0] + matures[0, 3])
+    torch.testing.assert_close(found[0, 0], expected, atol=1e-5, rtol=1e-4)

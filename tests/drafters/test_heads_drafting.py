@@ -10,6 +10,7 @@ import torch
 from tests.head_parts import saved_chimera, saved_medusa
 from tests.helpers import naive_stream, play
 from tests.tiny_models import VOCAB, some_prompt, tiny_model
+from tests.trained_heads import learned
 from transformers import PreTrainedModel
 
 from paceline.drafters import (
@@ -134,7 +135,7 @@ def test_chimera_proposes_what_its_model_says_of_the_whole_text(
         whole = torch.tensor([[*text, *chain, 0, 0, 0]])
         matures = own_states(model, whole[0].tolist())[None]
         points = torch.tensor([[len(text) - 2]])
-        logits = chimera(whole, matures, points).logits[0, 0]
+        logits = learned(chimera, whole, matures, points)[0][0, 0]
         for depth, token in enumerate(chain):
             assert int(logits[depth].argmax()) == token
             compared += 1

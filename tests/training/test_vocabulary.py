@@ -8,7 +8,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.training.examples import Example
 from paceline.training.vocabulary import frequent_ngrams
 
 
@@ -24,8 +23,7 @@ def test_the_most_frequent_ngrams(texts: list[list[int]], order: int, count: int
         for place in range(len(text) - order + 1)
     )
     ranked = sorted((ngram for ngram in counts if counts[ngram] > 1), key=lambda n: (-counts[n], n))
-    examples = [Example(str(place), tuple(text), 0) for place, text in enumerate(texts)]
-    found = frequent_ngrams(examples, order, count)
+    found = frequent_ngrams(texts, order, count)
     assert found.dtype == torch.int32
     assert found.shape[1] == order
     assert [tuple(ngram) for ngram in found.tolist()] == ranked[:count]

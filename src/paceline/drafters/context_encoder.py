@@ -56,6 +56,8 @@ class ContextEncoder(nn.Module):
     weights of linear layers.
     """
 
+    output_norm: nn.Parameter | None
+
     def __init__(self, config: ChimeraConfig, hidden: int) -> None:
         super().__init__()
         self.config = config

@@ -28,7 +28,7 @@ def in_eight_bits(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor
         if tensor.dim() != 2 or not tensor.is_floating_point():
             found[name] = tensor
             continue
-        groups = tensor.float().unflatten(1, (_groups(tensor.shape[1]), -1))
+        groups = tensor.float().reshape(len(tensor), _groups(tensor.shape[1]), -1)
         scale = (groups.abs().amax(dim=-1) / _MOST).half()
         # Of a group of zeros, or of numbers next to that, any scale will do.
         steps = groups / scale.float().masked_fill(scale == 0, 1.0)[..., None]
@@ -48,7 +48,7 @@ def in_floats(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
             continue
         if tensor.dtype == torch.int8:
             scale = tensors[name + _SCALE].float()
-            groups = tensor.float().unflatten(1, (scale.shape[1], -1))
+            groups = tensor.float().reshape(*scale.shape, -1)
             tensor = (groups * scale[..., None]).flatten(1)
         found[name] = tensor
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +15,8 @@ from paceline.training.state_cache import StateCache
 from paceline.training.windows import Rows, Window, pack, stretches
 
 __all__ = ["Batch", "Batches"]
+
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,8 @@ class Batches:
                 of_places = first - stretch.begin
                 at = of_places + stretch.places.start, of_places + stretch.places.stop
                 flags["place"][row, at[0] : at[1]] = True
-                _mark_own(flags["own"][there], text.answer, numbers, there)
+                words = numbers["tokens"][there], numbers["greedy"][there]
+                flags["own"][there] = _own_words(text.answer, *words)
                 first += len(stretch)
         tensors = {name: torch.from_numpy(each) for name, each in {**numbers, **flags}.items()}
         tensors["states"] = torch.from_numpy(states).view(self._half)
@@ -153,15 +157,11 @@ class Batches:
 _NUMBERS = {"tokens": 0, "greedy": 0, "text": -1, "source": -1, "position": 0, "start": 0}
 
 
-def _mark_own(
-    own: np.ndarray[tuple[int, ...], np.dtype[np.bool_]],
-    answer: bool,
-    numbers: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.int64]]],
-    there: tuple[int, slice],
-) -> None:
-    """Fill `own` in place, for one stretch. Only what follows a place matters, so the prompt of an
-    answer may pass for its own."""
+def _own_words(
+    answer: bool, tokens: Numbers, greedy: Numbers
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which tokens of one stretch are the target's own, bool [n]. Only what follows a place matters,
+    so the prompt of an answer may pass for its own."""
     if answer:
-        own[:] = True
-    else:
-        own[1:] = numbers["greedy"][there][:-1] == numbers["tokens"][there][1:]
+        return np.ones(len(tokens), bool)
+    return np.concatenate([[False], greedy[:-1] == tokens[1:]])

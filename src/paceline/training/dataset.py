@@ -21,9 +21,10 @@ from paceline.training.order import PromptFile, interleave
 from paceline.training.settings import TrainerSettings
 from paceline.training.shard import Answer
 
-__all__ = ["Dataset", "Text", "TextSource", "share_of"]
+__all__ = ["Dataset", "Text", "TextSource", "encoded", "share_of"]
 
 _SHORTEST = 4  # tokens: a place, its root, and a token to guess
+_LONGEST_READ = 512
 
 
 @dataclass(frozen=True)
@@ -155,19 +156,17 @@ def _text_of(answer: Answer, context: int, certain: bool) -> Text:
 def _read_texts(
     records: Iterable[PromptRecord], tokenizer: PreTrainedTokenizerBase, most: int
 ) -> Iterator[Text]:
-    """In the chat template where there is one, cut to what a window can show."""
+    """Their beginnings."""
     count = 0
     for record in records:
-        tokens = _encoded(record, tokenizer)[:_LONGEST_READ]
+        tokens = encoded(record, tokenizer)[:_LONGEST_READ]
         if len(tokens) >= _SHORTEST and count < most:
             count += 1
             yield Text(record.id, tuple(tokens), 0, 0, False)
 
 
-_LONGEST_READ = 512
-
-
-def _encoded(record: PromptRecord, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def encoded(record: PromptRecord, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Token ids of all turns of a prompt as one message, in the chat template where there is one."""
     text = "\n\n".join(record.turns)
     if not (record.raw or not tokenizer.chat_template):
         message = {"role": "user", "content": text}

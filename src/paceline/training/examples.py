@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from random import Random
 
 from paceline.errors import UsageError
+from paceline.training.dataset import share_of
 from paceline.training.shard import Answer
 
 __all__ = [
@@ -92,9 +92,7 @@ def split(found: Sequence[Example], held_back: float) -> tuple[list[Example], li
 
 def is_held_back(name: str, share: float) -> bool:
     """Whether the text with this id is among the `share` that nothing is learned from."""
-    conversation = name.partition("#")[0]
-    mark = hashlib.blake2b(conversation.encode(), digest_size=4).digest()
-    return int.from_bytes(mark, "little") / 2**32 < share
+    return share_of(name) < share
 
 
 def batches(

@@ -18,4 +18,6 @@ def final_norm(model: PreTrainedModel) -> nn.Module:
         norm = getattr(model.base_model, name, None)
         if isinstance(norm, nn.Module):
             return norm
-    raise ModelError(f"the last normalisation of {type(model).__name__} was not found")
+    raise ModelError(
+        f"the last normalisation of {type(model).__name__} was not found, so no drafter can be trained with it"
+    )

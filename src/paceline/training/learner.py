@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import inf
@@ -107,7 +106,7 @@ class Learner(Generic[LessonT]):
         self.best_loss = inf
         self.best = model.tensors()
         self.stale = 0
-        self.spent: Counter[str] = Counter()
+        self.spent: dict[str, float] = {}
         groups: dict[float, list[nn.Parameter]] = {}
         for name, part in model.named_parameters():
             groups.setdefault(model.relative_rate(name), []).append(part)
@@ -146,7 +145,7 @@ class Learner(Generic[LessonT]):
         """Count what is done inside as time spent on `what`."""
         begin = perf_counter()
         yield
-        self.spent[what] += perf_counter() - begin
+        self.spent[what] = self.spent.get(what, 0.0) + perf_counter() - begin
 
     def judge(self, held_back_loss: float) -> None:
         """Keep the parts as the best ones where they are."""
@@ -184,4 +183,4 @@ class Learner(Generic[LessonT]):
                 self._optimizer.state[part] = {"step": step, **moments}
         self.step = int(numbers["step"])
         self.best_loss, self.stale = float(numbers["best_loss"]), int(numbers["stale"])
-        self.spent = Counter(numbers["spent"])
+        self.spent = dict(numbers["spent"])

@@ -20,8 +20,9 @@ def usable_precision(wanted: str, device: torch.device) -> str:
 
     Raises UsageError for bfloat16 where the processor does not multiply it.
     """
+    backends: Any = torch.backends
     if device.type == "cpu":
-        can = torch.backends.mkldnn.is_available() and (
+        can = backends.mkldnn.is_available() and (
             torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
         )
     else:

@@ -48,19 +48,20 @@ class TargetReader:
                 found[number] = self._kept(texts[number], states)
         return [found[number] for number in range(len(texts))]
 
-    def _pass(self, texts: Sequence[Text]) -> Iterator[torch.Tensor]:
+    def _pass(self, texts: Sequence[Text]) -> list[torch.Tensor]:
         """States [tokens, taps + 1, hidden] of whole texts."""
         target = self._target
         # The last token of what is opened is the root, which is not read.
         slots = [target.open([*text.tokens, 0]) for text in texts]
         sizes = {slot: len(text.tokens) for slot, text in zip(slots, texts)}
         target.score({}, sizes)
+        found = []
         for slot in slots:
-            found = [target.states(slot, [tap]) for tap in self._shape.taps]
-            yield torch.stack([*found, target.states(slot)], dim=1)
-        for slot in slots:
+            taps = [target.states(slot, [tap]) for tap in self._shape.taps]
+            found.append(torch.stack([*taps, target.states(slot)], dim=1))
             target.close(slot)
         target.forget()
+        return found
 
     def _kept(self, text: Text, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         states = states[text.begin :]
@@ -84,7 +85,7 @@ class TargetReader:
     def _likeliest(self, states: torch.Tensor) -> torch.Tensor:
         head = self.model.get_output_embeddings()
         dtype = states.dtype
-        found = [head(rows.to(dtype)).argmax(dim=-1) for rows in states.split(_ROWS)]
+        found = [head(rows.to(dtype)).argmax(dim=-1) for rows in torch.split(states, _ROWS)]
         return torch.cat(found).cpu() if len(states) else torch.empty(0, dtype=torch.int64)
 
 

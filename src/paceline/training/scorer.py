@@ -8,7 +8,7 @@ import torch
 
 from paceline.training.batches import Batch
 from paceline.training.settings import TrainerSettings
-from paceline.training.soft_loss import Chances, head_loss, logit_loss
+from paceline.training.soft_loss import Chances, Taught, head_loss, logit_loss
 from paceline.training.tally import RANKS, Tally
 
 __all__ = ["Scorer", "Teacher"]
@@ -43,10 +43,11 @@ class Teacher:
         return self._columns[tokens]
 
     @torch.no_grad()
-    def chances(self, states: torch.Tensor) -> torch.Tensor:
-        """Last states [n, hidden] -> distributions [n, columns]."""
+    def chances(self, states: torch.Tensor) -> Taught:
+        """What the target says behind last states [n, hidden]."""
         weight, bias = self.head
-        return torch.addmm(bias, states, weight.T).softmax(dim=-1)
+        shares = torch.addmm(bias, states, weight.T).softmax(dim=-1)
+        return shares, torch.special.xlogy(shares, shares).sum(dim=-1)
 
 
 @dataclass
@@ -90,13 +91,13 @@ class Scorer:
         ranks = torch.empty(0) if self._tally is None else torch.full_like(labels[known], RANKS)
 
         def ranked(rows: slice, logits: torch.Tensor) -> None:
-            if self._tally is not None:
-                ranks[rows] = _ranks(logits, labels[known][rows])
+            ranks[rows] = _ranks(logits, labels[known][rows])
 
         if len(picked):
             chances = self._chances(index[known])
+            told = None if self._tally is None else ranked
             found = head_loss(
-                picked, self._teacher.head, chances, labels[known], self._settings.loss, ranked
+                picked, self._teacher.head, chances, labels[known], self._settings.loss, told
             )
         else:
             found = picked.sum(dim=-1), labels[known], picked.sum(dim=-1)
@@ -179,7 +180,7 @@ class Scorer:
         source = self.batch.source.gather(1, points)[there]
         self._tally.add(head, source, rank, accepted, chained[there])
 
-    def _made_table(self) -> tuple[torch.Tensor | None, torch.Tensor]:
+    def _made_table(self) -> tuple[Taught | None, torch.Tensor]:
         """The distributions at all positions that labels are made of, since several heads need each;
         and the row of every position of the flat batch. None where they would take too much memory."""
         needed = torch.zeros_like(self.batch.place)
@@ -192,11 +193,12 @@ class Scorer:
         if len(index) * columns * 4 > _TABLE_BYTES:
             return None, rows
         table = torch.empty(len(index), columns, device=index.device)
+        entropies = torch.empty(len(index), device=index.device)
         states = self._last_states(index)
         for first in range(0, len(index), _ROWS):
             some = slice(first, first + _ROWS)
-            table[some] = self._teacher.chances(states[some])
-        return table, rows
+            table[some], entropies[some] = self._teacher.chances(states[some])
+        return (table, entropies), rows
 
     def _last_states(self, index: torch.Tensor) -> torch.Tensor:
         return self.batch.states[:, :, -1].flatten(0, 1)[index].float()
@@ -206,7 +208,8 @@ class Scorer:
         table = self._table
         if table is None:
             return lambda rows: self._teacher.chances(self._last_states(index[rows]))
-        return lambda rows: table[self._rows[index[rows]]]
+        at = self._rows[index]
+        return lambda rows: (table[0][at[rows]], table[1][at[rows]])
 
 
 def _ranks(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -15,13 +15,16 @@ from torch.autograd.function import once_differentiable
 
 from paceline.training.settings import SoftLoss
 
-__all__ = ["Chances", "Compared", "compare", "head_loss", "logit_loss"]
+__all__ = ["Chances", "Compared", "Taught", "compare", "head_loss", "logit_loss"]
 
 _ROWS = 512  # of logits at a time
 _SLOPE = 3.0  # of the blend: the divergence counts exp(-3 * acceptance)
 
-Chances = Callable[[slice], torch.Tensor]
-"""Some of the rows -> the target's distributions [n, columns] float32."""
+Taught = tuple[torch.Tensor, torch.Tensor]
+"""The target's distributions [n, columns] float32, and their negative entropies [n]."""
+
+Chances = Callable[[slice], Taught]
+"""Some of the rows -> what the target says there."""
 
 
 @dataclass(frozen=True)
@@ -39,27 +42,34 @@ class Compared:
 
 
 def compare(
-    logits: torch.Tensor, chances: torch.Tensor, labels: torch.Tensor, kind: SoftLoss
+    logits: torch.Tensor,
+    taught: Taught,
+    labels: torch.Tensor,
+    kind: SoftLoss,
+    counted: bool = True,
 ) -> Compared:
-    """logits: [n, columns] float32. chances: the same shape, the target's. labels: [n] int64, the
-    column that it finds likeliest.
+    """logits: [n, columns] float32. labels: [n] int64, the column that the target finds likeliest.
+    counted: whether acceptance is wanted where the loss does not need it; else it is 0.
 
     kl: sum p log(p / q). blend: w * kl + (1 - w) * (1 - sum min(p, q)) with w = exp(-3 * sum min(p,
     q)) of each row, as a constant: total variation alone teaches nothing to guesses that are far off.
     labels: -log q of the label.
     """
+    chances, negative_entropy = taught
     shares = logits.softmax(dim=-1)
     highest, best = logits.max(dim=-1)
     # The likeliest share is at least 1 / columns, so its logarithm is sound.
     total = highest - shares.gather(1, best[:, None])[:, 0].log()
-    acceptance = torch.minimum(shares, chances).sum(dim=-1)
+    acceptance = torch.zeros_like(total)
+    if counted or kind == "blend":
+        acceptance = torch.minimum(shares, chances).sum(dim=-1)
     if kind == "labels":
         loss = total - logits.gather(1, labels[:, None])[:, 0]
         shares.scatter_add_(1, labels[:, None], shares.new_full((len(labels), 1), -1.0))
         return Compared(loss, shares, best, acceptance)
-    loss = (
-        total + torch.special.xlogy(chances, chances).sum(dim=-1) - (chances * logits).sum(dim=-1)
-    )
+    # A product of matrices goes over both once.
+    common = torch.bmm(chances[:, None], logits[..., None])[:, 0, 0]
+    loss = total + negative_entropy - common
     if kind == "kl":
         return Compared(loss, shares.sub_(chances), best, acceptance)
     weight = (-_SLOPE * acceptance).exp()
@@ -76,23 +86,25 @@ def head_loss(
     chances: Chances,
     labels: torch.Tensor,
     kind: SoftLoss,
-    ranked: Callable[[slice, torch.Tensor], None] = lambda rows, logits: None,
+    ranked: Callable[[slice, torch.Tensor], None] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Loss, likeliest column and acceptance, each [n], of states [n, hidden] that go through a frozen
     output head (weights [columns, hidden], biases [columns]); the loss can be differentiated by the
     states.
 
-    ranked: hears of the logits of some rows.
+    ranked: hears of the logits of some rows; without it acceptance may be left out.
     """
-    found: Any = _HeadLoss.apply(states, *head, chances, labels, kind, ranked)
+    apply: Any = _HeadLoss.apply
+    found = apply(states, *head, chances, labels, kind, ranked)
     return found[0], found[1], found[2]
 
 
 def logit_loss(
-    logits: torch.Tensor, chances: torch.Tensor, labels: torch.Tensor, kind: SoftLoss
+    logits: torch.Tensor, taught: Taught, labels: torch.Tensor, kind: SoftLoss
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The same of logits [n, columns] of any making, which keep their own gradients."""
-    found: Any = _LogitLoss.apply(logits, chances, labels, kind)
+    apply: Any = _LogitLoss.apply
+    found = apply(logits, taught, labels, kind)
     return found[0], found[1], found[2]
 
 
@@ -106,15 +118,17 @@ class _HeadLoss(torch.autograd.Function):
         chances: Chances,
         labels: torch.Tensor,
         kind: SoftLoss,
-        ranked: Callable[[slice, torch.Tensor], None],
+        ranked: Callable[[slice, torch.Tensor], None] | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """A row's gradient is made at once, while its logits are at hand."""
         gradients, parts = torch.empty_like(states), []
         for first in range(0, len(states), _ROWS):
             rows = slice(first, first + _ROWS)
             logits = torch.addmm(bias, states[rows], weight.T)
-            found = compare(logits, chances(rows), labels[rows], kind)
-            ranked(rows, logits)
+            counted = ranked is not None
+            found = compare(logits, chances(rows), labels[rows], kind, counted)
+            if ranked is not None:
+                ranked(rows, logits)
             if ctx.needs_input_grad[0]:
                 torch.mm(found.gradient, weight, out=gradients[rows])
             parts.append((found.loss, found.best, found.acceptance))
@@ -124,7 +138,7 @@ class _HeadLoss(torch.autograd.Function):
         return loss, best, acceptance
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, by_loss: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:
         """By the states alone."""
         (gradients,) = ctx.saved_tensors
@@ -134,16 +148,16 @@ class _HeadLoss(torch.autograd.Function):
 class _LogitLoss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, logits: torch.Tensor, chances: torch.Tensor, labels: torch.Tensor, kind: SoftLoss
+        ctx: Any, logits: torch.Tensor, taught: Taught, labels: torch.Tensor, kind: SoftLoss
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """See `compare`."""
-        found = compare(logits, chances, labels, kind)
+        found = compare(logits, taught, labels, kind)
         ctx.save_for_backward(found.gradient)
         ctx.mark_non_differentiable(found.best, found.acceptance)
         return found.loss, found.best, found.acceptance
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, by_loss: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:
         """By the logits alone."""
         (gradient,) = ctx.saved_tensors

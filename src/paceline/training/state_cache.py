@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from shutil import disk_usage
 from typing import Any, Protocol
@@ -126,9 +127,11 @@ class StateCache:
 
     def get(self, text: Text) -> KeptStates:
         """What was kept of a text that `fill` has heard of."""
-        number, first, count = self._places[text.digest]
+        number, first, tokens = self._places[text.digest]
         whole = self._opened.get(number) or self._map(number)
-        return KeptStates(whole.states[first : first + count], whole.greedy[first : first + count])
+        return KeptStates(
+            whole.states[first : first + tokens], whole.greedy[first : first + tokens]
+        )
 
     @property
     def bytes(self) -> int:
@@ -137,12 +140,12 @@ class StateCache:
 
     def _map(self, number: int) -> KeptStates:
         shard = self._shards[number]
-        count, taps, hidden = shard["tokens"], len(self.shape.taps) + 1, self.shape.hidden
+        tokens, taps, hidden = shard["tokens"], len(self.shape.taps) + 1, self.shape.hidden
         path = self.folder / shard["name"]
         states = np.memmap(
-            path.with_suffix(".states"), np.int16, mode="r", shape=(count, taps, hidden)
+            path.with_suffix(".states"), np.int16, mode="r", shape=(tokens, taps, hidden)
         )
-        greedy = np.memmap(path.with_suffix(".greedy"), np.int32, mode="r", shape=(count,))
+        greedy = np.memmap(path.with_suffix(".greedy"), np.int32, mode="r", shape=(tokens,))
         self._opened[number] = KeptStates(states, greedy)
         return self._opened[number]
 
@@ -177,9 +180,9 @@ class StateCache:
     def _add(self, shard: dict[str, Any]) -> None:
         number, first = len(self._shards), 0
         self._shards.append(shard)
-        for digest, count in shard["texts"]:
-            self._places[digest] = number, first, count
-            first += count
+        for digest, tokens in shard["texts"]:
+            self._places[digest] = number, first, tokens
+            first += tokens
 
     def _write(
         self, texts: Sequence[Text], found: Sequence[tuple[torch.Tensor, torch.Tensor]]
@@ -204,10 +207,8 @@ class StateCache:
 
     def _free_name(self) -> str:
         taken = {shard["name"] for shard in self._shards}
-        number = len(self._shards)
-        while f"shard-{number:05d}" in taken:
-            number += 1
-        return f"shard-{number:05d}"
+        names = (f"shard-{number:05d}" for number in count())
+        return next(name for name in names if name not in taken)
 
     def _save(self) -> None:
         record = {"format": 1, "kind": "hidden states", "run": self.shape.as_json()}

@@ -12,7 +12,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from paceline.prompts import PromptRecord
+from paceline.training.dataset import encoded
 from paceline.training.examples import Example, is_held_back
 from paceline.training.order import PromptFile, interleave
 from paceline.training.recipe import Recipe
@@ -46,7 +46,7 @@ class ReadTexts:
             if len(found) == needed:
                 break
             if not is_held_back(record.id, recipe.held_back):
-                tokens = _encode(record, tokenizer)[: recipe.longest]
+                tokens = encoded(record, tokenizer)[: recipe.longest]
                 if len(tokens) >= fewest_tokens:
                     found.append(Example(record.id, tuple(tokens), len(tokens) - 1))
         return cls(tuple(files), tuple(found))
@@ -54,12 +54,3 @@ class ReadTexts:
     def as_json(self) -> list[dict[str, Any]]:
         """For records: names, sha256 and licences of the files."""
         return [file.as_json() for file in self.files]
-
-
-def _encode(record: PromptRecord, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    text = "\n\n".join(record.turns)
-    if not (record.raw or not tokenizer.chat_template):
-        message = {"role": "user", "content": text}
-        text = tokenizer.apply_chat_template([message], tokenize=False)
-        return list(tokenizer(text, add_special_tokens=False).input_ids)
-    return list(tokenizer(text).input_ids)

@@ -101,7 +101,7 @@ class Chimera(TrainedMethod[ChimeraSettings]):
         module = ChimeraModel(config, base.head, base.embed, base.token_ids, bottom)
         if settings.block == "last-layer":
             module = copy_last_layer(module, base, bottom)
-        self.module = module
+        self.module, self.config = module, module.config
 
     def forward(self, batch: Batch, scorer: Scorer) -> None:
         """Draft behind all places, along the text."""
@@ -132,8 +132,7 @@ class Chimera(TrainedMethod[ChimeraSettings]):
             own["token_ids"] = common.token_ids
         texts = [text.tokens for text in common.train]
         own["common_ngrams"] = frequent_ngrams(texts, self.settings.order, _COMMON_NGRAMS)
-        config: ChimeraConfig = self.module.config
-        return ChimeraParts(config, common.base, own, common.table, common.record)
+        return ChimeraParts(self.config, common.base, own, common.table, common.record)
 
     @classmethod
     def finished(cls) -> type[ChimeraParts]:

@@ -26,6 +26,7 @@ _PARTS = {
 }
 _NORMS = {"green_norm": "input_layernorm", "inner_norm": "post_attention_layernorm"}
 _SMALLEST = 1e-2
+_ROTARY_BASE = 10_000.0  # of a model that does not say
 
 
 @torch.no_grad()
@@ -44,10 +45,10 @@ def copy_last_layer(model: ChimeraModel, base: Base, bottom: nn.Module | None) -
     encoder, layer = model.encoder, base.last_layer
     try:
         for own, name in _PARTS.items():
-            getattr(encoder, own).weight.copy_(layer.get_submodule(name).weight)
+            getattr(encoder, own).weight.copy_(layer.get_parameter(f"{name}.weight"))
         for own, name in _NORMS.items():
-            getattr(encoder, own).copy_(layer.get_submodule(name).weight)
-        gains: torch.Tensor = base.final_norm.weight.float()  # type: ignore[assignment]
+            getattr(encoder, own).copy_(layer.get_parameter(f"{name}.weight"))
+        gains = base.final_norm.get_parameter("weight").float()
     except (AttributeError, RuntimeError) as error:
         raise ModelError(
             f"the last layer of {type(base.model).__name__} cannot be copied into Chimera's block "
@@ -62,5 +63,6 @@ def copy_last_layer(model: ChimeraModel, base: Base, bottom: nn.Module | None) -
 
 def _rotary_base(base: Base) -> float:
     config: Any = base.model.config.get_text_config()
-    found = getattr(config, "rope_parameters", None) or {}
-    return float(found.get("rope_theta") or getattr(config, "rope_theta", 10_000.0))
+    found: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
+    theta: Any = found.get("rope_theta") or getattr(config, "rope_theta", _ROTARY_BASE)
+    return float(theta)

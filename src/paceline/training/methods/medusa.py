@@ -62,13 +62,15 @@ class Medusa(TrainedMethod[MedusaSettings]):
         from paceline.drafters.medusa_heads import MedusaHeads
 
         self.settings = settings
-        self.module = MedusaHeads(settings.config(), base.head, base.token_ids)
+        self.heads = MedusaHeads(settings.config(), base.head, base.token_ids)
+        self.module = self.heads
 
     def forward(self, batch: Batch, scorer: Scorer) -> None:
         """All heads on the states at all places."""
         points, valid = batch.points()
         hidden = batch.last.gather(1, points[..., None].expand(-1, -1, batch.states.shape[-1]))
-        found = self.module.ends(hidden.flatten(0, 1)).unflatten(1, points.shape)
+        found = self.heads.ends(hidden.flatten(0, 1))
+        found = found.view(len(found), *points.shape, -1)
         tell = scorer.add if self.settings.form == "compact" else scorer.add_logits
         for head, guesses in enumerate(found):
             tell(head, guesses, points, valid & batch.on_policy(points, head + 1))

@@ -12,6 +12,7 @@ from transformers import DynamicCache, PreTrainedModel
 from paceline.drafters.prompt_tokens import PromptConfig
 from paceline.errors import ModelError, UsageError
 from paceline.targets.support import attention_windows
+from paceline.training.final_norm import final_norm
 from paceline.training.ppd.insertion import Insertion
 from paceline.training.ppd.teacher import Lesson
 
@@ -146,7 +147,7 @@ class PromptModel(nn.Module):
         last = states[-1]
         if self.config.exits > 1:
             # Only the last state has gone through the model's last normalisation.
-            norm = _last_norm(self.model)
+            norm = final_norm(self.model)
             earlier = [norm(state) for state in states[-self.config.exits : -1]]
             last = torch.stack([last, *earlier]).mean(dim=0)
         if self.config.head == "full":
@@ -198,12 +199,3 @@ def _head(model: PreTrainedModel, config: PromptConfig) -> nn.Linear | None:
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
     return head
-
-
-def _last_norm(model: PreTrainedModel) -> nn.Module:
-    body = model.base_model
-    for name in ("norm", "ln_f", "final_layernorm", "final_layer_norm"):
-        norm = getattr(body, name, None)
-        if isinstance(norm, nn.Module):
-            return norm
-    raise ModelError(f"the last normalisation of {type(model).__name__} was not found: use exits=1")

@@ -1,11 +1,12 @@
-"""`paceline train medusa` and `paceline train chimera` as their user meets them."""
+"""`paceline train medusa` and the other rows of `TRAINED` as their user meets them."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from paceline.training.heads.sizes import sized_like
 from tests.cli.running import Command
 from tests.tiny import save_tiny_llama
 from tests.tiny_models import tiny_model
@@ -13,6 +14,8 @@ from tests.training.shared import prompt_file
 
 from paceline.drafters.trained_heads import ChimeraConfig, ChimeraParts, MedusaParts
 from paceline.training import run as training_run
+from paceline.training.methods import TRAINED
+from paceline.training.methods.chimera_sizes import sized_like
 
 KINDS = {"medusa": MedusaParts, "chimera": ChimeraParts}
 
@@ -27,17 +30,17 @@ def places(command: Command, tmp_path: Path) -> list[object]:
 
 
 @pytest.mark.parametrize("method", KINDS)
-def test_heads_are_trained_interrupted_or_not(
+def test_methods_are_trained_interrupted_or_not(
     command: Command,
     places: list[object],
     method: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    out = tmp_path / "heads"
+    out = tmp_path / "parts"
     words = [method, *places, "--out", out, "--vocabulary", 40, "--cache", tmp_path / "cache"]
-    words += ["--steps", 4, "--batch", 2, "--points", 4, "--held-back", 0.4, "--threads", 1]
-    words += ["--checkpoint-every", 1, "--evaluate-every", 2, "--heads", 2]
+    words += ["--steps", 4, "--rows", 4, "--length", 48, "--context", 8, "--threads", 1]
+    words += ["--validation", 0.2, "--test", 0.2, "--checkpoint-every", 1, "--heads", 2]
     turn = "A text that is long enough to learn from. " * 2
     words += ["--texts", prompt_file(tmp_path, 9, "read.jsonl", turns=[turn]), "--licence", "MIT"]
     with monkeypatch.context() as patch:
@@ -55,13 +58,15 @@ def test_heads_are_trained_interrupted_or_not(
     assert "head 1: top-1" in ran.said and f"--method {method}:parts={out}" in ran.said
     parts = KINDS[method].from_pretrained(out)
     assert parts.record["steps"] == 4 and parts.config.heads == 2
-    assert parts.record["texts"]["read"] > 0
-    assert [file["licence"] for file in parts.record["run"]["read"]] == ["MIT"]
+    assert parts.record["texts"]["reads"]["texts"] > 0
+    assert parts.record["run"]["data"][1]["licence"] == "MIT"
     assert parts.record["about"]["command"].startswith(f"paceline train {method}")
     assert parts.base.hidden_size == parts.record["run"]["base"]["hidden_size"]
-    assert list((tmp_path / "cache").glob("states-*"))
+    assert list((tmp_path / "cache").glob("shard-*.states"))
     ran = command("train", *words, "--seed", 3)
-    assert ran.code == 2 and f"holds {parts.kind} trained with another recipe" in ran.said
+    assert ran.code == 2 and f"holds {parts.kind} trained with another settings" in ran.said
+    ran = command("train", *words, "--out", tmp_path / "more", "--context", 9, "--cache-size", 1e-6)
+    assert ran.code == 2 and "allow more with --cache-size" in ran.said
 
 
 @pytest.mark.parametrize(
@@ -69,11 +74,15 @@ def test_heads_are_trained_interrupted_or_not(
     [
         (["medusa", "--form", "low"], "form must be one of compact, full, got 'low'"),
         (["medusa", "--layers", "0"], "compact heads need a residual block"),
-        (["medusa", "--points", "0"], "points must be at least 1"),
+        (["medusa", "--rows", "0"], "rows must be at least 1"),
+        (["medusa", "--loss", "l2"], "loss must be one of blend, kl, labels, got 'l2'"),
         (["medusa", "--licence", "MIT"], "--licence is that of texts: name some with --texts"),
+        (["medusa", "--cache-size", "-1"], "the size of a cache must not be negative"),
         (["chimera", "--order", "6"], "order must be 1 to 5, got 6"),
         (["chimera", "--bottom", "lstm"], "bottom must be one of ngram"),
-        (["chimera", "--state-weight", "-1"], "the weight of states must not be negative"),
+        (["chimera", "--state-weight", "-1"], "state_weight must be at least 0"),
+        (["chimera", "--bottom", "transformer frozen", "--own-guesses"], "leave own guesses out"),
+        (["chimera", "--block", "last-layer", "--intermediate", "8"], "leave intermediate at 0"),
         (["chimera", "--out", "file/out"], "cannot write file/out: Not a directory"),
     ],
 )
@@ -90,6 +99,21 @@ def test_mistakes_are_one_sentence_before_the_model_is_loaded(
     out = [] if "--out" in words else ["--out", "out"]
     ran = command("train", *words, *defaults, *out)
     assert ran.code in (1, 2) and ran.said.startswith("error: ") and message in ran.said
+
+
+@pytest.mark.parametrize("method", TRAINED)
+def test_every_setting_is_an_option(command: Command, method: str) -> None:
+    ran = command("train", method, "--help")
+    shown = "".join(ran.out.split())
+    for field in TRAINED[method].Settings.__dataclass_fields__.values():
+        flag = f"--{field.name.replace('_', '-')}"
+        assert flag[:14] in shown  # long names are wrapped
+        assert "".join(field.metadata["help"].split())[:8] in shown
+
+
+def test_help_takes_no_torch() -> None:
+    code = "import sys, paceline.cli.train; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_encoder_is_as_large_as_a_layer() -> None:

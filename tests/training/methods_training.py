@@ -1,0 +1,60 @@
+"""Small trainings of methods that the tests make again and again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from tests.tiny import byte_tokenizer
+from tests.tiny_models import new_model
+from tests.training.shared import MODEL
+from transformers import PreTrainedModel
+
+from paceline.drafters.trained_parts import BaseModel, TrainedParts
+from paceline.training.data import TrainingData
+from paceline.training.dataset import TextSource
+from paceline.training.method_run import MethodRun, train_method
+from paceline.training.methods import TRAINED
+from paceline.training.order import PromptFile
+
+VOCAB = len(byte_tokenizer())
+SETTINGS: dict[str, Any] = {
+    "heads": 2,
+    "steps": 12,
+    "rows": 3,
+    "length": 40,
+    "context": 12,
+    "validation": 0.2,
+    "test": 0.2,
+    "validate_every": 4,
+    "checkpoint_every": 2,
+    "learning_rate": 0.01,
+    "vocabulary": 40,
+}
+BASE = BaseModel(MODEL, "toy", 32, VOCAB)
+
+
+def train(
+    data: Path,
+    out: Path,
+    method: str,
+    cache: Path,
+    files: tuple[PromptFile, ...] = (),
+    fingerprint: str = MODEL,
+    model: PreTrainedModel | None = None,
+    **settings: Any,
+) -> TrainedParts[Any]:
+    """Train a method for a random model with the toy's vocabulary."""
+    torch.set_num_threads(1)
+    kind = TRAINED[method]
+    base = BaseModel(fingerprint, "toy", 32, VOCAB)
+    source = TextSource([TrainingData(data, fingerprint)], files)
+    run = MethodRun(kind, kind.Settings(**{**SETTINGS, **settings}), base, source, cache)
+    waiting = [] if model is None else [model]
+
+    def open_model() -> Any:
+        found = waiting.pop() if waiting else new_model("llama", vocab_size=VOCAB)
+        return found, byte_tokenizer() if files else None
+
+    return train_method(open_model, run, out)

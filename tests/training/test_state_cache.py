@@ -1,0 +1,132 @@
+"""States that are kept: read once, whole or not at all, and never another model's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tests.tiny_models import VOCAB, new_model
+from tests.training.test_windows import SHAPE, TEXTS, Counting
+
+from paceline.errors import UsageError
+from paceline.training import state_cache
+from paceline.training.dataset import Text
+from paceline.training.reading import TargetReader
+from paceline.training.state_cache import StateCache, StateShape
+
+LLAMA = StateShape("toy", 32)
+
+
+def test_texts_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_cache, "_SHARD_TOKENS", 30)
+    reader = Counting()
+    cache = StateCache(tmp_path, SHAPE)
+    tokens = sum(len(text.tokens) - text.begin for text in TEXTS[:3])
+    assert cache.fill([*TEXTS[:3], TEXTS[0]], lambda: reader) == tokens
+    assert cache.fill(TEXTS[:3], lambda: reader) == 0
+    # Another process, and more texts.
+    again = StateCache(tmp_path, SHAPE)
+    heard: list[tuple[int, int]] = []
+    assert again.fill(TEXTS, lambda: reader, lambda *pair: heard.append(pair)) > 0
+    assert sorted(reader.read_texts) == sorted(text.id for text in TEXTS)
+    assert heard[-1][0] == heard[-1][1]
+    for text in TEXTS:
+        kept = again.get(text)
+        assert kept.greedy.tolist() == [token + 1 for token in text.tokens[text.begin :]]
+        states = torch.from_numpy(kept.states.copy()).view(torch.float16)
+        assert states[:, 1, 3].tolist() == [token % 1000 for token in text.tokens[text.begin :]]
+    size = sum(path.stat().st_size for path in tmp_path.glob("shard-*"))
+    assert again.bytes == size == sum(len(t.tokens) - t.begin for t in TEXTS) * SHAPE.token_bytes
+
+
+def test_a_damaged_shard_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_cache, "_SHARD_TOKENS", 30)
+    StateCache(tmp_path, SHAPE).fill(TEXTS, Counting)
+    whole = {path.name: path.read_bytes() for path in tmp_path.glob("shard-*.states")}
+    name = sorted(whole)[1]
+    content = whole[name]
+    for damaged in (content[:-1], content[:-1] + bytes([content[-1] ^ 1]), None):
+        path = tmp_path / name
+        path.unlink() if damaged is None else path.write_bytes(damaged)
+        reader, cache = Counting(), StateCache(tmp_path, SHAPE)
+        cache.fill(TEXTS, lambda: reader)  # noqa: B023
+        assert 0 < len(reader.read_texts) < len(TEXTS)
+        assert {p.name: p.read_bytes() for p in tmp_path.glob("shard-*.states")} == whole
+
+
+def test_a_cache_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    StateCache(tmp_path, SHAPE).fill(TEXTS, Counting)
+    with pytest.raises(UsageError, match=r"holds hidden states with another base \('toy', not 'b'"):
+        StateCache(tmp_path, replace(SHAPE, base="b")).fill(TEXTS, Counting)
+    (tmp_path / "cache.json").write_text("{")
+    with pytest.raises(UsageError, match=r"cache.json is damaged: delete the folder"):
+        StateCache(tmp_path, SHAPE).fill(TEXTS, Counting)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot use the cache"):
+        StateCache(tmp_path / "file" / "cache", SHAPE)
+
+
+def test_no_more_is_kept_than_is_allowed(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"5 texts take .* name a folder on another disk"):
+        StateCache(tmp_path, SHAPE, most_bytes=100).fill(TEXTS, Counting)
+    assert json.loads((tmp_path / "cache.json").read_text())["shards"] == []
+    StateCache(tmp_path, SHAPE, most_bytes=10_000).fill(TEXTS, Counting)
+
+
+def some_texts() -> list[Text]:
+    noise = torch.Generator().manual_seed(3)
+    return [
+        Text(str(i), tuple(torch.randint(VOCAB, (n,), generator=noise).tolist()), 5, 2, i > 0)
+        for i, n in enumerate((9, 33, 17, 50))
+    ]
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "gemma3", "gpt2", "mistral"])
+@pytest.mark.parametrize("taps", [(), (1, 3)])
+@torch.no_grad()
+def test_the_reader_gives_the_models_states(architecture: str, taps: tuple[int, ...]) -> None:
+    texts = some_texts()
+    outputs = [
+        new_model(architecture)(torch.tensor([text.tokens]), output_hidden_states=True)
+        for text in texts
+    ]
+    caught = new_model(architecture)
+    last: list[torch.Tensor] = []
+    caught.get_decoder().register_forward_hook(lambda *call: last.append(call[2][0]))
+    shape = replace(LLAMA, taps=taps)
+    reader = TargetReader(new_model(architecture), shape)
+    for text, output, (states, greedy) in zip(texts, outputs, reader.read(texts)):
+        assert states.shape == (len(text.tokens) - 2, len(taps) + 1, 32)
+        caught(torch.tensor([text.tokens]))
+        close(states[:, -1], last[-1][0, 2:])
+        for place, tap in enumerate(taps[:1]):
+            close(states[:, place], output.hidden_states[tap][0, 2:])
+        assert torch.equal(greedy.long(), output.logits[0, 2:].argmax(dim=-1))
+
+
+def close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(found.float(), expected, atol=5e-3, rtol=5e-3)
+
+
+def test_a_texts_states_depend_on_nothing_else() -> None:
+    reader, texts = TargetReader(new_model("llama"), LLAMA), some_texts()
+    together = reader.read(texts)
+    orders: list[Sequence[Text]] = [texts[:1], texts[::-1], texts[1:3]]
+    for some in orders:
+        for text, (states, greedy) in zip(some, reader.read(some)):
+            expected = together[texts.index(text)]
+            assert torch.equal(states, expected[0]) and torch.equal(greedy, expected[1])
+
+
+def test_an_answer_without_noise_says_what_is_likeliest() -> None:
+    model = new_model("llama")
+    start = list(some_texts()[1].tokens[:6])
+    tokens = model.generate(torch.tensor([start]), max_new_tokens=8, do_sample=False)[0].tolist()
+    text = Text("a", tuple(tokens), 5, 2, True)
+    reader = TargetReader(new_model("llama"), LLAMA)
+    (one,), (other,) = reader.read([text]), reader.read([replace(text, certain=True)])
+    assert torch.equal(one[1], other[1])
