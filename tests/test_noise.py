@@ -46,7 +46,12 @@ def test_scores_without_a_largest_number(score: float) -> None:
 
 def test_little_of_the_noise_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     made, whole = list[int](), noise._noise_of
-    monkeypatch.setattr(noise, "_noise_of", lambda bits: made.append(len(bits)) or whole(bits))
+
+    def counted(bits: np.ndarray) -> np.ndarray:
+        made.append(len(bits))
+        return whole(bits)
+
+    monkeypatch.setattr(noise, "_noise_of", counted)
     loudest(np.linspace(0, 40, SIZE, dtype=np.float32), 3, 4)
     assert sum(made) < SIZE / 2
 

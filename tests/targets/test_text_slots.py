@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 from itertools import pairwise
 
 import pytest
@@ -11,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.records import Path
+from paceline.targets.cache_dtypes import CACHE_DTYPES, FLOAT32
+from paceline.targets.kv_cache import TreeCache
 from paceline.targets.ranges import Ranges
 from paceline.targets.text_slots import TextSlots
 
@@ -135,3 +138,13 @@ def test_accepted_nodes_of_several_texts_are_gathered_together() -> None:
     cache.check()
     assert cache.texts[slots[0]].cached == [1, 1, 1, 11, 13]
     assert cache.texts[slots[1]].cached == [2, 2, 2, 10]
+
+
+def test_memory_that_the_pool_has_outgrown_is_free_at_once() -> None:
+    cache = TreeCache(1)
+    cache.reserve(8)
+    cache.allocate({0: (2, 4, 4)}, CACHE_DTYPES[FLOAT32])
+    cache.move([3], [1])
+    outgrown = weakref.ref(cache.tensors()[0][0])
+    cache.reserve(64)
+    assert outgrown() is None

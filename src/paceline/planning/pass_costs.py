@@ -90,16 +90,26 @@ class PassCosts:
         heir._known = sorted(heir._widths)
         return heir
 
-    def upto(self, widest: int) -> list[float]:
-        """Milliseconds [widest] of passes of width 1, 2, …"""
-        self._reach(widest)
+    def upto(self, widest: int, beside: int = 0) -> list[float]:
+        """Milliseconds [widest] of passes of width 1, 2, …; see `of`."""
+        self._reach(widest + beside)
         level = exp(self._level.value)
+        if beside:
+            return [self.of(width, beside) for width in range(1, widest + 1)]
         return [level * factor for factor in self._factors[:widest]]
 
-    def of(self, width: int) -> float:
-        """Milliseconds of a pass of this width, at least 1."""
-        self._reach(width)
-        return exp(self._level.value) * self._factors[width - 1]
+    def of(self, width: int, beside: int = 0) -> float:
+        """Milliseconds of a pass of this width, at least 1.
+
+        beside: rows of prompts that are read in it. What they cost is theirs; that a row costs more
+        where there are many is not.
+        """
+        self._reach(width + beside)
+        level = exp(self._level.value)
+        if not beside:
+            return level * self._factors[width - 1]
+        more = self._factors[width + beside - 1] - self._factors[beside]
+        return level * (self._factors[0] + max(0.0, more))
 
     def curve(self, context: int) -> CostCurve | None:
         """Costs as they are by now, by width, where a text has so many tokens in the cache; None

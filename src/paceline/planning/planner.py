@@ -115,6 +115,7 @@ class TreePlanner:
     _gates: Gates = field(init=False)
     _usual: float = _Text.usual
     _together: int = 1
+    _beside: int = 0  # rows of prompts in the last pass, and so in the next, as is likely
     _drafting: DraftingTime = field(default_factory=DraftingTime)
 
     def __post_init__(self) -> None:
@@ -148,6 +149,7 @@ class TreePlanner:
         planned = {key: text for key, text in texts.items() if text.budget is None}
         if planned:
             trees |= self._planned(planned, proposals, sum(map(len, trees.values())))
+        self._beside = 0
         return {key: trees[key] for key in proposals}
 
     def costs(self, context: int) -> CostCurve | None:
@@ -165,7 +167,9 @@ class TreePlanner:
         """As many as cost the texts that go on one pass more; see `Planner.prefill`."""
         costs, width = self._of(self._together).costs, 1 + max(0, rows - self._together)
         most = _WAIT * costs.of(width)
-        return next((piece for piece in _PIECES if costs.of(width + piece) <= most), _PIECES[-1])
+        found = (piece for piece in _PIECES if costs.of(width + piece) <= most)
+        self._beside = next(found, _PIECES[-1])
+        return self._beside
 
     def observe(self, rounds: Sequence[Round]) -> None:
         """Learn from the rounds of one pass; see `Planner.observe`."""
@@ -178,7 +182,7 @@ class TreePlanner:
             passes.costs.observe(width, 1e3 * sum([round.seconds.target for round in rounds]))
             self._plain_passes += width == 1
         self._time_drafting(rounds)
-        plain, whole = passes.costs.of(1), passes.costs.of(width)
+        plain, whole = passes.costs.of(1), passes.costs.of(width, self._beside)
         self._purse.earn(whole / plain)
         for round in rounds:
             text = self._texts[round.key]
@@ -227,11 +231,7 @@ class TreePlanner:
     def _of(self, texts: int) -> _Passes:
         if texts not in self._passes:
             near = min(self._passes, key=lambda known: abs(known - texts), default=None)
-            costs = (
-                PassCosts(self.curve, texts)
-                if near is None
-                else self._passes[near].costs.heir(texts)
-            )
+            costs = self._passes[near].costs.heir(texts) if near else PassCosts(self.curve, texts)
             self._passes[texts] = _Passes(costs)
         return self._passes[texts]
 
@@ -240,9 +240,8 @@ class TreePlanner:
         # Texts with a budget of their own draft without being asked.
         usual = not any(text.budget is not None or (text.asked and text.fresh) for text in texts)
         if usual and not any(round.first for round in rounds):
-            asked = sum(text.asked for text in texts)
-            spent = 1e3 * sum(round.open_draft_seconds for round in rounds)
-            self._drafting.add(spent, asked, len(texts) - asked)
+            spent, asked = [round.open_draft_seconds for round in rounds], [t.asked for t in texts]
+            self._drafting.add(1e3 * sum(spent), asked.count(True), asked.count(False))
 
     def _price(self, text: _Text, costs: PassCosts, nodes: int) -> float:
         """What asking costs where nothing comes of it, in passes of plain decoding.
@@ -285,7 +284,9 @@ class TreePlanner:
             width = 1 + fixed + sum(map(len, kept.values()))
             sure = self._together + sum(sum(reaches[key]) for key, nodes in kept.items() if nodes)
             reach = [reaches[key][node] for key, node in guesses]
-            most = best_count(sure, reach, costs.upto(width + len(guesses))[width - 1 :])
+            most = best_count(
+                sure, reach, costs.upto(width + len(guesses), self._beside)[width - 1 :]
+            )
             for key, node in guesses[:most]:
                 kept[key].append(node)
         sized = {}

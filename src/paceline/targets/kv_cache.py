@@ -53,6 +53,7 @@ class TreeCache(Cache):  # type: ignore[misc]
         if slots > self._slots:
             self._slots = slots
             self.moves += 1
+            self._mover = SlotMover()  # the one before holds the memory that is left now
         for layer in self._all:
             layer.grow(self._slots)
 

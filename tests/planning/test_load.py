@@ -1,0 +1,120 @@
+"""What plans know of load: how many texts are written, and what is read beside them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from tests.planning.replay import Device, Scripted, replay
+from tests.planning.test_cost_curve import CLIFF, curve_of
+
+from paceline.planning.cost_curve import CostCurve, CostPoint
+from paceline.planning.drafting_time import DraftingTime
+from paceline.planning.gate import TRIAL, Gates, Purse
+from paceline.planning.pass_costs import PassCosts
+from paceline.planning.planner import TreePlanner
+from paceline.tree import Tree
+
+STORY = random.Random(0).sample(range(10**5), 400)
+
+
+def loaded(rows: int) -> float:
+    """Milliseconds; a row more is nearly free beside few, and costs as much as a text beside many."""
+    return 10.0 + 0.2 * min(rows, 8) + 2.0 * max(0, rows - 8)
+
+
+CURVE = CostCurve(tuple(CostPoint(rows, 0, loaded(rows)) for rows in range(1, 65)))
+
+
+@pytest.mark.parametrize("texts", [1, 2, 4, 8, 16])
+def test_at_no_load_it_is_slower_than_plain_decoding(texts: int) -> None:
+    """Every other guess is right, and asking takes a millisecond and a half."""
+
+    def spent(sizing: TreePlanner | int, asks: Callable[[int], int]) -> tuple[float, int]:
+        device = Device(loaded)
+        drafters = [
+            Scripted(STORY, asks, length=4, device=device, milliseconds=1.5 if sizing else 0.0)
+            for _ in range(texts)
+        ]
+        replay(device, drafters, STORY, sizing)
+        return device.spent, sum(drafter.asked for drafter in drafters)
+
+    plain, _ = spent(0, lambda place: 0)
+    planned, asked = spent(TreePlanner(CURVE), lambda place: place % 2)
+    assert planned < 1.03 * plain
+    if texts == 1:
+        assert planned < 0.9 * plain
+    if texts == 16:
+        assert asked < 0.2 * texts * len(STORY)
+
+
+def test_what_loses_beside_others_goes_on_alone() -> None:
+    purse = Purse()
+    method = Gates(purse)
+    text = Gates(purse, method)
+    for _ in range(100):
+        text.at(16).judge(-0.5)
+        text.at(1).judge(0.5)
+    assert not text.at(16).asks(1.0) and not text.at(31).asks(1.0)
+    assert text.at(1).asks(1.0)
+    assert not Gates(purse, method).at(16).is_open and Gates(purse, method).at(1).is_open
+
+
+def test_what_loses_beside_few_is_not_tried_beside_many() -> None:
+    method = Gates(Purse())
+    for _ in range(100):
+        method.at(4).judge(-0.5)
+    assert not method.at(16).is_open
+    assert not Gates(Purse(), method).at(16).is_open
+    assert method.at(1).is_open, "it may gain where there are fewer"
+
+
+def test_what_gains_beside_few_is_tried_beside_many() -> None:
+    method = Gates(Purse())
+    for _ in range(100):
+        method.at(1).judge(0.5)
+    gate = Gates(Purse(), method).at(16)
+    assert gate.is_open
+    for _ in range(3 * TRIAL):
+        gate.judge(-0.5)
+    assert not gate.is_open
+
+
+def test_drafting_is_timed_though_some_texts_rest() -> None:
+    time = DraftingTime()
+    time.add(8.0, asked=2, resting=6)
+    assert time.price == 0.0  # what resting takes is not known yet
+    time.add(1.6, asked=0, resting=16)
+    for asked in (1, 5, 15):
+        time.add(0.1 * (16 - asked) + 0.7 * asked, asked, 16 - asked)
+    assert time.price == pytest.approx(0.6)
+
+
+def test_one_text_has_its_share_of_a_pass_and_pays_for_its_rows() -> None:
+    curve, shared = curve_of(CLIFF), curve_of(CLIFF).shared_by(4)
+    assert curve.shared_by(1) == curve
+    assert shared.cost(1) == CLIFF[1] / 4
+    assert shared.cost(8) - shared.cost(1) == pytest.approx(CLIFF[8] - CLIFF[1])
+
+
+def test_rows_are_as_dear_as_beside_the_prompts_that_are_read() -> None:
+    costs = PassCosts(CURVE)
+    assert costs.of(1, beside=16) == costs.of(1)
+    assert costs.of(3, beside=16) - costs.of(1) == pytest.approx(loaded(19) - loaded(17))
+    assert costs.upto(4, beside=16) == pytest.approx([costs.of(n, 16) for n in range(1, 5)])
+
+
+def test_trees_shrink_while_prompts_are_read() -> None:
+    planner = TreePlanner(CURVE)
+    planner.add(0, Scripted(STORY, lambda place: 4))
+
+    def planned() -> int:
+        tree = Tree.chain([1, 2, 3, 4])
+        chain = Tree(tree.tokens, tree.parents, (0.4, 0.2, 0.1, 0.05))
+        return len(planner.plan({0: lambda budget: chain})[0])
+
+    alone = planned()
+    planner.prefill(1)
+    beside = planned()
+    assert planned() == alone > beside, "and grow again when they have been read"
