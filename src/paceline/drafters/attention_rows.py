@@ -71,7 +71,7 @@ def attended(
     grouped = (query * size**-0.5).reshape(batch, kv_heads, -1, size)
     shape = (batch, kv_heads, heads // kv_heads, n)
     scores = (grouped @ keys.mT).view(*shape, count)
-    scores = scores.masked_fill(~sees[:, None, None], -torch.inf)
+    scores.masked_fill_(~sees[:, None, None], -torch.inf)
     own_keys = torch.stack([each[0] for each in own], dim=-2)
     own_scores = torch.einsum("bkgnd,bkncd->bkgnc", grouped.view(*shape, size), own_keys)
     scores = torch.cat([scores, own_scores], dim=-1)
