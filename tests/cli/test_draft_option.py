@@ -31,7 +31,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
 @pytest.mark.parametrize(
     ("method", "draft", "expected"),
     [
-        (None, None, "anpd"),
+        (None, None, "auto"),
         ("llma:n=2", None, "llma:n=2"),
         (None, "a/b", "speculative:draft=a/b"),
         ("speculative", "a/b", "speculative:draft=a/b"),

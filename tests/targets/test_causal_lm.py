@@ -485,7 +485,13 @@ def test_virtual_tokens_are_scored_by_their_own_embeddings(name: str) -> None:
     model = tiny_model(name, "sdpa", F64)
     virtual = torch.randn(3, 32, dtype=F64, generator=torch.Generator().manual_seed(4))
     target = new_target(model)
-    assert target.capabilities == {"hidden_states", "shadow_tokens", "trees", "virtual_tokens"}
+    assert target.capabilities == {
+        "hidden_states",
+        "layer_outputs",
+        "shadow_tokens",
+        "trees",
+        "virtual_tokens",
+    }
     assert target.add_virtual_tokens(virtual) == VOCAB
     text = some_prompt(14)
     tree = Tree((5, VOCAB + 2, VOCAB, 7, VOCAB + 1), (-1, 0, -1, 2, 3))

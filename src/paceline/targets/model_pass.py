@@ -125,7 +125,7 @@ class ModelPass:
         pool: slots of the cache.
         """
         if self.compiled is not None:
-            return self.compiled.run(layout.texts, self.cache, self.keeps_states)
+            return self.compiled.run(layout.texts, self.windows, self.cache, self.keeps_states)
         inputs, keep = self._inputs_of(layout, pool), [*chain.from_iterable(layout.scored)]
         # The output head, too, costs as much for a few rows as for one.
         least = min(self.min_rows, layout.rows)

@@ -69,7 +69,9 @@ class CompiledPass:
         self._virtual = virtual
         self._moves = -1
 
-    def run(self, texts: Sequence[TextRows], cache: TreeCache, keeps_states: bool) -> torch.Tensor:
+    def run(
+        self, texts: Sequence[TextRows], windows: Windows, cache: TreeCache, keeps_states: bool
+    ) -> torch.Tensor:
         """One pass; the logits [rows, vocabulary] of the texts that are scored, see `TextRows`."""
         self.use_cache(cache)
         each, tokens, parents = array("q"), array("q"), array("q")
@@ -86,7 +88,7 @@ class CompiledPass:
             positions = max(positions, text.cached + read + nodes)
         said = PassTexts(each, tokens, parents, kept, positions, self._virtual.table)
         states = cache.all_states() if keeps_states else None
-        return self._program.run(said, self._windows, states)
+        return self._program.run(said, tuple(windows.values()), states)
 
     def follow(
         self, start: int, cached: int, pending: Sequence[int], cache: TreeCache, keeps_states: bool
