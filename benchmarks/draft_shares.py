@@ -42,9 +42,10 @@ def methods(session: Session, options: argparse.Namespace) -> dict[str, str]:
         "medusa": "medusa",
         "chimera": "chimera",
         "chimera, all levels": "chimera:least=0",
-        "eagle": f"eagle:parts={options.eagle}",
-        "eagle, 4 levels": f"eagle:parts={options.eagle},depth=4,least=0",
     }
+    if options.eagle:
+        every["eagle"] = f"eagle:parts={options.eagle}"
+        every["eagle, 4 levels"] = f"eagle:parts={options.eagle},depth=4,least=0"
     return {name: method for name, method in every.items() if is_there(method, session)}
 
 
