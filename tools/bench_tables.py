@@ -17,7 +17,8 @@ SMALL, LARGE = "smollm2-135m", "qwen2.5-coder-1.5b"
 ANPD, LLMA = "anpd:n=5,k=7,branches=1", "llma:n=1,k=15"
 _BARE = {ANPD: "anpd", LLMA: "llma"}
 PUBLISHED, FLOAT32 = "../planned/published", "../planned/float32"
-TASKS, TASKS_FLOAT32 = "../planned/tasks", "../planned/auto-float32"
+TASKS, TASKS_FLOAT32 = "../planned/tasks", "../planned/tasks-float32"
+TEN = "../planned/ten"
 """Every suite, as paceline runs by default and on float32 weights."""
 TRACES = "../planned/traces"
 DEV = "../planned/dev"  # ANPD and PPD on every suite

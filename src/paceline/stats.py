@@ -32,9 +32,10 @@ class SourceStats:
         own, sources = round.sources[place], round.tree.sources
         self.rounds += 1
         self.seconds += own.seconds
-        if own.asked:
-            self.asked += 1
-            self.proposed += own.proposed
+        if not own.asked:
+            return
+        self.asked += 1
+        self.proposed += own.proposed
         if sources:
             bit = 1 << place
             self.scored += len([1 for by in sources if by & bit])

@@ -247,10 +247,14 @@ class Auto(Drafter):
                 self._add(union, place, lookup.propose_after(path, _CONTINUED), began, node)
 
     def _judge(self, round: Round) -> None:
-        width = 1 + len(round.tree)
+        width, present = 1 + len(round.tree), 0
+        for by in round.tree.sources or ():
+            present |= by
         for place, sure in self._asked.items():
-            rows, claimed = _owed(round.tree, 1 << place)
-            tokens = round.owed_to(place)
+            rows, claimed, tokens = 0, 0.0, 0
+            if present >> place & 1:
+                rows, claimed = _owed(round.tree, 1 << place)
+                tokens = round.owed_to(place)
             self._dear.judge(self.source_names[place], sure, tokens, claimed, width, rows)
         if not round.prefill:
             drafting, target = self._drafted - self._wanted, self._clock() - self._drafted

@@ -48,8 +48,9 @@ _LENGTH, _LEAST_LEFT = 96, 16
 """Tokens of a text as long as none has ended, and that any text is thought to have left."""
 _SLACK, _LOSS = 0.5, 0.015
 """Passes that a text may be behind plain decoding, and besides for each token that it has."""
-_MARGIN = 0.02
-"""Passes that a round has to save: larger trees also take a while to be planned."""
+_MARGIN, _PLANNING = 0.01, 0.12
+"""Passes that a round has to save, and milliseconds that a tree of more sources takes to be united,
+planned and judged."""
 _LOOKUP, _HOPE, _AGAIN = 0.03, 0.1, 8
 """Tokens that a lookup has to add in a round, and is thought to add before anything is known; one
 that does not is asked every so many rounds. Times do not count: they are too short, and with a
@@ -180,7 +181,7 @@ class DearSources:
         if spare < 0:
             return False
         reading = self._reading(account, unread)
-        gain = account.gain(sure) - _MARGIN
+        gain = account.gain(sure) - _MARGIN - self._in_passes(_PLANNING)
         if gain > 0 and (not reading or gain * left / self._tokens > _RETURN * reading):
             account.trial = False
             return True
@@ -190,7 +191,7 @@ class DearSources:
             return False
         if not account.can_pay(price + reading):
             return False
-        if reading and left / self._tokens * max(gain, price) < _RETURN * reading:
+        if reading and left / self._tokens * max(gain, price / 2) < _RETURN * reading:
             return False
         account.pay(reading)
         account.trial, self._tried_in = True, self._rounds
