@@ -25,11 +25,13 @@ RESULTS = Path(__file__).parent.parent / "benchmarks/results"
 
 def quality_table() -> str:
     """What quantised weights cost in quality."""
-    report = json.loads((RESULTS / "weights-quality-smollm2-135m.json").read_text("utf-8"))
-    rows = [["weights", "perplexity", "best token as with native weights"], ["---", "--:", "--:"]]
-    for name, found in report["weights"].items():
-        agrees = f"{found['best_token_agrees']:.1%}"
-        rows.append([f"`{name}`", f"{found['perplexity']:.3f}", agrees])
+    columns = "model", "weights", "perplexity", "best token as with native weights"
+    rows = [[*columns], ["---", "---", "--:", "--:"]]
+    for path in sorted(RESULTS.glob("weights-quality-*.json")):
+        report = json.loads(path.read_text("utf-8"))
+        for name, found in report["weights"].items():
+            agrees = f"{found['best_token_agrees']:.1%}"
+            rows.append([report["model"], f"`{name}`", f"{found['perplexity']:.3f}", agrees])
     return markdown(rows)
 
 

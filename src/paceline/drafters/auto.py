@@ -1,7 +1,8 @@
 """Auto: one tree from everything that can guess.
 
-Methods that look up earlier text cost next to nothing and are asked every round; what they guess
-is united in one tree, whose nodes know who proposed them. Methods that take time, trained heads
+Methods that look up earlier text cost next to nothing and are asked every round, after the first one
+those that know other texts than the one that is written; what they guess is united in one tree,
+whose nodes know who proposed them. Methods that take time, trained heads
 and draft models, are asked where what they add is worth it, see `DearSources`; where they lead to
 something new, the others are asked once more what follows there.
 
@@ -91,6 +92,7 @@ class Auto(Drafter):
         self._cheap = {
             place: source for place, source in named if isinstance(source, LookupDrafter)
         }
+        self._consulted = self._cheap  # in this text
         self._costly = {place: source for place, source in named if place not in self._cheap}
         self._judged = frozenset(range(len(named))) - set(islice(self._cheap, 1))
         self._alike = sum(1 << place for place, each in self._cheap.items() if each.reads_text)
@@ -122,6 +124,12 @@ class Auto(Drafter):
         self._dear.begin()
         for source in self._sources:
             source.start(text)
+        first = next(iter(self._cheap), None)
+        self._consulted = {
+            place: lookup
+            for place, lookup in self._cheap.items()
+            if place == first or lookup.knows_more
+        }
 
     def resume(self, text: TextStart) -> None:
         """All sources go on."""
@@ -194,7 +202,7 @@ class Auto(Drafter):
     def _look_up(self, union: Union, budget: int) -> None:
         """Ask the first lookup, and the others as far as they add to what is known then."""
         sure = 0.0
-        for place, lookup in self._cheap.items():
+        for place, lookup in self._consulted.items():
             name = self.source_names[place]
             if place in self._judged and not self._dear.asks(name, sure):
                 continue
@@ -242,7 +250,7 @@ class Auto(Drafter):
         ends = [node for node, by in enumerate(union.sources) if by & dear and node not in inner]
         for node in sorted(ends, key=lambda node: -weights[node])[:_LEAVES]:
             path = union.path_to(node)
-            for place, lookup in self._cheap.items():
+            for place, lookup in self._consulted.items():
                 began = self._clock()
                 self._add(union, place, lookup.propose_after(path, _CONTINUED), began, node)
 

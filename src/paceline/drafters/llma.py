@@ -91,6 +91,11 @@ class Llma(LookupDrafter):
         self._match = self._index.begin()
         self._said, self._lengths = [], []
 
+    @property
+    def knows_more(self) -> bool:
+        """Whether there are references."""
+        return bool(self._references)
+
     def resume(self, text: TextStart) -> None:
         """Follow the output through the index again, from where it is another one."""
         output = text.context[len(self._prompt) :]

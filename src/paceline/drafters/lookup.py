@@ -24,6 +24,11 @@ class LookupDrafter(Drafter):
         """See `Drafter.propose`."""
         return self.propose_after((), budget)
 
+    @property
+    def knows_more(self) -> bool:
+        """Whether it knows other texts than the one that is written."""
+        return True
+
     @abstractmethod
     def propose_after(self, path: Sequence[int], budget: int) -> Tree:
         """A tree of at most `budget` nodes as if the text went on with the tokens of `path`.

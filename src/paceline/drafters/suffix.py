@@ -113,6 +113,11 @@ class Suffix(TextLookup):
             self._answers.add(self._text[max(0, self._prompt - PROMPT_TOKENS) :])
         self._prompt = len(self._text)
 
+    @property
+    def knows_more(self) -> bool:
+        """Whether the session has answered before."""
+        return self._persist and len(self._answers.array) > 0
+
     def propose_after(self, path: Sequence[int], budget: int) -> Tree:
         """The tree of the best score."""
         tail = self._tail(path)

@@ -1,0 +1,38 @@
+"""The table of docs/serve.md."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from bench_tables import markdown
+
+__all__ = ["serve_table"]
+
+RESULTS = Path(__file__).parent.parent / "benchmarks/results"
+KINDS = ("chat", "summary", "edit")
+
+
+def serve_table() -> str:
+    """Throughput and latency by clients and method; `off` is the base of the ratios."""
+    report = json.loads((RESULTS / "serve-smollm2-135m.json").read_text("utf-8"))
+    rows = [
+        ["clients", "method", "tokens/s", "over off", *KINDS, "first token", "95 %"],
+        ["--:", "---", *["--:"] * 7],
+    ]
+    base = {each["clients"]: each for each in report["rows"] if each["variant"] == "off"}
+    for each in report["rows"]:
+        off = base[each["clients"]]
+        speed = each["tokens_per_second"]
+        kinds = [
+            f"{_speed(each, kind) / _speed(off, kind):.2f}x" if _speed(off, kind) else "-"
+            for kind in KINDS
+        ]
+        first = (f"{1e3 * each[f'first_token_{name}']:.0f} ms" for name in ("median", "p95"))
+        over = f"{speed / off['tokens_per_second']:.2f}x"
+        rows.append([str(each["clients"]), each["variant"], f"{speed:.0f}", over, *kinds, *first])
+    return markdown(rows)
+
+
+def _speed(row: dict[str, dict[str, dict[str, float]]], kind: str) -> float:
+    return row["kinds"].get(kind, {}).get("tokens_per_second", 0.0)
