@@ -166,10 +166,18 @@ class Tree:
 
     def find(self, path: Sequence[int]) -> int | None:
         """The node that a path of tokens leads to; ROOT for (), None where there is none."""
-        node: int | None = ROOT
-        for token in path:
-            node = self.children.get(node, {}).get(token) if node is not None else None
-        return node
+        nodes = self.along(path)
+        return None if len(nodes) < len(path) else nodes[-1] if nodes else ROOT
+
+    def along(self, tokens: Sequence[int], at: int = ROOT) -> list[int]:
+        """The nodes that tokens lead to from node `at` down, as far as there are any."""
+        nodes: list[int] = []
+        for token in tokens:
+            child = self.children.get(nodes[-1] if nodes else at, {}).get(token)
+            if child is None:
+                break
+            nodes.append(child)
+        return nodes
 
     def graft(self, other: Tree, at: int = ROOT) -> Tree:
         """Hang `other` below node `at`; its nodes come after the present ones.

@@ -57,6 +57,8 @@ def _draws(
     tree: Tree, logits: torch.Tensor, sampler: Sampler, length: int, matcher: Matcher | None
 ) -> Draw:
     if matcher is None:
+        if sampler.greedy:  # then positions tell nothing
+            return sampler.over(logits)
         return sampler.over(logits, [length + depth for depth in (0, *tree.depths)])
     # Only nodes that the walk comes to are asked what is allowed there.
     return lambda row, text: sampler.draw(logits[row], text, matcher.allowed())

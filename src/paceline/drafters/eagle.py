@@ -18,7 +18,6 @@ as long as the chance that one of the nodes gone on from is right is worth its m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -196,7 +195,7 @@ class Eagle(Drafter):
 
     def _learn(self, plan: DraftLength, asked: float, round: Round) -> None:
         said, claims = round.path.tokens, _claims_by_level(self._tree)
-        plan.judge(claims[: len(said)], _levels_right(self._tree, said))
+        plan.judge(claims[: len(said)], len(self._tree.along(said)))
         plan.scored(len(claims), min(len(claims), max(round.tree.depths, default=0)))
         if not round.prefill:
             now = self._clock()
@@ -210,14 +209,3 @@ def _claims_by_level(tree: Tree) -> list[float]:
         sure[depth - 1] += reach
     before = [1.0, *sure]
     return [each / above if above else 0.0 for each, above in zip(sure, before)]
-
-
-def _levels_right(tree: Tree, said: Sequence[int]) -> int:
-    """How many of the tokens that were said, from the root on, the tree has."""
-    node = ROOT
-    for depth, token in enumerate(said):
-        child = tree.children.get(node, {}).get(token)
-        if child is None:
-            return depth
-        node = child
-    return len(said)

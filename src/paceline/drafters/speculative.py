@@ -32,7 +32,7 @@ from paceline.planning.draft_length import LONGEST, DraftLength
 from paceline.prefix import common_prefix
 from paceline.protocols import Drafter
 from paceline.records import Round, TextStart
-from paceline.tree import EMPTY, ROOT, Tree
+from paceline.tree import EMPTY, Tree
 
 if TYPE_CHECKING:
     from paceline.drafters.draft_text import Guess
@@ -214,7 +214,7 @@ class Speculative(Drafter):
         if self._asked is None:
             return
         whole = round.tree is self._tree
-        plan.scored(len(guessed), len(guessed) if whole else _chain_of(round.tree, guessed))
+        plan.scored(len(guessed), len(guessed) if whole else len(round.tree.along(guessed)))
         if not round.prefill:
             now = self._clock()
             plan.played(1e3 * (now - self._answered), 1e3 * (now - self._asked), len(said))
@@ -240,17 +240,6 @@ def guess_tree(guesses: Sequence[Guess]) -> Tree:
         parents.append(parent)
         weights.append(weight)
     return Tree(tuple(tokens), tuple(parents), tuple(weights))
-
-
-def _chain_of(tree: Tree, guesses: Sequence[int]) -> int:
-    """How many of these, one after the other, the tree holds."""
-    node = ROOT
-    for count, guess in enumerate(guesses):
-        child = tree.children.get(node, {}).get(guess)
-        if child is None:
-            return count
-        node = child
-    return len(guesses)
 
 
 def open_draft(host: Host, choice: ModelChoice) -> Host:

@@ -51,10 +51,10 @@ class Verified:
         cls, round: Round, root: int, chain: Sequence[int], phrases: Sequence[Phrase]
     ) -> Verified:
         """What a round tells about the draft `chain` behind `root` and the phrases behind it."""
-        nodes = _along(round, ROOT, chain)
+        nodes = round.tree.along(chain)
         whole = len(nodes) == len(chain)
         end = nodes[-1] if nodes else ROOT
-        tried = [(phrase, _along(round, end, phrase)) for phrase in phrases if whole]
+        tried = [(phrase, round.tree.along(phrase, end)) for phrase in phrases if whole]
         rows = [ROOT, *nodes, *(node for _, path in tried for node in path)]
         best = dict(zip(rows, likeliest(round.logits[[row + 1 for row in rows]])))
         draft = tuple(chain[: len(nodes)])
@@ -105,15 +105,3 @@ def refined(seen: Verified, size: int) -> list[tuple[int, Phrase]]:
             if len(phrase) == size:
                 found[text[place], phrase] = None
     return list(found)
-
-
-def _along(round: Round, node: int, tokens: Sequence[int]) -> list[int]:
-    """Nodes of the scored tree that `tokens` lead to, as far as there are any."""
-    nodes = []
-    for token in tokens:
-        child = round.tree.children.get(node, {}).get(token)
-        if child is None:
-            break
-        node = child
-        nodes.append(node)
-    return nodes

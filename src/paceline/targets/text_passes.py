@@ -91,8 +91,6 @@ class TextPasses:
         for slot, size in pieces.items():
             texts[slot].have_read(size)
         scored = [job for job in jobs if job.tree is not None]
-        if len(scored) == 1 and logits.shape[0] == scored[0].logits:
-            return {scored[0].slot: logits}
         ends = accumulate(job.logits for job in scored)
         return {job.slot: logits[end - job.logits : end] for job, end in zip(scored, ends)}
 

@@ -119,9 +119,9 @@ class TrainedMethod(ABC, Generic[SettingsT]):
         """What the folder holds. tensors: as `tensors` has them, rounded to the saved precision."""
 
     @classmethod
+    @abstractmethod
     def finished(cls) -> type[TrainedParts[Any]]:
         """The class of `parts`."""
-        raise NotImplementedError
 
     def relative_rate(self, name: str) -> float:
         """Learning rate of a parameter, relative to that of the settings."""

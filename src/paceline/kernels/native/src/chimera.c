@@ -17,11 +17,8 @@ struct row {
 struct draft {
     struct pl_chimera *of;
     int threads;
-    struct pl_pass pass;
-    struct pl_seen seen;
+    struct pl_level_rows level;
     int64_t known, drafted; /* tokens with columns; rows of the draft so far */
-    int64_t *where, *positions;
-    int32_t *first, *count, *begins, *extra;
     struct row *rows, *next;
     struct pl_level_tree tree;
 };
@@ -36,7 +33,7 @@ static int encode(struct draft *on, const int64_t *ngrams, int64_t stride, int64
             if (token < 0 || token >= of->words_count) return PL_BAD_ARGUMENT;
             pl_put_word(of->words, of->words_format, of->hidden, token, to);
         }
-    return pl_run_part(&of->green, count, &on->pass, on->threads);
+    return pl_run_part(&of->green, count, &on->level.pass, on->threads);
 }
 
 /* Columns of the tokens that the target has read. Green states are there, of the root, too. */
@@ -47,10 +44,10 @@ static int read_fresh(struct draft *on) {
         float *to = of->read.given + 2 * of->hidden * row;
         memcpy(to, of->states + (of->length + row) * of->states_stride, bytes);
         memcpy(to + of->hidden, of->green.out + of->hidden * row, bytes);
-        on->positions[row] = on->where[row] = of->length + row;
+        on->level.positions[row] = on->level.where[row] = of->length + row;
     }
     on->known = of->length + of->fresh;
-    return of->fresh ? pl_run_part(&of->read, of->fresh, &on->pass, on->threads) : PL_OK;
+    return of->fresh ? pl_run_part(&of->read, of->fresh, &on->level.pass, on->threads) : PL_OK;
 }
 
 /* One level: nodes behind its rows, whose green states begin at `green`. */
@@ -58,24 +55,24 @@ static int grow_level(struct draft *on, int64_t depth, int64_t count, const floa
     const struct pl_chimera *of = on->of;
     const struct pl_part *level = of->levels + depth;
     const size_t bytes = (size_t)of->hidden * sizeof(float);
-    on->begins[0] = 0;
+    on->level.begins[0] = 0;
     for (int64_t row = 0; row < count; row++) {
         struct row *at = on->rows + row;
         const int32_t place = (int32_t)(on->known + on->drafted++);
         float *to = level->given + 2 * of->hidden * row;
         memcpy(to, green + of->hidden * row, bytes);
         memcpy(to + of->hidden, of->states + (on->known - 1) * of->states_stride, bytes);
-        on->positions[row] = on->known + depth, on->where[row] = place;
-        on->first[row] = 0, on->count[row] = (int32_t)(2 * on->known);
+        on->level.positions[row] = on->known + depth, on->level.where[row] = place;
+        on->level.first[row] = 0, on->level.count[row] = (int32_t)(2 * on->known);
         /* Its own draft state, which those below it see, is not known yet. */
         at->slots[at->seen] = 2 * place, at->slots[at->seen + 1] = 2 * place + 1;
-        int32_t *extra = on->extra + on->begins[row];
+        int32_t *extra = on->level.extra + on->level.begins[row];
         memcpy(extra, at->slots, (size_t)at->seen * sizeof *extra);
         extra[at->seen] = 2 * place + 1;
-        on->begins[row + 1] = on->begins[row] + (int32_t)at->seen + 1;
+        on->level.begins[row + 1] = on->level.begins[row] + (int32_t)at->seen + 1;
         at->seen += 2;
     }
-    const int failed = pl_run_part(level, count, &on->pass, on->threads);
+    const int failed = pl_run_part(level, count, &on->level.pass, on->threads);
     return failed ? failed : pl_add_level(&on->tree, &of->guesses, level->out, count);
 }
 
@@ -118,23 +115,14 @@ static void *make_room(struct draft *on) {
     const size_t rows = (size_t)(of->beam > of->fresh + 1 ? of->beam : of->fresh + 1);
     const int64_t nodes = of->depth * of->beam * of->guesses.ranks + (int64_t)rows;
     const size_t of_tree = pl_bytes_of_tree(nodes);
-    const size_t of_row = 2 * sizeof(struct row) + 3 * sizeof(int64_t) +
-                          (3 + 2 * MOST_LEVELS) * sizeof(int32_t);
-    char *memory = malloc(of_tree + rows * of_row + sizeof(int64_t));
+    const size_t of_rows = 2 * rows * sizeof(struct row);
+    char *memory = malloc(of_tree + of_rows + pl_bytes_of_rows(rows, 2 * MOST_LEVELS));
     if (!memory) return NULL;
     pl_use_tree(&on->tree, nodes, memory);
     on->rows = (struct row *)(memory + of_tree), on->next = on->rows + rows;
-    on->where = (int64_t *)(on->next + rows), on->positions = on->where + rows;
-    int64_t *numbers = on->positions + rows;
-    on->first = (int32_t *)(numbers + rows), on->count = on->first + rows;
-    on->begins = on->count + rows, on->extra = on->begins + rows + 1;
-    for (size_t i = 0; i < rows; i++) numbers[i] = (int64_t)i;
-    on->seen = (struct pl_seen){on->first, on->count, on->begins, on->extra};
-    on->pass = (struct pl_pass){
-        .tokens = numbers, .keep = numbers, .positions = on->positions, .where = on->where,
-        .tables = of->tables, .table_strides = of->table_strides, .layers = of->layers,
-        .seen = &on->seen,
-    };
+    pl_use_rows(&on->level, rows, memory + of_tree + of_rows);
+    on->level.pass.tables = of->tables, on->level.pass.table_strides = of->table_strides;
+    on->level.pass.layers = of->layers;
     return memory;
 }
 

@@ -17,11 +17,8 @@ struct row {
 struct draft {
     struct pl_eagle *of;
     int threads;
-    struct pl_pass pass;
-    struct pl_seen seen;
+    struct pl_level_rows level;
     int64_t known, drafted; /* rows of the text; of guesses so far */
-    int64_t *where, *positions;
-    int32_t *first, *count, *begins, *extra;
     struct row *rows, *next;
     struct pl_level_tree tree;
 };
@@ -40,17 +37,17 @@ static int read_fresh(struct draft *on) {
     const struct pl_eagle *of = on->of;
     on->known = of->length + of->fresh;
     if (!of->fresh) return PL_OK;
-    memset(on->begins, 0, (size_t)(of->fresh + 1) * sizeof *on->begins);
+    memset(on->level.begins, 0, (size_t)(of->fresh + 1) * sizeof *on->level.begins);
     for (int64_t row = 0; row < of->fresh; row++) {
         const int64_t place = of->length + row;
         const int failed =
             put_row(of, of->states + place * of->states_stride, of->width, of->text[row],
                     of->read.given + row * (of->width + of->hidden));
         if (failed) return failed;
-        on->positions[row] = on->where[row] = place;
-        on->first[row] = 0, on->count[row] = (int32_t)(place + 1);
+        on->level.positions[row] = on->level.where[row] = place;
+        on->level.first[row] = 0, on->level.count[row] = (int32_t)(place + 1);
     }
-    const int failed = pl_run_part(&of->read, of->fresh, &on->pass, on->threads);
+    const int failed = pl_run_part(&of->read, of->fresh, &on->level.pass, on->threads);
     if (!failed)
         memcpy(of->root, of->read.out + (of->fresh - 1) * of->hidden,
                (size_t)of->hidden * sizeof *of->root);
@@ -61,7 +58,7 @@ static int read_fresh(struct draft *on) {
 static int grow_level(struct draft *on, int64_t depth, int64_t count) {
     const struct pl_eagle *of = on->of;
     const struct pl_level_tree *tree = &on->tree;
-    on->begins[0] = 0;
+    on->level.begins[0] = 0;
     for (int64_t row = 0; row < count; row++) {
         const int64_t before = tree->places[row] / of->guesses.ranks;
         const float *output = depth > 1 ? of->grow.out + before * of->hidden : of->root;
@@ -72,21 +69,22 @@ static int grow_level(struct draft *on, int64_t depth, int64_t count) {
         *at = on->rows[before];
         const int64_t place = on->known + on->drafted++;
         at->slots[at->seen++] = (int32_t)place;
-        on->positions[row] = on->known + depth - 1, on->where[row] = place;
-        on->first[row] = 0, on->count[row] = (int32_t)on->known;
-        memcpy(on->extra + on->begins[row], at->slots, (size_t)at->seen * sizeof *on->extra);
-        on->begins[row + 1] = on->begins[row] + (int32_t)at->seen;
+        on->level.positions[row] = on->known + depth - 1, on->level.where[row] = place;
+        on->level.first[row] = 0, on->level.count[row] = (int32_t)on->known;
+        memcpy(on->level.extra + on->level.begins[row], at->slots,
+               (size_t)at->seen * sizeof *at->slots);
+        on->level.begins[row + 1] = on->level.begins[row] + (int32_t)at->seen;
     }
     struct row *rows = on->rows;
     on->rows = on->next, on->next = rows;
-    return pl_run_part(&of->grow, count, &on->pass, on->threads);
+    return pl_run_part(&of->grow, count, &on->level.pass, on->threads);
 }
 
 /* Guesses behind the rows that have just run. */
 static int guess(struct draft *on, float *outputs, int64_t count) {
     struct pl_part head = on->of->head;
     head.given = outputs;
-    const int failed = pl_run_part(&head, count, &on->pass, on->threads);
+    const int failed = pl_run_part(&head, count, &on->level.pass, on->threads);
     return failed ? failed : pl_add_level(&on->tree, &on->of->guesses, head.out, count);
 }
 
@@ -115,23 +113,14 @@ static void *make_room(struct draft *on) {
     const size_t rows = (size_t)(of->beam > of->fresh ? of->beam : of->fresh) + 1;
     const int64_t nodes = (of->depth * of->beam + 1) * of->guesses.ranks;
     const size_t of_tree = pl_bytes_of_tree(nodes);
-    const size_t of_row = 2 * sizeof(struct row) + 3 * sizeof(int64_t) +
-                          (3 + MOST_LEVELS) * sizeof(int32_t);
-    char *memory = malloc(of_tree + rows * of_row + sizeof(int64_t));
+    const size_t of_rows = 2 * rows * sizeof(struct row);
+    char *memory = malloc(of_tree + of_rows + pl_bytes_of_rows(rows, MOST_LEVELS));
     if (!memory) return NULL;
     pl_use_tree(&on->tree, nodes, memory);
     on->rows = (struct row *)(memory + of_tree), on->next = on->rows + rows;
-    on->where = (int64_t *)(on->next + rows), on->positions = on->where + rows;
-    int64_t *numbers = on->positions + rows;
-    on->first = (int32_t *)(numbers + rows), on->count = on->first + rows;
-    on->begins = on->count + rows, on->extra = on->begins + rows + 1;
-    for (size_t i = 0; i < rows; i++) numbers[i] = (int64_t)i;
-    on->seen = (struct pl_seen){on->first, on->count, on->begins, on->extra};
-    on->pass = (struct pl_pass){
-        .tokens = numbers, .keep = numbers, .positions = on->positions, .where = on->where,
-        .tables = of->tables, .table_strides = of->table_strides, .layers = of->layers,
-        .seen = &on->seen,
-    };
+    pl_use_rows(&on->level, rows, memory + of_tree + of_rows);
+    on->level.pass.tables = of->tables, on->level.pass.table_strides = of->table_strides;
+    on->level.pass.layers = of->layers;
     return memory;
 }
 

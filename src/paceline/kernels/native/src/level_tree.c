@@ -6,6 +6,23 @@
 
 #include "guesses.h"
 
+size_t pl_bytes_of_rows(size_t rows, size_t extra) {
+    return rows * (3 * sizeof(int64_t) + (3 + extra) * sizeof(int32_t)) + sizeof(int64_t);
+}
+
+void pl_use_rows(struct pl_level_rows *of, size_t rows, void *memory) {
+    of->where = memory, of->positions = of->where + rows;
+    int64_t *numbers = of->positions + rows;
+    of->first = (int32_t *)(numbers + rows), of->count = of->first + rows;
+    of->begins = of->count + rows, of->extra = of->begins + rows + 1;
+    for (size_t i = 0; i < rows; i++) numbers[i] = (int64_t)i;
+    of->seen = (struct pl_seen){of->first, of->count, of->begins, of->extra};
+    of->pass = (struct pl_pass){
+        .tokens = numbers, .keep = numbers, .positions = of->positions, .where = of->where,
+        .seen = &of->seen,
+    };
+}
+
 size_t pl_bytes_of_tree(int64_t nodes) {
     return (size_t)(nodes + 1) * (4 * sizeof(int64_t) + 2 * sizeof(double) + sizeof(float)) /
            8 * 8;

@@ -16,6 +16,20 @@ struct pl_level_tree {
     float *shares;
 };
 
+/* What describes the passes over a draft's levels: where rows lie, and what they see. */
+struct pl_level_rows {
+    struct pl_pass pass;
+    struct pl_seen seen;
+    int64_t *where, *positions;
+    int32_t *first, *count, *begins, *extra;
+};
+
+/* Memory for so many rows, of which each sees up to `extra` slots besides its stretch. */
+size_t pl_bytes_of_rows(size_t rows, size_t extra);
+/* Fills in all but the numbers of rows: each is read, and kept, at its own place. `memory` begins at
+   a multiple of 8 bytes. */
+void pl_use_rows(struct pl_level_rows *of, size_t rows, void *memory);
+
 /* Memory for so many guesses, a multiple of 8 bytes. */
 size_t pl_bytes_of_tree(int64_t nodes);
 void pl_use_tree(struct pl_level_tree *of, int64_t nodes, void *memory);
