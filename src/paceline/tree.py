@@ -8,9 +8,8 @@ real guess. A chain is a tree whose parents are -1, 0, 1, …; the empty tree is
         └── 9
 
 Nodes may carry *virtual* ids at or beyond the vocabulary size (trained prompt tokens, look-ahead
-windows): the target scores them and a drafter reads their rows, and since no draw can ever equal
-them they cannot be accepted. A *shadow* is the virtual id of a real token: the target reads that
-token.
+windows): the target scores them, a drafter reads their rows, and no draw can equal them. A *shadow*
+is the virtual id of a real token: the target reads that token.
 """
 
 from __future__ import annotations

@@ -42,8 +42,9 @@ _PRICE, _READING = 0.25, 0.02
 """Passes that asking takes, and reading a token, as long as nobody knows."""
 _FEW = 4
 """So many unread tokens are read with what is read anyway."""
-_RETURN = 2.0
-"""Reading has to bring so many times what it takes."""
+_RETURN, _HALF = 2.0, 0.5
+"""Reading has to bring so many times what it takes; of a source that has saved nothing yet half of
+what asking takes is hoped for."""
 _LENGTH, _LEAST_LEFT = 96, 16
 """Tokens of a text as long as none has ended, and that any text is thought to have left."""
 _SLACK, _LOSS = 0.5, 0.015
@@ -191,7 +192,7 @@ class DearSources:
             return False
         if not account.can_pay(price + reading):
             return False
-        if reading and left / self._tokens * max(gain, price / 2) < _RETURN * reading:
+        if reading and left / self._tokens * max(gain, _HALF * price) < _RETURN * reading:
             return False
         account.pay(reading)
         account.trial, self._tried_in = True, self._rounds
