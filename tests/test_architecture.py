@@ -50,7 +50,7 @@ ALLOWED = {
     "datastore": {"errors", "kernels", "models", "tree"},
     "constraints": CORE,
     # Its curves are kept in the cache folder, under what the machine calls itself.
-    "planning": CORE | {"machine", "models"},
+    "planning": CORE | {"kernels", "machine", "models"},
     # The suites of drafters play on toys.
     "testing": CORE | {"targets"},
     "serve": CORE | {"__init__", "constraints", "messages", "options", "session", "stream"},

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isnan
+from operator import lt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,21 +54,17 @@ class Tree:
 
     def __post_init__(self) -> None:
         count = len(self.tokens)
-        if len(self.parents) != count:
-            raise ValueError(f"{count} tokens but {len(self.parents)} parents")
-        if self.weights is not None:
-            if len(self.weights) != count:
-                raise ValueError(f"{count} tokens but {len(self.weights)} weights")
-            if any(map(isnan, self.weights)):
-                raise ValueError(f"a weight is nan: {self.weights}")
-        if self.sources is not None and len(self.sources) != count:
-            raise ValueError(f"{count} tokens but {len(self.sources)} sources")
-        for node, parent in enumerate(self.parents):
-            if not ROOT <= parent < node:
-                raise ValueError(f"parent {parent} of node {node} does not come before it")
-        if count and min(self.tokens) < 0:
-            node = next(node for node, token in enumerate(self.tokens) if token < 0)
-            raise ValueError(f"node {node} has the negative token id {self.tokens[node]}")
+        for name in ("parents", "weights", "sources"):
+            column = getattr(self, name)
+            if column is not None and len(column) != count:
+                raise ValueError(f"{count} tokens but {len(column)} {name}")
+        if self.weights is not None and any(map(isnan, self.weights)):
+            raise ValueError(f"a weight is nan: {self.weights}")
+        if count and not (min(self.parents) >= ROOT and all(map(lt, self.parents, range(count)))):
+            late = next(node for node in range(count) if not ROOT <= self.parents[node] < node)
+            raise ValueError(f"parent {self.parents[late]} of node {late} does not come before it")
+        if count and (least := min(self.tokens)) < 0:
+            raise ValueError(f"node {self.tokens.index(least)} has the negative token id {least}")
 
     @classmethod
     def chain(cls, tokens: Sequence[int]) -> Tree:
@@ -77,7 +74,20 @@ class Tree:
     @classmethod
     def of_union(cls, union: Union, most: int | None = None) -> Tree:
         """The nodes of a union of trees, or the `most` likeliest."""
-        return _unchecked(*union.columns(most))
+        return cls.of_columns(*union.columns(most))
+
+    @classmethod
+    def of_columns(
+        cls,
+        tokens: tuple[int, ...],
+        parents: tuple[int, ...],
+        weights: tuple[float, ...] | None,
+        sources: tuple[int, ...] | None = None,
+    ) -> Tree:
+        """Of columns that are known to make a tree: nothing is checked."""
+        tree = object.__new__(cls)
+        vars(tree).update(tokens=tokens, parents=parents, weights=weights, sources=sources)
+        return tree
 
     @classmethod
     def of_paths(cls, paths: Iterable[Sequence[int]]) -> Tree:
@@ -277,24 +287,12 @@ class Tree:
         place[ROOT] = ROOT
         if orphans := [node for node in nodes if self.parents[node] not in place]:
             raise ValueError(f"the parents of nodes {orphans} are not kept")
-        return _unchecked(
+        return Tree.of_columns(
             tuple([self.tokens[node] for node in nodes]),
             tuple([place[self.parents[node]] for node in nodes]),
             None if self.weights is None else tuple([self.weights[node] for node in nodes]),
             None if self.sources is None else tuple([self.sources[node] for node in nodes]),
         )
-
-
-def _unchecked(
-    tokens: tuple[int, ...],
-    parents: tuple[int, ...],
-    weights: tuple[float, ...] | None,
-    sources: tuple[int, ...] | None,
-) -> Tree:
-    """A tree whose columns come from others that were checked."""
-    tree = object.__new__(Tree)
-    vars(tree).update(tokens=tokens, parents=parents, weights=weights, sources=sources)
-    return tree
 
 
 EMPTY = Tree()

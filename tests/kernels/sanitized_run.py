@@ -153,6 +153,52 @@ def ngrams(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> None:
         library.pl_ngrams_free(each)
 
 
+def chosen_trees(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> None:
+    """Trees of some sources are united and cut, sized and judged, over two texts."""
+    borders, depths = exact(np.array([0.2, 0.7])), exact(np.array([2, 4]))
+    kinds = native.Kinds(
+        borders=borders.ctypes.data, depths=depths.ctypes.data, border_count=2, depth_count=2,
+        least=0.001, most=0.995, unknown=0.5, prior=4.0,
+    )  # fmt: skip
+    everyone = library.pl_calibration_new(ctypes.addressof(kinds), 40.0)
+    room, size = 40, 12
+    columns, (claims, weights) = np.empty((4, room), np.int64), np.empty((2, room))
+    united = native.Union(
+        alike=3, room=room, unweighted=0.5, claims=claims.ctypes.data, weights=weights.ctypes.data,
+        **{name: column.ctypes.data for name, column in
+           zip(("tokens", "parents", "sources", "places"), columns, strict=True)},
+    )  # fmt: skip
+    union, costs = ctypes.addressof(united), exact(1 + 0.1 * np.arange(room + 1))
+    reach, kept = np.empty(room), np.empty(room, np.int64)
+    for _ in range(2):
+        own = library.pl_calibration_heir(everyone, 16.0, 8.0)
+        for _ in range(60):
+            united.nodes = 0
+            for source in range(3):
+                tokens = exact(rng.integers(0, 3, size))
+                parents = exact(np.minimum(rng.integers(-1, size, size), np.arange(size) - 1))
+                given = exact(rng.random(size))
+                united.given_tokens, united.given_parents = tokens.ctypes.data, parents.ctypes.data
+                united.given_weights = given.ctypes.data if source else None
+                united.count, united.at, united.by = size, min(united.nodes, 2) - 1, 1 << source
+                assert not library.pl_unite(union)
+            assert 0 <= library.pl_union_ends(union, 6, 2) <= 2
+            library.pl_cut_union(union, 20)
+            sizing = native.Sizing(
+                of=own, nodes=united.nodes, sure=1.0, costs=costs.ctypes.data,
+                tokens=united.tokens, parents=united.parents, sources=united.sources,
+                weights=united.weights, reach=reach.ctypes.data, kept=kept.ctypes.data,
+            )  # fmt: skip
+            assert not library.pl_size_tree(ctypes.addressof(sizing))
+            assert 0 <= sizing.keeps <= united.nodes <= 20
+            said = exact(rng.integers(0, 3, 3))
+            assert not library.pl_calibration_hear(own, everyone, said.ctypes.data, 3)
+        library.pl_calibration_free(own)
+    united.count = room + 1
+    assert library.pl_unite(union) == 2
+    library.pl_calibration_free(everyone)
+
+
 ROWS, KEPT, HIDDEN, HEADS, VOCAB, SLOTS = 5, 2, 64, 2, 33, 9
 OF_KEPT, LOGITS = -2, -1
 OUTPUTS = 7
@@ -356,6 +402,7 @@ def module(path: Path) -> Any:
 def main() -> None:
     library = ctypes.CDLL(sys.argv[1])
     signatures = module(Path(sys.argv[2]) / "signatures.py")
+    of_trees = module(Path(sys.argv[2]) / "tree_signatures.py")
     for name, (gives, takes) in signatures.SIGNATURES.items():
         getattr(library, name).restype, getattr(library, name).argtypes = gives, takes
     for tier in library.pl_tiers().decode().split(","):
@@ -368,6 +415,7 @@ def main() -> None:
         moves(library, signatures, rng)
         suffixes(library, signatures, rng)
         ngrams(library, signatures, rng)
+        chosen_trees(library, of_trees, rng)
         one_pass(library, signatures, rng)
         drafts(library, signatures, rng)
         sys.stdout.write(f"{tier} is clean\n")

@@ -25,6 +25,7 @@ class Search:
     least: tokens that have to match, at least 1.
     hits: places that are looked at, 1 to 256; of more an even sample.
     depth: of the deepest node, at least 1. branches: children of a node, at least 1.
+    per_match: nodes for each token that matches, at most; 0 for no such limit.
     doubt: a token that followed `seen` times of `total` behind a run of matching tokens is taken to
     come with the chance seen / total * seen / (seen + doubt / run**2).
     """
@@ -33,6 +34,7 @@ class Search:
     hits: int = 64
     depth: int = 32
     branches: int = MOST_HITS
+    per_match: int = 0
     doubt: float = 3.0
 
 
@@ -89,6 +91,7 @@ def look_up(tokens: Int32, order: Int32, tail: Sequence[int], budget: int, searc
     end = bisect_left(order, behind, key=lambda place: _before(tokens, int(place), matched))
     shorter = max(matching(begin - 1), matching(end))
     count = min(end - begin, search.hits)
+    budget = min(budget, search.per_match * matched or budget)
     hits = [int(order[begin + i * (end - begin) // count]) for i in range(count)]
     return Found(matched, shorter, end - begin, _tree(tokens, hits, matched, budget, search))
 

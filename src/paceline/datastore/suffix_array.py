@@ -20,7 +20,7 @@ from paceline.datastore.sorting import BORDER, LONGEST, Int32, is_in_order, sort
 from paceline.errors import UsageError
 from paceline.kernels.native.calls import kernels, unavailable
 from paceline.kernels.native.signatures import Suffixes
-from paceline.tree import Tree
+from paceline.tree import EMPTY, Tree
 
 __all__ = ["GrowingSuffixArray", "SuffixArray"]
 
@@ -52,7 +52,8 @@ class SuffixArray:
         self._asked: Search | None = None
         self._tail = (ctypes.c_int32 * LONGEST)()
         self._room = 0
-        self._call = Suffixes(most=LONGEST, tail=ctypes.addressof(self._tail))
+        self._tail_at = ctypes.addressof(self._tail)
+        self._call = Suffixes(most=LONGEST)
         self._address = ctypes.addressof(self._call)
         self._native = None if unavailable() else kernels()
         self._point(len(self._tokens), len(self._order))
@@ -69,22 +70,68 @@ class SuffixArray:
         if self._native is None:
             tokens, order = self._tokens[: call.count], self._order[: call.size]
             return look_up(tokens, order, near, budget, search)
+        self._put(near, budget, search)
+        self._native.look_up(self._address)
+        if not call.matched:
+            return NOTHING
+        return Found(call.matched, call.shorter, call.end - call.begin, self._tree())
+
+    def look_up_lengths(
+        self, tail: Sequence[int], budget: int, search: Search, lengths: int, more_than: float
+    ) -> tuple[Tree, float]:
+        """What followed the longest suffix of `tail`, and shorter ones that stand in more places:
+        of so many trees the first of the largest sum of weights, and that sum; the empty tree where
+        none has more than so much."""
+        near, call = tail[-LONGEST:], self._call
+        best, most = EMPTY, more_than
+        if not near or budget < 1 or not call.size:
+            return best, most
+        if self._native is None:
+            return self._look_up_lengths(near, budget, search, lengths, more_than)
+        self._put(near, budget, search)
+        begin = call.tail
+        for _ in range(lengths):
+            self._native.look_up(self._address)
+            if call.total > most:
+                best, most = self._tree(), call.total
+            if not call.shorter:
+                break
+            call.tail, call.length = begin + 4 * (len(near) - call.shorter), call.shorter
+        return best, most
+
+    def _look_up_lengths(
+        self, near: Sequence[int], budget: int, search: Search, lengths: int, more_than: float
+    ) -> tuple[Tree, float]:
+        """Without the library."""
+        best, most, length = EMPTY, more_than, len(near)
+        for _ in range(lengths):
+            found = self.look_up(near[-length:], budget, search)
+            total = sum(found.tree.weights or ())
+            if total > most:
+                best, most = found.tree, total
+            length = found.shorter
+            if not length:
+                break
+        return best, most
+
+    def _put(self, near: Sequence[int], budget: int, search: Search) -> None:
+        """What is asked, for the library."""
+        call = self._call
         if search is not self._asked:
             self._ask(search)
         if budget > self._room:
             self._make_room(budget)
-        call.length, call.budget = len(near), budget
+        call.length, call.budget, call.tail = len(near), budget, self._tail_at
         self._tail[: len(near)] = list(near)
-        self._native.look_up(self._address)
-        if not call.matched:
-            return NOTHING
-        nodes = call.nodes
-        tree = Tree(
+
+    def _tree(self) -> Tree:
+        """What the library has found."""
+        nodes = self._call.nodes
+        return Tree.of_columns(
             tuple(self._node_tokens[:nodes]),
             tuple(self._node_parents[:nodes]),
             tuple(self._weights[:nodes]) or None,
         )
-        return Found(call.matched, call.shorter, call.end - call.begin, tree)
 
     def _point(self, count: int, size: int) -> None:
         """Let the library see the arrays as they are now: so many tokens, so many places."""
@@ -96,6 +143,7 @@ class SuffixArray:
         call = self._call
         call.least, call.hits = search.least, min(search.hits, MOST_HITS)
         call.depth, call.branches, call.doubt = search.depth, search.branches, search.doubt
+        call.per_match = search.per_match
         self._asked = search
 
     def _make_room(self, budget: int) -> None:
@@ -118,6 +166,7 @@ class GrowingSuffixArray(SuffixArray):
 
     def __init__(self) -> None:
         super().__init__(np.zeros(0, dtype=np.int32))
+        self._make_new_room(16)
 
     @property
     def tokens(self) -> Int32:
@@ -137,8 +186,10 @@ class GrowingSuffixArray(SuffixArray):
             return
         self._reserve(len(self) + len(tokens))
         if self._native is not None:
-            new = (ctypes.c_int32 * len(tokens))(*tokens)
-            self._native.add_tokens(self._address, ctypes.addressof(new), len(tokens))
+            if len(tokens) > len(self._new):
+                self._make_new_room(len(tokens))
+            self._new[: len(tokens)] = list(tokens)
+            self._native.add_tokens(self._address, self._new_at, len(tokens))
         else:
             self._insert(tokens)
 
@@ -154,6 +205,11 @@ class GrowingSuffixArray(SuffixArray):
         order = self._order[: self._call.size]
         kept = order[order >= count] - count
         self._set(self.tokens[count:].copy(), kept)
+
+    def _make_new_room(self, room: int) -> None:
+        """For so many tokens on their way to the library."""
+        self._new = (ctypes.c_int32 * room)()
+        self._new_at = ctypes.addressof(self._new)
 
     def _set(self, tokens: Int32, order: Int32 | None = None) -> None:
         self._tokens = tokens

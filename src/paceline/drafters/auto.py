@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import compress, islice, repeat
+from itertools import compress, islice
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -27,19 +27,17 @@ from paceline.drafters.auto_sources import chosen_sources, open_sources
 from paceline.drafters.dear_sources import DearSources
 from paceline.drafters.host import Host
 from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.united_guesses import unite
 from paceline.errors import UsageError
 from paceline.protocols import HIDDEN_STATES, Drafter
 from paceline.records import Round, SourceRound, TextStart
 from paceline.tree import EMPTY, ROOT, Tree
-from paceline.union import Union
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = ["Auto", "AutoSettings"]
 
-_UNWEIGHTED = 0.5
-"""What a guess without a weight claims."""
 _LEAVES, _CONTINUED = 2, 6
 """So many ends of dear guesses are gone on from, by so many nodes each."""
 
@@ -93,16 +91,25 @@ class Auto(Drafter):
             place: source for place, source in named if isinstance(source, LookupDrafter)
         }
         self._consulted = self._cheap  # in this text
+        self._silent: list[Drafter] = []  # lookups that are not
         self._costly = {place: source for place, source in named if place not in self._cheap}
         self._judged = frozenset(range(len(named))) - set(islice(self._cheap, 1))
         self._alike = sum(1 << place for place, each in self._cheap.items() if each.reads_text)
+        self._united = unite(self._alike)
         self._dear = dear or DearSources(*_by_price(sources))
         self._clock = clock
-        self._prompt, self._length, self._room = 0, 0, 0
+        self._text: list[int] = []
+        self._prompt, self._room = 0, 0
         # When the last tree was wanted and when it was ready.
         self._wanted, self._drafted = 0.0, 0.0
         self._forget_round()
         self._seconds = [0.0] * len(self._sources)
+        self._told = named
+        # Of sources that neither were asked nor had anything to do.
+        self._idle = [
+            SourceRound(name, False, 0, 0.0, place in self._costly)
+            for place, name in enumerate(sources)
+        ]
 
     @classmethod
     def on(cls, host: Host | None, settings: AutoSettings) -> Auto:
@@ -118,9 +125,8 @@ class Auto(Drafter):
 
     def start(self, text: TextStart) -> None:
         """All sources begin."""
-        self._prompt = self._length = len(text.context)
-        self._room = text.room
-        self._forget_round()
+        self._begin(text)
+        self._prompt = len(text.context)
         self._dear.begin()
         for source in self._sources:
             source.start(text)
@@ -130,13 +136,15 @@ class Auto(Drafter):
             for place, lookup in self._cheap.items()
             if place == first or lookup.knows_more
         }
+        self._silent = [each for place, each in self._cheap.items() if place not in self._consulted]
+        self._told = [
+            (place, each) for place, each in enumerate(self._sources) if each not in self._silent
+        ]
 
     def resume(self, text: TextStart) -> None:
         """All sources go on."""
-        self._room = text.room
-        self._length = len(text.context)
-        self._forget_round()
-        for source in self._sources:
+        self._begin(text)
+        for _, source in self._told:
             source.resume(text)
 
     def see(self, states: torch.Tensor) -> None:
@@ -149,48 +157,55 @@ class Auto(Drafter):
 
     def stop(self) -> None:
         """All sources let go."""
-        if self._costly and self._length > self._prompt:
-            self._dear.ended(self._length - self._prompt)
+        if self._costly and len(self._text) > self._prompt:
+            self._dear.ended(len(self._text) - self._prompt)
+        for source in self._silent:
+            source.resume(TextStart(self._text))
         for source in self._sources:
             source.stop()
 
     def propose(self, budget: int) -> Tree:
         """The likeliest nodes of all sources that are asked, by their own word."""
-        self._forget_round()
+        if self._proposed:  # by an earlier call for the same round
+            self._forget_round()
         if budget < 1:
             return EMPTY
         self._wanted = self._clock()
-        union = Union(self._alike)
-        self._look_up(union, budget)
+        self._united.clear()
+        self._look_up(budget)
         if self._costly:
-            self._ask_dear(union, budget)
-        tree = Tree.of_union(union, budget) if len(union) else EMPTY
+            self._ask_dear(budget)
+        tree = self._united.tree(budget)
         self._drafted = self._clock()
         return tree
 
     def report(self) -> tuple[SourceRound, ...]:
         """See `Drafter.report`."""
-        seconds, self._seconds = self._seconds, [0.0] * len(self._sources)
-        proposed, costly = self._proposed, self._costly
-        return tuple(
-            [
-                SourceRound(name, place in proposed, proposed.get(place, 0), spent, place in costly)
-                for place, (name, spent) in enumerate(zip(self.source_names, seconds))
-            ]
-        )
+        rounds, proposed = list(self._idle), self._proposed
+        for place, spent in enumerate(self._seconds):
+            if spent or place in proposed:
+                name, asked = self.source_names[place], place in proposed
+                nodes, settled = proposed.get(place, 0), place in self._costly
+                rounds[place] = SourceRound(name, asked, nodes, spent, settled)
+        self._seconds = [0.0] * len(rounds)
+        return tuple(rounds)
 
     def observe(self, round: Round) -> None:
         """All sources hear what was said; those that were dear are judged."""
-        self._length += len(round.path.tokens)
+        self._text += round.path.tokens
         self._room -= len(round.path.tokens)
         if self._judged and self._proposed:
             self._judge(round)
-        began = self._clock()
-        for place, source in enumerate(self._sources):
+        self._forget_round()
+        began, seconds = self._clock(), self._seconds
+        for place, source in self._told:
             source.observe(round)
             now = self._clock()
-            self._seconds[place] += now - began
+            seconds[place] += now - began
             began = now
+
+    def _begin(self, text: TextStart) -> None:
+        self._text, self._room = list(text.context), text.room
         self._forget_round()
 
     def _forget_round(self) -> None:
@@ -199,7 +214,7 @@ class Auto(Drafter):
         self._asked: dict[int, float] = {}
         self._proposed: dict[int, int] = {}
 
-    def _look_up(self, union: Union, budget: int) -> None:
+    def _look_up(self, budget: int) -> None:
         """Ask the first lookup, and the others as far as they add to what is known then."""
         sure = 0.0
         for place, lookup in self._consulted.items():
@@ -207,15 +222,17 @@ class Auto(Drafter):
             if place in self._judged and not self._dear.asks(name, sure):
                 continue
             began = self._clock()
-            self._add(union, place, lookup.propose(budget), began)
+            self._add(place, lookup.propose(budget), began)
             if place in self._judged:
                 self._asked[place] = sure
-            sure = sum(union.weights())
+            sure = self._united.sure
 
-    def _ask_dear(self, union: Union, budget: int) -> None:
+    def _ask_dear(self, budget: int) -> None:
         """Ask those that take time, as far as that pays, and the others what follows there."""
-        dear, sure = self._dear, sum(union.weights())
-        left = dear.left(self._length - self._prompt, self._room)
+        dear, sure = self._dear, self._united.sure
+        if not dear.afford:
+            return
+        left = dear.left(len(self._text) - self._prompt, self._room)
         taken: dict[str, tuple[float, int]] = {}
         for place, source in self._costly.items():
             name, unread = self.source_names[place], source.unread()
@@ -223,51 +240,44 @@ class Auto(Drafter):
                 if HIDDEN_STATES in source.requires and self._states is not None:
                     source.look(self._states)
                 began = self._clock()
-                self._add(union, place, source.propose(budget), began)
+                self._add(place, source.propose(budget), began)
                 self._asked[place] = sure
-                sure = sum(union.weights())
+                sure = self._united.sure
                 taken[name] = self._clock() - began, unread
         if taken:
             began = self._clock()
-            self._go_on(union)
+            self._go_on()
             more = (self._clock() - began) / len(taken)
             for name, (seconds, unread) in taken.items():
                 dear.took(name, 1e3 * (seconds + more), unread)
 
-    def _add(self, union: Union, place: int, tree: Tree, began: float, at: int = ROOT) -> None:
+    def _add(self, place: int, tree: Tree, began: float, at: int = ROOT) -> None:
         """Hang what the source of this number guesses, which was asked when the clock said `began`,
         below node `at`."""
         self._seconds[place] += self._clock() - began
         self._proposed[place] = self._proposed.get(place, 0) + len(tree)
         if len(tree):
-            claims = repeat(_UNWEIGHTED) if tree.weights is None else tree.claims
-            union.add(tree.tokens, tree.parents, claims, repeat(1 << place), at)
+            self._united.add(tree, 1 << place, at)
 
-    def _go_on(self, union: Union) -> None:
+    def _go_on(self) -> None:
         """Ask cheap sources what follows the likeliest ends of dear guesses."""
-        weights, inner = union.weights(), set(union.parents)
         dear = sum(1 << place for place in self._asked if place in self._costly)
-        ends = [node for node, by in enumerate(union.sources) if by & dear and node not in inner]
-        for node in sorted(ends, key=lambda node: -weights[node])[:_LEAVES]:
-            path = union.path_to(node)
+        for node in self._united.ends(dear, _LEAVES):
+            path = self._united.path_to(node)
             for place, lookup in self._consulted.items():
                 began = self._clock()
-                self._add(union, place, lookup.propose_after(path, _CONTINUED), began, node)
+                self._add(place, lookup.propose_after(path, _CONTINUED), began, node)
 
     def _judge(self, round: Round) -> None:
-        width, present = 1 + len(round.tree), 0
-        for by in round.tree.sources or ():
-            present |= by
+        width = 1 + len(round.tree)
         for place, sure in self._asked.items():
-            rows, claimed, tokens = 0, 0.0, 0
-            if present >> place & 1:
-                rows, claimed = _owed(round.tree, 1 << place)
-                tokens = round.owed_to(place)
+            rows, claimed = _owed(round.tree, 1 << place)
+            tokens = round.owed_to(place) if rows else 0
             self._dear.judge(self.source_names[place], sure, tokens, claimed, width, rows)
         if not round.prefill:
             drafting, target = self._drafted - self._wanted, self._clock() - self._drafted
             tokens = len(round.path.tokens)
-            self._dear.played(self._length - 1, width, tokens, 1e3 * drafting, 1e3 * target)
+            self._dear.played(len(self._text) - 1, width, tokens, 1e3 * drafting, 1e3 * target)
 
 
 def _by_price(sources: Mapping[str, Drafter]) -> tuple[list[str], list[str]]:
@@ -279,6 +289,8 @@ def _by_price(sources: Mapping[str, Drafter]) -> tuple[list[str], list[str]]:
 def _owed(tree: Tree, source: int) -> tuple[int, float]:
     """How many nodes there would not be without this source, and what their weights add up to: those
     that it alone proposed, and all below."""
+    if source not in (tree.sources or ()):
+        return 0, 0
     owed: list[bool] = []
     for parent, by in zip(tree.parents, tree.sources or ()):
         owed.append(by == source or (parent != ROOT and owed[parent]))

@@ -155,9 +155,10 @@ class DearSources:
         names = tuple(names)
         self._shares = max(1, len(names))
         self._accounts = {name: _Account(_CREDIT / self._shares, lookup=False) for name in names}
+        self._paying = tuple(self._accounts.values())
         self._accounts |= {name: _Account(_CREDIT / self._shares, lookup=True) for name in lookups}
         self._costs, self._stored = costs, curve
-        self._curve = MILD
+        self._curve, self._costs_of = MILD, dict[int, float]()
         # Milliseconds of plain decoding for a token: of passes as they were seen; a text's share of
         # them as the planner knows it, who also knows how many are written.
         self._plain = RunningTime()
@@ -178,7 +179,7 @@ class DearSources:
         account = self._accounts[name]
         if account.lookup:
             return account.gain(sure) > 0 or self._rounds % _AGAIN == 0
-        spare = self._saved + _SLACK + _LOSS * self._said
+        spare = self._spare
         if spare < 0:
             return False
         reading = self._reading(account, unread)
@@ -197,6 +198,11 @@ class DearSources:
         account.pay(reading)
         account.trial, self._tried_in = True, self._rounds
         return True
+
+    @property
+    def afford(self) -> bool:
+        """Whether the text may spend anything on dear sources."""
+        return self._spare >= 0
 
     def begin(self) -> None:
         """A text begins: texts differ, and one in which a source has shone must not cost others."""
@@ -236,7 +242,7 @@ class DearSources:
         if account.lookup:
             account.judge(sure, 0.0, account.expected(claimed, tokens) - _LOOKUP)
             return
-        rows = self._curve.relative(width) - self._curve.relative(width - own)
+        rows = self._relative(width) - self._relative(width - own)
         price = self._in_passes(account.time.value) + rows
         # Plain decoding has a token for a pass, however long rounds take as things are.
         each, expected = min(1.0, self._passes / self._tokens), account.expected(claimed, tokens)
@@ -247,7 +253,7 @@ class DearSources:
 
         context: tokens in the cache. drafting, target: milliseconds.
         """
-        relative = self._curve.relative(width)
+        relative = self._relative(width)
         self._plain.add(target / relative)
         passes = relative + self._in_passes(drafting)
         self._said += tokens
@@ -256,14 +262,27 @@ class DearSources:
         self._tokens += (tokens - self._tokens) / _AVERAGED
         saves = self._tokens > (1 + 2 * _LARGE_SHARE) * self._passes
         earned = passes * (_LARGE_SHARE if saves else _SHARE) / self._shares
-        for account in self._accounts.values():
+        for account in self._paying:
             account.earn(earned)
         if self._rounds % _LOOK == 0:
             live = None if self._costs is None else self._costs(context)
             self._share = None if live is None else live.cost(1)
             stored = None if self._stored is None else self._stored.at(context)
             self._curve = live or stored or MILD
+            self._costs_of.clear()
         self._rounds += 1
+
+    @property
+    def _spare(self) -> float:
+        """Passes that dear sources may cost in this text."""
+        return self._saved + _SLACK + _LOSS * self._said
+
+    def _relative(self, width: int) -> float:
+        """What a pass costs, in passes of plain decoding."""
+        known = self._costs_of.get(width)
+        if known is None:
+            known = self._costs_of[width] = self._curve.relative(width)
+        return known
 
     def _reading(self, account: _Account, unread: int) -> float:
         """Passes that it takes to read so many tokens."""

@@ -149,6 +149,7 @@ class _NativeNGrams(NGrams):
         )
         self._address = ctypes.addressof(self._call)
         self._room = 0
+        self._make_given_room(64 + longest)
 
     def count(self, before: Sequence[int], tokens: Sequence[int]) -> None:
         """See `NGrams.count`. Raises UsageError for ids below 0 or beyond 32 bits."""
@@ -156,9 +157,12 @@ class _NativeNGrams(NGrams):
             return
         if not 0 <= min(tokens) <= max(tokens) <= _LARGEST:
             raise UsageError("a token id is negative or does not fit into 32 bits")
-        near = before[-self.longest :]
-        given = (ctypes.c_int32 * (len(near) + len(tokens)))(*near, *tokens)
-        self._native.count_ngrams(self._held, ctypes.addressof(given), len(near), len(tokens))
+        near = [*before[-self.longest :], *tokens]
+        if len(near) > len(self._given):
+            self._make_given_room(len(near))
+        self._given[: len(near)] = near
+        known = len(near) - len(tokens)
+        self._native.count_ngrams(self._held, self._given_at, known, len(tokens))
 
     def sizes(self) -> list[int]:
         """See `NGrams.sizes`."""
@@ -177,9 +181,14 @@ class _NativeNGrams(NGrams):
         nodes = call.nodes
         if not nodes:
             return EMPTY
-        return Tree(
+        return Tree.of_columns(
             tuple(self._tokens[:nodes]), tuple(self._parents[:nodes]), tuple(self._weights[:nodes])
         )
+
+    def _make_given_room(self, room: int) -> None:
+        """For so many tokens that are counted."""
+        self._given = (ctypes.c_int32 * room)()
+        self._given_at = ctypes.addressof(self._given)
 
     def _make_room(self, budget: int) -> None:
         """For trees of that many nodes."""

@@ -189,7 +189,7 @@ class Speculative(Drafter):
 
     def observe(self, round: Round) -> None:
         """Take over what was committed, and learn what guesses are worth."""
-        if self._plan is not None:
+        if self._plan is not None and (self._asked is not None or self._draft.guesses):
             self._learn(self._plan, round)
         self._draft.hear(round.path.tokens)
         self._asked, self._waits = None, False

@@ -19,13 +19,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paceline.datastore import BORDER, PROMPT_TOKENS, GrowingSuffixArray, Search, SuffixArray
+from paceline.datastore import BORDER, PROMPT_TOKENS, GrowingSuffixArray, Search
 from paceline.drafters.confidence import FOLLOWER_DOUBT
 from paceline.drafters.host import Host
 from paceline.drafters.settings import at_least
 from paceline.drafters.text_lookup import TextLookup
 from paceline.records import TextStart
-from paceline.tree import EMPTY, Tree
+from paceline.tree import Tree
 
 __all__ = ["Answers", "Suffix", "SuffixSettings"]
 
@@ -92,8 +92,8 @@ class Suffix(TextLookup):
     ) -> None:
         super().__init__()
         own = replace(settings or SuffixSettings(), **changes)
-        self._search = Search(depth=own.k, doubt=FOLLOWER_DOUBT)
-        self._factor, self._lengths, self._persist = own.factor, own.lengths, own.persist
+        self._search = Search(depth=own.k, doubt=FOLLOWER_DOUBT, per_match=own.factor)
+        self._lengths, self._persist = own.lengths, own.persist
         self._answers = answers or Answers(own.most)
         self._prompt = 0
 
@@ -120,23 +120,9 @@ class Suffix(TextLookup):
 
     def propose_after(self, path: Sequence[int], budget: int) -> Tree:
         """The tree of the best score."""
-        tail = self._tail(path)
-        known = [self._own, self._answers.array] if self._persist else [self._own]
-        trees = [tree for array in known for tree in self._trees(array, tail, budget)]
-        return max(trees, key=lambda tree: sum(tree.weights or ()), default=EMPTY)
-
-    def _trees(self, array: SuffixArray, tail: list[int], budget: int) -> list[Tree]:
-        """What followed behind the longest match and behind shorter ones that occur more often."""
-        trees: list[Tree] = []
-        length = len(tail)
-        for _ in range(self._lengths):
-            # The longest match is known with the first answer, and so is the room it may have.
-            found = array.look_up(tail[-length:], budget, self._search)
-            if not found.matched:
-                break
-            tree, room = found.tree, self._factor * found.matched
-            trees.append(tree if len(tree) <= room else tree.keep(range(room)))
-            length = found.shorter
-            if length == 0:
-                break
-        return trees
+        tail, search, lengths = self._tail(path), self._search, self._lengths
+        tree, score = self._own.look_up_lengths(tail, budget, search, lengths, 0.0)
+        if not self._persist:
+            return tree
+        other, better = self._answers.array.look_up_lengths(tail, budget, search, lengths, score)
+        return other if better > score else tree

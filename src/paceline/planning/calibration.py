@@ -23,14 +23,25 @@ from typing import NamedTuple
 from paceline.chains import ChanceTable
 from paceline.tree import ROOT, Tree
 
-__all__ = ["Calibration", "Evidence", "Watch", "chance_table"]
+__all__ = [
+    "BORDERS",
+    "DEPTHS",
+    "LEAST",
+    "MOST",
+    "PRIOR",
+    "UNKNOWN",
+    "Calibration",
+    "Evidence",
+    "Watch",
+    "chance_table",
+]
 
-_BORDERS = (0.06, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.88, 0.94, 0.98)
-_DEPTHS = (2, 3, 5, 9)
-_UNKNOWN = 0.5
+BORDERS = (0.06, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.88, 0.94, 0.98)
+DEPTHS = (2, 3, 5, 9)
+UNKNOWN = 0.5
 """A guess without a weight."""
-_LEAST, _MOST = 0.001, 0.995
-_PRIOR = 4.0
+LEAST, MOST = 0.001, 0.995
+PRIOR = 4.0
 """So many guesses is a drafter's word worth, and that of wider kinds for narrower ones."""
 
 _Kind = tuple[int, int, int]
@@ -70,7 +81,7 @@ class Watch:
                 right = None
                 for guess, child in _children(tree, node):
                     if tree.weights is None or tree.weights[child] > 0:
-                        claim = _UNKNOWN if tree.weights is None else _bounded(tree.claims[child])
+                        claim = UNKNOWN if tree.weights is None else _bounded(tree.claims[child])
                         sources = 0 if tree.sources is None else tree.sources[child]
                         yield Evidence(_kind(claim, depth + 1, sources), claim, guess == token)
                     if guess == token:
@@ -100,14 +111,14 @@ class _Count:
 
     def line(self) -> tuple[float, float]:
         """Offset and slope of `estimate` over what is expected."""
-        tried = self.tried + _PRIOR
-        return self.right / tried, _PRIOR / tried
+        tried = self.tried + PRIOR
+        return self.right / tried, PRIOR / tried
 
     def trust(self, prior: float) -> float:
-        return (self.right + _PRIOR * prior) / (self.claimed + _PRIOR)
+        return (self.right + PRIOR * prior) / (self.claimed + PRIOR)
 
     def estimate(self, prior: float) -> float:
-        return (self.right + _PRIOR * prior) / (self.tried + _PRIOR)
+        return (self.right + PRIOR * prior) / (self.tried + PRIOR)
 
 
 class Calibration:
@@ -147,7 +158,7 @@ class Calibration:
     @property
     def usual(self) -> float:
         """The share of all guesses that were right where their parents were."""
-        return self._all.estimate(_UNKNOWN)
+        return self._all.estimate(UNKNOWN)
 
     def learn(
         self, claim: float, depth: int, right: bool, table: ChanceTable | None = None
@@ -174,7 +185,7 @@ class Calibration:
 
     def _chance(self, claim: float, kind: _Kind, trust: float) -> float:
         # First what such claims are to be believed in general, then in this kind of guess.
-        prior = min(_MOST, claim * trust)
+        prior = min(MOST, claim * trust)
         count = self._kinds.get(kind)
         return prior if count is None else count.estimate(prior)
 
@@ -208,19 +219,19 @@ def _children(tree: Tree, node: int) -> Iterator[tuple[int, int]]:
 def _claims(tree: Tree) -> list[float]:
     """How likely each node is, where its parent is right, by the drafter's own word."""
     if tree.weights is None:
-        return [_UNKNOWN] * len(tree)
-    return [min(_MOST, max(_LEAST, claim)) for claim in tree.claims]
+        return [UNKNOWN] * len(tree)
+    return [min(MOST, max(LEAST, claim)) for claim in tree.claims]
 
 
 def _bounded(claim: float) -> float:
-    return min(_MOST, max(_LEAST, claim))
+    return min(MOST, max(LEAST, claim))
 
 
 def _kind(claim: float, depth: int, sources: int = 0) -> _Kind:
-    return sources, bisect_right(_BORDERS, claim), bisect_right(_DEPTHS, depth)
+    return sources, bisect_right(BORDERS, claim), bisect_right(DEPTHS, depth)
 
 
 def chance_table(longest: int) -> ChanceTable:
     """Chances of guesses of one source down to a depth of `longest`, as long as nothing is known of
     any."""
-    return ChanceTable(_BORDERS, _DEPTHS, _LEAST, _MOST, longest)
+    return ChanceTable(BORDERS, DEPTHS, LEAST, MOST, longest)

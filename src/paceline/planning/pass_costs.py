@@ -158,9 +158,19 @@ class PassCosts:
         own.variance -= own.variance**2 / total
         if self._curve is not None and self._measured % _AGED == 0:
             self._fade()
-        # Factors from the known width below this one on are made anew when somebody asks.
-        place = bisect_left(self._known, width)
-        del self._factors[self._known[max(0, place - 1)] - 1 :]
+        self._correct_factors(width)
+
+    def _correct_factors(self, width: int) -> None:
+        """The correction of a width has changed, and with it those between the next known ones."""
+        place, known = bisect_left(self._known, width), self._known
+        begin = known[max(0, place - 1)]
+        end = known[place + 1] if place + 1 < len(known) else len(self._factors) + 1
+        for between in range(begin, min(end, len(self._factors) + 1)):
+            self._factors[between - 1] = self._factor(between)
+
+    def _factor(self, width: int) -> float:
+        """The shape with the correction."""
+        return self._shape[width - 1] * exp(self._correction(width))
 
     def _fade(self) -> None:
         for width, term in self._widths.items():
@@ -199,7 +209,7 @@ class PassCosts:
         for width in range(len(self._shape) + 1, widest + 1):
             self._shape.append(self._expected(width))
         for width in range(len(self._factors) + 1, widest + 1):
-            self._factors.append(self._shape[width - 1] * exp(self._correction(width)))
+            self._factors.append(self._factor(width))
 
     def _expected(self, width: int) -> float:
         rows = width - 1 + self._texts

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
 
-from paceline.planning.calibration import Calibration, Watch
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.drafting_time import DraftingTime
-from paceline.planning.gate import Gate, Gates, Purse
+from paceline.planning.gate import Gates, Purse
 from paceline.planning.pass_costs import PassCosts
-from paceline.planning.sizing import MOST_WHOLE, best_count, best_first
-from paceline.protocols import Drafter, Propose, SizedBy
+from paceline.planning.planned_text import PlannedText
+from paceline.planning.sizing import best_count, best_first
+from paceline.planning.text_calibration import SessionCalibration, new_calibration
+from paceline.protocols import Drafter, Propose
 from paceline.records import Round
 from paceline.tree import EMPTY, Tree
 
@@ -33,57 +33,6 @@ _PIECES = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8)
 _FIRST_LOOKS = 2
 _STALE, _SOON, _LOOK = 64, 4, 2.0
 _FORGOTTEN = 0.9
-
-
-@dataclass
-class _Text:
-    """What is known about one text and its drafter."""
-
-    sized_by: SizedBy
-    calibration: Calibration
-    gates: Gates
-    budget: int | None = None
-    watch: Watch = field(default_factory=Watch)
-    gate: Gate = field(init=False)
-    """That of the load in the round that is played."""
-    asked: bool = False
-    fresh: bool = True
-    """The next round with the drafter is the first one, or the first of a trial: it may have
-    something to build, and what it takes is not what drafts take."""
-    usual: float = 2.0
-    """Rows of a pass with a tree that stays whole."""
-    used: float = 6.0
-    """Nodes of trees that were scored, the largest of late."""
-    promised: float | None = None
-    """Tokens of the round that is played, by what came true of such guesses; None for trees that
-    stay whole and say nothing about their nodes, of which some may be no guesses."""
-
-    @property
-    def nodes(self) -> int:
-        """Of a tree that is scored though nothing comes of it; one that is sized node by node may
-        still be cut to nothing."""
-        return max(0, round(self.usual) - 1) if self.sized_by == "whole" else 0
-
-    def gained(self, tokens: int) -> float:
-        """What a round of so many tokens says about rounds to come.
-
-        Most rounds gain nothing and some gain much, so a few of them say little. What their guesses
-        promised, corrected by all earlier ones, says more, if nothing about what has changed just
-        now: it counts half.
-        """
-        return tokens if self.promised is None else (tokens + self.promised) / 2
-
-    def promise(self, tree: Tree, reach: Sequence[float]) -> float | None:
-        """See `promised`. reach: of the nodes of the tree, of which those of weight 0 are no
-        guesses."""
-        if tree.weights is None:
-            return None if self.sized_by == "whole" else 1 + sum(reach)
-        return 1 + sum(compress(reach, tree.weights))
-
-    def most(self, limit: int) -> int:
-        """How many nodes to ask for: guesses that are cut off take time to make as well, so there
-        are twice as many as were used of late."""
-        return MOST_WHOLE if self.sized_by == "whole" else min(limit, 4 + round(2 * self.used))
 
 
 @dataclass
@@ -107,13 +56,13 @@ class TreePlanner:
 
     curve: CostCurve | None = None
     most_nodes: int = MOST_NODES
-    _texts: dict[int, _Text] = field(default_factory=dict)
-    _all: Calibration = field(default_factory=lambda: Calibration(_SESSION_MEMORY))
+    _texts: dict[int, PlannedText] = field(default_factory=dict)
+    _all: SessionCalibration = field(default_factory=lambda: new_calibration(_SESSION_MEMORY))
     _passes: dict[int, _Passes] = field(default_factory=dict)
     _plain_passes: int = 0
     _purse: Purse = field(default_factory=Purse)
     _gates: Gates = field(init=False)
-    _usual: float = _Text.usual
+    _usual: float = PlannedText.usual
     _together: int = 1
     _beside: int = 0  # rows of prompts in the last pass, and so in the next, as is likely
     _drafting: DraftingTime = field(default_factory=DraftingTime)
@@ -123,9 +72,9 @@ class TreePlanner:
 
     def add(self, key: int, drafter: Drafter, budget: int | None = None) -> None:
         """A text joins, with what is known of the texts so far; see `Planner.add`."""
-        self._texts[key] = _Text(
+        self._texts[key] = PlannedText(
             drafter.sized_by,
-            self._all.heir(_MEMORY, _INHERITED),
+            self._all.begin(_MEMORY, _INHERITED),
             Gates(self._purse, self._gates),
             budget,
             usual=self._usual,
@@ -186,9 +135,7 @@ class TreePlanner:
         self._purse.earn(whole / plain)
         for round in rounds:
             text = self._texts[round.key]
-            for seen in text.watch.hear(round.path.tokens):
-                text.calibration.add(seen)
-                self._all.add(seen)
+            text.calibration.hear(round.path.tokens)
             if text.asked:
                 text.fresh = False
                 self._follow_size(text, len(round.tree))
@@ -198,29 +145,30 @@ class TreePlanner:
                 text.gate.judge((gained - spent - self._drafting.price) * count / plain)
 
     def _planned(
-        self, texts: Mapping[int, _Text], proposals: Mapping[int, Propose], fixed: int
+        self, texts: Mapping[int, PlannedText], proposals: Mapping[int, Propose], fixed: int
     ) -> dict[int, Tree]:
         """The trees of texts without a budget of their own; the others have `fixed` nodes."""
         passes = self._of(self._together)
         if self._looks_at_plain(passes):
             return dict.fromkeys(texts, EMPTY)
         trees: dict[int, Tree] = {}
-        nodes = fixed + sum(text.nodes for text in texts.values() if text.gate.is_open)
+        nodes = fixed + sum([text.nodes for text in texts.values() if text.gate.is_open])
         for key, text in texts.items():
-            rested = not text.gate.is_open
-            text.asked = text.gate.asks(self._price(text, passes.costs, nodes))
-            if rested and text.asked:
-                text.fresh = True
+            text.asked = text.gate.is_open
+            if not text.asked and text.gate.asks(self._price(text, passes.costs, nodes)):
+                text.asked = text.fresh = True
                 self._drafting.learn_anew()
                 nodes += text.nodes
             trees[key] = proposals[key](text.most(self.most_nodes)) if text.asked else EMPTY
-            text.watch.expect(trees[key])
-        sized = self._sized(passes.costs, texts, trees, fixed)
+        if len(texts) == 1 and text.sized_by == "nodes":
+            sized = {key: self._sized_alone(passes.costs, text, trees[key], fixed)}
+        else:
+            sized = self._sized(passes.costs, texts, trees, fixed)
         for key, text in texts.items():
             text.used = max(len(sized[key]), text.used * _FORGOTTEN)
         return sized
 
-    def _follow_size(self, text: _Text, nodes: int) -> None:
+    def _follow_size(self, text: PlannedText, nodes: int) -> None:
         """What trees that stay whole have of late. The last trees of a text are clipped and say
         little about the next text's."""
         more = 1 + nodes - text.usual
@@ -243,7 +191,7 @@ class TreePlanner:
             spent, asked = [round.open_draft_seconds for round in rounds], [t.asked for t in texts]
             self._drafting.add(1e3 * sum(spent), asked.count(True), asked.count(False))
 
-    def _price(self, text: _Text, costs: PassCosts, nodes: int) -> float:
+    def _price(self, text: PlannedText, costs: PassCosts, nodes: int) -> float:
         """What asking costs where nothing comes of it, in passes of plain decoding.
 
         nodes: of the pass as it is, with the text's own if its gate is open. Of what they cost the
@@ -267,8 +215,22 @@ class TreePlanner:
         self._purse.pay(_LOOK)
         return True
 
+    def _sized_alone(self, costs: PassCosts, text: PlannedText, tree: Tree, fixed: int) -> Tree:
+        """As `_sized`, for one text's tree that is sized node by node."""
+        text.promised = 1.0
+        if not len(tree):
+            return tree
+        spent = costs.upto(1 + fixed + len(tree), self._beside)[fixed:]
+        nodes, promised = text.calibration.choose(tree, self._together, spent)
+        text.promised += promised
+        return tree.keep(nodes)
+
     def _sized(
-        self, costs: PassCosts, texts: Mapping[int, _Text], trees: Mapping[int, Tree], fixed: int
+        self,
+        costs: PassCosts,
+        texts: Mapping[int, PlannedText],
+        trees: Mapping[int, Tree],
+        fixed: int,
     ) -> dict[int, Tree]:
         """Trees that stay whole as they are; of the others the nodes that are worth most, as many
         over all texts as gain most."""
@@ -276,7 +238,7 @@ class TreePlanner:
             key: list[int]() if text.sized_by == "nodes" else list(range(len(trees[key])))
             for key, text in texts.items()
         }
-        reaches = {key: text.calibration.reach(trees[key]) for key, text in texts.items()}
+        reaches = {key: text.calibration.expect(trees[key]) for key, text in texts.items()}
         guesses = best_first(
             [(key, reaches[key]) for key, text in texts.items() if text.sized_by == "nodes"]
         )

@@ -35,6 +35,11 @@ class Kernels:
         self.forget_ngrams: Callable[[int], None] = found.pl_ngrams_free
         self.ngrams_size: Callable[[int, int], int] = found.pl_ngrams_size
         self._count_ngrams, self._draft_ngrams = found.pl_ngrams_count, found.pl_ngrams_draft
+        self._unite, self._size_tree = found.pl_unite, found.pl_size_tree
+        self.cut_union: Callable[[int, int], None] = found.pl_cut_union
+        self.union_ends: Callable[[int, int, int], int] = found.pl_union_ends
+        self.forget_calibration: Callable[[int], None] = found.pl_calibration_free
+        self._hear = found.pl_calibration_hear
         self._most = usable_cores()
 
     @property
@@ -106,10 +111,7 @@ class Kernels:
 
     def new_ngrams(self, shortest: int, longest: int, width: int, most: int) -> int:
         """See `pl_ngrams_new`; what it gives is given back to `forget_ngrams`, `pl_ngrams_free`."""
-        made: int | None = self._library.pl_ngrams_new(shortest, longest, width, most)
-        if made is None:
-            raise MemoryError("no memory for counts of n-grams")
-        return made
+        return _made(self._library.pl_ngrams_new(shortest, longest, width, most))
 
     def count_ngrams(self, ngrams: int, tokens: int, known: int, count: int) -> None:
         """See `pl_ngrams_count`."""
@@ -119,6 +121,29 @@ class Kernels:
     def draft_ngrams(self, draft: int) -> None:
         """See `pl_ngrams_draft`; the address of an `NGramDraft`."""
         if failed := self._draft_ngrams(draft):
+            _check(failed)
+
+    def unite(self, union: int) -> None:
+        """See `pl_unite`; the address of a `Union`."""
+        if failed := self._unite(union):
+            _check(failed)
+
+    def new_calibration(self, kinds: int, memory: float) -> int:
+        """See `pl_calibration_new`; what it gives is given back to `forget_calibration`."""
+        return _made(self._library.pl_calibration_new(kinds, memory))
+
+    def heir_of(self, calibration: int, memory: float, evidence: float) -> int:
+        """See `pl_calibration_heir`; as above."""
+        return _made(self._library.pl_calibration_heir(calibration, memory, evidence))
+
+    def size_tree(self, sizing: int) -> None:
+        """See `pl_size_tree`; the address of a `Sizing`."""
+        if failed := self._size_tree(sizing):
+            _check(failed)
+
+    def hear(self, own: int, everyone: int, tokens: int, count: int) -> None:
+        """See `pl_calibration_hear`."""
+        if failed := self._hear(own, everyone, tokens, count):
             _check(failed)
 
     def run(self, steps: int, count: int, one_pass: int) -> None:
@@ -157,6 +182,12 @@ def _check(failed: int) -> None:
         raise MemoryError("no memory for the rows of a product")
     if failed:
         raise ValueError("sizes, or ids, that a matrix in blocks does not have")
+
+
+def _made(address: int | None) -> int:
+    if address is None:
+        raise MemoryError("no memory for what is counted")
+    return address
 
 
 def _openmp() -> tuple[int | None, int | None]:

@@ -53,6 +53,14 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "pl_ngrams_size": (c_int64, (c_void_p, c_int64)),
     "pl_ngrams_count": (c_int, (c_void_p, c_void_p, c_int64, c_int64)),
     "pl_ngrams_draft": (c_int, (c_void_p,)),
+    "pl_unite": (c_int, (c_void_p,)),
+    "pl_cut_union": (None, (c_void_p, c_int64)),
+    "pl_union_ends": (c_int64, (c_void_p, c_int64, c_int64)),
+    "pl_calibration_new": (c_void_p, (c_void_p, c_double)),
+    "pl_calibration_heir": (c_void_p, (c_void_p, c_double, c_double)),
+    "pl_calibration_free": (None, (c_void_p,)),
+    "pl_calibration_hear": (c_int, (c_void_p, c_void_p, c_void_p, c_int64)),
+    "pl_size_tree": (c_int, (c_void_p,)),
     "pl_run": (c_int, (c_void_p, c_int64, c_void_p, c_int)),
     "pl_run_texts": (c_int, (c_void_p, c_int64, c_void_p, c_void_p, c_int)),
     "pl_run_chain": (c_int, (c_void_p, c_int64, c_void_p, c_void_p, c_int)),
@@ -265,10 +273,12 @@ class Suffixes(ctypes.Structure):
         ("order", c_void_p),
         *((name, c_int64) for name in ("count", "size", "most")),
         ("tail", c_void_p),
-        *((name, c_int64) for name in ("length", "least", "hits", "budget", "depth", "branches")),
+        *((name, c_int64) for name in ("length", "least", "hits", "budget", "per_match")),
+        *((name, c_int64) for name in ("depth", "branches")),
         ("doubt", c_double),
         *((name, c_int64) for name in ("matched", "shorter", "begin", "end", "nodes")),
         *((name, c_void_p) for name in ("node_tokens", "node_parents", "weights")),
+        ("total", c_double),
     )
 
 

@@ -108,4 +108,28 @@ PL_API int pl_ngrams_count(struct pl_ngrams *in, const int32_t *tokens, int64_t 
 /* The likeliest continuations; see ngrams.h. */
 PL_API int pl_ngrams_draft(struct pl_ngram_draft *in);
 
+struct pl_union;
+/* One more tree; see unions.h. */
+PL_API int pl_unite(struct pl_union *in);
+/* Only the likeliest nodes stay; claims are not kept. */
+PL_API void pl_cut_union(struct pl_union *in, int64_t most);
+/* The likeliest nodes without children of these sources, in `places`; returns how many. */
+PL_API int64_t pl_union_ends(struct pl_union *in, int64_t sources, int64_t most);
+
+struct pl_kinds;
+struct pl_calibration;
+struct pl_sizing;
+/* Counts of guesses of which `memory` of a kind count; NULL without memory. */
+PL_API struct pl_calibration *pl_calibration_new(const struct pl_kinds *kinds, double memory);
+/* What is expected of another text, each count worth at most `evidence` guesses. */
+PL_API struct pl_calibration *pl_calibration_heir(const struct pl_calibration *of, double memory,
+                                                  double evidence);
+PL_API void pl_calibration_free(struct pl_calibration *of);
+/* How likely nodes are, and which are worth their rows; see calibration.h. */
+PL_API int pl_size_tree(struct pl_sizing *in);
+/* These tokens were said: what that tells about trees that `own` watches is counted there and in
+   `all`. */
+PL_API int pl_calibration_hear(struct pl_calibration *own, struct pl_calibration *all,
+                               const int64_t *tokens, int64_t count);
+
 #endif

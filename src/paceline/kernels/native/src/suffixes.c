@@ -144,8 +144,9 @@ static void grow(struct pl_suffixes *in) {
     int64_t found = in->end - in->begin, count = found < in->hits ? found : in->hits;
     for (int64_t i = 0; i < count; i++) places[i] = in->order[in->begin + i * found / count];
     struct group root = {0, count, 0, -1, 1.0, 0, 0};
-    int64_t waiting = expand(in, places, root, -1, frontier, 0), nodes = 0;
-    while (waiting && nodes < in->budget) {
+    int64_t waiting = expand(in, places, root, -1, frontier, 0), nodes = 0, most = in->budget;
+    if (in->per_match && in->per_match * in->matched < most) most = in->per_match * in->matched;
+    while (waiting && nodes < most) {
         int64_t best = best_of(frontier, waiting), siblings = 0;
         struct group taken = frontier[best];
         frontier[best] = frontier[--waiting];
@@ -154,6 +155,7 @@ static void grow(struct pl_suffixes *in) {
         in->node_tokens[nodes] = taken.token;
         in->node_parents[nodes] = (int32_t)taken.parent;
         in->weights[nodes] = taken.weight;
+        in->total += taken.weight;
         if (taken.depth < in->depth)
             waiting = expand(in, places, taken, nodes, frontier, waiting);
         nodes++;
@@ -166,6 +168,7 @@ PL_API int pl_look_up(struct pl_suffixes *in) {
         return PL_BAD_ARGUMENT;
     find(in);
     in->nodes = 0;
+    in->total = 0;
     if (in->matched) grow(in);
     return PL_OK;
 }

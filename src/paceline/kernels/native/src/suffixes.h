@@ -20,6 +20,7 @@ struct pl_suffixes {
     int64_t least;      /* shorter matches are none, at least 1 */
     int64_t hits;       /* places that are looked at, of more an even sample; to PL_MOST_HITS */
     int64_t budget;     /* nodes */
+    int64_t per_match;  /* nodes for each token that matches; 0 for no such limit */
     int64_t depth;      /* of the deepest node */
     int64_t branches;   /* children of a node */
     double doubt;       /* what a token's chance is taken less for, see suffixes.c */
@@ -32,6 +33,7 @@ struct pl_suffixes {
     int64_t nodes;
     int32_t *node_tokens, *node_parents;
     double *weights;
+    double total;       /* of the weights */
 };
 
 #endif

@@ -1,0 +1,175 @@
+"""What several sources guess for a round, as one tree: in the C library, or without it.
+
+Both unite alike; tests hold one to the other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import repeat
+
+from paceline.kernels.native import tree_signatures as native
+from paceline.kernels.native.calls import kernels, unavailable
+from paceline.tree import EMPTY, ROOT, Tree
+from paceline.union import Union
+
+__all__ = ["UnitedGuesses", "unite"]
+
+_UNWEIGHTED = 0.5
+"""What a guess without a weight claims."""
+_FEW = 64
+
+
+class UnitedGuesses(ABC):
+    """A union of trees that is made anew for each round; see `Union`.
+
+    alike: sources that know what each other knows, as a set of bits.
+    sure: so many nodes are expected to be accepted.
+    """
+
+    sure: float = 0.0
+
+    @abstractmethod
+    def clear(self) -> None:
+        """A round begins, without guesses."""
+
+    @abstractmethod
+    def add(self, tree: Tree, source: int, at: int = ROOT) -> None:
+        """What one source, as a set of bits, guesses behind node `at`."""
+
+    @abstractmethod
+    def ends(self, sources: int, most: int) -> Sequence[int]:
+        """The likeliest nodes of any of these sources that nothing follows, best first."""
+
+    @abstractmethod
+    def path_to(self, node: int) -> tuple[int, ...]:
+        """The tokens from a child of the root down to `node`."""
+
+    @abstractmethod
+    def tree(self, most: int) -> Tree:
+        """The `most` likeliest nodes; the round's guesses are complete then."""
+
+
+class _PlainUnion(UnitedGuesses):
+    """Without the library."""
+
+    def __init__(self, alike: int) -> None:
+        self._alike = alike
+        self.clear()
+
+    def clear(self) -> None:
+        """See `UnitedGuesses.clear`."""
+        self._union = Union(self._alike)
+        self.sure = 0.0
+
+    def add(self, tree: Tree, source: int, at: int = ROOT) -> None:
+        """See `UnitedGuesses.add`."""
+        claims = repeat(_UNWEIGHTED) if tree.weights is None else tree.claims
+        self._union.add(tree.tokens, tree.parents, claims, repeat(source), at)
+        self.sure = sum(self._union.weights())
+
+    def ends(self, sources: int, most: int) -> Sequence[int]:
+        """See `UnitedGuesses.ends`."""
+        union, weights, inner = self._union, self._union.weights(), set(self._union.parents)
+        ends = [node for node, by in enumerate(union.sources) if by & sources and node not in inner]
+        return sorted(ends, key=lambda node: -weights[node])[:most]
+
+    def path_to(self, node: int) -> tuple[int, ...]:
+        """See `UnitedGuesses.path_to`."""
+        return self._union.path_to(node)
+
+    def tree(self, most: int) -> Tree:
+        """See `UnitedGuesses.tree`."""
+        return Tree.of_union(self._union, most) if len(self._union) and most > 0 else EMPTY
+
+
+class _NativeUnion(UnitedGuesses):
+    """In the library."""
+
+    def __init__(self, alike: int) -> None:
+        self._native = kernels()
+        self._call = native.Union(alike=alike, unweighted=_UNWEIGHTED)
+        self._address = ctypes.addressof(self._call)
+        self._room = self._given_room = 0
+        self._make_room(_FEW)
+        self._make_given_room(_FEW)
+
+    def clear(self) -> None:
+        """See `UnitedGuesses.clear`."""
+        self._call.nodes = 0
+        self.sure = 0.0
+
+    def add(self, tree: Tree, source: int, at: int = ROOT) -> None:
+        """See `UnitedGuesses.add`."""
+        call, count = self._call, len(tree.tokens)
+        if count > self._given_room:
+            self._make_given_room(count)
+        if call.nodes + count > self._room:
+            self._make_room(2 * (call.nodes + count))
+        call.count, call.at, call.by = count, at, source
+        self._given_tokens[:count], self._given_parents[:count] = tree.tokens, tree.parents
+        call.given_weights = None
+        if tree.weights is not None:
+            self._given_weights[:count] = tree.weights
+            call.given_weights = self._given_weights_at
+        self._native.unite(self._address)
+        self.sure = call.sure
+
+    def ends(self, sources: int, most: int) -> Sequence[int]:
+        """See `UnitedGuesses.ends`."""
+        return self._places[: self._native.union_ends(self._address, sources, most)]
+
+    def path_to(self, node: int) -> tuple[int, ...]:
+        """See `UnitedGuesses.path_to`."""
+        path: list[int] = []
+        while node != ROOT:
+            path.append(self._tokens[node])
+            node = self._parents[node]
+        path.reverse()
+        return tuple(path)
+
+    def tree(self, most: int) -> Tree:
+        """See `UnitedGuesses.tree`."""
+        call = self._call
+        if call.nodes > most:
+            self._native.cut_union(self._address, most)
+        nodes = call.nodes
+        if not nodes:
+            return EMPTY
+        return Tree.of_columns(
+            tuple(self._tokens[:nodes]),
+            tuple(self._parents[:nodes]),
+            tuple(self._weights[:nodes]),
+            tuple(self._sources[:nodes]),
+        )
+
+    def _make_room(self, room: int) -> None:
+        """For so many nodes, those there are included."""
+        call, at, nodes = self._call, ctypes.addressof, self._call.nodes
+        new = [(ctypes.c_int64 * room)() for _ in range(4)]
+        claims, weights = ((ctypes.c_double * room)() for _ in range(2))
+        if nodes:
+            for column, old in zip(new, (self._tokens, self._parents, self._sources)):
+                column[:nodes] = old[:nodes]
+            claims[:nodes] = self._claims[:nodes]
+        self._room = call.room = room
+        self._tokens, self._parents, self._sources, self._places = new
+        self._claims, self._weights = claims, weights
+        call.tokens, call.parents, call.sources, call.places = map(at, new)
+        call.claims, call.weights = at(claims), at(weights)
+
+    def _make_given_room(self, room: int) -> None:
+        """For so many nodes of one tree."""
+        self._given_room = room
+        self._given_tokens, self._given_parents = ((ctypes.c_int64 * room)() for _ in range(2))
+        self._given_weights = (ctypes.c_double * room)()
+        call, at = self._call, ctypes.addressof
+        call.given_tokens, call.given_parents = at(self._given_tokens), at(self._given_parents)
+        self._given_weights_at = at(self._given_weights)
+
+
+def unite(alike: int = 0) -> UnitedGuesses:
+    """A union in the library where there is one."""
+    return _PlainUnion(alike) if unavailable() else _NativeUnion(alike)

@@ -1,0 +1,225 @@
+"""What comes true of the trees of a text: in the C library, or without it.
+
+Both count and choose alike; tests hold one to the other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import compress
+from typing import NamedTuple
+from weakref import finalize
+
+from paceline.kernels.native.calls import kernels, unavailable
+from paceline.kernels.native.tree_signatures import Kinds, Sizing
+from paceline.planning.calibration import (
+    BORDERS,
+    DEPTHS,
+    LEAST,
+    MOST,
+    PRIOR,
+    UNKNOWN,
+    Calibration,
+    Watch,
+)
+from paceline.planning.sizing import best_count, best_first
+from paceline.tree import Tree
+
+__all__ = ["Chosen", "SessionCalibration", "TextCalibration", "new_calibration"]
+
+
+class Chosen(NamedTuple):
+    """The nodes of a tree that gain most tokens for the time of their pass, ascending, and how many
+    of them are expected to be accepted."""
+
+    nodes: list[int]
+    promised: float
+
+
+class TextCalibration(ABC):
+    """What is known about the guesses of one text, and the trees of it that may still come true."""
+
+    @abstractmethod
+    def expect(self, tree: Tree) -> list[float]:
+        """The drafter proposes this where the text ends now; how likely each node is to be accepted,
+        never more than its parent."""
+
+    @abstractmethod
+    def choose(self, tree: Tree, sure: float, costs: Sequence[float]) -> Chosen:
+        """The same, and which nodes are worth it; see `best_count`."""
+
+    @abstractmethod
+    def hear(self, tokens: Sequence[int]) -> None:
+        """These tokens were said: count what that tells, for this text and for all."""
+
+
+class SessionCalibration(ABC):
+    """What is known about the guesses of one drafter on all texts.
+
+    memory: see `Calibration`.
+    """
+
+    @abstractmethod
+    def begin(self, memory: float, evidence: float) -> TextCalibration:
+        """For a text; see `Calibration.heir`."""
+
+
+class _CountedSession(SessionCalibration):
+    """Without the library."""
+
+    def __init__(self, memory: float) -> None:
+        self._all = Calibration(memory)
+
+    def begin(self, memory: float, evidence: float) -> TextCalibration:
+        """See `SessionCalibration.begin`."""
+        return _CountedText(self._all.heir(memory, evidence), self._all)
+
+
+class _CountedText(TextCalibration):
+    """Without the library."""
+
+    def __init__(self, own: Calibration, everyone: Calibration) -> None:
+        self._own, self._all, self._watch = own, everyone, Watch()
+
+    def expect(self, tree: Tree) -> list[float]:
+        """See `TextCalibration.expect`."""
+        self._watch.expect(tree)
+        return self._own.reach(tree)
+
+    def choose(self, tree: Tree, sure: float, costs: Sequence[float]) -> Chosen:
+        """See `TextCalibration.choose`."""
+        reach = self.expect(tree)
+        order = [node for _, node in best_first([(0, reach)])]
+        nodes = sorted(order[: best_count(sure, [reach[node] for node in order], costs)])
+        kept = [reach[node] for node in nodes]
+        if tree.weights is not None:
+            kept = list(compress(kept, [tree.weights[node] for node in nodes]))
+        return Chosen(nodes, sum(kept))
+
+    def hear(self, tokens: Sequence[int]) -> None:
+        """See `TextCalibration.hear`."""
+        for seen in self._watch.hear(tokens):
+            self._own.add(seen)
+            self._all.add(seen)
+
+
+class _Columns:
+    """Memory for trees on their way to the library and back."""
+
+    def __init__(self) -> None:
+        self.call = Sizing()
+        self.address = ctypes.addressof(self.call)
+        self._make_room(64)
+
+    def put(self, tree: Tree, of: int) -> int:
+        """A tree that is judged by `of`; returns its nodes."""
+        call, nodes = self.call, len(tree.tokens)
+        if nodes > self._room:
+            self._make_room(2 * nodes)
+        call.of, call.nodes = of, nodes
+        self._tokens[:nodes], self._parents[:nodes] = tree.tokens, tree.parents
+        call.weights = call.sources = None
+        if tree.weights is not None:
+            self._weights[:nodes] = tree.weights
+            call.weights = self._weights_at
+        if tree.sources is not None:
+            self._sources[:nodes] = tree.sources
+            call.sources = self._sources_at
+        return nodes
+
+    def put_costs(self, costs: Sequence[float]) -> None:
+        """What passes cost with none, one, … of its nodes."""
+        self._costs[: len(costs)] = costs
+        self.call.costs = self._costs_at
+
+    def reach(self, nodes: int) -> list[float]:
+        """The answer of `expect`."""
+        return self._reach[:nodes]
+
+    def chosen(self) -> Chosen:
+        """The answer of `choose`."""
+        return Chosen(self._kept[: self.call.keeps], self.call.promised)
+
+    def _make_room(self, room: int) -> None:
+        self._room = room
+        self._tokens, self._parents, self._sources, self._kept = (
+            (ctypes.c_int64 * room)() for _ in range(4)
+        )
+        self._weights, self._reach = ((ctypes.c_double * room)() for _ in range(2))
+        self._costs = (ctypes.c_double * (room + 1))()
+        call, at = self.call, ctypes.addressof
+        call.tokens, call.parents, call.kept = map(at, (self._tokens, self._parents, self._kept))
+        call.reach = at(self._reach)
+        self._weights_at, self._sources_at = at(self._weights), at(self._sources)
+        self._costs_at = at(self._costs)
+
+
+_BORDERS = (ctypes.c_double * len(BORDERS))(*BORDERS)
+_DEPTHS = (ctypes.c_int64 * len(DEPTHS))(*DEPTHS)
+_KINDS = Kinds(
+    borders=ctypes.addressof(_BORDERS),
+    depths=ctypes.addressof(_DEPTHS),
+    border_count=len(BORDERS),
+    depth_count=len(DEPTHS),
+    least=LEAST,
+    most=MOST,
+    unknown=UNKNOWN,
+    prior=PRIOR,
+)
+
+
+class _NativeSession(SessionCalibration):
+    """In the library."""
+
+    def __init__(self, memory: float) -> None:
+        self.native = kernels()
+        self.held = self.native.new_calibration(ctypes.addressof(_KINDS), memory)
+        finalize(self, self.native.forget_calibration, self.held)
+        self.columns = _Columns()
+
+    def begin(self, memory: float, evidence: float) -> TextCalibration:
+        """See `SessionCalibration.begin`."""
+        return _NativeText(self, self.native.heir_of(self.held, memory, evidence))
+
+
+class _NativeText(TextCalibration):
+    """In the library. held: by the library, which gets it back."""
+
+    def __init__(self, session: _NativeSession, held: int) -> None:
+        self._session, self._native, self._columns = session, session.native, session.columns
+        self._held, self._all = held, session.held
+        finalize(self, self._native.forget_calibration, held)
+        self._said = (ctypes.c_int64 * 64)()
+        self._said_at = ctypes.addressof(self._said)
+
+    def expect(self, tree: Tree) -> list[float]:
+        """See `TextCalibration.expect`."""
+        columns = self._columns
+        nodes = columns.put(tree, self._held)
+        columns.call.costs = None
+        self._native.size_tree(columns.address)
+        return columns.reach(nodes)
+
+    def choose(self, tree: Tree, sure: float, costs: Sequence[float]) -> Chosen:
+        """See `TextCalibration.choose`."""
+        columns = self._columns
+        columns.put(tree, self._held)
+        columns.put_costs(costs)
+        columns.call.sure = sure
+        self._native.size_tree(columns.address)
+        return columns.chosen()
+
+    def hear(self, tokens: Sequence[int]) -> None:
+        """See `TextCalibration.hear`."""
+        room = len(self._said)
+        for begin in range(0, len(tokens), room):
+            some = tokens[begin : begin + room]
+            self._said[: len(some)] = list(some)
+            self._native.hear(self._held, self._all, self._said_at, len(some))
+
+
+def new_calibration(memory: float) -> SessionCalibration:
+    """Counts in the library where there is one."""
+    return _CountedSession(memory) if unavailable() else _NativeSession(memory)
