@@ -107,8 +107,7 @@ class Path:
             raise ValueError(f"{len(self.nodes)} nodes need one token more, got {self.tokens}")
 
 
-@dataclass(frozen=True)
-class Seconds:
+class Seconds(NamedTuple):
     """Wall-clock time of a round by part. In a batch: this text's share, of the target's time by
     rows, of the rest an equal one. The first round's `target` holds all passes that read the
     prompt."""
@@ -116,6 +115,9 @@ class Seconds:
     draft: float = 0.0
     target: float = 0.0
     commit: float = 0.0
+
+
+_UNTIMED = Seconds()
 
 
 class SourceRound(NamedTuple):
@@ -152,7 +154,7 @@ class Round:
     path: Path
     prefill: bool = False
     first: bool = False
-    seconds: Seconds = Seconds()
+    seconds: Seconds = _UNTIMED
     vocab_size: int = sys.maxsize
     sources: tuple[SourceRound, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()

@@ -29,14 +29,14 @@ class SourceStats:
 
     def add(self, round: Round, place: int) -> None:
         """Count one more round, in which this was the source of number `place`."""
-        own, sources = round.sources[place], round.tree.sources
+        own = round.sources[place]
         self.rounds += 1
         self.seconds += own.seconds
         if not own.asked:
             return
         self.asked += 1
         self.proposed += own.proposed
-        if sources:
+        if sources := round.tree.sources:
             bit = 1 << place
             self.scored += len([1 for by in sources if by & bit])
             if round.path.nodes:
@@ -91,7 +91,10 @@ class Stats:
         else:
             self.target_seconds += round.seconds.target
         for place, source in enumerate(round.sources):
-            self.sources.setdefault(source.name, SourceStats()).add(round, place)
+            known = self.sources.get(source.name)
+            if known is None:
+                known = self.sources[source.name] = SourceStats()
+            known.add(round, place)
 
     def merge(self, other: Stats) -> None:
         """Count the rounds of another text as well."""

@@ -230,8 +230,6 @@ class Auto(Drafter):
     def _ask_dear(self, budget: int) -> None:
         """Ask those that take time, as far as that pays, and the others what follows there."""
         dear, sure = self._dear, self._united.sure
-        if not dear.afford:
-            return
         left = dear.left(len(self._text) - self._prompt, self._room)
         taken: dict[str, tuple[float, int]] = {}
         for place, source in self._costly.items():

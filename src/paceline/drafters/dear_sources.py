@@ -105,7 +105,9 @@ class _Account:
 
     def earn(self, passes: float) -> None:
         """So much goes into the purse."""
-        self._purse += max(0.0, min(passes, self._room - self._purse))
+        left = self._room - self._purse
+        if left > 0:
+            self._purse += passes if passes < left else left
         self._room = _CREDIT
 
     def can_pay(self, passes: float) -> bool:
@@ -179,7 +181,7 @@ class DearSources:
         account = self._accounts[name]
         if account.lookup:
             return account.gain(sure) > 0 or self._rounds % _AGAIN == 0
-        spare = self._spare
+        spare = self._saved + _SLACK + _LOSS * self._said
         if spare < 0:
             return False
         reading = self._reading(account, unread)
@@ -198,11 +200,6 @@ class DearSources:
         account.pay(reading)
         account.trial, self._tried_in = True, self._rounds
         return True
-
-    @property
-    def afford(self) -> bool:
-        """Whether the text may spend anything on dear sources."""
-        return self._spare >= 0
 
     def begin(self) -> None:
         """A text begins: texts differ, and one in which a source has shone must not cost others."""
@@ -271,11 +268,6 @@ class DearSources:
             self._curve = live or stored or MILD
             self._costs_of.clear()
         self._rounds += 1
-
-    @property
-    def _spare(self) -> float:
-        """Passes that dear sources may cost in this text."""
-        return self._saved + _SLACK + _LOSS * self._said
 
     def _relative(self, width: int) -> float:
         """What a pass costs, in passes of plain decoding."""

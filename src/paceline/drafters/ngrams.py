@@ -157,12 +157,12 @@ class _NativeNGrams(NGrams):
             return
         if not 0 <= min(tokens) <= max(tokens) <= _LARGEST:
             raise UsageError("a token id is negative or does not fit into 32 bits")
-        near = [*before[-self.longest :], *tokens]
-        if len(near) > len(self._given):
-            self._make_given_room(len(near))
-        self._given[: len(near)] = near
-        known = len(near) - len(tokens)
-        self._native.count_ngrams(self._held, self._given_at, known, len(tokens))
+        near = before[-self.longest :]
+        known, count = len(near), len(tokens)
+        if known + count > len(self._given):
+            self._make_given_room(known + count)
+        self._given[: known + count] = [*near, *tokens]
+        self._native.count_ngrams(self._held, self._given_at, known, count)
 
     def sizes(self) -> list[int]:
         """See `NGrams.sizes`."""

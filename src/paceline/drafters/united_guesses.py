@@ -92,8 +92,7 @@ class _NativeUnion(UnitedGuesses):
         self._native = kernels()
         self._call = native.Union(alike=alike, unweighted=_UNWEIGHTED)
         self._address = ctypes.addressof(self._call)
-        self._room = self._given_room = 0
-        self._make_room(_FEW)
+        self._set_columns(_FEW)
         self._make_given_room(_FEW)
 
     def clear(self) -> None:
@@ -107,12 +106,13 @@ class _NativeUnion(UnitedGuesses):
         if count > self._given_room:
             self._make_given_room(count)
         if call.nodes + count > self._room:
-            self._make_room(2 * (call.nodes + count))
+            self._grow(2 * (call.nodes + count))
         call.count, call.at, call.by = count, at, source
-        self._given_tokens[:count], self._given_parents[:count] = tree.tokens, tree.parents
+        self._given_tokens[:count] = list(tree.tokens)
+        self._given_parents[:count] = list(tree.parents)
         call.given_weights = None
         if tree.weights is not None:
-            self._given_weights[:count] = tree.weights
+            self._given_weights[:count] = list(tree.weights)
             call.given_weights = self._given_weights_at
         self._native.unite(self._address)
         self.sure = call.sure
@@ -145,20 +145,25 @@ class _NativeUnion(UnitedGuesses):
             tuple(self._sources[:nodes]),
         )
 
-    def _make_room(self, room: int) -> None:
-        """For so many nodes, those there are included."""
-        call, at, nodes = self._call, ctypes.addressof, self._call.nodes
-        new = [(ctypes.c_int64 * room)() for _ in range(4)]
-        claims, weights = ((ctypes.c_double * room)() for _ in range(2))
-        if nodes:
-            for column, old in zip(new, (self._tokens, self._parents, self._sources)):
-                column[:nodes] = old[:nodes]
-            claims[:nodes] = self._claims[:nodes]
+    def _grow(self, room: int) -> None:
+        """Have room for so many nodes; those there are stay."""
+        nodes = self._call.nodes
+        tokens, parents = self._tokens[:nodes], self._parents[:nodes]
+        sources, claims = self._sources[:nodes], self._claims[:nodes]
+        self._set_columns(room)
+        self._tokens[:nodes], self._parents[:nodes] = list(tokens), list(parents)
+        self._sources[:nodes], self._claims[:nodes] = list(sources), list(claims)
+
+    def _set_columns(self, room: int) -> None:
+        """For so many nodes, of which there are none yet."""
+        call, at = self._call, ctypes.addressof
+        self._tokens, self._parents = ((ctypes.c_int64 * room)() for _ in range(2))
+        self._sources, self._places = ((ctypes.c_int64 * room)() for _ in range(2))
+        self._claims, self._weights = ((ctypes.c_double * room)() for _ in range(2))
         self._room = call.room = room
-        self._tokens, self._parents, self._sources, self._places = new
-        self._claims, self._weights = claims, weights
-        call.tokens, call.parents, call.sources, call.places = map(at, new)
-        call.claims, call.weights = at(claims), at(weights)
+        call.tokens, call.parents = at(self._tokens), at(self._parents)
+        call.sources, call.places = at(self._sources), at(self._places)
+        call.claims, call.weights = at(self._claims), at(self._weights)
 
     def _make_given_room(self, room: int) -> None:
         """For so many nodes of one tree."""

@@ -119,19 +119,19 @@ class _Columns:
         if nodes > self._room:
             self._make_room(2 * nodes)
         call.of, call.nodes = of, nodes
-        self._tokens[:nodes], self._parents[:nodes] = tree.tokens, tree.parents
+        self._tokens[:nodes], self._parents[:nodes] = list(tree.tokens), list(tree.parents)
         call.weights = call.sources = None
         if tree.weights is not None:
-            self._weights[:nodes] = tree.weights
+            self._weights[:nodes] = list(tree.weights)
             call.weights = self._weights_at
         if tree.sources is not None:
-            self._sources[:nodes] = tree.sources
+            self._sources[:nodes] = list(tree.sources)
             call.sources = self._sources_at
         return nodes
 
     def put_costs(self, costs: Sequence[float]) -> None:
         """What passes cost with none, one, … of its nodes."""
-        self._costs[: len(costs)] = costs
+        self._costs[: len(costs)] = list(costs)
         self.call.costs = self._costs_at
 
     def reach(self, nodes: int) -> list[float]:

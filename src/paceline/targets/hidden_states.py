@@ -91,6 +91,8 @@ def side_by_side(rows: torch.Tensor, hidden: int, places: Sequence[int]) -> torc
     """[n, places * hidden]: of rows of several states [n, states * hidden] those at these places; a
     view where they stand next to one another already."""
     first, last = places[0], places[-1]
+    if hidden * len(places) == rows.shape[1]:
+        return rows
     if [*places] == [*range(first, last + 1)]:
         return rows[:, hidden * first : hidden * (last + 1)]
     return torch.cat([rows[:, hidden * at : hidden * (at + 1)] for at in places], dim=1)

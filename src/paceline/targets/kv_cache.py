@@ -98,7 +98,7 @@ class TreeCache(Cache):  # type: ignore[misc]
         """[length, hidden] of the slots from `start`: a view that the next pass may change."""
         if self._states.keys is None:
             return torch.zeros(0, self._hidden_size)
-        return self._states.keys[0, 0, start : start + length]
+        return self._states.keys[0, 0].narrow(0, start, length)
 
     def move(self, sources: Sequence[int], places: Sequence[int]) -> None:
         """Copy slots to other places, one after the other: no place is a source later on."""
