@@ -264,7 +264,7 @@ class DearSources:
         if self._rounds % _LOOK == 0:
             live = None if self._costs is None else self._costs(context)
             self._share = None if live is None else live.cost(1)
-            stored = None if self._stored is None else self._stored.at(context)
+            stored = None if live or self._stored is None else self._stored.at(context)
             self._curve = live or stored or MILD
             self._costs_of.clear()
         self._rounds += 1

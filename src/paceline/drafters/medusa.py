@@ -82,7 +82,8 @@ class Medusa(Drafter):
 
     def see(self, states: torch.Tensor) -> None:
         """Take the state that the last token but the root was read with; see `Drafter.see`."""
-        self._state = states[-1:] if 0 < len(states) == self._length - 1 else None
+        known = states.shape[0]
+        self._state = states.narrow(0, known - 1, 1) if 0 < known == self._length - 1 else None
 
     def propose(self, budget: int) -> Tree:
         """The likeliest paths over all heads; empty until the model has read the prompt."""

@@ -67,6 +67,11 @@ class CostCurve:
         return tuple(self._costs)
 
     @cached_property
+    def _parts(self) -> dict[int, CostCurve]:
+        """See `at`, as far as it was asked."""
+        return {}
+
+    @cached_property
     def _costs(self) -> dict[int, dict[int, float]]:
         """Context -> width -> milliseconds, both ascending."""
         costs: dict[int, dict[int, float]] = {}
@@ -99,8 +104,13 @@ class CostCurve:
 
     def at(self, context: int) -> CostCurve:
         """The points of the nearest measured context alone."""
+        if len(self.contexts) == 1:
+            return self
         nearest = min(self.contexts, key=lambda known: abs(known - context))
-        return CostCurve(tuple(point for point in self.points if point.context == nearest))
+        if nearest not in self._parts:
+            points = tuple(point for point in self.points if point.context == nearest)
+            self._parts[nearest] = CostCurve(points)
+        return self._parts[nearest]
 
     def shared_by(self, texts: int) -> CostCurve:
         """What a pass costs one of so many texts that are written in it: its share of a pass of

@@ -79,7 +79,7 @@ class TreeCache(Cache):  # type: ignore[misc]
     def all_states(self) -> torch.Tensor:
         """[slots, hidden], once there are any; see `put_states`."""
         assert self._states.keys is not None
-        return self._states.keys[0, 0]
+        return self._states.keys.view(-1, self._hidden_size)
 
     def direct(self, where: _Where, view: View) -> None:
         """Tell all layers where the next forward writes its rows, and what it attends to.
@@ -98,7 +98,7 @@ class TreeCache(Cache):  # type: ignore[misc]
         """[length, hidden] of the slots from `start`: a view that the next pass may change."""
         if self._states.keys is None:
             return torch.zeros(0, self._hidden_size)
-        return self._states.keys[0, 0].narrow(0, start, length)
+        return self.all_states().narrow(0, start, length)
 
     def move(self, sources: Sequence[int], places: Sequence[int]) -> None:
         """Copy slots to other places, one after the other: no place is a source later on."""
