@@ -16,6 +16,7 @@ from paceline.datastore.search import NOTHING, Found
 from paceline.datastore.sorting import sort_places
 from paceline.drafters.confidence import FOLLOWER_DOUBT, follower_confidence
 from paceline.errors import UsageError
+from paceline.tree import EMPTY
 
 # Small alphabets make many repeats; every other text has borders.
 token = st.integers(0, 2)
@@ -27,6 +28,7 @@ searches = st.builds(
     hits=st.sampled_from([1, 3, 256]),
     depth=st.integers(1, 5),
     branches=st.sampled_from([1, 2, 256]),
+    per_match=st.sampled_from([0, 0, 1, 3]),
 )
 
 
@@ -94,7 +96,8 @@ def test_the_longest_suffix_is_found_with_all_that_followed_it(
     matched, shorter, count = naive(tokens, tail, search.least)
     assert (found.matched, found.shorter, found.places) == (matched, shorter, count)
     tree = found.tree
-    assert len(tree) <= budget and max(tree.depths, default=0) <= search.depth
+    assert len(tree) <= min(budget, search.per_match * matched or budget)
+    assert max(tree.depths, default=0) <= search.depth
     assert all(len(children) <= search.branches for children in tree.children.values())
     assert sum(map(len, tree.children.values())) == len(tree)  # no twins
     assert list(tree.weights or ()) == sorted(tree.weights or (), reverse=True)
@@ -154,6 +157,36 @@ def test_the_library_gives_what_python_gives_bit_for_bit(
     by_library = array.look_up(tail, budget, search)
     array._native = None
     assert array.look_up(tail, budget, search) == by_library
+
+
+@pytest.mark.usefixtures("_how")
+@given(
+    tokens=texts,
+    tail=tails,
+    search=searches,
+    budget=st.integers(0, 12),
+    lengths=st.integers(1, 4),
+    more_than=st.sampled_from([0.0, 0.3, 1.0]),
+)
+def test_of_matches_of_several_lengths_the_first_of_the_best_score_counts(
+    tokens: list[int],
+    tail: list[int],
+    search: Search,
+    budget: int,
+    lengths: int,
+    more_than: float,
+) -> None:
+    array, trees, length = array_of(tokens), [], len(tail)
+    for _ in range(lengths):
+        found = array.look_up(tail[-length:], budget, search)
+        trees.append(found.tree)
+        length = found.shorter
+        if not length:
+            break
+    scores = [sum(tree.weights or ()) for tree in trees]
+    tree, score = array.look_up_lengths(tail, budget, search, lengths, more_than)
+    assert score == pytest.approx(max(*scores, more_than))
+    assert tree == (trees[scores.index(max(scores))] if max(scores) > more_than else EMPTY)
 
 
 changes = st.one_of(

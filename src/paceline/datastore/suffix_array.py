@@ -83,21 +83,14 @@ class SuffixArray:
         of so many trees the first of the largest sum of weights, and that sum; the empty tree where
         none has more than so much."""
         near, call = tail[-LONGEST:], self._call
-        best, most = EMPTY, more_than
         if not near or budget < 1 or not call.size:
-            return best, most
+            return EMPTY, more_than
         if self._native is None:
             return self._look_up_lengths(near, budget, search, lengths, more_than)
         self._put(near, budget, search)
-        begin = call.tail
-        for _ in range(lengths):
-            self._native.look_up(self._address)
-            if call.total > most:
-                best, most = self._tree(), call.total
-            if not call.shorter:
-                break
-            call.tail, call.length = begin + 4 * (len(near) - call.shorter), call.shorter
-        return best, most
+        call.total = more_than
+        self._native.look_up_lengths(self._address, lengths)
+        return (self._tree(), call.total) if call.nodes else (EMPTY, more_than)
 
     def _look_up_lengths(
         self, near: Sequence[int], budget: int, search: Search, lengths: int, more_than: float

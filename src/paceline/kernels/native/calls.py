@@ -31,7 +31,7 @@ class Kernels:
         self._product, self._attend, self._run = found.pl_product, found.pl_attend, found.pl_run
         self._likeliest, self._run_chain = found.pl_likeliest, found.pl_run_chain
         self._run_texts = found.pl_run_texts
-        self._look_up = found.pl_look_up
+        self._look_up, self._look_up_lengths = found.pl_look_up, found.pl_look_up_lengths
         self.forget_ngrams: Callable[[int], None] = found.pl_ngrams_free
         self.ngrams_size: Callable[[int, int], int] = found.pl_ngrams_size
         self._count_ngrams, self._draft_ngrams = found.pl_ngrams_count, found.pl_ngrams_draft
@@ -103,6 +103,11 @@ class Kernels:
     def look_up(self, suffixes: int) -> None:
         """See `pl_look_up`; the address of a `Suffixes`, as below."""
         if failed := self._look_up(suffixes):
+            _check(failed)
+
+    def look_up_lengths(self, suffixes: int, lengths: int) -> None:
+        """See `pl_look_up_lengths`."""
+        if failed := self._look_up_lengths(suffixes, lengths):
             _check(failed)
 
     def add_tokens(self, suffixes: int, tokens: int, count: int) -> None:

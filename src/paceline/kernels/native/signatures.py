@@ -47,6 +47,7 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "pl_move": (c_int, (c_void_p, c_int64, c_void_p, c_void_p, c_int64)),
     "pl_look_up": (c_int, (c_void_p,)),
+    "pl_look_up_lengths": (c_int, (c_void_p, c_int64)),
     "pl_add_tokens": (c_int, (c_void_p, c_void_p, c_int64)),
     "pl_ngrams_new": (c_void_p, (c_int64, c_int64, c_int64, c_int64)),
     "pl_ngrams_free": (None, (c_void_p,)),

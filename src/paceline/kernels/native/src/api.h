@@ -89,6 +89,9 @@ PL_API int pl_draft_eagle(struct pl_eagle *of, int threads);
 struct pl_suffixes;
 /* What followed elsewhere behind the end of a text; see suffixes.h. */
 PL_API int pl_look_up(struct pl_suffixes *in);
+/* After the longest match and after shorter ones that stand in more places, `lengths` of them: the
+   first tree of the largest `total`; none where none has more than `total` is when it is asked. */
+PL_API int pl_look_up_lengths(struct pl_suffixes *in, int64_t lengths);
 /* The text goes on with these; there is room for them and their places. */
 PL_API int pl_add_tokens(struct pl_suffixes *to, const int32_t *tokens, int64_t count);
 

@@ -173,6 +173,28 @@ PL_API int pl_look_up(struct pl_suffixes *in) {
     return PL_OK;
 }
 
+PL_API int pl_look_up_lengths(struct pl_suffixes *in, int64_t lengths) {
+    const int32_t *end = in->tail + in->length;
+    double most = in->total;
+    int64_t best = 0, last = 0;
+    for (; lengths > 0; lengths--) {
+        if (pl_look_up(in)) return PL_BAD_ARGUMENT;
+        last = in->length;
+        if (in->total > most) {
+            most = in->total;
+            best = last;
+        }
+        if (!in->shorter) break;
+        in->length = in->shorter;
+        in->tail = end - in->length;
+    }
+    if (!best) in->nodes = 0;
+    if (!best || best == last) return PL_OK;
+    in->length = best;
+    in->tail = end - best;
+    return pl_look_up(in); /* once more, which takes less than to keep all answers */
+}
+
 /* Where a place of the text comes in the order. */
 static int64_t rank_of(const struct pl_suffixes *in, int64_t place) {
     int64_t low = 0, high = in->size;
