@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from paceline.tree import Tree
@@ -190,3 +191,14 @@ class Round:
             return 0
         alone = [self.tree.sources[node] == 1 << source for node in self.path.nodes]
         return len(alone) - alone.index(True) if True in alone else 0
+
+    def rows_owed_to(self, source: int) -> tuple[int, float]:
+        """How many nodes there would not be without the source of this number, and what their
+        weights add up to: those that it alone proposed, and all behind them."""
+        tree, alone = self.tree, 1 << source
+        if alone not in (tree.sources or ()):
+            return 0, 0.0
+        owed: list[bool] = []
+        for parent, by in zip(tree.parents, tree.sources or ()):
+            owed.append(by == alone or (parent >= 0 and owed[parent]))
+        return sum(owed), sum(compress(tree.weights or (), owed))

@@ -18,6 +18,7 @@ from tests.planning.replay import FLAT, Device, Scripted, replay, table
 from paceline.drafters import Anpd, Auto, Llma, PromptLookup, make_drafter
 from paceline.drafters.dear_sources import DearSources
 from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.suffix import Suffix
 from paceline.errors import ModelError, UsageError
 from paceline.planning.planner import TreePlanner
 from paceline.protocols import Drafter
@@ -284,3 +285,34 @@ def test_what_cannot_be_united_is_refused(method: str, sentence: str) -> None:
 def test_a_source_that_was_named_has_to_be_there() -> None:
     with pytest.raises(ModelError, match="there are no"):
         make_drafter("auto:sources=anpd+medusa", toy_host())
+
+
+def test_lookups_catch_up_with_rounds_in_which_nobody_asked() -> None:
+    rng = random.Random(2)
+    text = [rng.randrange(4) for _ in range(20)]
+    asked, rested = Auto({"anpd": Anpd()}), Auto({"anpd": Anpd()})
+    for auto in (asked, rested):
+        auto.start(TextStart(text))
+    for number in range(30):
+        asked.propose(8)
+        if number % 7 == 0:
+            rested.propose(8)
+        token = rng.randrange(4)
+        for auto in (asked, rested):
+            auto.observe(said(token))
+    assert len(asked.propose(8)) > 0
+    assert rested.propose(8) == asked.propose(8)
+
+
+def test_a_lookup_that_a_text_did_not_use_knows_it_in_the_next_one() -> None:
+    """Without answers so far `suffix` is left out, of rounds in which nobody is asked as well."""
+    auto = Auto({"anpd": Anpd(), "suffix": Suffix()})
+    auto.start(TextStart([1, 2, 3]))
+    for token in (4, 5, 6, 7, 8):
+        if token < 7:
+            assert not any(by & 2 for by in auto.propose(8).sources or ())
+        auto.observe(said(token))
+    auto.stop()
+    auto.start(TextStart([9, 4, 5]))
+    tree = auto.propose(8)
+    assert tree.tokens[:3] == (6, 7, 8) and set(tree.sources or ()) == {2}

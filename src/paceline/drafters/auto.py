@@ -18,12 +18,12 @@ true.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from itertools import compress, islice
+from dataclasses import dataclass, replace
+from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from paceline.drafters.auto_sources import chosen_sources, open_sources
+from paceline.drafters.auto_sources import by_price, chosen_sources, open_sources
 from paceline.drafters.dear_sources import DearSources
 from paceline.drafters.host import Host
 from paceline.drafters.lookup import LookupDrafter
@@ -91,20 +91,20 @@ class Auto(Drafter):
             place: source for place, source in named if isinstance(source, LookupDrafter)
         }
         self._consulted = self._cheap  # in this text
-        self._silent: list[Drafter] = []  # lookups that are not
         self._costly = {place: source for place, source in named if place not in self._cheap}
         self._judged = frozenset(range(len(named))) - set(islice(self._cheap, 1))
         self._alike = sum(1 << place for place, each in self._cheap.items() if each.reads_text)
         self._united = unite(self._alike)
-        self._dear = dear or DearSources(*_by_price(sources))
+        self._dear = dear or DearSources(*by_price(sources))
         self._clock = clock
         self._text: list[int] = []
-        self._prompt, self._room = 0, 0
+        self._start = TextStart(self._text)
+        self._room = 0
+        self._lags = False  # whether lookups have not heard of all of the text
         # When the last tree was wanted and when it was ready.
         self._wanted, self._drafted = 0.0, 0.0
         self._forget_round()
         self._seconds = [0.0] * len(self._sources)
-        self._told = named
         # Of sources that neither were asked nor had anything to do.
         self._idle = [
             SourceRound(name, False, 0, 0.0, place in self._costly)
@@ -119,14 +119,14 @@ class Auto(Drafter):
             return cls(sources)
         # What dear sources are worth in one text is known in the next one.
         if (Auto, settings) not in host.worth:
-            dear, lookups = _by_price(sources)
+            dear, lookups = by_price(sources)
             host.worth[Auto, settings] = DearSources(dear, lookups, host.costs, host.curve)
         return cls(sources, host.worth[Auto, settings], host.clock)
 
     def start(self, text: TextStart) -> None:
         """All sources begin."""
         self._begin(text)
-        self._prompt = len(text.context)
+        self._start = replace(text, context=self._text[:])
         self._dear.begin()
         for source in self._sources:
             source.start(text)
@@ -136,15 +136,11 @@ class Auto(Drafter):
             for place, lookup in self._cheap.items()
             if place == first or lookup.knows_more
         }
-        self._silent = [each for place, each in self._cheap.items() if place not in self._consulted]
-        self._told = [
-            (place, each) for place, each in enumerate(self._sources) if each not in self._silent
-        ]
 
     def resume(self, text: TextStart) -> None:
         """All sources go on."""
         self._begin(text)
-        for _, source in self._told:
+        for source in (*self._costly.values(), *self._consulted.values()):
             source.resume(text)
 
     def see(self, states: torch.Tensor) -> None:
@@ -157,10 +153,10 @@ class Auto(Drafter):
 
     def stop(self) -> None:
         """All sources let go."""
-        if self._costly and len(self._text) > self._prompt:
-            self._dear.ended(len(self._text) - self._prompt)
-        for source in self._silent:
-            source.resume(TextStart(self._text))
+        if self._costly and self._said:
+            self._dear.ended(self._said)
+        if self._said and (self._lags or len(self._consulted) < len(self._cheap)):
+            self._catch_up(self._cheap)
         for source in self._sources:
             source.stop()
 
@@ -171,6 +167,8 @@ class Auto(Drafter):
         if budget < 1:
             return EMPTY
         self._wanted = self._clock()
+        if self._lags:
+            self._catch_up(self._consulted)
         self._united.clear()
         self._look_up(budget)
         if self._costly:
@@ -196,17 +194,36 @@ class Auto(Drafter):
         self._room -= len(round.path.tokens)
         if self._judged and self._proposed:
             self._judge(round)
+        self._lags = self._lags or not self._proposed
         self._forget_round()
-        began, seconds = self._clock(), self._seconds
-        for place, source in self._told:
+        if not self._lags:
+            self._tell(self._consulted, round)
+        self._tell(self._costly, round)
+
+    def _tell(self, sources: Mapping[int, Drafter], round: Round) -> None:
+        began = self._clock()
+        for place, source in sources.items():
             source.observe(round)
             now = self._clock()
-            seconds[place] += now - began
+            self._seconds[place] += now - began
             began = now
 
     def _begin(self, text: TextStart) -> None:
         self._text, self._room = list(text.context), text.room
+        self._lags = False
         self._forget_round()
+
+    def _catch_up(self, lookups: Mapping[int, Drafter]) -> None:
+        """Let lookups hear what was said while they were not asked."""
+        text = replace(self._start, context=self._text, room=self._room)
+        for lookup in lookups.values():
+            lookup.resume(text)
+        self._lags = False
+
+    @property
+    def _said(self) -> int:
+        """Tokens of the text behind its prompt."""
+        return max(0, len(self._text) - len(self._start.context))
 
     def _forget_round(self) -> None:
         # Sources that are judged and were asked, with how sure those before them were; and
@@ -230,7 +247,7 @@ class Auto(Drafter):
     def _ask_dear(self, budget: int) -> None:
         """Ask those that take time, as far as that pays, and the others what follows there."""
         dear, sure = self._dear, self._united.sure
-        left = dear.left(len(self._text) - self._prompt, self._room)
+        left = dear.left(self._said, self._room)
         taken: dict[str, tuple[float, int]] = {}
         for place, source in self._costly.items():
             name, unread = self.source_names[place], source.unread()
@@ -269,27 +286,10 @@ class Auto(Drafter):
     def _judge(self, round: Round) -> None:
         width = 1 + len(round.tree)
         for place, sure in self._asked.items():
-            rows, claimed = _owed(round.tree, 1 << place)
+            rows, claimed = round.rows_owed_to(place)
             tokens = round.owed_to(place) if rows else 0
             self._dear.judge(self.source_names[place], sure, tokens, claimed, width, rows)
         if not round.prefill:
             drafting, target = self._drafted - self._wanted, self._clock() - self._drafted
             tokens = len(round.path.tokens)
             self._dear.played(len(self._text) - 1, width, tokens, 1e3 * drafting, 1e3 * target)
-
-
-def _by_price(sources: Mapping[str, Drafter]) -> tuple[list[str], list[str]]:
-    """Names of the sources that take time, and of lookups but for the first, which is always asked."""
-    lookups = [name for name, source in sources.items() if isinstance(source, LookupDrafter)]
-    return [name for name in sources if name not in lookups], lookups[1:]
-
-
-def _owed(tree: Tree, source: int) -> tuple[int, float]:
-    """How many nodes there would not be without this source, and what their weights add up to: those
-    that it alone proposed, and all below."""
-    if source not in (tree.sources or ()):
-        return 0, 0
-    owed: list[bool] = []
-    for parent, by in zip(tree.parents, tree.sources or ()):
-        owed.append(by == source or (parent != ROOT and owed[parent]))
-    return sum(owed), sum(compress(tree.weights or (), owed))

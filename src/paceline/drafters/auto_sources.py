@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from paceline.drafters.host import Host
+from paceline.drafters.lookup import LookupDrafter
 from paceline.errors import PacelineError, UsageError
 from paceline.protocols import Drafter
 
-__all__ = ["ALTERNATIVES", "SOURCES", "chosen_sources", "open_sources"]
+__all__ = ["ALTERNATIVES", "SOURCES", "by_price", "chosen_sources", "open_sources"]
 
 SOURCES = ("anpd", "suffix", "llma", "rest", "eagle", "medusa", "chimera", "speculative")
 """Methods that `auto` asks, as far as there are such for the model; of dear ones those that are
@@ -64,6 +67,12 @@ def open_sources(sources: str, without: str, host: Host | None) -> dict[str, Dra
         if drafter is not None:
             opened[name] = drafter
     return opened
+
+
+def by_price(sources: Mapping[str, Drafter]) -> tuple[list[str], list[str]]:
+    """Names of the sources that take time, and of lookups but for the first, which is always asked."""
+    lookups = [name for name, source in sources.items() if isinstance(source, LookupDrafter)]
+    return [name for name in sources if name not in lookups], lookups[1:]
 
 
 def _found(method: str, host: Host | None) -> Drafter | None:

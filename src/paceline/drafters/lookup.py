@@ -15,6 +15,8 @@ __all__ = ["LookupDrafter"]
 class LookupDrafter(Drafter):
     """Drafts from what it knows of texts, so cheaply that it can be asked after guesses, too.
 
+    As long as nobody asks it may hear of a text by `resume` alone, later and many tokens at once.
+
     reads_text: whether it looks at the text itself. Two that do are no two opinions.
     """
 
