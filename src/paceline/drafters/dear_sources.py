@@ -184,7 +184,7 @@ class DearSources:
         spare = self._saved + _SLACK + _LOSS * self._said
         if spare < 0:
             return False
-        reading = self._reading(account, unread)
+        reading = self._reading(account, unread) if unread > _FEW else 0.0
         gain = account.gain(sure) - _MARGIN - self._in_passes(_PLANNING)
         if gain > 0 and (not reading or gain * left / self._tokens > _RETURN * reading):
             account.trial = False
@@ -277,9 +277,7 @@ class DearSources:
         return known
 
     def _reading(self, account: _Account, unread: int) -> float:
-        """Passes that it takes to read so many tokens."""
-        if unread <= _FEW:
-            return 0.0
+        """Passes that it takes to read so many tokens, which are not few."""
         each = account.reading.value
         return unread * (_READING if each is None else self._in_passes(each))
 

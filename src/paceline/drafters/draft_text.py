@@ -100,7 +100,8 @@ class DraftText:
 
     def hear(self, tokens: Sequence[int]) -> None:
         """These tokens were committed behind the earlier ones."""
-        right = common_prefix([guess.token for guess in self.guesses], tokens)
+        guessed = [guess.token for guess in self.guesses]
+        right = common_prefix(guessed, tokens) if guessed else 0
         if right < len(tokens):
             self._correct(self._committed + right, tokens[right:])
         else:
