@@ -7,6 +7,7 @@ import random
 import pytest
 
 from paceline.drafters.dear_sources import DearSources
+from paceline.planning.cost_curve import CostCurve, CostPoint
 
 PASS = 10.0
 """Milliseconds."""
@@ -116,3 +117,19 @@ def test_texts_are_expected_to_be_as_long_as_others_were() -> None:
     assert dear.left(100, 1000) == pytest.approx(300, rel=0.02)
     assert 0 < dear.left(5000, 1000) < 100
     assert dear.left(0, 30) == 30
+
+
+def test_rows_that_make_a_pass_cheaper_are_no_merit() -> None:
+    """Passes of three rows are dear for a while, those of five are not; without the source's rows no
+    plan would have had three."""
+    curve = CostCurve(
+        (CostPoint(1, 0, PASS), CostPoint(3, 0, 4 * PASS), CostPoint(5, 0, 1.1 * PASS))
+    )
+    dear, asked = DearSources(["draft"], curve=curve), 0
+    for _ in range(400):
+        if dear.asks("draft", 0.0):
+            asked += 1
+            dear.took("draft", 2.0)
+            dear.judge("draft", 0.0, 0, 0.0, 5, 2)
+        dear.played(100, 5, 2, 2.0, 1.1 * PASS)
+    assert 1 <= asked < 100

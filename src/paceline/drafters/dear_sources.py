@@ -239,7 +239,8 @@ class DearSources:
         if account.lookup:
             account.judge(sure, 0.0, account.expected(claimed, tokens) - _LOOKUP)
             return
-        rows = self._relative(width) - self._relative(width - own)
+        # A width may be dearer than a wider one, but no plan would have chosen it without these rows.
+        rows = max(0.0, self._relative(width) - self._relative(width - own))
         price = self._in_passes(account.time.value) + rows
         # Plain decoding has a token for a pass, however long rounds take as things are.
         each, expected = min(1.0, self._passes / self._tokens), account.expected(claimed, tokens)
