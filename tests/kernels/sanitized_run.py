@@ -119,6 +119,10 @@ def suffixes(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> Non
         assert not library.pl_add_tokens(address, tokens[begin:].ctypes.data, 50)
         assert not library.pl_look_up(address)
         assert 0 < call.nodes <= budget and call.end <= call.size <= call.count
+        call.total = 0.0
+        assert not library.pl_look_up_lengths(address, 3)
+        assert 0 < call.nodes <= budget and call.total > 0
+        call.tail, call.length = tail.ctypes.data, 4
     order[:] = rng.integers(-(2**31), 2**31, size)
     order[::5] = 1
     for length in range(5):
