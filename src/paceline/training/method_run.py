@@ -100,7 +100,7 @@ def train_method(
     dataset = Dataset.of(run.source, run.settings, tokenizer)
     shape = run.shape(model)
     cache = StateCache(run.cache, shape, run.cache_bytes)
-    cache.fill(dataset, lambda: TargetReader(open_model()[0], shape), on_read)
+    cache.fill(dataset, lambda kept: TargetReader(open_model()[0], kept), on_read)
     work = _Work.of(model.eval().requires_grad_(False), dataset, cache, run)
     with held(folder), products_in(work.precision, model.device):
         parts = work.do(folder, wanted, on_step)
