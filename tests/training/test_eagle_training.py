@@ -165,7 +165,7 @@ def test_what_was_trained_drafts(features: Any, tmp_path: Path) -> None:
     def opened() -> Any:
         return new_model("llama", vocab_size=VOCAB), byte_tokenizer()
 
-    train_method(opened, run, tmp_path / "out")
+    train_method(opened, opened, run, tmp_path / "out")
     found = EagleParts.from_pretrained(tmp_path / "out")
     assert found.acceptance is not None and len(found.acceptance.rows) == 3
     assert bool(found.config.layers) == (features == "three")

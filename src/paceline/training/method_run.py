@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from paceline.training.folder import held
 from paceline.training.learning import MethodLessons, MethodTrainee
 from paceline.training.method import Base, PartsInputs, TrainedMethod
 from paceline.training.precision import products_in, usable_precision
-from paceline.training.reading import TargetReader
+from paceline.training.reading import TargetReader, arithmetic_of
 from paceline.training.run import OnStep, finished_parts, run_training
 from paceline.training.scorer import Teacher
 from paceline.training.settings import TrainerSettings
@@ -33,7 +34,7 @@ __all__ = ["MethodRun", "train_method"]
 _VALIDATION_PLACES = 20_000  # that a look at the loss takes, at most
 
 OpenModel = Callable[[], tuple[PreTrainedModel, PreTrainedTokenizerBase | None]]
-"""Loads the target. It is called once to read, since that changes the model, and once to train."""
+"""Loads the target and its tokenizer."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,12 @@ class MethodRun:
         """The states that are wanted of the target."""
         half = "bfloat16" if model.dtype == torch.bfloat16 else "float16"
         taps = self.kind.taps(self.settings, model.config.get_text_config().num_hidden_layers)
-        read_in = "bfloat16" if model.dtype == torch.bfloat16 else "float32"
-        return StateShape(self.base.fingerprint, self.base.hidden_size, taps, half, read_in)
+        hidden, read_in = self.base.hidden_size, arithmetic_of(model)
+        return StateShape(self.base.fingerprint, hidden, taps, half, read_in)
 
 
 def train_method(
+    open_reader: OpenModel,
     open_model: OpenModel,
     run: MethodRun,
     folder: Path,
@@ -80,6 +82,8 @@ def train_method(
 ) -> TrainedParts[Any]:
     """Read the texts, train, measure on the test split, and keep the parts in `folder`.
 
+    open_reader: of the model that reads, which is changed; its weights may be in blocks. open_model:
+    of one that can be differentiated through.
     folder: new, or with a checkpoint of the same run, which is gone on with, or with its result,
     which is handed back.
     on_step: see `run_training`. on_read: hears how many tokens of how many the target has read.
@@ -89,7 +93,7 @@ def train_method(
     written, or that another process is writing to; ModelError for a model that could not be decoded
     with.
     """
-    model, tokenizer = open_model()
+    model, tokenizer = open_reader()
     check_supported(model)
     if model.dtype == torch.float16:
         raise UsageError("gradients vanish in float16: train in bfloat16 or float32")
@@ -98,9 +102,9 @@ def train_method(
     if done is not None:
         return done
     dataset = Dataset.of(run.source, run.settings, tokenizer)
-    shape = run.shape(model)
-    cache = StateCache(run.cache, shape, run.cache_bytes)
-    cache.fill(dataset, lambda kept: TargetReader(open_model()[0], kept), on_read)
+    cache = StateCache(run.cache, run.shape(model), run.cache_bytes)
+    cache.fill(dataset, partial(TargetReader, model), on_read)
+    model, _ = open_model()
     work = _Work.of(model.eval().requires_grad_(False), dataset, cache, run)
     with held(folder), products_in(work.precision, model.device):
         parts = work.do(folder, wanted, on_step)

@@ -1,4 +1,8 @@
-"""The target reads texts: many of them packed in one pass, through the passes that it writes with."""
+"""The target reads texts: many of them packed in one pass, through the passes that it writes with.
+
+A model that was loaded in the blocks of its file reads in them, so that a drafter learns from the
+very states that it will be given, and in half of the time.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +12,20 @@ import torch
 from transformers import PreTrainedModel
 
 from paceline.errors import ModelError
+from paceline.kernels.block_layers import BlockLinear
 from paceline.targets.causal_lm import CausalLMTarget
-from paceline.targets.prepare import prepare
+from paceline.targets.prepare import BLOCKS, prepare
 from paceline.training.dataset import Text
 from paceline.training.state_cache import StateShape
 
-__all__ = ["TargetReader"]
+__all__ = ["TargetReader", "arithmetic_of"]
 
 _PASS_TOKENS = 2048
 _ROWS = 1024  # that go through the output head at a time
 
 
 class TargetReader:
-    """Reads with `model`, which is changed in place: its linear layers are packed for fast products
-    of the same float32 weights.
+    """Reads with `model`, which is changed in place, see `paceline.targets.prepare`.
 
     shape: what is wanted.
 
@@ -31,7 +35,7 @@ class TargetReader:
     def __init__(self, model: PreTrainedModel, shape: StateShape) -> None:
         self.model = model.eval().requires_grad_(False)
         self._shape = shape
-        prepared = prepare(model, _weights(model, shape))
+        prepared = prepare(model)
         self._target = CausalLMTarget(model, preparation=prepared, static=False)
         self._target.keep_states(shape.taps)
 
@@ -89,11 +93,11 @@ class TargetReader:
         return torch.cat(found).cpu() if len(states) else torch.empty(0, dtype=torch.int64)
 
 
-def _weights(model: PreTrainedModel, shape: StateShape) -> str:
-    """How linear layers hold their weights."""
-    if model.device.type != "cpu":
-        return "native"
-    return "packed" if shape.read_in == "float32" else "bfloat16"
+def arithmetic_of(model: PreTrainedModel) -> str:
+    """What `model` reads in: blocks, or the name of its format."""
+    if any(isinstance(each, BlockLinear) and each.rounded for each in model.modules()):
+        return BLOCKS
+    return str(model.dtype).removeprefix("torch.")
 
 
 def _passes(order: Sequence[int], texts: Sequence[Text]) -> Iterator[list[int]]:
