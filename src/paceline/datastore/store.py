@@ -60,7 +60,7 @@ class Datastore:
 
     def __init__(self, folder: Path, vocabulary: str) -> None:
         self.folder, self._vocabulary = folder, vocabulary
-        self.version = 0
+        self.version = self._sorted = 0
         self._lock = Lock()
         with _explained(folder, "read"):
             self._open()
