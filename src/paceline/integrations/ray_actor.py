@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,6 +46,8 @@ class Answering:
         from paceline.serve.app import create_app
         from paceline.serve.batch_run import batch_server
 
+        # Older Rays take the thread's event loop for the answers, which uvloop does not make.
+        asyncio.set_event_loop(asyncio.new_event_loop())
         self._refusal = ""
         if given.threads is not None:
             torch.set_num_threads(given.threads)
@@ -52,6 +55,9 @@ class Answering:
             session = load(given.model, given.method, **given.placement)
         except PacelineError as error:
             self._refusal = str(error)
+            return
+        except Exception as error:  # Ray would start the actor for ever
+            self._refusal = f"an actor cannot start: {type(error).__name__}: {error}"
             return
         session.budget = given.budget
         server = batch_server(session, given.names, given.max_batch)
