@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from paceline.drafters.trained_parts import BaseModel, TrainedParts
 from paceline.errors import UsageError
 from paceline.targets.hidden_states import output_head
+from paceline.targets.prepare import arithmetic_of
 from paceline.targets.support import check_supported
 from paceline.training.batches import Batches
 from paceline.training.checkpoint import forget_checkpoint
@@ -22,7 +23,7 @@ from paceline.training.folder import held
 from paceline.training.learning import MethodLessons, MethodTrainee
 from paceline.training.method import Base, PartsInputs, TrainedMethod
 from paceline.training.precision import products_in, usable_precision
-from paceline.training.reading import TargetReader, arithmetic_of
+from paceline.training.reading import TargetReader
 from paceline.training.run import OnStep, finished_parts, run_training
 from paceline.training.scorer import Teacher
 from paceline.training.settings import TrainerSettings

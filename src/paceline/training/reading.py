@@ -12,13 +12,12 @@ import torch
 from transformers import PreTrainedModel
 
 from paceline.errors import ModelError
-from paceline.kernels.block_layers import BlockLinear
 from paceline.targets.causal_lm import CausalLMTarget
-from paceline.targets.prepare import BLOCKS, prepare
+from paceline.targets.prepare import prepare
 from paceline.training.dataset import Text
 from paceline.training.state_cache import StateShape
 
-__all__ = ["TargetReader", "arithmetic_of"]
+__all__ = ["TargetReader"]
 
 _PASS_TOKENS = 2048
 _ROWS = 1024  # that go through the output head at a time
@@ -91,13 +90,6 @@ class TargetReader:
         dtype = states.dtype
         found = [head(rows.to(dtype)).argmax(dim=-1) for rows in torch.split(states, _ROWS)]
         return torch.cat(found).cpu() if len(states) else torch.empty(0, dtype=torch.int64)
-
-
-def arithmetic_of(model: PreTrainedModel) -> str:
-    """What `model` reads in: blocks, or the name of its format."""
-    if any(isinstance(each, BlockLinear) and each.rounded for each in model.modules()):
-        return BLOCKS
-    return str(model.dtype).removeprefix("torch.")
 
 
 def _passes(order: Sequence[int], texts: Sequence[Text]) -> Iterator[list[int]]:

@@ -44,7 +44,7 @@ class StateShape:
 
     base: fingerprint of the target. taps: layers whose outputs stand before the last state.
     dtype: float16, or bfloat16 where states are too large for that. read_in: arithmetic that they
-    were made in, see `paceline.training.reading.arithmetic_of`.
+    were made in, see `paceline.targets.prepare.arithmetic_of`.
     """
 
     base: str
