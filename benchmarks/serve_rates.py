@@ -163,7 +163,8 @@ async def _ask(address: Address, body: dict[str, Any]) -> Seen:
     except (BrokenError, ConnectionError, ValueError, KeyError) as error:
         seen.failed.append(f"{type(error).__name__}: {error}")
         return seen
-    seen.seconds, seen.tokens = time.perf_counter() - began, tokens
+    # Servers whose streams do not tell how many tokens there were send a piece for each.
+    seen.seconds, seen.tokens = time.perf_counter() - began, tokens or len(times)
     if times:
         seen.first.append(times[0] - began)
         seen.between += [after - before for before, after in itertools.pairwise(times)]

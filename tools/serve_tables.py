@@ -1,4 +1,4 @@
-"""The table of docs/serve.md."""
+"""The tables of docs/serve.md."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench_tables import markdown
 
-__all__ = ["serve_table"]
+__all__ = ["peers_table", "serve_table"]
 
 RESULTS = Path(__file__).parent.parent / "benchmarks/results"
 KINDS = ("chat", "summary", "edit")
@@ -31,6 +31,31 @@ def serve_table() -> str:
         first = (f"{1e3 * each[f'first_token_{name}']:.0f} ms" for name in ("median", "p95"))
         over = f"{speed / off['tokens_per_second']:.2f}x"
         rows.append([str(each["clients"]), each["variant"], f"{speed:.0f}", over, *kinds, *first])
+    return markdown(rows)
+
+
+def peers_table() -> str:
+    """Other servers beside paceline's plain decoding, and none of it before it was measured."""
+    file = RESULTS / "serve-peers-smollm2-135m.json"
+    if not file.exists():
+        return ""
+    report = json.loads(file.read_text("utf-8"))
+    rows = [
+        ["clients", "server", "at once", "tokens/s", "over plain", "first token"],
+        ["--:", "---", *["--:"] * 4],
+    ]
+    for each in report["rows"]:
+        first = each["first_token_median"]
+        rows.append(
+            [
+                str(each["clients"]),
+                each["server"],
+                str(each["at_once"]),
+                f"{each['tokens_per_second'] or 0.0:.0f}",
+                f"{each['over_plain']:.2f}x",
+                "-" if first is None else f"{1e3 * first:.0f} ms",
+            ]
+        )
     return markdown(rows)
 
 

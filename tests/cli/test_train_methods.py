@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 from tests.cli.running import Command
 from tests.tiny import save_tiny_llama
-from tests.tiny_models import tiny_model
 from tests.training.shared import prompt_file
 
-from paceline.drafters.trained_heads import ChimeraConfig, ChimeraParts, MedusaParts
+from paceline.drafters.trained_heads import ChimeraParts, MedusaParts
 from paceline.training import run as training_run
 from paceline.training.methods import TRAINED
-from paceline.training.methods.chimera_sizes import sized_like
 
 KINDS = {"medusa": MedusaParts, "chimera": ChimeraParts}
 
@@ -82,7 +80,6 @@ def test_methods_are_trained_interrupted_or_not(
         (["chimera", "--bottom", "lstm"], "bottom must be one of ngram"),
         (["chimera", "--state-weight", "-1"], "state_weight must be at least 0"),
         (["chimera", "--bottom", "transformer frozen", "--own-guesses"], "leave own guesses out"),
-        (["chimera", "--block", "last-layer", "--intermediate", "8"], "leave intermediate at 0"),
         (["chimera", "--out", "file/out"], "cannot write file/out: Not a directory"),
     ],
 )
@@ -114,13 +111,3 @@ def test_every_setting_is_an_option(command: Command, method: str) -> None:
 def test_help_takes_no_torch() -> None:
     code = "import sys, paceline.cli.train; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_the_encoder_is_as_large_as_a_layer() -> None:
-    sizes = {name: sized_like(ChimeraConfig(), tiny_model(name).config)
-             for name in ("llama", "gpt2", "gemma3")}  # fmt: skip
-    llama = sizes["llama"]
-    assert (llama.attention_heads, llama.kv_heads) == (4, 2)
-    assert (llama.head_size, llama.intermediate) == (8, 48)
-    assert (sizes["gpt2"].kv_heads, sizes["gpt2"].intermediate) == (4, 128)
-    assert sized_like(ChimeraConfig(), tiny_model("llama").config, 20).intermediate == 20

@@ -19,7 +19,7 @@ TEXTS = [[1, 2, 3, 4], [2, 3, 9], [7]]
 
 def known(store: Datastore) -> list[list[int]]:
     """All documents: those of the index first."""
-    texts = [*module._documents(store._tokens), *store._logged]
+    texts = [*module._documents(store._tokens), *store._log.documents]
     return [text.tolist() for text in texts]
 
 
@@ -183,6 +183,53 @@ def test_two_processes_may_write_at_once(folder: Path) -> None:
     assert [each.wait() for each in running] == [0, 0]
     written = {tuple(text) for text in known(Datastore(folder, MARK))}
     assert written == {(who, n) for who in (100, 200) for n in range(20)} | set(map(tuple, TEXTS))
+
+
+LONG_WRITER = """
+import sys
+from pathlib import Path
+from paceline.datastore import Datastore
+store = Datastore(Path(sys.argv[1]), sys.argv[2])
+for number in range(20):
+    store.add([[int(sys.argv[3]), number]])
+    if number % 5 == 4:
+        store.build()
+"""
+
+
+def test_two_processes_may_keep_it_open_and_write(folder: Path) -> None:
+    words = [sys.executable, "-c", LONG_WRITER, str(folder), MARK]
+    running = [subprocess.Popen([*words, str(who)]) for who in (100, 200)]
+    assert [each.wait() for each in running] == [0, 0]
+    written = [tuple(text) for text in known(Datastore(folder, MARK))]
+    expected = {(who, n) for who in (100, 200) for n in range(20)} | set(map(tuple, TEXTS))
+    assert set(written) == expected and len(written) == len(expected)
+
+
+def test_who_adds_sees_what_others_did_meanwhile(folder: Path) -> None:
+    one, other = Datastore(folder, MARK), Datastore(folder, MARK)
+    one.add([[11, 12]])
+    other.add([[13, 14, 15]])
+    one.add([[16]])
+    assert known(one) == known(Datastore(folder, MARK)) == [*TEXTS, [11, 12], [13, 14, 15], [16]]
+    other.build([[17]])
+    assert known(one)[3:] == [[11, 12], [13, 14, 15], [16]]  # until it looks again
+    one.add([[18]])
+    assert known(one) == known(Datastore(folder, MARK))
+    assert known(one)[3:] == [[11, 12], [13, 14, 15], [16], [17], [18]]
+
+
+def test_a_log_that_took_the_place_of_another_is_read_anew(tmp_path: Path) -> None:
+    one = Datastore(tmp_path, MARK)
+    one.add([[1, 2], [3, 4]])
+    clear_datastore(tmp_path)
+    Datastore(tmp_path, MARK).add([[5, 6], [7, 8], [9, 10]])
+    one.add([[11]])
+    assert known(one) == known(Datastore(tmp_path, MARK)) == [[5, 6], [7, 8], [9, 10], [11]]
+    assert one.arrays()[0].look_up([1], 4).matched == 0
+    clear_datastore(tmp_path)
+    one.add([[12]])
+    assert known(one) == known(Datastore(tmp_path, MARK)) == [[12]]
 
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:

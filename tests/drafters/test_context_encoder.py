@@ -20,6 +20,7 @@ CONFIGS = [
     ChimeraConfig(heads=3, order=5, residual=False, layers=1),
     ChimeraConfig(heads=2, order=2, vocabulary=9),
     ChimeraConfig(heads=3, final_norm=True, rotary_base=500.0),
+    ChimeraConfig(heads=3, biases=True),
     ChimeraConfig(heads=2, residual=False, form="full", vocabulary=9),
 ]
 

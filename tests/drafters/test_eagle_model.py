@@ -18,7 +18,7 @@ from paceline.errors import ModelError
 from paceline.kernels.block_layers import FloatLinear
 from paceline.kernels.native.calls import unavailable
 
-CONFIGS = [EagleConfig(), EagleConfig(layers=(1, 2, 5), vocabulary=9)]
+CONFIGS = [EagleConfig(), EagleConfig(layers=(1, 2, 5), vocabulary=9, biases=True)]
 STEPS = 4
 
 

@@ -21,6 +21,7 @@ CHIMERA = [
     ChimeraConfig(heads=4, vocabulary=9, order=2),
     ChimeraConfig(heads=2, residual=False),
     ChimeraConfig(heads=3, final_norm=True, rotary_base=500.0),
+    ChimeraConfig(heads=3, biases=True),
 ]
 
 

@@ -18,6 +18,7 @@ import httpx
 from tests.tiny import TEMPLATE, byte_tokenizer
 
 from paceline.serve.app import Server
+from paceline.serve.hosts import KnownHosts
 from paceline.serve.running_server import bound_socket, running_server
 from paceline.serve.settings import ServeSettings
 from paceline.session import Session
@@ -66,12 +67,16 @@ class Live:
 
 @contextmanager
 def live(
-    session: Session, keys: Sequence[str] = (), names: Sequence[str] = (MODEL,), **settings: Any
+    session: Session,
+    keys: Sequence[str] = (),
+    names: Sequence[str] = (MODEL,),
+    hosts: KnownHosts | None = None,
+    **settings: Any,
 ) -> Iterator[Live]:
     """Serve a session until the block ends."""
     server = Server(session, names, ServeSettings(**{"grace": 2.0, **settings}))
     bound = bound_socket("127.0.0.1", 0)
-    uvicorn_server = running_server(server, keys)
+    uvicorn_server = running_server(server, keys, hosts)
     url = f"http://127.0.0.1:{bound.getsockname()[1]}"
     loop = asyncio.new_event_loop()
 

@@ -54,6 +54,15 @@ def test_a_server_answers_logs_and_stops(tiny: Path, tmp_path: Path) -> None:
     assert "good-key" not in log
 
 
+def test_by_the_names_of_others_nobody_gets_in(tiny: Path) -> None:
+    with serving(tiny, "--allowed-host", "box.example") as (_, url):
+        named = [
+            httpx.get(f"{url}/health", headers={"Host": name}).status_code
+            for name in ("evil.example", "box.example:8000", "localhost")
+        ]
+    assert named == [403, 200, 200]
+
+
 def test_after_a_kill_it_starts_again(tiny: Path) -> None:
     for _ in range(2):
         with serving(tiny) as (process, url):
@@ -75,6 +84,7 @@ def test_after_a_kill_it_starts_again(tiny: Path) -> None:
         (["--method", "nothing"], "nothing"),
         (["--port", 70000], "65535"),
         (["--host", "192.0.2.1"], "cannot listen on 192.0.2.1"),
+        (["--allowed-host", "http://box:80"], "a name or an address alone"),
     ],
 )
 def test_what_cannot_be_served_is_one_sentence(

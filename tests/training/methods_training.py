@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +52,9 @@ def train(
     base = BaseModel(fingerprint, "toy", 32, VOCAB)
     source = TextSource([TrainingData(data, fingerprint)], files)
     run = MethodRun(kind, kind.Settings(**{**SETTINGS, **settings}), base, source, cache)
-    waiting = [] if model is None else [model]
+    opened = model or new_model("llama", vocab_size=VOCAB)
 
     def open_model() -> Any:
-        found = waiting.pop() if waiting else new_model("llama", vocab_size=VOCAB)
-        return found, byte_tokenizer() if files else None
+        return deepcopy(opened), byte_tokenizer() if files else None
 
-    return train_method(open_model, run, out)
+    return train_method(open_model, open_model, run, out)

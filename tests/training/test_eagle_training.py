@@ -17,6 +17,7 @@ from tests.training.shared import MODEL, make, prompt_file
 from paceline.drafters import Eagle as EagleDrafter
 from paceline.drafters import Host
 from paceline.drafters.eagle_parts import EagleParts
+from paceline.drafters.trained_heads import ChimeraConfig
 from paceline.drafters.trained_parts import BaseModel
 from paceline.errors import ModelError, UsageError
 from paceline.loop import Generation
@@ -29,6 +30,7 @@ from paceline.training.dataset import TextSource
 from paceline.training.method import Base
 from paceline.training.method_run import MethodRun, train_method
 from paceline.training.methods.eagle import Eagle, EagleSettings
+from paceline.training.methods.last_layer import sized_like
 
 VOCAB = len(byte_tokenizer())
 SMALL: dict[str, Any] = {
@@ -111,12 +113,18 @@ def test_outputs_may_have_to_be_near_the_next_state() -> None:
     assert method.module.enter.weight.grad is not None
 
 
-def test_it_begins_as_the_last_layer() -> None:
-    """A block that reads what that layer reads, where the attention sees only itself."""
-    base = base_of()
+@pytest.mark.parametrize("name", ["llama", "qwen2"])
+def test_it_begins_as_the_last_layer(name: str) -> None:
+    base = base_of(name)
+    layer: Any = base.last_layer
+    if name == "qwen2":
+        layer.self_attn.k_proj.bias.normal_()
     method = Eagle(base, EagleSettings(block="last-layer"))
-    layer = base.last_layer
     assert torch.equal(method.module.query.weight, layer.self_attn.q_proj.weight)
+    assert method.module.config.biases == (name == "qwen2")
+    if name == "qwen2":
+        assert torch.equal(method.module.key.bias, layer.self_attn.k_proj.bias)
+        assert not Eagle(base, EagleSettings(block="random")).module.config.biases
     assert torch.equal(method.module.last_norm, base.final_norm.weight)
     narrow = Eagle(base, EagleSettings(block="last-layer", intermediate=5)).module
     rows = {tuple(row) for row in layer.mlp.gate_proj.weight.tolist()}
@@ -124,6 +132,18 @@ def test_it_begins_as_the_last_layer() -> None:
     assert all(tuple(row) in rows for row in narrow.gate.weight.tolist())
     with pytest.raises(ModelError, match="cannot be copied into EAGLE's block"):
         Eagle(base_of("gpt2"), EagleSettings())
+
+
+def test_blocks_are_as_large_as_a_layer() -> None:
+    sizes = {
+        name: sized_like(ChimeraConfig(), base_of(name), 0, False)
+        for name in ("llama", "gpt2", "gemma3")
+    }
+    llama = sizes["llama"]
+    assert (llama.attention_heads, llama.kv_heads) == (4, 2)
+    assert (llama.head_size, llama.intermediate) == (8, 48)
+    assert (sizes["gpt2"].kv_heads, sizes["gpt2"].intermediate) == (4, 128)
+    assert sized_like(ChimeraConfig(), base_of(), 20, True).intermediate == 20
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
@@ -145,7 +165,7 @@ def test_what_was_trained_drafts(features: Any, tmp_path: Path) -> None:
     def opened() -> Any:
         return new_model("llama", vocab_size=VOCAB), byte_tokenizer()
 
-    train_method(opened, run, tmp_path / "out")
+    train_method(opened, opened, run, tmp_path / "out")
     found = EagleParts.from_pretrained(tmp_path / "out")
     assert found.acceptance is not None and len(found.acceptance.rows) == 3
     assert bool(found.config.layers) == (features == "three")

@@ -166,6 +166,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("medusa", {"form": "full", "layers": 2, "loss": "blend"}),
     ("medusa", {"loss": "labels", "precision": "float32", "weight_decay": 0.1}),
     ("chimera", {"block": "last-layer", "final_norm": True, "schedule": "cosine"}),
+    ("chimera", {"block": "last-layer", "intermediate": 8}),
     ("chimera", {"form": "full", "residual": False, "order": 2, "vocabulary": 0}),
     ("chimera", {"own_guesses": True, "layers": 1, "state_weight": 0.0}),
     ("chimera", {"bottom": "transformer frozen"}),

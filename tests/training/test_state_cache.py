@@ -23,15 +23,15 @@ LLAMA = StateShape("toy", 32)
 
 def test_texts_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_cache, "_SHARD_TOKENS", 30)
-    reader = Counting()
+    reader = Counting(SHAPE)
     cache = StateCache(tmp_path, SHAPE)
     tokens = sum(len(text.tokens) - text.begin for text in TEXTS[:3])
-    assert cache.fill([*TEXTS[:3], TEXTS[0]], lambda: reader) == tokens
-    assert cache.fill(TEXTS[:3], lambda: reader) == 0
+    assert cache.fill([*TEXTS[:3], TEXTS[0]], lambda _: reader) == tokens
+    assert cache.fill(TEXTS[:3], lambda _: reader) == 0
     # Another process, and more texts.
     again = StateCache(tmp_path, SHAPE)
     heard: list[tuple[int, int]] = []
-    assert again.fill(TEXTS, lambda: reader, lambda *pair: heard.append(pair)) > 0
+    assert again.fill(TEXTS, lambda _: reader, lambda *pair: heard.append(pair)) > 0
     assert sorted(reader.read_texts) == sorted(text.id for text in TEXTS)
     assert heard[-1][0] == heard[-1][1]
     for text in TEXTS:
@@ -52,10 +52,31 @@ def test_a_damaged_shard_is_read_again(tmp_path: Path, monkeypatch: pytest.Monke
     for damaged in (content[:-1], content[:-1] + bytes([content[-1] ^ 1]), None):
         path = tmp_path / name
         path.unlink() if damaged is None else path.write_bytes(damaged)
-        reader, cache = Counting(), StateCache(tmp_path, SHAPE)
-        cache.fill(TEXTS, lambda: reader)  # noqa: B023
+        reader, cache = Counting(SHAPE), StateCache(tmp_path, SHAPE)
+        cache.fill(TEXTS, lambda _: reader)  # noqa: B023
         assert 0 < len(reader.read_texts) < len(TEXTS)
         assert {p.name: p.read_bytes() for p in tmp_path.glob("shard-*.states")} == whole
+
+
+def test_what_holds_more_layers_serves_those_who_want_fewer(tmp_path: Path) -> None:
+    most = replace(SHAPE, taps=(1, 2, 4))
+    StateCache(tmp_path, most).fill(TEXTS[:3], Counting)
+    opened: list[StateShape] = []
+
+    def reader(shape: StateShape) -> Counting:
+        opened.append(shape)
+        return Counting(shape)
+
+    for taps in ((), (4,), (1, 4)):
+        cache = StateCache(tmp_path, replace(SHAPE, taps=taps))
+        cache.fill(TEXTS, reader)
+        for text in (TEXTS[0], TEXTS[-1]):
+            states = torch.from_numpy(cache.get(text).states.copy()).view(torch.float16)
+            assert states[:, :-1, 0].tolist() == [list(taps)] * len(states)
+            assert states[:, -1, 0].tolist() == [t % 1000 for t in text.tokens[text.begin :]]
+    assert opened == [most]  # the first filled up what the folder holds for all
+    with pytest.raises(UsageError, match="another taps"):
+        StateCache(tmp_path, replace(SHAPE, taps=(3,))).fill(TEXTS, Counting)
 
 
 def test_a_cache_that_cannot_be_used_is_named(tmp_path: Path) -> None:

@@ -32,18 +32,20 @@ TEXTS = [text(1, 3, 9), text(2, 40, 70), text(3, 8, 3), text(4, 1, 23), text(5, 
 
 
 class Counting:
-    """A reader whose states are the tokens themselves."""
+    """A reader whose states are the tokens themselves, and in taps the numbers of layers."""
 
-    def __init__(self) -> None:
+    def __init__(self, shape: StateShape) -> None:
         self.read_texts: list[str] = []
+        self.taps = torch.tensor(shape.taps, dtype=torch.float16)
 
     def read(self, texts: list[Text]) -> list[tuple[torch.Tensor, torch.Tensor]]:
         self.read_texts += [each.id for each in texts]
         found = []
         for each in texts:
             tokens = torch.tensor(each.tokens[each.begin :])
-            states = (tokens[:, None, None] % 1000).expand(-1, 2, 4).half()
-            found.append((states.contiguous(), tokens + 1))
+            last = (tokens[:, None, None] % 1000).expand(-1, 1, 4).half()
+            taps = self.taps[:, None].expand(len(tokens), -1, 4)
+            found.append((torch.cat([taps, last], dim=1), tokens + 1))
         return found
 
 
@@ -52,7 +54,7 @@ def batches(tmp_path_factory: pytest.TempPathFactory) -> Batches:
     reads = [text(number, 0, 20, own=False) for number in (7, 8)]
     dataset = Dataset(TEXTS, TEXTS[:2], TEXTS[2:3], reads)
     cache = StateCache(tmp_path_factory.mktemp("states"), SHAPE)
-    cache.fill(dataset, Counting)  # type: ignore[arg-type]
+    cache.fill(dataset, Counting)
     return Batches(dataset, cache, SETTINGS)
 
 

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from paceline.cli import common, drafts
+from paceline.cli import batch_ray, common, drafts
+from paceline.cli.batch_ray import Answer, How, Work
 from paceline.cli.datastore import DatastoreOption
 from paceline.cli.served import AliasOption, check_installed, served_method
 from paceline.errors import UsageError
-from paceline.serve.batch_lines import BatchLine, check_custom_ids, read_lines
-from paceline.serve.batch_results import Results, results_in
+from paceline.integrations.ray_actor import AnswersOf
+from paceline.serve.batch_lines import check_custom_ids, read_lines
+from paceline.serve.batch_results import results_in
 from paceline.serve.names import public_name
 
 if TYPE_CHECKING:
     from paceline.serve.batch_run import BatchCounts
-    from paceline.session import Session
 
 __all__ = ["batch"]
 
@@ -53,73 +55,89 @@ def batch(
     weights: common.WeightsOption = "auto",
     cache_dtype: common.CacheDtypeOption = "float32",
     datastore: DatastoreOption = None,
+    ray: batch_ray.RayOption = False,
+    ray_address: batch_ray.RayAddressOption = None,
+    ray_actors: batch_ray.RayActorsOption = 1,
+    ray_cpus: batch_ray.RayCpusOption = 1.0,
+    ray_gpus: batch_ray.RayGpusOption = 0.0,
 ) -> None:
     """Answer the requests of a batch file; interrupted, the same command goes on."""
     common.request_options(budget=budget)
-    chosen = served_method(method, draft_model)
-    _check_apart(input_file, output, errors)
-    total = check_custom_ids(input_file)
+    placement = {"device": device, "dtype": dtype, "weights": weights, "cache_dtype": cache_dtype}
+    given = AnswersOf(
+        model=model,
+        method=served_method(method, draft_model),
+        names=[public_name(model), *(alias or ())],
+        max_batch=max_batch,
+        threads=threads,
+        budget=budget,
+        placement={**placement, "datastore": datastore},
+    )
+    how = _here(given)
+    if ray or ray_address is not None:
+        how = batch_ray.on_ray(given, ray_address, ray_actors, ray_cpus, ray_gpus)
+    total = _checked(input_file, output, errors)
     with results_in(output, errors) as results:
         left = sum(not results.has(line) for line in read_lines(input_file))
         if not left:
             common.note(f"nothing to do: all {total} requests have results in {output}")
             return
         check_installed()
-        session = common.open_session(
-            model,
-            chosen,
-            threads=threads,
-            device=device,
-            dtype=dtype,
-            weights=weights,
-            cache_dtype=cache_dtype,
-            datastore=datastore,
-        )
-        session.budget = budget
-        names = [public_name(model), *(alias or ())]
-        work = _Work(read_lines(input_file), results, total - left, total)
-        counts = work.run(session, names, max_batch)
+        with how() as answer:
+            counts = _answer_all(answer, Work(input_file, results, total - left, total))
     if counts.failed:
         raise typer.Exit(1)
 
 
-def _check_apart(*paths: Path | None) -> None:
-    """Raise UsageError where two of the files are one."""
-    found = [path.resolve() for path in paths if path is not None]
+def _checked(input_file: Path, *results: Path | None) -> int:
+    """The number of lines. Raises UsageError where two of the files are one, or see
+    `check_custom_ids`."""
+    found = [path.resolve() for path in (input_file, *results) if path is not None]
     if len({*found}) < len(found):
         raise UsageError("--input, --output and --errors must be different files")
+    return check_custom_ids(input_file)
 
 
-class _Work(NamedTuple):
-    """What is to be done. known: lines that have a result; total: all lines."""
+def _here(given: AnswersOf) -> How:
+    """By a session of this process."""
 
-    lines: Iterable[BatchLine]
-    results: Results
-    known: int
-    total: int
+    @contextmanager
+    def how() -> Iterator[Answer]:
+        from paceline.serve.batch_run import batch_server, run_batch
 
-    def run(self, session: Session, names: Sequence[str], max_batch: int) -> BatchCounts:
-        """Answer the lines with a bar, and say at the end what came of it."""
-        from paceline.serve.batch_run import BatchCounts, batch_server, run_batch
+        session = common.open_session(
+            given.model, given.method, threads=given.threads, **given.placement
+        )
+        session.budget = given.budget
+        server = batch_server(session, given.names, given.max_batch)
+        yield lambda work, heard: asyncio.run(
+            run_batch(server, read_lines(work.path), work.results, heard)
+        )
 
-        latest, began = BatchCounts(), perf_counter()
-        server = batch_server(session, names, max_batch)
-        with common.progress("requests") as bar:
-            task = bar.add_task("", total=self.total, completed=self.known)
+    return how
 
-            def heard(counts: BatchCounts) -> None:
-                nonlocal latest
-                latest = counts
-                bar.update(task, completed=self.known + counts.answered + counts.failed)
 
-            try:
-                latest = asyncio.run(run_batch(server, self.lines, self.results, heard))
-                return latest
-            except KeyboardInterrupt:
-                common.note("interrupted: the same command goes on")
-                raise
-            finally:
-                common.note(_summary(latest, perf_counter() - began))
+def _answer_all(answer: Answer, work: Work) -> BatchCounts:
+    """Answer the lines with a bar, and say at the end what came of it."""
+    from paceline.serve.batch_run import BatchCounts
+
+    latest, began = BatchCounts(), perf_counter()
+    with common.progress("requests") as bar:
+        task = bar.add_task("", total=work.total, completed=work.known)
+
+        def heard(counts: BatchCounts) -> None:
+            nonlocal latest
+            latest = counts
+            bar.update(task, completed=work.known + counts.answered + counts.failed)
+
+        try:
+            latest = answer(work, heard)
+            return latest
+        except KeyboardInterrupt:
+            common.note("interrupted: the same command goes on")
+            raise
+        finally:
+            common.note(_summary(latest, perf_counter() - began))
 
 
 def _summary(counts: BatchCounts, seconds: float) -> str:

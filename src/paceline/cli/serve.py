@@ -21,6 +21,21 @@ from paceline.serve.settings import ServeSettings
 
 __all__ = ["serve"]
 
+ApiKeyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--api-key", help=f"File of keys, one a line; without it the variable {KEY_VARIABLE}."
+    ),
+]
+AllowedHostOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allowed-host",
+        help="Name by which requests may call the server, besides loopback's and --host; may be "
+        "repeated. Default: where it listens on loopback no others, else any, as '*'.",
+    ),
+]
+
 
 def _parameter(each: Field[Any], kind: Any) -> inspect.Parameter:
     option = typer.Option(f"--{each.name.replace('_', '-')}", help=each.metadata["help"])
@@ -64,12 +79,8 @@ def serve(
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, help="0: any that is free.")
     ] = 8000,
-    api_key: Annotated[
-        Path | None,
-        typer.Option(
-            "--api-key", help=f"File of keys, one a line; without it the variable {KEY_VARIABLE}."
-        ),
-    ] = None,
+    api_key: ApiKeyOption = None,
+    allowed_host: AllowedHostOption = None,
     alias: AliasOption = None,
     budget: common.BudgetOption = None,
     threads: common.ThreadsOption = None,
@@ -87,10 +98,12 @@ def serve(
     check_installed()
     from paceline.serve.app import Server
     from paceline.serve.heap import share_one_heap
+    from paceline.serve.hosts import known_hosts
     from paceline.serve.running_server import bound_socket, run
 
     share_one_heap()
     bound = bound_socket(host, port)  # before a model is loaded in vain
+    hosts = known_hosts(bound.getsockname()[0], host, allowed_host or ())
     session = common.open_session(
         model,
         chosen,
@@ -103,7 +116,7 @@ def serve(
     )
     session.budget = budget
     log_to_stderr()
-    run(Server(session, [public_name(model), *(alias or ())], settings), bound, keys)
+    run(Server(session, [public_name(model), *(alias or ())], settings), bound, keys, hosts)
 
 
 def _keys(file: Path | None) -> list[str]:

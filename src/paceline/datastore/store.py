@@ -18,7 +18,8 @@ from threading import Lock
 import numpy as np
 
 from paceline.datastore.index_file import Header, read_index, write_index
-from paceline.datastore.log_file import append_to_log, read_log
+from paceline.datastore.log_file import Log
+from paceline.datastore.recent_texts import RecentTexts, joined
 from paceline.datastore.sorting import BORDER, Int32, sort_places
 from paceline.datastore.suffix_array import SuffixArray
 from paceline.errors import StoreError, UsageError
@@ -31,6 +32,8 @@ MOST_TOKENS = 20_000_000
 
 _MOST_LOGGED = 1 << 18
 _INDEX, _LOG = "index", "log"
+
+_Stamp = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -57,12 +60,10 @@ class Datastore:
 
     def __init__(self, folder: Path, vocabulary: str) -> None:
         self.folder, self._vocabulary = folder, vocabulary
-        self.version = 0
+        self.version = self._sorted = 0
         self._lock = Lock()
-        self._recent: tuple[Int32, Int32] | None = None
         with _explained(folder, "read"):
-            index = self._read_index()
-            self._now(*index, read_log(folder / _LOG, index[0].vocabulary))
+            self._open()
 
     @classmethod
     def default_folder(cls, vocabulary: str) -> Path:
@@ -72,12 +73,12 @@ class Datastore:
     @property
     def largest(self) -> int:
         """The largest id, -1 for none."""
-        return max(self._header.largest, *(_largest(each) for each in self._logged), -1)
+        return max(self._header.largest, *map(_largest, self._log.documents), -1)
 
     def info(self) -> DatastoreInfo:
         """How much there is."""
-        logged = sum(map(len, self._logged))
-        documents = self._header.documents + len(self._logged)
+        logged = self._log.tokens
+        documents = self._header.documents + len(self._log.documents)
         files = [self.folder / name for name in (_INDEX, _LOG)]
         size = sum(file.stat().st_size for file in files if file.exists())
         tokens = len(self._tokens) - max(0, self._header.documents - 1)
@@ -87,26 +88,27 @@ class Datastore:
         """To look texts up in, the newest texts first; each call makes new ones, on the same files.
         What is added later is not in them, see `version`."""
         with self._lock:
-            if self._recent is None:
-                logged = _joined(self._logged)
-                self._recent = logged, sort_places(logged)
-            found = [self._recent, (self._tokens, self._order)]
+            self._recent.add(self._log.documents[self._sorted :])
+            self._sorted = len(self._log.documents)
+            found = [*self._recent.pieces, (self._tokens, self._order)]
         return [SuffixArray(tokens, order) for tokens, order in found if len(order)]
 
     def add(self, documents: Iterable[Sequence[int] | Int32], most: int = MOST_TOKENS) -> None:
         """Keep more documents, in the log; at 262,144 tokens there all of it goes into the index,
-        see `build`.
+        see `build`. Costs what they and those hold that other processes have added meanwhile.
 
         Other processes see them when they open or change it themselves. Raises UsageError for ids
         that cannot be."""
         new = [_checked(document) for document in documents]
         with self._changing():
-            append_to_log(self.folder / _LOG, self._vocabulary, [one for one in new if len(one)])
-            logged = read_log(self.folder / _LOG, self._vocabulary)
-            if sum(map(len, logged)) >= _MOST_LOGGED:
+            if self._index_stamp() != self._stamp:
+                self._open()  # another process has put the log into an index
+            with self._lock:
+                if not self._log.append([one for one in new if len(one)]):
+                    self._recent, self._sorted = RecentTexts(), 0
+                self.version += 1
+            if self._log.tokens >= _MOST_LOGGED:
                 self._merge([], most)
-            else:
-                self._now(self._header, self._tokens, self._order, logged)
 
     def build(
         self, documents: Iterable[Sequence[int] | Int32] = (), most: int = MOST_TOKENS
@@ -122,22 +124,35 @@ class Datastore:
     def _merge(self, new: list[Int32], most: int) -> None:
         # Others may have written since this one was opened.
         _, known, _ = self._read_index()
-        logged = read_log(self.folder / _LOG, self._vocabulary)
+        logged = Log(self.folder / _LOG, self._vocabulary).documents
         kept = _bounded([*_documents(known), *logged, *new], most)
-        tokens = _joined(kept)
+        tokens = joined(kept)
         order = sort_places(tokens)
         header = Header(self._vocabulary, len(tokens), len(order), len(kept), _largest(tokens))
         write_index(self.folder / _INDEX, header, tokens, order)
         (self.folder / _LOG).unlink(missing_ok=True)
-        self._now(header, tokens, order, [])
+        self._now(self._index_stamp(), header, tokens, order)
 
-    def _now(self, header: Header, tokens: Int32, order: Int32, logged: list[Int32]) -> None:
-        """This is what there is; other threads may look texts up meanwhile."""
+    def _open(self) -> None:
+        """Read what is there."""
+        stamp = self._index_stamp()  # before the rest: what comes after it is seen later on
+        self._now(stamp, *self._read_index())
+
+    def _now(self, stamp: _Stamp | None, header: Header, tokens: Int32, order: Int32) -> None:
+        """This is the index; other threads may look texts up meanwhile."""
+        log = Log(self.folder / _LOG, header.vocabulary)
         with self._lock:
-            self._header, self._tokens, self._order = header, tokens, order
-            self._logged = logged
-            self._recent = None
+            self._stamp, self._header, self._tokens, self._order = stamp, header, tokens, order
+            self._log, self._recent, self._sorted = log, RecentTexts(), 0
             self.version += 1
+
+    def _index_stamp(self) -> _Stamp | None:
+        """Another one for every index; None where there is none."""
+        try:
+            found = (self.folder / _INDEX).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
 
     def _read_index(self) -> tuple[Header, Int32, Int32]:
         path = self.folder / _INDEX
@@ -191,13 +206,6 @@ def _checked(document: Sequence[int] | Int32) -> Int32:
 
 def _largest(tokens: Int32) -> int:
     return int(tokens.max(initial=-1))
-
-
-def _joined(documents: Sequence[Int32]) -> Int32:
-    """One document after the other, with borders between them."""
-    border = np.array([BORDER], dtype=np.int32)
-    parts = [part for document in documents for part in (border, document)][1:]
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
 
 
 def _documents(tokens: Int32) -> list[Int32]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from paceline.drafters.attention_rows import EPSILON
 from paceline.drafters.chimera_calls import ChimeraCall
 from paceline.kernels.block_layers import BlockLinear
-from paceline.kernels.programs.builder import Builder, Columns, GivenRows, Rotary, layer_of
+from paceline.kernels.programs.builder import Builder, Columns, GivenRows, Rotary, layer_of, merged
 from paceline.kernels.programs.program import CacheLayer
 from paceline.kernels.programs.steps import Function, Join, Operand
 
@@ -56,9 +56,8 @@ class ChimeraPrograms:
         self.rotary = Rotary(config.head_size, config.rotary_base)
         self._keys = config.kv_heads * config.head_size
         self._queries = config.attention_heads * config.head_size
-        self._columns = layer_of(kind, [encoder.key.weight, encoder.value.weight])
-        attention = [encoder.query.weight, encoder.key.weight, encoder.value.weight]
-        self._attention = layer_of(kind, attention)
+        self._columns = merged(kind, [encoder.key, encoder.value])
+        self._attention = merged(kind, [encoder.query, encoder.key, encoder.value])
         self._join = layer_of(kind, [encoder.join.weight])
         self._gates = layer_of(kind, [encoder.gate.weight, encoder.up.weight])
         self._down = layer_of(kind, [encoder.down.weight])

@@ -27,8 +27,8 @@ seen. There, green columns of later steps are those of the guesses from all plac
 they are those of the tokens themselves, which is what these stand for.
 
 The block is our own, so that it fits every target: RMSNorm before attention and feed-forward,
-rotary positions, a gated feed-forward, no biases. It begins with random weights or as a copy of the
-target's last layer, see `ChimeraSettings`. Mature and green columns have a normalisation each, which
+rotary positions, a gated feed-forward. It begins with random weights or as a copy of the target's
+last layer, see `ChimeraSettings`; then queries, keys and values have biases where that layer's have. Mature and green columns have a normalisation each, which
 tells the two kinds apart; after the block there is none, as in the paper, or one like the target's
 last (`final_norm`).
 """
@@ -53,7 +53,7 @@ class ContextEncoder(nn.Module):
 
     Parameters: "mature_norm", "green_norm", "inner_norm" [hidden], with `final_norm` "output_norm";
     "query", "key", "value", "join" of the attention, "gate", "up", "down" of the feed-forward,
-    weights of linear layers.
+    linear layers.
     """
 
     output_norm: nn.Parameter | None
@@ -66,9 +66,9 @@ class ContextEncoder(nn.Module):
         self.mature_norm = nn.Parameter(torch.ones(hidden))
         self.green_norm = nn.Parameter(torch.ones(hidden))
         self.inner_norm = nn.Parameter(torch.ones(hidden))
-        self.query = nn.Linear(hidden, queries, bias=False)
-        self.key = nn.Linear(hidden, keys, bias=False)
-        self.value = nn.Linear(hidden, keys, bias=False)
+        self.query = nn.Linear(hidden, queries, bias=config.biases)
+        self.key = nn.Linear(hidden, keys, bias=config.biases)
+        self.value = nn.Linear(hidden, keys, bias=config.biases)
         self.join = nn.Linear(queries, hidden, bias=False)
         self.gate = nn.Linear(hidden, config.intermediate, bias=False)
         self.up = nn.Linear(hidden, config.intermediate, bias=False)

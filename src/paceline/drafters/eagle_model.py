@@ -17,7 +17,7 @@ values of a text's row depend on nothing that comes later, so they are computed 
 those of guesses are dropped.
 
 The block is our own, so that it fits every target: RMSNorm, rotary positions, a gated feed-forward,
-no biases. Features, own outputs and embeddings are normalised before they meet, each with a scale of
+biases of queries, keys and values where it began as a layer that has some. Features, own outputs and embeddings are normalised before they meet, each with a scale of
 its own.
 """
 
@@ -70,8 +70,8 @@ class EagleModel(HeadModule):
 
     Parameters: "feature_norm", "own_norm", "word_norm", "row_norm", "inner_norm", "last_norm"
     [hidden]; "enter" joins feature and embedding; "query", "key", "value", "join" of the attention,
-    "gate", "up", "down" of the feed-forward, weights of linear layers; where layers are tapped
-    "tap_norms" [layers, hidden] and "fuse".
+    "gate", "up", "down" of the feed-forward, linear layers; where layers are tapped "tap_norms"
+    [layers, hidden] and "fuse".
     """
 
     def __init__(
@@ -93,9 +93,9 @@ class EagleModel(HeadModule):
         for name in ("feature", "own", "word", "row", "inner", "last"):
             setattr(self, f"{name}_norm", nn.Parameter(torch.ones(hidden)))
         self.enter = nn.Linear(2 * hidden, hidden, bias=False)
-        self.query = nn.Linear(hidden, queries, bias=False)
-        self.key = nn.Linear(hidden, keys, bias=False)
-        self.value = nn.Linear(hidden, keys, bias=False)
+        self.query = nn.Linear(hidden, queries, bias=config.biases)
+        self.key = nn.Linear(hidden, keys, bias=config.biases)
+        self.value = nn.Linear(hidden, keys, bias=config.biases)
         self.join = nn.Linear(queries, hidden, bias=False)
         self.gate = nn.Linear(hidden, config.intermediate, bias=False)
         self.up = nn.Linear(hidden, config.intermediate, bias=False)

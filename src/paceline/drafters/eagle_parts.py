@@ -26,6 +26,7 @@ class EagleConfig:
     vocabulary: guess among so many tokens only, the most frequent ones of the training answers; 0
     is all of them.
     attention_heads, kv_heads, head_size, intermediate: of the block. rotary_base: of its positions.
+    biases: whether queries, keys and values have some, as Qwen2's have.
 
     Raises ModelError for a value out of range.
     """
@@ -38,6 +39,7 @@ class EagleConfig:
     head_size: int = 64
     intermediate: int = 1024
     rotary_base: float = 10_000.0
+    biases: bool = False
 
     def __post_init__(self) -> None:
         least = {"steps": 1, "attention_heads": 1, "kv_heads": 1, "head_size": 2, "intermediate": 1}
@@ -91,8 +93,10 @@ def eagle_shapes(config: EagleConfig, hidden: int) -> Mapping[str, tuple[int, ..
     keys = config.kv_heads * config.head_size
     taps = len(config.layers)
     fusion = {"tap_norms": (taps, hidden), "fuse.weight": (hidden, taps * hidden)} if taps else {}
+    biases = {"query.bias": (queries,), "key.bias": (keys,), "value.bias": (keys,)}
     return {
         **fusion,
+        **(biases if config.biases else {}),
         "feature_norm": (hidden,),
         "own_norm": (hidden,),
         "word_norm": (hidden,),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from paceline.drafters.attention_rows import EPSILON
 from paceline.drafters.eagle_calls import EagleCall
 from paceline.kernels.block_layers import BlockLinear
-from paceline.kernels.programs.builder import Builder, Columns, GivenRows, Rotary, layer_of
+from paceline.kernels.programs.builder import Builder, Columns, GivenRows, Rotary, layer_of, merged
 from paceline.kernels.programs.steps import Join, Operand
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class EaglePrograms:
         self._queries = config.attention_heads * config.head_size
         self._fuse = layer_of(kind, [model.fuse.weight]) if config.layers else None
         self._enter = layer_of(kind, [model.enter.weight])
-        self._attention = layer_of(kind, [model.query.weight, model.key.weight, model.value.weight])
+        self._attention = merged(kind, [model.query, model.key, model.value])
         self._join = layer_of(kind, [model.join.weight])
         self._gates = layer_of(kind, [model.gate.weight, model.up.weight])
         self._down = layer_of(kind, [model.down.weight])

@@ -72,7 +72,8 @@ class ChimeraConfig:
     layers: residual blocks of a compact head behind what joins the two states; full heads have none.
     bottom: others than "ngram" are there for the study only.
     attention_heads, kv_heads, head_size, intermediate, rotary_base: of the full context encoder.
-    final_norm: whether it ends in a normalisation, as the target does.
+    final_norm: whether it ends in a normalisation, as the target does. biases: whether its queries,
+    keys and values have some, as Qwen2's have.
 
     Raises ModelError for a value out of range.
     """
@@ -90,6 +91,7 @@ class ChimeraConfig:
     intermediate: int = 1024
     rotary_base: float = 10_000.0
     final_norm: bool = False
+    biases: bool = False
 
     def __post_init__(self) -> None:
         sizes = ("heads", "attention_heads", "kv_heads", "head_size", "intermediate")
@@ -258,6 +260,9 @@ class ChimeraParts(HeadParts[ChimeraConfig, "ChimeraModel"]):
         }
         if config.final_norm:
             shapes["encoder.output_norm"] = (hidden,)
+        if config.biases:
+            sizes = {"query": queries, "key": keys, "value": keys}
+            shapes |= {f"encoder.{name}.bias": (size,) for name, size in sizes.items()}
         if config.bottom == "ngram":
             shapes["bottom.block.weight"] = (width, width)
             shapes["bottom.block.bias"] = (width,)

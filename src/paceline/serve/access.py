@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from paceline.serve.errors import error_body
+from paceline.serve.hosts import KnownHosts
 
 __all__ = ["Access"]
 
@@ -23,10 +24,13 @@ class Access:
     """Lets requests through that hold one of the keys, and gives each a name.
 
     keys: any one will do; none: everybody may ask. Health, metrics and the page need none.
+    hosts: that requests, all of them, may name in their header; None: any.
     """
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str] = ()) -> None:
-        self._app = app
+    def __init__(
+        self, app: ASGIApp, keys: Sequence[str] = (), hosts: KnownHosts | None = None
+    ) -> None:
+        self._app, self._hosts = app, hosts
         self._keys = [key.encode() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -44,14 +48,22 @@ class Access:
                 MutableHeaders(scope=message)["x-request-id"] = name
             await send(message)
 
-        if self._keys and scope["path"].startswith(_PROTECTED) and scope["method"] != "OPTIONS":
-            refusal = self._refusal(headers.get("authorization", ""))
-            if refusal is not None:
-                await refusal(scope, receive, named)
-                return
-        await self._app(scope, receive, named)
+        refusal = self._misled(headers) or self._refusal(scope, headers)
+        await (refusal or self._app)(scope, receive, named)
 
-    def _refusal(self, authorization: str) -> JSONResponse | None:
+    def _misled(self, headers: Headers) -> JSONResponse | None:
+        stranger = self._hosts and self._hosts.stranger(headers.getlist("host"))
+        if not stranger:
+            return None
+        name = stranger[:100]
+        message = f"this server is not known as {name!r}: if it should be, start it with --allowed-host {name}"  # fmt: skip
+        return JSONResponse(error_body(403, message, code="host_not_allowed"), 403)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> JSONResponse | None:
+        protected = scope["path"].startswith(_PROTECTED) and scope["method"] != "OPTIONS"
+        if not (self._keys and protected):
+            return None
+        authorization = headers.get("authorization", "")
         scheme, _, key = authorization.partition(" ")
         given = key.strip().encode("utf-8", "surrogateescape")
         # Every key is looked at, so that time tells nothing of which one was nearly right.

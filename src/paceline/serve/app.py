@@ -23,6 +23,7 @@ from paceline.serve.conversations import Reader
 from paceline.serve.engine import Engine
 from paceline.serve.errors import ApiError, bad_request, failed
 from paceline.serve.handling import Handler
+from paceline.serve.hosts import KnownHosts
 from paceline.serve.logs import log
 from paceline.serve.metrics import Metrics
 from paceline.serve.orders import Orders
@@ -192,8 +193,10 @@ class Server:
         return running, waiting, cache.get("in_use", 0) / slots if slots else 0.0
 
 
-def create_app(server: Server, keys: Sequence[str] = ()) -> FastAPI:
-    """The application of a server. keys: one of them must come with requests, if there are any."""
+def create_app(
+    server: Server, keys: Sequence[str] = (), hosts: KnownHosts | None = None
+) -> FastAPI:
+    """The application of a server. keys, hosts: see `Access`."""
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
@@ -210,7 +213,7 @@ def create_app(server: Server, keys: Sequence[str] = ()) -> FastAPI:
     app.add_exception_handler(UsageError, _usage_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _bug)
-    app.add_middleware(Access, keys=keys)
+    app.add_middleware(Access, keys=keys, hosts=hosts)
     if server.settings.cors:
         app.add_middleware(
             CORSMiddleware,

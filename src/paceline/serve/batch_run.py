@@ -16,7 +16,7 @@ from paceline.serve.inside import post
 from paceline.serve.settings import ServeSettings
 from paceline.session import Session
 
-__all__ = ["BatchCounts", "batch_server", "run_batch"]
+__all__ = ["BatchCounts", "Heard", "answered_together", "batch_server", "run_batch", "take_down"]
 
 _AHEAD = 2
 """Requests under way for each text that is written, so that none of those waits for its prompt."""
@@ -48,6 +48,13 @@ class BatchCounts:
             self.tokens += outcome.body["usage"]["completion_tokens"]
 
 
+Heard = Callable[[BatchCounts], None]
+
+
+def _nobody(counts: BatchCounts) -> None:
+    pass
+
+
 def batch_server(session: Session, names: Sequence[str], max_batch: int) -> Server:
     """What answers the requests of a batch on a session. names: that the model answers to.
 
@@ -63,7 +70,7 @@ async def run_batch(
     server: Server,
     lines: Iterable[BatchLine],
     results: Results,
-    heard: Callable[[BatchCounts], None] = lambda counts: None,
+    heard: Heard = _nobody,
 ) -> BatchCounts:
     """Answer all lines that have no result yet; results are written in the order in which they end.
 
@@ -93,6 +100,23 @@ async def run_batch(
     finally:
         await asyncio.to_thread(server.engine.stop, server.settings.grace)
     return counts
+
+
+def take_down(
+    found: Iterable[Outcome], results: Results, known: int, heard: Heard = _nobody
+) -> BatchCounts:
+    """Write what others answer; see `run_batch`. known: lines that have a result."""
+    counts = BatchCounts(known)
+    for outcome in found:
+        results.write(outcome)
+        counts.add(outcome)
+        heard(counts)
+    return counts
+
+
+async def answered_together(app: ASGIApp, lines: Iterable[BatchLine]) -> list[Outcome]:
+    """What comes of some lines, which are asked at once."""
+    return await asyncio.gather(*(_outcome(app, line) for line in lines))
 
 
 async def _outcome(app: ASGIApp, line: BatchLine) -> Outcome:

@@ -12,6 +12,7 @@ import uvicorn
 
 from paceline.errors import UsageError
 from paceline.serve.app import Server, create_app
+from paceline.serve.hosts import KnownHosts
 from paceline.serve.logs import log
 
 __all__ = ["StoppableServer", "bound_socket", "run", "running_server"]
@@ -69,10 +70,12 @@ def bound_socket(host: str, port: int) -> socket.socket:
     return bound
 
 
-def running_server(server: Server, keys: Sequence[str] = ()) -> StoppableServer:
-    """A server that is about to run. keys: see `create_app`."""
+def running_server(
+    server: Server, keys: Sequence[str] = (), hosts: KnownHosts | None = None
+) -> StoppableServer:
+    """A server that is about to run. keys, hosts: see `create_app`."""
     config = uvicorn.Config(
-        create_app(server, keys),
+        create_app(server, keys, hosts),
         log_config=None,
         access_log=False,
         server_header=False,
@@ -82,8 +85,14 @@ def running_server(server: Server, keys: Sequence[str] = ()) -> StoppableServer:
     return StoppableServer(config, server)
 
 
-def run(server: Server, bound: socket.socket, keys: Sequence[str] = ()) -> None:
-    """Serve there until a signal says to stop."""
+def run(
+    server: Server,
+    bound: socket.socket,
+    keys: Sequence[str] = (),
+    hosts: KnownHosts | None = None,
+) -> None:
+    """Serve there until a signal says to stop. keys, hosts: see `create_app`."""
     address, port = bound.getsockname()[:2]
-    log("listening", url=f"http://{address}:{port}", model=server.names[0])
-    running_server(server, keys).run(sockets=[bound])
+    place = f"[{address}]" if ":" in address else address
+    log("listening", url=f"http://{place}:{port}", model=server.names[0])
+    running_server(server, keys, hosts).run(sockets=[bound])

@@ -48,7 +48,7 @@ from paceline.targets.weights import weight_bytes
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["AUTO", "BLOCKS", "WEIGHTS", "check_weights", "prepare"]
+__all__ = ["AUTO", "BLOCKS", "WEIGHTS", "arithmetic_of", "check_weights", "prepare"]
 
 Layer = Any  # nn.Linear, or transformers' Conv1D, which has its weight the other way round
 
@@ -100,7 +100,7 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
         return done
     check_supported(model)
     linears = _linear_layers(model, done)
-    in_blocks = [each for each in model.modules() if isinstance(each, BlockLinear) and each.rounded]
+    in_blocks = _in_blocks(model)
     done.linears = done.products = len(in_blocks)
     if weights == AUTO and (in_blocks or not exact):
         done.weights = BLOCKS if in_blocks and (exact or not linears) else _fastest(linears)
@@ -142,6 +142,15 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
     quantised = done.weights in ("int8", "int4", BLOCKS)
     compare(model, before[0], done.weights, quantised)
     return done
+
+
+def arithmetic_of(model: PreTrainedModel) -> str:
+    """What a model that was not prepared computes in: `BLOCKS`, or the name of its format."""
+    return BLOCKS if _in_blocks(model) else str(model.dtype).removeprefix("torch.")
+
+
+def _in_blocks(model: nn.Module) -> list[BlockLinear]:
+    return [each for each in model.modules() if isinstance(each, BlockLinear) and each.rounded]
 
 
 def _usual(model: PreTrainedModel) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from paceline.drafters.trained_parts import BaseModel, TrainedParts
 from paceline.errors import UsageError
 from paceline.targets.hidden_states import output_head
+from paceline.targets.prepare import arithmetic_of
 from paceline.targets.support import check_supported
 from paceline.training.batches import Batches
 from paceline.training.checkpoint import forget_checkpoint
@@ -33,7 +35,7 @@ __all__ = ["MethodRun", "train_method"]
 _VALIDATION_PLACES = 20_000  # that a look at the loss takes, at most
 
 OpenModel = Callable[[], tuple[PreTrainedModel, PreTrainedTokenizerBase | None]]
-"""Loads the target. It is called once to read, since that changes the model, and once to train."""
+"""Loads the target and its tokenizer."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +69,12 @@ class MethodRun:
         """The states that are wanted of the target."""
         half = "bfloat16" if model.dtype == torch.bfloat16 else "float16"
         taps = self.kind.taps(self.settings, model.config.get_text_config().num_hidden_layers)
-        read_in = "bfloat16" if model.dtype == torch.bfloat16 else "float32"
-        return StateShape(self.base.fingerprint, self.base.hidden_size, taps, half, read_in)
+        hidden, read_in = self.base.hidden_size, arithmetic_of(model)
+        return StateShape(self.base.fingerprint, hidden, taps, half, read_in)
 
 
 def train_method(
+    open_reader: OpenModel,
     open_model: OpenModel,
     run: MethodRun,
     folder: Path,
@@ -80,6 +83,8 @@ def train_method(
 ) -> TrainedParts[Any]:
     """Read the texts, train, measure on the test split, and keep the parts in `folder`.
 
+    open_reader: of the model that reads, which is changed; its weights may be in blocks. open_model:
+    of one that can be differentiated through.
     folder: new, or with a checkpoint of the same run, which is gone on with, or with its result,
     which is handed back.
     on_step: see `run_training`. on_read: hears how many tokens of how many the target has read.
@@ -89,7 +94,7 @@ def train_method(
     written, or that another process is writing to; ModelError for a model that could not be decoded
     with.
     """
-    model, tokenizer = open_model()
+    model, tokenizer = open_reader()
     check_supported(model)
     if model.dtype == torch.float16:
         raise UsageError("gradients vanish in float16: train in bfloat16 or float32")
@@ -98,9 +103,9 @@ def train_method(
     if done is not None:
         return done
     dataset = Dataset.of(run.source, run.settings, tokenizer)
-    shape = run.shape(model)
-    cache = StateCache(run.cache, shape, run.cache_bytes)
-    cache.fill(dataset, lambda: TargetReader(open_model()[0], shape), on_read)
+    cache = StateCache(run.cache, run.shape(model), run.cache_bytes)
+    cache.fill(dataset, partial(TargetReader, model), on_read)
+    model, _ = open_model()
     work = _Work.of(model.eval().requires_grad_(False), dataset, cache, run)
     with held(folder), products_in(work.precision, model.device):
         parts = work.do(folder, wanted, on_step)

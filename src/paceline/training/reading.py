@@ -1,4 +1,8 @@
-"""The target reads texts: many of them packed in one pass, through the passes that it writes with."""
+"""The target reads texts: many of them packed in one pass, through the passes that it writes with.
+
+A model that was loaded in the blocks of its file reads in them, so that a drafter learns from the
+very states that it will be given, and in half of the time.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +24,7 @@ _ROWS = 1024  # that go through the output head at a time
 
 
 class TargetReader:
-    """Reads with `model`, which is changed in place: its linear layers are packed for fast products
-    of the same float32 weights.
+    """Reads with `model`, which is changed in place, see `paceline.targets.prepare`.
 
     shape: what is wanted.
 
@@ -31,7 +34,7 @@ class TargetReader:
     def __init__(self, model: PreTrainedModel, shape: StateShape) -> None:
         self.model = model.eval().requires_grad_(False)
         self._shape = shape
-        prepared = prepare(model, _weights(model, shape))
+        prepared = prepare(model)
         self._target = CausalLMTarget(model, preparation=prepared, static=False)
         self._target.keep_states(shape.taps)
 
@@ -87,13 +90,6 @@ class TargetReader:
         dtype = states.dtype
         found = [head(rows.to(dtype)).argmax(dim=-1) for rows in torch.split(states, _ROWS)]
         return torch.cat(found).cpu() if len(states) else torch.empty(0, dtype=torch.int64)
-
-
-def _weights(model: PreTrainedModel, shape: StateShape) -> str:
-    """How linear layers hold their weights."""
-    if model.device.type != "cpu":
-        return "native"
-    return "packed" if shape.read_in == "float32" else "bfloat16"
 
 
 def _passes(order: Sequence[int], texts: Sequence[Text]) -> Iterator[list[int]]:

@@ -7,6 +7,7 @@ holds, and every shard with its size and sha256:
 shard-00000.states    [tokens, taps + 1, hidden] in half precision; the last state stands last
 shard-00000.greedy    [tokens] int32: the target's likeliest token after each of them
 
+A folder with more taps than a training wants serves it too: what wants the most comes first.
 A shard is there whole or not at all; one that is damaged is removed, and its texts are read again.
 A text's states depend on nothing but the text, so what is kept changes no bit of a training.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
 from shutil import disk_usage
@@ -43,7 +44,7 @@ class StateShape:
 
     base: fingerprint of the target. taps: layers whose outputs stand before the last state.
     dtype: float16, or bfloat16 where states are too large for that. read_in: arithmetic that they
-    were made in.
+    were made in, see `paceline.targets.prepare.arithmetic_of`.
     """
 
     base: str
@@ -94,6 +95,7 @@ class StateCache:
         self._shards: list[dict[str, Any]] = []
         self._places: dict[str, tuple[int, int, int]] = {}
         self._opened: dict[int, KeptStates] = {}
+        self._kept = shape  # what the folder holds: at least that
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -102,12 +104,12 @@ class StateCache:
     def fill(
         self,
         texts: Iterable[Text],
-        reader: Callable[[], StateReader],
+        reader: Callable[[StateShape], StateReader],
         on_tokens: Callable[[int, int], None] = lambda done, total: None,
     ) -> int:
         """Read the texts that are not there yet; the number of tokens that were read.
 
-        reader: opened where something is missing. on_tokens: hears how many of how many are read.
+        reader: opened, for the shape of the folder, where something is missing. on_tokens: hears how many of how many are read.
         Killed at any moment, whole shards stay.
 
         Raises UsageError where there is no room for them, or another process fills the folder.
@@ -118,7 +120,7 @@ class StateCache:
             total = sum(len(text.tokens) - text.begin for text in missing)
             self._check_room(total, len(missing))
             done = 0
-            opened = reader() if missing else None
+            opened = reader(self._kept) if missing else None
             for group in _groups(missing):
                 assert opened is not None  # noqa: S101 - for the type checker
                 done += self._write(group, opened.read(group))
@@ -129,9 +131,10 @@ class StateCache:
         """What was kept of a text that `fill` has heard of."""
         number, first, tokens = self._places[text.digest]
         whole = self._opened.get(number) or self._map(number)
-        return KeptStates(
-            whole.states[first : first + tokens], whole.greedy[first : first + tokens]
-        )
+        states = whole.states[first : first + tokens]
+        if self._kept != self.shape:
+            states = states[:, [self._kept.taps.index(tap) for tap in self.shape.taps] + [-1]]
+        return KeptStates(states, whole.greedy[first : first + tokens])
 
     @property
     def bytes(self) -> int:
@@ -140,7 +143,7 @@ class StateCache:
 
     def _map(self, number: int) -> KeptStates:
         shard = self._shards[number]
-        tokens, taps, hidden = shard["tokens"], len(self.shape.taps) + 1, self.shape.hidden
+        tokens, taps, hidden = shard["tokens"], len(self._kept.taps) + 1, self._kept.hidden
         path = self.folder / shard["name"]
         states = np.memmap(
             path.with_suffix(".states"), np.int16, mode="r", shape=(tokens, taps, hidden)
@@ -151,7 +154,7 @@ class StateCache:
 
     def _open_index(self) -> None:
         path = self.folder / _INDEX
-        wanted = self.shape.as_json()
+        self._kept = self.shape
         self._shards, self._places, self._opened = [], {}, {}
         if not path.exists():
             self._save()
@@ -161,7 +164,8 @@ class StateCache:
             found, shards = dict(record["run"]), list(record["shards"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{path} is damaged: delete the folder, it is only a cache") from error
-        check_same_run(self.folder, found, wanted, "hidden states")
+        self._kept = replace(self.shape, taps=_common_taps(found.get("taps"), self.shape.taps))
+        check_same_run(self.folder, found, self._kept.as_json(), "hidden states")
         for shard in shards:
             if self._is_whole(shard):
                 self._add(shard)
@@ -211,12 +215,12 @@ class StateCache:
         return next(name for name in names if name not in taken)
 
     def _save(self) -> None:
-        record = {"format": 1, "kind": "hidden states", "run": self.shape.as_json()}
+        record = {"format": 1, "kind": "hidden states", "run": self._kept.as_json()}
         content = json.dumps({**record, "shards": self._shards}) + "\n"
         write_file(self.folder / _INDEX, content.encode())
 
     def _check_room(self, tokens: int, texts: int) -> None:
-        needed, free = tokens * self.shape.token_bytes, disk_usage(self.folder).free
+        needed, free = tokens * self._kept.token_bytes, disk_usage(self.folder).free
         allowed = self._most_bytes - self.bytes if self._most_bytes else free
         if needed > min(allowed, free):
             raise UsageError(
@@ -227,6 +231,13 @@ class StateCache:
 
 
 _KINDS = ("states", "greedy")
+
+
+def _common_taps(found: object, wanted: tuple[int, ...]) -> tuple[int, ...]:
+    """The taps of a folder where all that are wanted are among them; else those that are wanted."""
+    if isinstance(found, list) and set(wanted) <= set(found):
+        return tuple(found)
+    return wanted
 
 
 def _remove(path: Path) -> None:

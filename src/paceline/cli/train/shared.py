@@ -70,9 +70,9 @@ def text_files(texts: list[Path] | None, licences: list[str] | None) -> list[Pro
 
 @common.interruptible()
 def open_model(
-    model: str, threads: int | None, device: str | None, dtype: str | None
+    model: str, threads: int | None, device: str | None, dtype: str | None, blocks: bool = False
 ) -> LoadedModel:
-    """Load a model as it is, with progress bars."""
+    """Load a model as it is, with progress bars. blocks: see `load_causal_lm`."""
     if threads is not None:
         import torch
 
@@ -80,7 +80,7 @@ def open_model(
     from paceline.models import RichProgress, load_causal_lm
 
     with RichProgress(model) as progress:
-        return load_causal_lm(model, device=device, dtype=dtype, progress=progress)
+        return load_causal_lm(model, device=device, dtype=dtype, blocks=blocks, progress=progress)
 
 
 def answers_of(folder: Path, loaded: LoadedModel) -> TrainingData:

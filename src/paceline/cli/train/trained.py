@@ -129,7 +129,8 @@ def _train(
         raise UsageError(f"the size of a cache must not be negative, got {cache_size}")
     with common.writing(out):
         out.mkdir(parents=True, exist_ok=True)
-    loaded = shared.open_model(model, threads, device, dtype)
+    # What reads may read in the blocks of its file; what is learned through may not.
+    loaded = shared.open_model(model, threads, device, dtype, blocks=True)
     place = cache or out.with_name(f"{out.name}-states")
     run = _run(kind, settings, loaded, model, data, files, place, int(cache_size * _GIGABYTE))
 
@@ -168,8 +169,12 @@ def _trained(
 
     waiting = [loaded]
 
+    def open_reader() -> Any:
+        found = waiting.pop()
+        return found.model, found.tokenizer
+
     def open_model() -> Any:
-        found = waiting.pop() if waiting else opened()
+        found = opened()
         return found.model, found.tokenizer
 
     with common.progress("steps") as bars:
@@ -183,7 +188,7 @@ def _trained(
             bars.update(steps, completed=step, description=f"{loss:.3f}")
 
         try:
-            return train_method(open_model, run, out, show, show_read)
+            return train_method(open_reader, open_model, run, out, show, show_read)
         except KeyboardInterrupt:
             common.note(f"interrupted: {out} keeps the latest checkpoint; repeat the command")
             raise

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.native import signatures as native
@@ -25,7 +26,7 @@ from paceline.kernels.programs.steps import (
     Value,
 )
 
-__all__ = ["Builder", "Columns", "GivenRows", "Part", "Rotary", "layer_of"]
+__all__ = ["Builder", "Columns", "GivenRows", "Part", "Rotary", "layer_of", "merged"]
 
 _OTHER = 1 << 24  # PL_OTHER
 _GRAIN = 256
@@ -256,3 +257,10 @@ def layer_of(
     """
     whole: torch.Tensor = torch.cat([weight.detach().float() for weight in weights])
     return kind(whole, bias)  # type: ignore[arg-type]
+
+
+def merged(kind: type[BlockLinear], layers: Sequence[nn.Linear]) -> BlockLinear:
+    """The same of linear layers, which all have biases or none."""
+    biases = [layer.bias.detach().float() for layer in layers if layer.bias is not None]
+    bias = torch.cat(biases) if biases else None
+    return layer_of(kind, [layer.weight for layer in layers], bias)

@@ -13,6 +13,7 @@ from paceline.training.settings import WHAT, Form, TrainerSettings, option
 if TYPE_CHECKING:
     import torch
 
+    from paceline.drafters.chimera_model import ChimeraModel
     from paceline.drafters.trained_heads import ChimeraConfig, ChimeraParts
     from paceline.training.batches import Batch
     from paceline.training.scorer import Scorer
@@ -57,8 +58,6 @@ class ChimeraSettings(TrainerSettings):
                 "a transformer at the bottom learns behind the tokens of texts only: leave own "
                 "guesses out"
             )
-        if self.block == "last-layer" and self.intermediate:
-            raise UsageError("a copy of the last layer has its size: leave intermediate at 0")
         try:
             self.config()
         except ModelError as error:
@@ -83,25 +82,27 @@ class ChimeraSettings(TrainerSettings):
 class Chimera(TrainedMethod[ChimeraSettings]):
     """Heads see the tokens between the last state and their guess, so they learn from any text."""
 
+    module: ChimeraModel
+
     name = "chimera"
     summary = "Train Chimera's draft model: n-gram encoder, context encoder and residual heads."
     Settings = ChimeraSettings
 
     def __init__(self, base: Base, settings: ChimeraSettings) -> None:
         from paceline.drafters.chimera_model import ChimeraModel
-        from paceline.training.methods.chimera_block import copy_last_layer
+        from paceline.training.methods.chimera_block import begin_as_last_layer
         from paceline.training.methods.chimera_bottom import TransformerBottom
-        from paceline.training.methods.chimera_sizes import sized_like
+        from paceline.training.methods.last_layer import sized_like
 
         self.settings = settings
-        config = sized_like(settings.config(), base.model.config, settings.intermediate)
+        copied = settings.block == "last-layer"
+        config = sized_like(settings.config(), base, settings.intermediate, copied)
         bottom = None
         if settings.bottom != "ngram":
             bottom = TransformerBottom(base.model, settings.bottom == "transformer finetune")
-        module = ChimeraModel(config, base.head, base.embed, base.token_ids, bottom)
-        if settings.block == "last-layer":
-            module = copy_last_layer(module, base, bottom)
-        self.module, self.config = module, module.config
+        self.module = ChimeraModel(config, base.head, base.embed, base.token_ids, bottom)
+        if copied:
+            begin_as_last_layer(self.module.encoder, base)
 
     def forward(self, batch: Batch, scorer: Scorer) -> None:
         """Draft behind all places, along the text."""
@@ -132,7 +133,7 @@ class Chimera(TrainedMethod[ChimeraSettings]):
             own["token_ids"] = common.token_ids
         texts = [text.tokens for text in common.train]
         own["common_ngrams"] = frequent_ngrams(texts, self.settings.order, _COMMON_NGRAMS)
-        return ChimeraParts(self.config, common.base, own, common.table, common.record)
+        return ChimeraParts(self.module.config, common.base, own, common.table, common.record)
 
     @classmethod
     def finished(cls) -> type[ChimeraParts]:

@@ -26,6 +26,8 @@ and high (EAGLE-3)."""
 
 Block = Literal["random", "last-layer"]
 
+_NORMS = {"row_norm": "input_layernorm", "inner_norm": "post_attention_layernorm"}
+
 
 @dataclass(frozen=True)
 class EagleSettings(TrainerSettings):
@@ -66,15 +68,20 @@ class Eagle(TrainedMethod[EagleSettings]):
     Settings = EagleSettings
 
     def __init__(self, base: Base, settings: EagleSettings) -> None:
+        import torch
+
         from paceline.drafters.eagle_model import EagleModel
-        from paceline.training.methods.eagle_block import copy_last_layer, sized_like
+        from paceline.training.methods.last_layer import copy_last_layer, sized_like
 
         self.settings = settings
         layers = base.model.config.get_text_config().num_hidden_layers
-        config = sized_like(self._config(layers), base.model.config, settings.intermediate)
+        copied = settings.block == "last-layer"
+        config = sized_like(self._config(layers), base, settings.intermediate, copied)
         self.module = EagleModel(config, base.head, base.embed, base.token_ids)
-        if settings.block == "last-layer":
-            copy_last_layer(self.module, base)
+        if copied:
+            copy_last_layer(self.module, base, _NORMS, "EAGLE")
+            with torch.no_grad():
+                self.module.last_norm.copy_(base.final_norm.get_parameter("weight"))
 
     def _config(self, layers: int) -> EagleConfig:
         from paceline.drafters.eagle_parts import EagleConfig

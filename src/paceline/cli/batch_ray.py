@@ -1,0 +1,114 @@
+"""`paceline batch --ray`: the same work by actors of Ray, whose answers come to one file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from paceline.cli import common
+from paceline.errors import UsageError
+from paceline.integrations.ray_actor import AnswersOf, outcomes, row
+from paceline.serve.batch_lines import BatchLine, Outcome, read_lines
+from paceline.serve.batch_results import Results
+
+if TYPE_CHECKING:
+    from paceline.serve.batch_run import BatchCounts, Heard
+
+__all__ = [
+    "Answer",
+    "How",
+    "RayActorsOption",
+    "RayAddressOption",
+    "RayCpusOption",
+    "RayGpusOption",
+    "RayOption",
+    "Work",
+    "on_ray",
+]
+
+
+class Work(NamedTuple):
+    """A batch file, and what is there of it. known: lines that have a result; total: all lines."""
+
+    path: Path
+    results: Results
+    known: int
+    total: int
+
+
+Answer = Callable[[Work, "Heard"], "BatchCounts"]
+"""Answers all lines that have no result, and tells of each."""
+
+How = Callable[[], AbstractContextManager[Answer]]
+"""Opens what answers."""
+
+RayOption = Annotated[
+    bool, typer.Option("--ray", help="Answer on Ray: on the one that runs here, else on a new one.")
+]
+RayAddressOption = Annotated[
+    str | None, typer.Option("--ray-address", help="Of Ray elsewhere, e.g. ray://HOST:10001.")
+]
+RayActorsOption = Annotated[
+    int, typer.Option("--ray-actors", min=1, help="Each of them loads the model.")
+]
+RayCpusOption = Annotated[
+    float, typer.Option("--ray-cpus", min=0.0, help="Of an actor, which has as many threads.")
+]
+RayGpusOption = Annotated[float, typer.Option("--ray-gpus", min=0.0, help="Of an actor.")]
+
+
+def on_ray(given: AnswersOf, address: str | None, actors: int, cpus: float, gpus: float) -> How:
+    """By actors, see `ray_batch.cluster` and `ray_batch.Pool`.
+
+    Raises UsageError where Ray is missing, or the method is none.
+    """
+    from paceline.drafters import check_method
+
+    check_method(given.method)
+    with common.interruptible():
+        try:
+            from paceline.integrations.ray_batch import Pool, answers, cluster
+        except ImportError as error:
+            missing = (error.name or "ray").partition(".")[0]
+            raise UsageError(f"--ray needs {missing}: pip install 'paceline[ray]'") from error
+    pool = Pool(actors, cpus, gpus)
+    threads = given.threads or max(1, int(cpus))
+    # Actors may work in another folder.
+    folder = Path(given.model)
+    model = str(folder.resolve()) if folder.exists() else given.model
+    given = replace(given, model=model, threads=threads)
+
+    def answered(work: Work) -> Generator[Outcome, None, None]:
+        waiting: dict[int, BatchLine] = {}
+        for line in read_lines(work.path):
+            if work.results.has(line):
+                continue
+            if line.error is None:
+                waiting[line.number] = line
+            else:
+                yield Outcome(line)
+        if waiting:
+            rows = [*map(row, waiting.values())]
+            with closing(answers(rows, given, pool)) as found:
+                yield from outcomes(found, waiting)
+        if waiting:
+            raise UsageError(f"Ray left out {len(waiting)} requests: the same command goes on")
+
+    def answer(work: Work, heard: Heard) -> BatchCounts:
+        from paceline.serve.batch_run import take_down
+
+        # Closed at once: Ray's own iterators, closed once Ray has ended, would start it again.
+        with closing(answered(work)) as found:
+            return take_down(found, work.results, work.known, heard)
+
+    @contextmanager
+    def how() -> Iterator[Answer]:
+        with cluster(address, pool):
+            yield answer
+
+    return how

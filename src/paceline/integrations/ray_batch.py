@@ -1,0 +1,133 @@
+"""Ray Data beneath `paceline batch --ray`: actors with a model each answer the lines of a file.
+
+    lines ── tasks of a few lines each ── Answering (a session and its engine), Answering, …
+
+Needs `pip install paceline[ray]`. A task whose actor has died is done by another one; Ray starts
+that anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import socket
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any
+
+import ray
+import ray.data
+from ray.exceptions import RayError
+
+from paceline.errors import UsageError
+from paceline.integrations.ray_actor import Answering, AnswersOf, Batch
+
+__all__ = ["Pool", "answers", "cluster"]
+
+_MOST_TASKS = 2000
+_AHEAD = 2
+_NEVER = -1
+_PATIENCE = 20.0
+"""Seconds."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Actors, and what each of them gets.
+
+    num_cpus, num_gpus: that Ray counts for one, whatever it uses.
+    """
+
+    actors: int = 1
+    num_cpus: float = 1.0
+    num_gpus: float = 0.0
+
+
+@contextmanager
+def cluster(address: str | None, pool: Pool) -> Iterator[None]:
+    """Ray as long as the block lasts. address: of one that runs; None for the one that RAY_ADDRESS
+    names or that runs on this machine, else one of its own.
+
+    Raises UsageError where it cannot be reached, or is too small for even one actor.
+    """
+    try:
+        _check_answers(address)
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level="warning",
+            include_dashboard=False,
+        )
+    except (OSError, ValueError, RuntimeError, RayError) as error:
+        place = f" at {address}" if address else ""
+        raise UsageError(f"cannot use Ray{place}: {_first_line(error)}") from error
+    try:
+        _check_room(pool)
+        yield
+    except RayError as error:
+        raise UsageError(f"Ray gave up ({_first_line(error)}): the same command goes on") from error
+    finally:
+        ray.shutdown()
+
+
+def answers(
+    rows: Sequence[dict[str, str]], given: AnswersOf, pool: Pool
+) -> Generator[Batch, None, None]:
+    """What the actors answer, as soon as it comes. rows: see `ray_actor.row`."""
+    # One line a task, so that it is written down as soon as it is answered, unless these were many.
+    lines = min(max(1, len(rows) // _MOST_TASKS), given.max_batch)
+    at_once = max(1, _AHEAD * given.max_batch // lines)
+    _quiet()
+    found = ray.data.from_items(rows, override_num_blocks=math.ceil(len(rows) / lines)).map_batches(
+        Answering,
+        fn_constructor_args=(given,),
+        batch_size=None,
+        num_cpus=pool.num_cpus,
+        num_gpus=pool.num_gpus,
+        **_actors(pool.actors, at_once),
+    )
+    yield from found.iter_batches(batch_size=None, prefetch_batches=0)
+
+
+def _actors(actors: int, at_once: int) -> dict[str, Any]:
+    """How `map_batches` is told of actors that work on so many tasks at a time each."""
+    strategy = ray.data.ActorPoolStrategy
+    own = {"size": actors, "max_tasks_in_flight_per_actor": at_once}
+    if "max_concurrent_calls_per_actor" in signature(strategy).parameters:
+        return {"compute": strategy(**own, max_concurrent_calls_per_actor=at_once)}
+    return {"compute": strategy(**own), "max_concurrency": at_once}  # an older Ray
+
+
+def _quiet() -> None:
+    """The command has a bar of its own."""
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    context: Any = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    if hasattr(context, "print_on_execution_start"):
+        context.print_on_execution_start = False
+    if hasattr(context, "execution_no_progress_timeout_s"):
+        context.execution_no_progress_timeout_s = _NEVER  # requests have limits of their own
+
+
+def _check_answers(address: str | None) -> None:
+    """Ray tries for minutes. Raises OSError where nobody listens there."""
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), _PATIENCE).close()
+
+
+def _check_room(pool: Pool) -> None:
+    """Ray would wait for ever."""
+    room = ray.cluster_resources()
+    for name, wanted in (("CPU", pool.num_cpus), ("GPU", pool.num_gpus)):
+        if wanted > room.get(name, 0):
+            raise UsageError(
+                f"one actor is to have {wanted:g} {name}, and all of Ray has "
+                f"{room.get(name, 0):g}: see --ray-cpus and --ray-gpus"
+            )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,77 @@
+"""What blocks of drafters take from the layers of their target: sizes, or the numbers of the last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from paceline.drafters.eagle_parts import EagleConfig
+from paceline.drafters.trained_heads import ChimeraConfig
+from paceline.errors import ModelError
+from paceline.training.method import Base
+
+__all__ = ["copy_last_layer", "sized_like"]
+
+# What Llama and its relatives call the parts of a layer.
+_TURNED = {"query": "self_attn.q_proj", "key": "self_attn.k_proj", "value": "self_attn.v_proj"}
+_JOIN = "self_attn.o_proj"
+_GATE, _UP, _DOWN = "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"
+
+ConfigT = TypeVar("ConfigT", EagleConfig, ChimeraConfig)
+
+
+def sized_like(config: ConfigT, base: Base, intermediate: int, copied: bool) -> ConfigT:
+    """`config` with the sizes of the base's layers, and their angles.
+
+    intermediate: of the feed-forward; 0 takes the base's, and four times the hidden size where the
+    base does not say. copied: whether the block is to begin as its last layer, biases included.
+    """
+    sizes: Any = base.model.config.get_text_config()
+    heads, hidden = sizes.num_attention_heads, sizes.hidden_size
+    turns = getattr(sizes, "rope_parameters", None) or {}
+    angles = turns.get("rope_theta") or getattr(sizes, "rope_theta", None)
+    return replace(
+        config,
+        attention_heads=heads,
+        kv_heads=getattr(sizes, "num_key_value_heads", None) or heads,
+        head_size=getattr(sizes, "head_dim", None) or hidden // heads,
+        intermediate=intermediate or getattr(sizes, "intermediate_size", None) or 4 * hidden,
+        rotary_base=float(angles or config.rotary_base),
+        biases=copied and f"{_TURNED['query']}.bias" in dict(base.last_layer.named_parameters()),
+    )
+
+
+@torch.no_grad()
+def copy_last_layer(block: nn.Module, base: Base, norms: Mapping[str, str], kind: str) -> None:
+    """Let `block`, sized like the base's layers, begin with the numbers of the last one.
+
+    norms: the block's own, and what the layer calls them. kind: of the block, for errors. Of a
+    wider feed-forward the units with the largest weights are taken.
+
+    Raises ModelError for a target whose layers have other parts.
+    """
+    layer = base.last_layer
+    try:
+        for own, name in _TURNED.items():
+            for part, numbers in block.get_submodule(own).named_parameters():
+                numbers.copy_(layer.get_parameter(f"{name}.{part}"))
+        block.get_parameter("join.weight").copy_(layer.get_parameter(f"{_JOIN}.weight"))
+        for own, name in norms.items():
+            block.get_parameter(own).copy_(layer.get_parameter(f"{name}.weight"))
+        gate, up, down = (
+            layer.get_parameter(f"{name}.weight").float() for name in (_GATE, _UP, _DOWN)
+        )
+        sizes = gate.norm(dim=1) * up.norm(dim=1) * down.norm(dim=0)
+        units = sizes.topk(len(block.get_parameter("gate.weight"))).indices.sort().values
+        block.get_parameter("gate.weight").copy_(gate[units])
+        block.get_parameter("up.weight").copy_(up[units])
+        block.get_parameter("down.weight").copy_(down[:, units])
+    except (AttributeError, RuntimeError) as error:
+        raise ModelError(
+            f"the last layer of {type(base.model).__name__} cannot be copied into {kind}'s block "
+            f"({error}): leave block at random"
+        ) from error
