@@ -47,7 +47,7 @@ from paceline.protocols import Drafter
 from paceline.records import Round
 from paceline.session import Session
 from paceline.stopping import Stopping
-from paceline.training.methods.chimera_sizes import sized_like
+from paceline.training.methods.last_layer import sized_like
 
 PROMPTS = (
     "Why is the sky blue?",

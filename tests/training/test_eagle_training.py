@@ -136,14 +136,14 @@ def test_it_begins_as_the_last_layer(name: str) -> None:
 
 def test_blocks_are_as_large_as_a_layer() -> None:
     sizes = {
-        name: sized_like(ChimeraConfig(), base_of(name), 0, False)
+        name: sized_like(ChimeraConfig(), base_of(name).model.config)
         for name in ("llama", "gpt2", "gemma3")
     }
     llama = sizes["llama"]
     assert (llama.attention_heads, llama.kv_heads) == (4, 2)
     assert (llama.head_size, llama.intermediate) == (8, 48)
     assert (sizes["gpt2"].kv_heads, sizes["gpt2"].intermediate) == (4, 128)
-    assert sized_like(ChimeraConfig(), base_of(), 20, True).intermediate == 20
+    assert sized_like(ChimeraConfig(), base_of().model.config, 20).intermediate == 20
 
 
 def test_settings_that_cannot_be_are_refused() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from paceline.errors import ModelError, UsageError
@@ -92,11 +92,12 @@ class Chimera(TrainedMethod[ChimeraSettings]):
         from paceline.drafters.chimera_model import ChimeraModel
         from paceline.training.methods.chimera_block import begin_as_last_layer
         from paceline.training.methods.chimera_bottom import TransformerBottom
-        from paceline.training.methods.last_layer import sized_like
+        from paceline.training.methods.last_layer import last_layer_has_biases, sized_like
 
         self.settings = settings
         copied = settings.block == "last-layer"
-        config = sized_like(settings.config(), base, settings.intermediate, copied)
+        config = sized_like(settings.config(), base.model.config, settings.intermediate)
+        config = replace(config, biases=copied and last_layer_has_biases(base))
         bottom = None
         if settings.bottom != "ngram":
             bottom = TransformerBottom(base.model, settings.bottom == "transformer finetune")

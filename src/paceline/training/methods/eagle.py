@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from paceline.errors import ModelError, UsageError
@@ -71,12 +71,17 @@ class Eagle(TrainedMethod[EagleSettings]):
         import torch
 
         from paceline.drafters.eagle_model import EagleModel
-        from paceline.training.methods.last_layer import copy_last_layer, sized_like
+        from paceline.training.methods.last_layer import (
+            copy_last_layer,
+            last_layer_has_biases,
+            sized_like,
+        )
 
         self.settings = settings
         layers = base.model.config.get_text_config().num_hidden_layers
         copied = settings.block == "last-layer"
-        config = sized_like(self._config(layers), base, settings.intermediate, copied)
+        config = sized_like(self._config(layers), base.model.config, settings.intermediate)
+        config = replace(config, biases=copied and last_layer_has_biases(base))
         self.module = EagleModel(config, base.head, base.embed, base.token_ids)
         if copied:
             copy_last_layer(self.module, base, _NORMS, "EAGLE")

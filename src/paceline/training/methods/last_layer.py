@@ -8,13 +8,14 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from transformers import PreTrainedConfig
 
 from paceline.drafters.eagle_parts import EagleConfig
 from paceline.drafters.trained_heads import ChimeraConfig
 from paceline.errors import ModelError
 from paceline.training.method import Base
 
-__all__ = ["copy_last_layer", "sized_like"]
+__all__ = ["copy_last_layer", "last_layer_has_biases", "sized_like"]
 
 # What Llama and its relatives call the parts of a layer.
 _TURNED = {"query": "self_attn.q_proj", "key": "self_attn.k_proj", "value": "self_attn.v_proj"}
@@ -24,13 +25,13 @@ _GATE, _UP, _DOWN = "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"
 ConfigT = TypeVar("ConfigT", EagleConfig, ChimeraConfig)
 
 
-def sized_like(config: ConfigT, base: Base, intermediate: int, copied: bool) -> ConfigT:
+def sized_like(config: ConfigT, base: PreTrainedConfig, intermediate: int = 0) -> ConfigT:
     """`config` with the sizes of the base's layers, and their angles.
 
     intermediate: of the feed-forward; 0 takes the base's, and four times the hidden size where the
-    base does not say. copied: whether the block is to begin as its last layer, biases included.
+    base does not say.
     """
-    sizes: Any = base.model.config.get_text_config()
+    sizes: Any = base.get_text_config()
     heads, hidden = sizes.num_attention_heads, sizes.hidden_size
     turns = getattr(sizes, "rope_parameters", None) or {}
     angles = turns.get("rope_theta") or getattr(sizes, "rope_theta", None)
@@ -41,8 +42,12 @@ def sized_like(config: ConfigT, base: Base, intermediate: int, copied: bool) -> 
         head_size=getattr(sizes, "head_dim", None) or hidden // heads,
         intermediate=intermediate or getattr(sizes, "intermediate_size", None) or 4 * hidden,
         rotary_base=float(angles or config.rotary_base),
-        biases=copied and f"{_TURNED['query']}.bias" in dict(base.last_layer.named_parameters()),
     )
+
+
+def last_layer_has_biases(base: Base) -> bool:
+    """Whether its queries, keys and values have some."""
+    return f"{_TURNED['query']}.bias" in dict(base.last_layer.named_parameters())
 
 
 @torch.no_grad()
