@@ -16,9 +16,9 @@ from paceline.cli.batch_ray import Answer, How, Work
 from paceline.cli.datastore import DatastoreOption
 from paceline.cli.served import AliasOption, check_installed, served_method
 from paceline.errors import UsageError
-from paceline.integrations.ray_actor import AnswersOf
 from paceline.serve.batch_lines import check_custom_ids, read_lines
 from paceline.serve.batch_results import results_in
+from paceline.serve.batch_rows import AnswersOf
 from paceline.serve.names import public_name
 
 if TYPE_CHECKING:

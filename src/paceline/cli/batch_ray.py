@@ -12,9 +12,9 @@ import typer
 
 from paceline.cli import common
 from paceline.errors import UsageError
-from paceline.integrations.ray_actor import AnswersOf, outcomes, row
 from paceline.serve.batch_lines import BatchLine, Outcome, read_lines
 from paceline.serve.batch_results import Results
+from paceline.serve.batch_rows import AnswersOf, outcomes, row
 
 if TYPE_CHECKING:
     from paceline.serve.batch_run import BatchCounts, Heard

@@ -22,7 +22,8 @@ import ray.data
 from ray.exceptions import RayError
 
 from paceline.errors import UsageError
-from paceline.integrations.ray_actor import Answering, AnswersOf, Batch
+from paceline.integrations.ray_actor import Answering
+from paceline.serve.batch_rows import AnswersOf, Batch
 
 __all__ = ["Pool", "answers", "cluster"]
 
@@ -75,7 +76,7 @@ def cluster(address: str | None, pool: Pool) -> Iterator[None]:
 def answers(
     rows: Sequence[dict[str, str]], given: AnswersOf, pool: Pool
 ) -> Generator[Batch, None, None]:
-    """What the actors answer, as soon as it comes. rows: see `ray_actor.row`."""
+    """What the actors answer, as soon as it comes. rows: see `batch_actor.row`."""
     # One line a task, so that it is written down as soon as it is answered, unless these were many.
     lines = min(max(1, len(rows) // _MOST_TASKS), given.max_batch)
     at_once = max(1, _AHEAD * given.max_batch // lines)
