@@ -15,7 +15,6 @@ from paceline.cli import main
 from paceline.draft_models import DraftModels
 from paceline.drafters import Host, ModelChoice, make_drafter
 from paceline.errors import ModelError, UsageError
-from paceline.kernels.native.calls import unavailable
 from paceline.kernels.programs.steps import Kind, Op
 from paceline.loop import Generation
 from paceline.models import memory
@@ -27,10 +26,11 @@ from paceline.targets.late_model import LateModel
 from paceline.targets.prepare import prepare
 from paceline.targets.toy import ToyTarget
 from tests.helpers import naive_stream, play
+from tests.library import needs_library
 from tests.tiny import save_tiny_llama
 from tests.tiny_models import needs_kernels, new_model, some_prompt
 
-pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
+pytestmark = needs_library
 
 SAMPLERS = [GREEDY, Sampler(seed=3, temperature=0.8)]
 METHODS = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.helpers import naive_stream, play
+from tests.library import needs_library
 from tests.tiny_models import needs_kernels, new_model, some_prompt
 
 from paceline.draft_models import DraftModels
@@ -12,14 +13,13 @@ from paceline.drafters.auto_sources import ALTERNATIVES, open_sources
 from paceline.drafters.host import SELF, ModelChoice
 from paceline.errors import ModelError
 from paceline.generation import Generation
-from paceline.kernels.native.calls import unavailable
 from paceline.models import memory
 from paceline.sampling import GREEDY, Sampler
 from paceline.stopping import Stopping
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.engines import open_target
 
-pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
+pytestmark = needs_library
 
 
 def opened(weights: str = "packed") -> tuple[CausalLMTarget, Host, list[ModelChoice]]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.library import needs_library
 from tests.tiny_models import VOCAB, new_model, some_prompt
 from torch import nn
 
@@ -106,7 +107,7 @@ def test_chains_say_what_rounds_say(name: str, sampler: Sampler) -> None:
                 text.resume(TextStart(certain, sampler=sampler))
 
 
-@pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
+@needs_library
 def test_a_reduced_head_is_not_spread_over_the_vocabulary() -> None:
     target = open_target(tiny("llama reduced"))
     slot = target.open([1, 2, 3])
@@ -115,7 +116,7 @@ def test_a_reduced_head_is_not_spread_over_the_vocabulary() -> None:
     assert len(found.numbers) == len(found.tokens)
 
 
-@pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
+@needs_library
 @pytest.mark.parametrize("known", [VOCAB, 20, 2])
 def test_passes_in_one_call_stay_below_what_is_known(known: int) -> None:
     """Models of one family may have vocabularies of two sizes."""
@@ -139,7 +140,7 @@ def test_passes_in_one_call_stay_below_what_is_known(known: int) -> None:
     assert np.array_equal(mine, single.follow(slots[1], length, new).numbers)
 
 
-@pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
+@needs_library
 @pytest.mark.parametrize("name", ["llama", "llama reduced", "gemma3"])
 def test_a_chain_ends_in_one_call_where_it_would_end_token_by_token(name: str) -> None:
     rng, target = random.Random(2), open_target(tiny(name))

@@ -13,6 +13,7 @@ from tests.draft_hosts import Ticking
 from tests.drafters.test_heads_drafting import Noted, own_states
 from tests.head_parts import saved_eagle
 from tests.helpers import naive_stream, play
+from tests.library import needs_library
 from tests.tiny_models import VOCAB, some_prompt, tiny_model
 from tests.trained_heads import save_eagle, unrolled
 
@@ -21,7 +22,6 @@ from paceline.drafters.eagle_parts import EagleParts
 from paceline.drafters.eight_bits import in_eight_bits, in_floats
 from paceline.drafters.parts import find_parts
 from paceline.errors import ModelError, UsageError
-from paceline.kernels.native.calls import unavailable
 from paceline.loop import Generation
 from paceline.planning.draft_length import DraftLength
 from paceline.records import TextStart
@@ -111,7 +111,7 @@ def target_outputs(target: CausalLMTarget, text: list[int]) -> torch.Tensor:
     return found
 
 
-@pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
+@needs_library
 @pytest.mark.parametrize("config", [{}, {"vocabulary": 20, "kv_heads": 4}], ids=str)
 @pytest.mark.parametrize(
     "settings",

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.library import needs_library
 from tests.trained_heads import HIDDEN, VOCAB, small_eagle, unrolled
 
 from paceline.drafters.eagle_levels import Levels, ModuleLevels, ProgramLevels
@@ -16,7 +17,6 @@ from paceline.drafters.eagle_parts import EagleConfig, eagle_shapes
 from paceline.drafters.guesses import Guesses
 from paceline.errors import ModelError
 from paceline.kernels.block_layers import FloatLinear
-from paceline.kernels.native.calls import unavailable
 
 CONFIGS = [EagleConfig(), EagleConfig(layers=(1, 2, 5), vocabulary=9, biases=True)]
 STEPS = 4
@@ -103,7 +103,7 @@ def test_texts_beside_one_another_do_not_see_one_another() -> None:
         torch.testing.assert_close(found[step][:, rows], expected[:, rows], atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
+@needs_library
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 @torch.no_grad()
 def test_programs_guess_what_the_modules_guess(config: EagleConfig) -> None:
@@ -131,7 +131,7 @@ def test_programs_guess_what_the_modules_guess(config: EagleConfig) -> None:
             nodes += len(parents)
 
 
-@pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
+@needs_library
 @torch.no_grad()
 def test_a_long_prompt_is_read_as_its_pieces_are() -> None:
     model = small_eagle(EagleConfig()).ready()

@@ -6,15 +6,15 @@ import random
 
 import pytest
 import torch
+from tests.library import needs_library
 from tests.trained_heads import HIDDEN, VOCAB, small_chimera, small_medusa
 
 from paceline.drafters.chimera_levels import Levels, ModuleLevels, ProgramLevels
 from paceline.drafters.guesses import Guesses
 from paceline.drafters.trained_heads import ChimeraConfig, MedusaConfig
 from paceline.kernels.block_layers import BlockLinear, FloatLinear, Int4Linear, Int8Linear
-from paceline.kernels.native.calls import unavailable
 
-pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
+pytestmark = needs_library
 
 CHIMERA = [
     ChimeraConfig(heads=3),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.head_parts import saved_chimera, saved_medusa
 from tests.helpers import naive_stream, play
+from tests.library import needs_library
 from tests.tiny_models import VOCAB, some_prompt, tiny_model
 from tests.trained_heads import learned
 from transformers import PreTrainedModel
@@ -22,7 +23,6 @@ from paceline.drafters import (
     make_drafter,
 )
 from paceline.errors import UsageError
-from paceline.kernels.native.calls import unavailable
 from paceline.loop import Generation
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.planning.candidate_tree import likeliest
@@ -143,7 +143,7 @@ def test_chimera_proposes_what_its_model_says_of_the_whole_text(
     assert (drafter.lookups.memory > 0) == bool(cache)
 
 
-@pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
+@needs_library
 @pytest.mark.parametrize("config", [{}, {"vocabulary": 20, "order": 2, "heads": 3}], ids=str)
 @pytest.mark.parametrize(
     "settings",
@@ -178,7 +178,7 @@ def test_a_draft_in_one_call_is_the_draft_level_by_level(
         assert one.weights == pytest.approx(other.weights)
 
 
-@pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
+@needs_library
 @pytest.mark.parametrize("vocabulary", [0, 9])
 def test_medusas_tree_in_one_call_is_that_of_its_guesses(vocabulary: int) -> None:
     target = CausalLMTarget(tiny_model("llama"), check=False)

@@ -8,26 +8,24 @@ from collections.abc import Callable, Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.library import needs_library, without_library
 
 from paceline.drafters import Anpd
 from paceline.drafters import ngrams as module
 from paceline.drafters.ngrams import NGrams, new_ngrams
 from paceline.errors import UsageError
-from paceline.kernels.native.calls import unavailable
 from paceline.tree import Tree
 
-native = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
 texts = st.lists(st.integers(0, 3), max_size=60)
 Make = Callable[..., NGrams]
 
 
 def portable(*settings: int) -> NGrams:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "unavailable", lambda: "was not built")
+    with without_library(module):
         return new_ngrams(*settings)
 
 
-@pytest.fixture(params=[pytest.param(new_ngrams, marks=native), portable])
+@pytest.fixture(params=[pytest.param(new_ngrams, marks=needs_library), portable])
 def make(request: pytest.FixtureRequest) -> Make:
     found: Make = request.param
     return found
@@ -57,7 +55,7 @@ def both(*settings: int) -> tuple[NGrams, NGrams]:
     return one, other
 
 
-@native
+@needs_library
 @given(
     parts=st.lists(texts, min_size=1, max_size=4),
     others=texts,
@@ -96,7 +94,7 @@ def test_both_draft_the_same(
     assert pairs[0][0].sizes() == pairs[0][1].sizes()
 
 
-@native
+@needs_library
 @pytest.mark.parametrize(("symbols", "most"), [(500, 1024), (40, 1024), (2000, 4096)])
 def test_both_forget_the_same(symbols: int, most: int) -> None:
     rng, text = random.Random(symbols), list[int]()
@@ -142,7 +140,7 @@ def test_a_fresh_one_knows_nothing(make: Make) -> None:
     assert fresh.draft((2,), 9, 3, known).tokens == (3, 1, 2)
 
 
-@native
+@needs_library
 @pytest.mark.parametrize("ids", [[-1, 2], [3, 1 << 31]])
 def test_ids_that_cannot_be_are_refused(ids: Sequence[int]) -> None:
     with pytest.raises(UsageError, match="a token id is negative or does not fit into 32 bits"):
@@ -151,8 +149,7 @@ def test_ids_that_cannot_be_are_refused(ids: Sequence[int]) -> None:
 
 @given(text=texts, budget=st.integers(0, 20))
 def test_anpd_drafts_without_the_library(text: list[int], budget: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "unavailable", lambda: "was not built")
+    with without_library(module):
         slow = Anpd()
     fast = Anpd()
     for drafter in (slow, fast):

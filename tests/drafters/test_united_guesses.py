@@ -8,29 +8,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.helpers import trees
+from tests.library import needs_library, without_library
 
 from paceline.drafters import united_guesses as module
 from paceline.drafters.united_guesses import UnitedGuesses, unite
-from paceline.kernels.native.calls import unavailable
 from paceline.tree import EMPTY, ROOT, Tree
 
-native = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
 Make = Callable[[int], UnitedGuesses]
 
 
 def portable(alike: int) -> UnitedGuesses:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "unavailable", lambda: "was not built")
+    with without_library(module):
         return unite(alike)
 
 
-@pytest.fixture(params=[pytest.param(unite, marks=native), portable])
+@pytest.fixture(params=[pytest.param(unite, marks=needs_library), portable])
 def make(request: pytest.FixtureRequest) -> Make:
     found: Make = request.param
     return found
 
 
-@native
+@needs_library
 @given(
     st.lists(st.tuples(trees(max_size=40, weighted=None), st.integers(0, 3)), max_size=6),
     st.integers(0, 15),

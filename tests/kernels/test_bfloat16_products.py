@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from tests.library import needs_library
 
 from paceline.kernels.block_layers import Bfloat16Linear
 from paceline.kernels.blocks import BF16_DOT, in_floats
@@ -14,7 +15,7 @@ from paceline.kernels.native.calls import kernels, unavailable
 
 TIERS = () if unavailable() else kernels().tiers
 SIZES = [(1, 1), (17, 1), (1, 3), (33, 577), (600, 130), (64, 1536)]
-pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
+pytestmark = needs_library
 
 
 @pytest.fixture(params=TIERS)

@@ -11,15 +11,16 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from tests.library import needs_library
 
 from paceline.kernels import blocks
 from paceline.kernels.block_layers import BlockEmbedding, BlockLinear, Int4Linear, Int8Linear
 from paceline.kernels.blocks import FORMATS, BlockMatrix, bytes_per_row, dequantise, quantised
 from paceline.kernels.native import library
 from paceline.kernels.native.build import HERE, BuildError, find_compiler
-from paceline.kernels.native.calls import Kernels, kernels, unavailable
+from paceline.kernels.native.calls import Kernels, kernels
 
-pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
+pytestmark = needs_library
 
 FORMAT = sorted(FORMATS)
 EMULATED = ("avx512vnni", "avxvnni")

@@ -7,6 +7,7 @@ from time import sleep
 
 import pytest
 import torch
+from tests.library import needs_library
 from tests.tiny_models import new_model
 from torch import nn
 
@@ -14,7 +15,6 @@ from paceline.kernels import choice
 from paceline.kernels.block_layers import FloatLinear, Int4Linear, Int8Linear
 from paceline.kernels.choice import WORTH_CHOOSING, fastest, program_kind
 from paceline.kernels.linear import FastLinear, PlainLinear, UnpackableError
-from paceline.kernels.native.calls import unavailable
 from paceline.targets import prepare as preparing
 
 WEIGHTS = [torch.ones(6, 4), torch.ones(6, 4), torch.ones(3, 4)]
@@ -114,7 +114,7 @@ def test_a_layer_never_gets_fewer_rows_than_it_takes_well(monkeypatch: pytest.Mo
         torch.testing.assert_close(module(rows), wanted)
 
 
-@pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
+@needs_library
 def test_programs_have_few_bits_where_there_is_much_to_read() -> None:
     small = nn.Linear(64, 64)
     assert program_kind(small, "fastest") is FloatLinear

@@ -8,10 +8,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.library import needs_library
 
 from paceline.kernels.native import build
 from paceline.kernels.native.build import HERE, BuildError, find_compiler
-from paceline.kernels.native.calls import kernels, unavailable
+from paceline.kernels.native.calls import kernels
 
 SOURCE = Path(__file__).with_name("every_tier.c")
 ARM = "aarch64-linux-gnu"
@@ -33,7 +34,7 @@ def names_of(*command: str) -> list[str]:
     return ran.stdout.strip().split(",")
 
 
-@pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
+@needs_library
 def test_tiers_of_this_machine(tmp_path: Path) -> None:
     try:
         program = compiled(tmp_path, HERE / build.library_name())

@@ -8,12 +8,13 @@ import random
 import numpy as np
 import pytest
 import torch
+from tests.library import needs_library
 from torch.nn import functional as F
 
-from paceline.kernels.native.calls import kernels, unavailable
+from paceline.kernels.native.calls import kernels
 from paceline.kernels.slots_seen import SlotsSeen
 
-pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
+pytestmark = needs_library
 
 POOL = 400
 Seen = tuple[int, int, list[int]]

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from gguf_files import save_gguf
+from tests.library import needs_library
 from transformers import PreTrainedModel
 
 import paceline
 from paceline.errors import UsageError
-from paceline.kernels.native.calls import unavailable
 from paceline.models import load_causal_lm
 from paceline.models.draft_folder import DraftRecord, open_draft, save_draft
 from paceline.models.draft_head import ReducedHead
@@ -111,7 +111,7 @@ def test_blocks_do_not_become_other_weights(tmp_path: Path) -> None:
     assert not is_quantised(model)
 
 
-@pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
+@needs_library
 def test_a_copy_of_few_bits_drafts_for_blocks_of_more(tmp_path: Path) -> None:
     file = str(save_gguf(tmp_path / "m.gguf", kinds=("Q8_0",)))
     for _ in range(2):  # the second one opens no model

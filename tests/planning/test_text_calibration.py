@@ -9,24 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.helpers import trees
+from tests.library import needs_library, without_library
 
-from paceline.kernels.native.calls import unavailable
 from paceline.planning import text_calibration as module
 from paceline.planning.text_calibration import SessionCalibration, new_calibration
 from paceline.tree import EMPTY, Tree
 
-native = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
 Make = Callable[[float], SessionCalibration]
 said = st.lists(st.integers(0, 3), max_size=4)
 
 
 def portable(memory: float) -> SessionCalibration:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "unavailable", lambda: "was not built")
+    with without_library(module):
         return new_calibration(memory)
 
 
-@pytest.fixture(params=[pytest.param(new_calibration, marks=native), portable])
+@pytest.fixture(params=[pytest.param(new_calibration, marks=needs_library), portable])
 def make(request: pytest.FixtureRequest) -> Make:
     found: Make = request.param
     return found
@@ -44,7 +42,7 @@ def of_costs(nodes: int, rng: random.Random) -> Sequence[float]:
     return [1.0 + 0.1 * rng.random() * count for count in range(nodes + 1)]
 
 
-@native
+@needs_library
 @given(st.lists(st.tuples(trees(weighted=None), said), max_size=12), st.integers(0, 99))
 def test_both_decide_alike(rounds: list[tuple[Tree, list[int]]], seed: int) -> None:
     """Over several texts, of which the later ones inherit."""
@@ -68,7 +66,7 @@ def test_both_decide_alike(rounds: list[tuple[Tree, list[int]]], seed: int) -> N
             texts = [session.begin(16.0, 8.0) for session in sessions]
 
 
-@native
+@needs_library
 def test_both_decide_alike_for_long() -> None:
     """Deep trees that come true far down, and more tokens at once than the library is given."""
     rng = random.Random(0)

@@ -6,15 +6,15 @@ from weakref import WeakSet
 
 import pytest
 import torch
+from tests.library import needs_library
 from tests.tiny_models import new_model
 
-from paceline.kernels.native.calls import unavailable
 from paceline.targets.late_model import ModelFacts
 from paceline.targets.one_call import lowering
 from paceline.targets.one_call.recording import Node, record
 from paceline.targets.prepare import prepare
 
-pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
+pytestmark = needs_library
 
 
 def most_codes(layers: int, monkeypatch: pytest.MonkeyPatch) -> int:

@@ -7,11 +7,12 @@ from copy import deepcopy
 
 import pytest
 import torch
+from tests.library import needs_library
 from tests.tiny_models import VOCAB, new_model, some_prompt
 from transformers import PreTrainedModel
 
 from paceline.errors import UsageError
-from paceline.kernels.native.calls import kernels, unavailable
+from paceline.kernels.native.calls import kernels
 from paceline.kernels.token_table import head_reads_table
 from paceline.records import Path
 from paceline.targets import model_pass
@@ -25,7 +26,7 @@ from paceline.targets.prepare import prepare
 from paceline.testing import check_target
 from paceline.tree import EMPTY, Tree
 
-pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there")
+pytestmark = needs_library
 
 EAGER = {"gemma2"}
 FAMILIES = [
