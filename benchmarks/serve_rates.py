@@ -101,20 +101,23 @@ async def study(
 ) -> list[dict[str, Any]]:
     """All variants on all numbers of clients, in turns; a variant's runs are counted together.
 
-    Within a turn variants get the same requests, and begin at another one each time, since a server
-    may learn from what it has written.
+    Within a turn variants get the same requests under other names, and begin at another one each
+    time, since a server may learn from what it has written. After as many turns as there are
+    variants each had every name once.
     """
     total: dict[tuple[int, str], dict[str, Seen]] = {}
     await measure(address, model, asks[: 2 * len(TASKS)], "auto", 2, "warm")
     for repeat in range(repeats):
+        again, shift = divmod(repeat, len(variants))
         for count in clients:
-            shift = repeat % len(variants)
-            for variant in (*variants[shift:], *variants[:shift]):
-                name = f"{repeat}-{count}-{variant}"
+            for place, variant in enumerate((*variants[shift:], *variants[:shift])):
+                name = f"{again}-{count}-{place}"
                 seen = await measure(address, model, asks, variant, count, name)
                 known = total.setdefault((count, variant), {kind: Seen() for kind in seen})
                 for kind, one in seen.items():
                     known[kind] += one
+    if not any(seen["all"].tokens for seen in total.values()):
+        raise SystemExit(f"no request was answered: {seen['all'].failed[0]}")
     return [
         {
             "clients": count,

@@ -33,7 +33,7 @@ class FixedBudget:
         """What the drafters propose."""
         return {key: propose(self.budget) for key, propose in proposals.items()}
 
-    def prefill(self, rows: int) -> int:
+    def prefill(self, rows: int, texts: int, tokens: int) -> int:
         """A few tens of tokens."""
         return _PREFILL_BESIDE
 

@@ -99,7 +99,7 @@ class Batch:
         plans = self._planner.plan({k: text.propose(self.target) for k, text in writing.items()})
         trees = {key: writing[key].generation.complete(tree) for key, tree in plans.items()}
         rows = sum(1 + len(tree) for tree in trees.values())
-        room = self._planner.prefill(rows) if waiting and rows else PREFILL_ALONE
+        room = self._room(rows, waiting) if waiting and rows else PREFILL_ALONE
         pieces = pieces_within(room, waiting)
         times.append(self._clock())
         scores = self._score(trees, pieces)
@@ -116,6 +116,11 @@ class Batch:
             if text.generation.finished:
                 self.drop(key)
         return rounds
+
+    def _room(self, rows: int, waiting: Mapping[int, BatchText]) -> int:
+        """Tokens of prompts that are read beside so many rows."""
+        tokens = sum(text.ahead for text in waiting.values())
+        return self._planner.prefill(rows, len(waiting), tokens)
 
     def _score(
         self, trees: Mapping[int, Tree], pieces: Mapping[int, int]

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from paceline.generation import Generation
-from paceline.prefix import common_prefix
 from paceline.protocols import Propose, Target
 from paceline.tree import EMPTY, Tree
 
@@ -37,10 +36,14 @@ class BatchText:
     reading: float = 0.0
     follows: bool = False
 
-    def shares_with(self, other: BatchText) -> int:
-        """How many tokens both texts begin with, without the roots."""
+    def begins_like(self, other: BatchText, count: int) -> bool:
+        """Whether both texts begin with the same `count` tokens, none of them a root."""
         one, two = self.generation.context, other.generation.context
-        return common_prefix(one[:-1], two[:-1])
+        return count < min(len(one), len(two)) and one[:count] == two[:count]
+
+    def known(self, target: Target) -> int:
+        """Tokens of it that are read."""
+        return len(self.generation.context) - 1 - target.pending(self.slot)
 
     def propose(self, target: Target) -> Propose:
         """What a planner asks; a text whose drafter fails proposes nothing and ends."""
@@ -89,20 +92,22 @@ def pieces_within(room: int, waiting: Mapping[int, BatchText]) -> dict[int, int]
 
 
 def _without_followers(texts: Mapping[int, BatchText], target: Target) -> dict[int, BatchText]:
-    """The texts but for those that begin like one whose prompt is just being read: they wait, and
-    then take that beginning over."""
-    leaders: list[BatchText] = []
+    """The texts but for those that begin like one whose prompt is just being read: they wait until
+    it has come to where they part, and then take that beginning over."""
+    leaders: list[tuple[BatchText, int]] = []
     kept = {}
     for key, text in texts.items():
-        pending = target.pending(text.slot)
-        if pending >= _WORTH_WAITING:
-            known = len(text.generation.context) - 1 - pending
-            if any(text.shares_with(leader) - known >= _WORTH_WAITING for leader in leaders):
+        if target.pending(text.slot) >= _WORTH_WAITING:
+            known = text.known(target)
+            if any(
+                text.begins_like(leader, max(known, read) + _WORTH_WAITING)
+                for leader, read in leaders
+            ):
                 text.follows = True
                 continue
             if text.follows:
                 _open_again(text, target)
-            leaders.append(text)
+            leaders.append((text, text.known(target)))
         kept[key] = text
     return kept
 
@@ -111,4 +116,4 @@ def _open_again(text: BatchText, target: Target) -> None:
     """Take over what others have read since the text was opened."""
     target.close(text.slot)
     text.follows, text.slot = False, target.open(text.generation.context)
-    text.generation.reused = len(text.generation.context) - 1 - target.pending(text.slot)
+    text.generation.reused = text.known(target)

@@ -262,9 +262,9 @@ class Planner(Protocol):
         that asks its drafter."""
         ...
 
-    def prefill(self, rows: int) -> int:
-        """How many prompt tokens may be read beside a pass of `rows` rows, so that the texts in it
-        do not wait long; at least 1."""
+    def prefill(self, rows: int, texts: int, tokens: int) -> int:
+        """How many prompt tokens of so many `texts`, with `tokens` in all, may be read beside a
+        pass of `rows` rows, so that the texts in it do not wait long; at least 1."""
         ...
 
     def observe(self, rounds: Sequence[Round]) -> None:

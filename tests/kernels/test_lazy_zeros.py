@@ -28,14 +28,6 @@ def test_a_reservation_beyond_memory_takes_what_is_written_only() -> None:
     assert float(large[0, 0, -1].sum()) == 4096
 
 
-def test_a_system_that_reserves_nothing_gives_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(12, "Cannot allocate memory")
-
-    monkeypatch.setattr(memory.mmap, "mmap", refuse)
-    assert lazy_zeros((2, 3), torch.float32).tolist() == [[0.0] * 3] * 2
-
-
 @pytest.mark.skipif(not hasattr(mmap, "MADV_NOHUGEPAGE"), reason="only Linux says so")
 def test_its_pages_are_never_made_huge() -> None:
     tensor = lazy_zeros((1 << 20,), torch.float32)

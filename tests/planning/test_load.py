@@ -14,7 +14,7 @@ from paceline.planning.drafting_time import DraftingTime
 from paceline.planning.gate import TRIAL, Gates, Purse
 from paceline.planning.pass_costs import PassCosts
 from paceline.planning.planner import TreePlanner
-from paceline.tree import Tree
+from paceline.tree import EMPTY, Tree
 
 STORY = random.Random(0).sample(range(10**5), 400)
 
@@ -105,6 +105,25 @@ def test_rows_are_as_dear_as_beside_the_prompts_that_are_read() -> None:
     assert costs.upto(4, beside=16) == pytest.approx([costs.of(n, 16) for n in range(1, 5)])
 
 
+def test_texts_that_wait_get_as_much_time_as_those_that_are_written() -> None:
+    def read(writing: int, waiting: int) -> int:
+        planner = TreePlanner(CURVE)
+        for key in range(writing):
+            planner.add(key, Scripted(STORY, lambda place: 4))
+        planner.plan(dict.fromkeys(range(writing), lambda budget: EMPTY))
+        return planner.prefill(writing, waiting, 10_000)
+
+    def share(writing: int, waiting: int) -> float:
+        costs = PassCosts(CURVE, writing)
+        return costs.of(1 + read(writing, waiting)) / costs.of(1)
+
+    assert read(1, 1) < read(1, 4) < read(1, 15), "one text does not hold up fifteen"
+    assert share(1, 15) <= 16
+    assert share(4, 12) <= 4
+    assert read(4, 0) == read(4, 1), "a pass may always take a little longer"
+    assert TreePlanner(CURVE).prefill(1, 15, 20) == 20
+
+
 def test_trees_shrink_while_prompts_are_read() -> None:
     planner = TreePlanner(CURVE)
     planner.add(0, Scripted(STORY, lambda place: 4))
@@ -115,6 +134,6 @@ def test_trees_shrink_while_prompts_are_read() -> None:
         return len(planner.plan({0: lambda budget: chain})[0])
 
     alone = planned()
-    planner.prefill(1)
+    planner.prefill(1, 1, 512)
     beside = planned()
     assert planned() == alone > beside, "and grow again when they have been read"

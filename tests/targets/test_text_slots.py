@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import weakref
 from itertools import pairwise
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.records import Path
+from paceline.targets import kv_cache
 from paceline.targets.cache_dtypes import CACHE_DTYPES, FLOAT32
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.ranges import Ranges
@@ -146,5 +148,34 @@ def test_memory_that_the_pool_has_outgrown_is_free_at_once() -> None:
     cache.allocate({0: (2, 4, 4)}, CACHE_DTYPES[FLOAT32])
     cache.move([3], [1])
     outgrown = weakref.ref(cache.tensors()[0][0])
-    cache.reserve(64)
+    cache.reserve(640)
     assert outgrown() is None
+
+
+@pytest.mark.parametrize("most", [1 << 40, 1 << 14, 0])
+def test_a_pool_grows_in_place_as_far_as_the_system_reserves_memory(
+    monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    reserved = kv_cache.lazy_zeros
+
+    def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        if math.prod(shape) > most:
+            raise OSError(12, "Cannot allocate memory")
+        return reserved(shape, dtype)
+
+    monkeypatch.setattr(kv_cache, "lazy_zeros", lazy_zeros)
+    cache = TreeCache(1)
+    written = torch.arange(64.0).view(1, 2, 8, 4)
+    places = []
+    for slots in (8, 16, 600):
+        cache.reserve(slots)
+        cache.direct(0, (0, slots))
+        cache.layers[0].update(written, -written)
+        ((keys, values),) = cache.tensors()
+        cache.reserve(slots + 4)
+        ((keys, values),) = cache.tensors()
+        assert min(keys.shape[2], values.shape[2]) >= slots + 4
+        assert torch.equal(keys[:, :, :8], written) and torch.equal(values[:, :, :8], -written)
+        assert not keys[:, :, 8:].any() and not values[:, :, 8:].any()
+        places.append(keys.data_ptr())
+    assert places[1] != places[2] and (places[0] == places[1]) == bool(most)

@@ -23,18 +23,20 @@ __all__ = ["FilePages", "HugePages", "lazy_zeros"]
 
 _MAPS = Path("/proc/self/smaps")
 _DONTNEED, _HUGEPAGE, _COLLAPSE = 4, 14, 25  # advice of madvise(2)
+# Private pages are taken faster than shared ones, and a forked process has its own.
+_PRIVATE = {} if sys.platform == "win32" else {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS}
 _LARGE = 4 << 20  # smaller regions hold no weights worth a huge page of two megabytes
 _AT_ONCE, _PAUSE = 4 << 20, 0.002  # bytes, seconds
 _PATIENCE = 4.0  # seconds; what ends sooner would pay for the move and gain nothing by it
 
 
 def lazy_zeros(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Zeros on the CPU that take memory page by page, as they are written."""
+    """Zeros on the CPU that take memory page by page, as they are written.
+
+    Raises OSError where the system reserves no address space that it has no memory for.
+    """
     size = dtype.itemsize * math.prod(shape)
-    try:
-        block = mmap.mmap(-1, max(size, 1))
-    except OSError:  # a system that reserves nothing it does not have
-        return torch.zeros(*shape, dtype=dtype)
+    block = mmap.mmap(-1, max(size, 1), **_PRIVATE)
     if hasattr(mmap, "MADV_NOHUGEPAGE"):
         # Else the first number of every huge page would take two megabytes.
         with suppress(OSError):

@@ -27,8 +27,10 @@ MOST_NODES = 64
 """Drafters that are sized node by node are asked for so many nodes at most."""
 _MEMORY, _SESSION_MEMORY = 32.0, 400.0
 _INHERITED = 8.0
-_WAIT = 1.6
-"""Prompts may be read beside texts as long as the pass costs no more than so many times as much."""
+_WAIT = 5.0
+"""Prompts may be read beside texts as long as the pass costs no more than so many times as much, the
+stricter of the two limits that Sarathi-Serve (section 5) is held to; or more where many texts wait:
+they get as much of the time as each of those that are written."""
 _PIECES = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8)
 _FIRST_LOOKS = 2
 _STALE, _SOON, _LOOK = 64, 4, 2.0
@@ -112,12 +114,12 @@ class TreePlanner:
         curve = None if passes is None else passes.costs.curve(context)
         return None if curve is None else curve.shared_by(self._together)
 
-    def prefill(self, rows: int) -> int:
-        """As many as cost the texts that go on one pass more; see `Planner.prefill`."""
+    def prefill(self, rows: int, texts: int, tokens: int) -> int:
+        """As many as cost the texts that go on their share of the time; see `Planner.prefill`."""
         costs, width = self._of(self._together).costs, 1 + max(0, rows - self._together)
-        most = _WAIT * costs.of(width)
+        most = max(_WAIT, 1 + texts / self._together) * costs.of(width)
         found = (piece for piece in _PIECES if costs.of(width + piece) <= most)
-        self._beside = next(found, _PIECES[-1])
+        self._beside = min(tokens, next(found, _PIECES[-1]))
         return self._beside
 
     def observe(self, rounds: Sequence[Round]) -> None:

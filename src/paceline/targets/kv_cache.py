@@ -9,6 +9,7 @@ kept beside keys and values, slot by slot.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -24,6 +25,10 @@ View = tuple[int, int] | torch.Tensor
 """What a pass attends to: slots from … to …, or these [n]."""
 
 _Where = int | torch.Tensor
+
+# On the CPU memory is taken when it is written, so address space is reserved for so many times as
+# many slots as are wanted: a pool that has to move holds up every text while it is copied.
+_AHEAD = 8
 
 
 class TreeCache(Cache):  # type: ignore[misc]
@@ -134,6 +139,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         self._where: _Where = 0
         self._view: View = (0, 0)
         self._slots = 0
+        self._room = 0  # slots that were asked for; those after them were never written
 
     @property
     def slot_bytes(self) -> int:
@@ -151,15 +157,18 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
 
     def grow(self, slots: int) -> None:
         """Make room for so many slots, if there is anything yet."""
-        if self.keys is not None and self.values is not None and self.keys.shape[2] < slots:
-            # One after the other: both at once would hold twice as much twice.
-            self.keys = _grown(self.keys, slots)
-            self.values = _grown(self.values, slots)
+        if self.keys is None or self.values is None or slots <= self._room:
+            return
+        # One after the other: both at once would hold twice as much twice.
+        self.keys = _grown(self.keys, self._room, slots)
+        self.values = _grown(self.values, self._room, slots)
+        self._room = slots
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Allocate for the first pass."""
         self.keys = _allocate(key_states, self._slots)
         self.values = _allocate(value_states, self._slots)
+        self._room = self._slots
         self.is_initialized = True
 
     def update(
@@ -233,11 +242,16 @@ def _allocate(states: torch.Tensor, slots: int) -> torch.Tensor:
     _, heads, _, head_dim = states.shape
     # Zeros, not garbage: masked slots take part in the products, and 0 * NaN is NaN.
     if states.device.type == "cpu":
-        return lazy_zeros((1, heads, slots, head_dim), states.dtype)
+        for ahead in (_AHEAD, 1):
+            with suppress(OSError):
+                return lazy_zeros((1, heads, ahead * slots, head_dim), states.dtype)
     return states.new_zeros(1, heads, slots, head_dim)
 
 
-def _grown(states: torch.Tensor, slots: int) -> torch.Tensor:
+def _grown(states: torch.Tensor, known: int, slots: int) -> torch.Tensor:
+    """With room for so many slots; the first `known` ones are kept."""
+    if slots <= states.shape[2]:
+        return states
     grown = _allocate(states, slots)
-    grown[:, :, : states.shape[2]] = states
+    grown[:, :, :known] = states[:, :, :known]
     return grown

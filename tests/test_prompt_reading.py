@@ -1,0 +1,75 @@
+"""How the prompts of texts that join a batch are read beside the texts that are written."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+import torch
+
+from paceline.drafters.plain import Plain
+from paceline.fixed_budget import FixedBudget
+from paceline.generation import Generation
+from paceline.loop import Batch
+from paceline.stopping import Stopping
+from paceline.targets.toy import ToyTarget
+from paceline.tree import Tree
+
+DRAW = random.Random(1)
+SYSTEM = DRAW.choices(range(16), k=40)
+BESIDE = FixedBudget(0).prefill(1, 1, 1000)
+
+
+class PiecesToy(ToyTarget):
+    """Keeps what was read of which slots, pass by pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces: list[dict[int, int]] = []
+
+    def score(
+        self, trees: Mapping[int, Tree], prefill: Mapping[int, int] | None = None
+    ) -> dict[int, torch.Tensor]:
+        self.pieces.append(dict(prefill or {}))
+        return super().score(trees, prefill)
+
+
+def text(tokens: list[int], most: int = 300) -> Generation:
+    return Generation(tokens, Plain(), Stopping(most))
+
+
+def prompt(own: int) -> list[int]:
+    """It begins as all do, and goes on for so many tokens."""
+    return [*SYSTEM, *DRAW.choices(range(16), k=own)]
+
+
+def test_nobody_waits_for_more_of_a_prompt_than_what_is_common() -> None:
+    target = PiecesToy()
+    batch = Batch(target, FixedBudget(0))
+    batch.add(text([3, 1, 4]))
+    batch.step()
+    others = [text(prompt(own), most=1) for own in (300, 50, 50, 50)]
+    for other in others:
+        batch.add(other)
+    while not all(other.finished for other in others):
+        batch.step()
+    assert {other.reused for other in others[1:]} == {BESIDE}, (
+        "what was read of it when they parted"
+    )
+    # The last of the first prompt and the first of the second are read in one pass.
+    assert any(len(pieces) == 2 for pieces in target.pieces)
+    read = sum(sum(pieces.values()) for pieces in target.pieces)
+    assert read <= len(SYSTEM) * 4 - 3 * BESIDE + 300 + 3 * 50
+
+
+def test_prompts_that_have_parted_are_read_together() -> None:
+    """They do not wait for one another, prompt by prompt, for the template that they share."""
+    target = PiecesToy()
+    batch = Batch(target, FixedBudget(0))
+    texts = [text(prompt(100), most=1) for _ in range(4)]
+    for each in texts:
+        batch.add(each)
+    while batch:
+        batch.step()
+    assert all(each.finished for each in texts)
+    assert target.passes == 2, "one for the first, one for all the others"
