@@ -27,10 +27,10 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             sizes.append(len(data))
             return data
 
-    def counting(path: Path, mode: str = "r", *more: Any) -> Any:
+    def counting(path: Path, mode: str = "r", *more: Any, **named: Any) -> Any:
         if path.name == "log" and mode == "r+b":
             return Counting(io.FileIO(path, "r+"))
-        return opened(path, mode, *more)
+        return opened(path, mode, *more, **named)
 
     monkeypatch.setattr(Path, "open", counting)
     return sizes

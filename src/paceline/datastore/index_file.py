@@ -21,7 +21,7 @@ import numpy as np
 from paceline.datastore.sorting import Int32
 from paceline.errors import StoreError
 
-__all__ = ["Header", "read_index", "write_index"]
+__all__ = ["Header", "read_index", "write_draft"]
 
 _MAGIC = b"PLINDEX1"
 _DIGEST = 32
@@ -44,8 +44,8 @@ class Header:
     largest: int
 
 
-def write_index(path: Path, header: Header, tokens: Int32, order: Int32) -> None:
-    """Write the file whole or not at all. Raises OSError."""
+def write_draft(path: Path, header: Header, tokens: Int32, order: Int32) -> Path:
+    """Write what shall become the file at `path`, and return where it is. Raises OSError."""
     text = json.dumps(asdict(header)).encode()
     text += b" " * (-(len(_MAGIC) + 8 + len(text)) % _ALIGNED)
     draft = path.with_name(f".{path.name}.new")
@@ -56,7 +56,7 @@ def write_index(path: Path, header: Header, tokens: Int32, order: Int32) -> None
             digest.update(part)
             stream.write(part)
         stream.write(digest.digest())
-    draft.replace(path)
+    return draft
 
 
 def read_index(path: Path) -> tuple[Header, Int32, Int32]:

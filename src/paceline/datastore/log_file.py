@@ -63,6 +63,17 @@ class Log:
         self._take(data, _BEGIN if self._end == 0 else 0)
         return kept
 
+    def drop(self, count: int) -> None:
+        """The first documents go; the caller holds the datastore's lock. Other processes read the
+        log anew when they see that another one is in its place."""
+        left = self.documents[count:]
+        if not left:
+            self._path.unlink(missing_ok=True)
+            return
+        draft = self._path.with_name(f".{self._path.name}.new")
+        draft.write_bytes(self._head() + b"".join(map(_record, left)))
+        draft.replace(self._path)
+
     def _forget(self) -> None:
         """Nothing is known: no documents, not where the last whole one ends, nor what it is."""
         self.documents: list[Int32] = []

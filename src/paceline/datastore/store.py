@@ -3,21 +3,21 @@
 - `index` holds most of it, sorted (`index_file.py`); a new one takes its place in one rename, and
   whoever has mapped the old one keeps that.
 - `log` holds what was added since (`log_file.py`).
-- `.lock` is held while either changes.
+- `.lock` is held while either changes, `.merging` while a new index is made.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Thread
 
 import numpy as np
 
-from paceline.datastore.index_file import Header, read_index, write_index
+from paceline.datastore.index_file import Header, read_index, write_draft
 from paceline.datastore.log_file import Log
 from paceline.datastore.recent_texts import RecentTexts, joined
 from paceline.datastore.sorting import BORDER, Int32, sort_places
@@ -31,7 +31,7 @@ MOST_TOKENS = 20_000_000
 """Of an index, where nothing else is said: 160 MB."""
 
 _MOST_LOGGED = 1 << 18
-_INDEX, _LOG = "index", "log"
+_INDEX, _LOG, _MERGING = "index", "log", ".merging"
 
 _Stamp = tuple[int, int, int]
 
@@ -62,6 +62,9 @@ class Datastore:
         self.folder, self._vocabulary = folder, vocabulary
         self.version = self._sorted = 0
         self._lock = Lock()
+        self._merge_at = _MOST_LOGGED
+        self._merger: Thread | None = None
+        self._trouble: StoreError | None = None
         with _explained(folder, "read"):
             self._open()
 
@@ -95,10 +98,12 @@ class Datastore:
 
     def add(self, documents: Iterable[Sequence[int] | Int32], most: int = MOST_TOKENS) -> None:
         """Keep more documents, in the log; at 262,144 tokens there all of it goes into the index,
-        see `build`. Costs what they and those hold that other processes have added meanwhile.
+        see `build`, in a thread of its own, for which a process that ends waits. Costs what they
+        and those hold that other processes have added meanwhile.
 
         Other processes see them when they open or change it themselves. Raises UsageError for ids
-        that cannot be."""
+        that cannot be; what went wrong with the index is raised once, by the next call, which keeps
+        its documents all the same."""
         new = [_checked(document) for document in documents]
         with self._changing():
             if self._index_stamp() != self._stamp:
@@ -107,8 +112,17 @@ class Datastore:
                 if not self._log.append([one for one in new if len(one)]):
                     self._recent, self._sorted = RecentTexts(), 0
                 self.version += 1
-            if self._log.tokens >= _MOST_LOGGED:
-                self._merge([], most)
+            if self._log.tokens >= self._merge_at and not self._merging:
+                self._merger = Thread(target=self._merge_log, args=(most,), name="paceline-merge")
+                self._merger.start()
+        trouble, self._trouble = self._trouble, None
+        if trouble is not None:
+            raise trouble
+
+    def settle(self) -> None:
+        """Wait until what was added is in the index, if it is on its way."""
+        if self._merger is not None:
+            self._merger.join()
 
     def build(
         self, documents: Iterable[Sequence[int] | Int32] = (), most: int = MOST_TOKENS
@@ -118,20 +132,40 @@ class Datastore:
 
         Takes about a second for a million tokens. Raises UsageError for ids that cannot be."""
         new = [_checked(document) for document in documents]
-        with self._changing():
-            self._merge(new, most)
+        self._merge(new, most)
 
-    def _merge(self, new: list[Int32], most: int) -> None:
-        # Others may have written since this one was opened.
-        _, known, _ = self._read_index()
-        logged = Log(self.folder / _LOG, self._vocabulary).documents
-        kept = _bounded([*_documents(known), *logged, *new], most)
-        tokens = joined(kept)
+    @property
+    def _merging(self) -> bool:
+        return self._merger is not None and self._merger.is_alive()
+
+    def _merge_log(self, most: int) -> None:
+        try:
+            self._merge([], most, least=_MOST_LOGGED)
+            self._merge_at = _MOST_LOGGED
+        except StoreError as error:
+            self._trouble, self._merge_at = error, self._log.tokens + _MOST_LOGGED
+
+    def _merge(self, new: list[Int32], most: int, least: int = 0) -> None:
+        """Write a new index; only its last step keeps others from adding to the log.
+
+        least: tokens in the log without which nothing is done: another process was faster."""
+        with _explained(self.folder, "change"), _held(self.folder / _MERGING):
+            _, known, _ = self._read_index()
+            log = Log(self.folder / _LOG, self._vocabulary)
+            if log.tokens >= least:
+                kept = _bounded([*_documents(known), *log.documents, *new], most)
+                self._put(joined(kept), len(kept), len(log.documents))
+
+    def _put(self, tokens: Int32, documents: int, logged: int) -> None:
+        """Sort the texts and take them as the index; so many documents of the log are in it, those
+        that were added since stay there."""
         order = sort_places(tokens)
-        header = Header(self._vocabulary, len(tokens), len(order), len(kept), _largest(tokens))
-        write_index(self.folder / _INDEX, header, tokens, order)
-        (self.folder / _LOG).unlink(missing_ok=True)
-        self._now(self._index_stamp(), header, tokens, order)
+        header = Header(self._vocabulary, len(tokens), len(order), documents, _largest(tokens))
+        draft = write_draft(self.folder / _INDEX, header, tokens, order)
+        with self._changing():
+            draft.replace(self.folder / _INDEX)
+            Log(self.folder / _LOG, self._vocabulary).drop(logged)
+            self._now(self._index_stamp(), header, tokens, order)
 
     def _open(self) -> None:
         """Read what is there."""
@@ -169,7 +203,7 @@ class Datastore:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        with _explained(self.folder, "change"), held(self.folder / LOCK, lambda: None):
+        with _explained(self.folder, "change"), _held(self.folder / LOCK):
             yield
 
 
@@ -178,12 +212,16 @@ def clear_datastore(folder: Path) -> int:
 
     Raises StoreError where it cannot be deleted."""
     freed = 0
-    with _explained(folder, "change"), held(folder / LOCK, lambda: None):
+    with _explained(folder, "change"), _held(folder / _MERGING), _held(folder / LOCK):
         for path in (folder / _INDEX, folder / _LOG):
             if path.exists():
                 freed += path.stat().st_size
                 path.unlink()
     return freed
+
+
+def _held(lock: Path) -> AbstractContextManager[None]:
+    return held(lock, lambda: None)
 
 
 @contextmanager

@@ -1,0 +1,94 @@
+"""The log of a datastore goes into its index beside everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+from tests.datastore.test_datastore_store import MARK, TEXTS, known
+
+from paceline.datastore import Datastore, clear_datastore
+from paceline.datastore import store as module
+from paceline.datastore.sorting import sort_places
+from paceline.errors import StoreError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    Datastore(tmp_path / "store", MARK).build(TEXTS)
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def held_sorting(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Event, Event]]:
+    """Logs are short, and sorting one says that it has begun and waits until it may go on."""
+    begun, go = Event(), Event()
+
+    def sort(tokens: Any) -> Any:
+        begun.set()
+        assert go.wait(30)
+        return sort_places(tokens)
+
+    monkeypatch.setattr(module, "_MOST_LOGGED", 4)
+    monkeypatch.setattr(module, "sort_places", sort)
+    yield begun, go
+    go.set()
+
+
+def test_nobody_waits_for_a_log_to_go_into_the_index(
+    folder: Path, held_sorting: tuple[Event, Event]
+) -> None:
+    begun, go = held_sorting
+    store, other = Datastore(folder, MARK), Datastore(folder, MARK)
+    store.add([[5, 5, 5, 5]])
+    assert begun.wait(30)
+    store.add([[6, 6]])
+    other.add([[7, 7, 7]])
+    assert known(store) == [*TEXTS, [5, 5, 5, 5], [6, 6]]
+    go.set()
+    store.settle()
+    everything = [*TEXTS, [5, 5, 5, 5], [6, 6], [7, 7, 7]]
+    assert known(store) == known(Datastore(folder, MARK)) == everything
+    assert store.info().logged == 5, "what came meanwhile is in the log"
+    other.add([[8]])
+    assert known(other)[-2:] == [[7, 7, 7], [8]]
+
+
+def test_what_is_cleared_while_it_is_sorted_does_not_come_back(
+    folder: Path, held_sorting: tuple[Event, Event]
+) -> None:
+    begun, go = held_sorting
+    store = Datastore(folder, MARK)
+    store.add([[5, 5, 5, 5]])
+    assert begun.wait(30)
+    clearing = Thread(target=clear_datastore, args=(folder,))
+    clearing.start()
+    go.set()
+    clearing.join()
+    assert known(Datastore(folder, MARK)) == []
+
+
+def test_an_index_that_cannot_be_written_is_told_once_and_tried_later(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "_MOST_LOGGED", 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "write_draft", full)
+        store = Datastore(folder, MARK)
+        store.add([[5, 5, 5, 5]])
+        store.settle()
+        with pytest.raises(StoreError, match="No space left"):
+            store.add([[6]])
+        store.add([[7]])
+    store.settle()
+    assert store.info().logged == 6, "not at every text"
+    store.add([[8, 8]])
+    store.settle()
+    assert store.info().logged == 0
+    assert known(Datastore(folder, MARK)) == [*TEXTS, [5, 5, 5, 5], [6], [7], [8, 8]]
