@@ -64,7 +64,7 @@ def host_on(target: Target, fingerprint: str = TOY) -> Host:
 
 def toy_drafter(method: str) -> Drafter:
     """A drafter by its name; "ppd" with any number of prompt tokens and EPTs, and size: "ppd 3x1",
-    "ppd 4x2:size=30"; "speculative" with the toys of `tests.draft_hosts`. It works on every toy
+    "ppd 4x2:size=30"; "auto ppd", with prompt tokens among its sources; "speculative" with the toys of `tests.draft_hosts`. It works on every toy
     target with 16 tokens."""
     name, _, settings = method.partition(":")
     if name in ("medusa", "chimera", "eagle"):
@@ -75,6 +75,9 @@ def toy_drafter(method: str) -> Drafter:
         return make_drafter(f"{name}:parts={saved()},{settings}".rstrip(","), host)
     if name == "auto" and "draft=" in settings:
         return make_drafter(method, toy_host())
+    if name == "auto ppd":
+        host = Host(ToyTarget(), TOY, clock=Ticking(1e-9))
+        return make_drafter(f"auto:sources=anpd+ppd:parts={saved_parts()}", host)
     if name in ("speculative", "ouroboros"):
         return make_drafter(method if settings else f"{method}:draft=near", toy_host())
     if not name.startswith("ppd"):

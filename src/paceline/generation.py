@@ -120,11 +120,21 @@ class Generation:
         return self._fitting(self.drafter.propose(budget), budget)
 
     def complete(self, tree: Tree) -> Tree:
-        """A tree as the planner left it; forced tokens where the drafter was not asked."""
+        """A tree as the planner left it, with what the drafter adds; forced tokens where it was not
+        asked."""
         asked, self._asked = self._asked, False
+        if asked and not self._chains_only and self.error is None:
+            return self._completed(tree)
         if asked or self._scout is None:
             return tree
         return self._scout.forced(min(MOST_FORCED, self.stopping.remaining - 1))
+
+    def _completed(self, tree: Tree) -> Tree:
+        try:
+            return self.drafter.complete(tree).clip(self.stopping.remaining - 1)
+        except Exception as error:
+            self.fail(error)
+            return tree
 
     def _fitting(self, tree: Tree, most: int) -> Tree:
         if self._scout is not None:

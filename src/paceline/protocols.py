@@ -32,7 +32,6 @@ __all__ = [
     "Propose",
     "SizedBy",
     "Target",
-    "Tokenizer",
     "check_capabilities",
 ]
 
@@ -90,6 +89,10 @@ class Drafter(ABC):
     @abstractmethod
     def propose(self, budget: int) -> Tree:
         """A tree of at most `budget` nodes below the last committed token; may be empty."""
+
+    def complete(self, tree: Tree) -> Tree:
+        """After `propose`: what the planner has left of the tree, with rows that are no guesses."""
+        return tree
 
     @abstractmethod
     def observe(self, round: Round) -> None:
@@ -269,24 +272,6 @@ class Planner(Protocol):
 
     def observe(self, rounds: Sequence[Round]) -> None:
         """Learn from the rounds of one pass."""
-        ...
-
-
-class Tokenizer(Protocol):
-    """What sessions use of a tokenizer; those of transformers have it."""
-
-    chat_template: str | None
-
-    def __call__(self, text: str, *, add_special_tokens: bool = True) -> Any:
-        """Something with the token ids as `input_ids`."""
-        ...
-
-    def decode(self, token_ids: Sequence[int], **options: Any) -> str:
-        """The text of token ids."""
-        ...
-
-    def apply_chat_template(self, conversation: Sequence[Mapping[str, str]], **options: Any) -> Any:
-        """A conversation as the text that the model was trained on."""
         ...
 
 

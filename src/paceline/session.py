@@ -19,12 +19,12 @@ from paceline.models.vocabulary import vocabulary_mark
 from paceline.options import Options
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.planner import TreePlanner
-from paceline.protocols import Drafter, Target, Tokenizer
+from paceline.protocols import Drafter, Target
 from paceline.sampling import Sampler
 from paceline.shared_batch import Texts
 from paceline.stopping import Stopping
 from paceline.stream import Chunk, Completion, Store, Stream
-from paceline.text import OutputText
+from paceline.text import OutputText, Tokenizer
 
 __all__ = ["Chunk", "Completion", "Message", "Prompt", "Session", "Store", "Stream"]
 

@@ -13,11 +13,11 @@ from paceline.errors import PacelineError
 from paceline.generation import Generation
 from paceline.messages import Prompt, Reference, query_of
 from paceline.options import Options
-from paceline.protocols import Drafter, Tokenizer
+from paceline.protocols import Drafter
 from paceline.records import FinishReason, Round, TokenLogprob
 from paceline.shared_batch import Texts
 from paceline.stats import Stats
-from paceline.text import OutputText
+from paceline.text import OutputText, Tokenizer
 
 __all__ = ["Chunk", "Completion", "Home", "Store", "Stream"]
 

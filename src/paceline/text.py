@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from paceline.protocols import Tokenizer
-
-__all__ = ["OutputText", "Piece"]
+__all__ = ["OutputText", "Piece", "Tokenizer"]
 
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
+
+
+class Tokenizer(Protocol):
+    """What sessions use of a tokenizer; those of transformers have it."""
+
+    chat_template: str | None
+
+    def __call__(self, text: str, *, add_special_tokens: bool = True) -> Any:
+        """Something with the token ids as `input_ids`."""
+        ...
+
+    def decode(self, token_ids: Sequence[int], **options: Any) -> str:
+        """The text of token ids."""
+        ...
+
+    def apply_chat_template(self, conversation: Sequence[Mapping[str, str]], **options: Any) -> Any:
+        """A conversation as the text that the model was trained on."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ METHOD_VARIANTS = [
     *METHODS,
     "auto:-llma",
     "auto:sources=pld+anpd",
+    "auto ppd",
     "auto:sources=(anpd:n=3+speculative:draft=near,length=3)",
     "auto:sources=(llma+speculative:draft=mumbling)",
     "anpd:branches=2",

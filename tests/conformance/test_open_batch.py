@@ -30,7 +30,7 @@ from paceline.tree import Tree
 
 MOST_TEXTS = 32
 REFERENCE = Reference(ToyTarget())
-NAMES = [*METHODS, "anpd:branches=3,n=3", "ppd 4x2", "random trees"]
+NAMES = [*METHODS, "anpd:branches=3,n=3", "ppd 4x2", "auto ppd", "random trees"]
 FAILING = ["start", "resume", "see", "propose", "observe", "stop", "processor"]
 # Prompts of all lengths, some of which share their beginnings; the last is read in several pieces.
 STORY = [3, 1, 4, 1, 5, *REFERENCE.continued([3, 1, 4, 1, 5], 80, Sampler(5, 1.0))]

@@ -163,7 +163,7 @@ def test_far_guesses_are_judged_however_the_near_ones_turn_out() -> None:
     seen: list[tuple[int, int | None]] = []
     target = Clairvoyant(story(80), 2, 1, lambda place, distance: 99 if distance == 1 else 0)
     drafter = Ppd(host_on(target), parts=str(saved_parts(2, 1, vocab=32)), size=12)
-    drafter._tree.observe = lambda distance, rank: seen.append((distance, rank))  # type: ignore[method-assign]
+    drafter._guesses._tell = lambda distance, rank: seen.append((distance, rank))
     _, rounds, _ = generate(target, drafter, PROMPT, 40)
     assert len(rounds) == 40  # nothing is ever accepted
     assert seen.count((1, None)) == len(rounds) - 1
@@ -183,7 +183,7 @@ def test_learned_weights_count() -> None:
         replace(made, tensors=tensors).save_pretrained(folder)
         drafter = Ppd(host_on(ToyTarget()), parts=str(folder))
         drafter.observe(round)
-        assert drafter._guesses[0][0] == best
+        assert drafter._guesses.tokens[0][0] == best
     replace(made, tensors=made.tensors).save_pretrained(folder)
     with pytest.raises(
         ModelError, match="weights of their embeddings are missing or not 1 times 2"
@@ -199,7 +199,7 @@ def test_what_was_scored_counts_and_not_what_was_proposed() -> None:
     assert len(whole) == 6 and set(whole.weights or ()) == {0.0}
     for tree, known in ((whole, 3), (whole.clip(2), 2), (whole.clip(1), 1), (EMPTY, 0)):
         drafter.observe(Round(0, tree, torch.randn(len(tree) + 1, 16), Accepted((), (5,))))
-        assert len(drafter._guesses) == known
+        assert len(drafter._guesses.tokens) == known
         tree = drafter.propose(64)
         guesses = [depth for depth, token in zip(tree.depths, tree.tokens) if token < 16]
         candidates = build_tree(falling(3), 20, epts=2).states[known].candidates
@@ -207,7 +207,7 @@ def test_what_was_scored_counts_and_not_what_was_proposed() -> None:
     # Half of an ensemble is none.
     half = Tree(whole.tokens[:3], whole.parents[:3])
     drafter.observe(Round(0, half, torch.randn(4, 16), Accepted((), (5,))))
-    assert drafter._guesses == []
+    assert drafter._guesses.tokens == []
 
 
 def test_weights_are_the_chances_of_guesses() -> None:

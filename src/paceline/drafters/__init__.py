@@ -12,7 +12,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from paceline.drafters.anpd import Anpd, AnpdSettings
-from paceline.drafters.auto import Auto, AutoSettings
+from paceline.drafters.auto import Auto
+from paceline.drafters.auto_sources import AutoSettings
 from paceline.drafters.chimera import Chimera, ChimeraSettings
 from paceline.drafters.eagle import Eagle, EagleSettings
 from paceline.drafters.host import Host, ModelChoice, Opener
@@ -27,6 +28,7 @@ from paceline.drafters.phrases import PhrasePool
 from paceline.drafters.plain import Plain
 from paceline.drafters.pld import PromptLookup, PromptLookupSettings
 from paceline.drafters.ppd import Ppd, PpdSettings
+from paceline.drafters.ppd_source import PpdSource
 from paceline.drafters.rest import Rest, RestSettings
 from paceline.drafters.sam import Sam, SamSettings
 from paceline.drafters.settings import bracketed, parse_method
@@ -93,7 +95,7 @@ _ROWS: tuple[MethodSpec[Any], ...] = (
     MethodSpec("suffix", SuffixSettings, Suffix, build_for=Suffix.on),
     MethodSpec("sam", SamSettings, Sam, build_for=Sam.on),
     MethodSpec("rest", RestSettings, Rest, build_for=Rest.on),
-    MethodSpec("ppd", PpdSettings, build_for=Ppd, survey=True),
+    MethodSpec("ppd", PpdSettings, build_for=Ppd, source_for=PpdSource, survey=True),
     MethodSpec("medusa", MedusaSettings, build_for=Medusa),
     MethodSpec("chimera", ChimeraSettings, build_for=Chimera),
     MethodSpec("eagle", EagleSettings, build_for=Eagle),

@@ -18,15 +18,16 @@ true.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from paceline.drafters.auto_sources import by_price, chosen_sources, open_sources
+from paceline.drafters.auto_sources import AutoSettings, by_price, open_sources
 from paceline.drafters.dear_sources import DearSources
 from paceline.drafters.host import Host
 from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.row_source import RowSource, RowSources
 from paceline.drafters.united_guesses import unite
 from paceline.errors import UsageError
 from paceline.protocols import HIDDEN_STATES, Drafter
@@ -36,29 +37,10 @@ from paceline.tree import EMPTY, ROOT, Tree
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Auto", "AutoSettings"]
+__all__ = ["Auto"]
 
 _LEAVES, _CONTINUED = 2, 6
 """So many ends of dear guesses are gone on from, by so many nodes each."""
-
-
-@dataclass(frozen=True)
-class AutoSettings:
-    """Settings of `Auto`.
-
-    sources: methods, joined by "+", each with its own settings: "anpd:n=4+medusa"; "" for all that
-    there are for the model, see `auto_sources.SOURCES`.
-    without: names of methods that are left out, joined by "+"; `auto:-medusa` is short for it.
-
-    Raises what `check_method` raises, and UsageError for a method that cannot be a source or where
-    none is left.
-    """
-
-    sources: str = ""
-    without: str = ""
-
-    def __post_init__(self) -> None:
-        chosen_sources(self.sources, self.without)
 
 
 class Auto(Drafter):
@@ -91,23 +73,26 @@ class Auto(Drafter):
             place: source for place, source in named if isinstance(source, LookupDrafter)
         }
         self._consulted = self._cheap  # in this text
-        self._costly = {place: source for place, source in named if place not in self._cheap}
-        self._judged = frozenset(range(len(named))) - set(islice(self._cheap, 1))
+        rows = {place: source for place, source in named if isinstance(source, RowSource)}
+        quick = {*self._cheap, *rows}
+        self._costly = {place: source for place, source in named if place not in quick}
+        self._judged = frozenset(range(len(named))) - {*rows, *islice(self._cheap, 1)}
         self._alike = sum(1 << place for place, each in self._cheap.items() if each.reads_text)
         self._united = unite(self._alike)
         self._dear = dear or DearSources(*by_price(sources))
+        self._rows = RowSources(rows, self.source_names, self._dear)
         self._clock = clock
         self._text: list[int] = []
         self._start = TextStart(self._text)
         self._room = 0
         self._lags = False  # whether lookups have not heard of all of the text
         # When the last tree was wanted and when it was ready.
-        self._wanted, self._drafted = 0.0, 0.0
+        self._wanted, self._drafted, self._budget = 0.0, 0.0, 0
         self._forget_round()
         self._seconds = [0.0] * len(self._sources)
         # Of sources that neither were asked nor had anything to do.
         self._idle = [
-            SourceRound(name, False, 0, 0.0, place in self._costly)
+            SourceRound(name, False, 0, 0.0, place not in self._cheap)
             for place, name in enumerate(sources)
         ]
 
@@ -140,7 +125,8 @@ class Auto(Drafter):
     def resume(self, text: TextStart) -> None:
         """All sources go on."""
         self._begin(text)
-        for source in (*self._costly.values(), *self._consulted.values()):
+        heard = (self._costly, self._rows.sources, self._consulted)
+        for source in (source for sources in heard for source in sources.values()):
             source.resume(text)
 
     def see(self, states: torch.Tensor) -> None:
@@ -164,6 +150,7 @@ class Auto(Drafter):
         """The likeliest nodes of all sources that are asked, by their own word."""
         if self._proposed:  # by an earlier call for the same round
             self._forget_round()
+        self._budget = budget
         if budget < 1:
             return EMPTY
         self._wanted = self._clock()
@@ -171,10 +158,24 @@ class Auto(Drafter):
             self._catch_up(self._consulted)
         self._united.clear()
         self._look_up(budget)
+        for place, source in self._rows.guessing():
+            self._add(place, source.propose(budget), self._clock())
         if self._costly:
             self._ask_dear(budget)
         tree = self._united.tree(budget)
         self._drafted = self._clock()
+        return tree
+
+    def complete(self, tree: Tree) -> Tree:
+        """With rows behind it that buy guesses of the next round, where these are worth it."""
+        began = self._clock()
+        tree, asked = self._rows.add_to(tree, self._united.sure, self._budget)
+        spent = self._clock() - began
+        self._drafted += spent
+        for place in asked:
+            self._proposed.setdefault(place, 0)
+            self._seconds[place] += spent
+            self._dear.took(self.source_names[place], 1e3 * spent)
         return tree
 
     def report(self) -> tuple[SourceRound, ...]:
@@ -183,7 +184,7 @@ class Auto(Drafter):
         for place, spent in enumerate(self._seconds):
             if spent or place in proposed:
                 name, asked = self.source_names[place], place in proposed
-                nodes, settled = proposed.get(place, 0), place in self._costly
+                nodes, settled = proposed.get(place, 0), place not in self._cheap
                 rounds[place] = SourceRound(name, asked, nodes, spent, settled)
         self._seconds = [0.0] * len(rounds)
         return tuple(rounds)
@@ -199,6 +200,8 @@ class Auto(Drafter):
         if not self._lags:
             self._tell(self._consulted, round)
         self._tell(self._costly, round)
+        self._rows.judge(round)
+        self._tell(self._rows.sources, round)
 
     def _tell(self, sources: Mapping[int, Drafter], round: Round) -> None:
         began = self._clock()
@@ -210,6 +213,7 @@ class Auto(Drafter):
 
     def _begin(self, text: TextStart) -> None:
         self._text, self._room = list(text.context), text.room
+        self._rows.begin()
         self._lags = False
         self._forget_round()
 

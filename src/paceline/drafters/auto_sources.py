@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from paceline.drafters.host import Host
 from paceline.drafters.lookup import LookupDrafter
 from paceline.errors import PacelineError, UsageError
 from paceline.protocols import Drafter
 
-__all__ = ["ALTERNATIVES", "SOURCES", "by_price", "chosen_sources", "open_sources"]
+__all__ = ["ALTERNATIVES", "SOURCES", "AutoSettings", "by_price", "chosen_sources", "open_sources"]
 
-SOURCES = ("anpd", "suffix", "llma", "rest", "eagle", "medusa", "chimera", "speculative")
+SOURCES = ("anpd", "suffix", "llma", "rest", "eagle", "medusa", "chimera", "speculative", "ppd")
 """Methods that `auto` asks, as far as there are such for the model; of dear ones those that are
-tried first stand first. Not `ppd`: its trees stay whole."""
+tried first stand first."""
 
 ALTERNATIVES = {"speculative": ("speculative:draft=self", "speculative")}
 """Ways to have such a source, of which the first that there is for the model is taken. A copy of the
@@ -21,6 +22,25 @@ model is right most often; where it would hardly be smaller than the model, or m
 is none, and the draft model that comes with the package takes its place."""
 
 _AND = "+"
+
+
+@dataclass(frozen=True)
+class AutoSettings:
+    """Settings of `Auto`.
+
+    sources: methods, joined by "+", each with its own settings: "anpd:n=4+medusa"; "" for all that
+    there are for the model, see `auto_sources.SOURCES`.
+    without: names of methods that are left out, joined by "+"; `auto:-medusa` is short for it.
+
+    Raises what `check_method` raises, and UsageError for a method that cannot be a source or where
+    none is left.
+    """
+
+    sources: str = ""
+    without: str = ""
+
+    def __post_init__(self) -> None:
+        chosen_sources(self.sources, self.without)
 
 
 def chosen_sources(sources: str, without: str) -> dict[str, str]:
@@ -95,6 +115,9 @@ def _missing(method: str, host: Host) -> bool:
 
 
 def _opened(method: str, host: Host | None) -> Drafter:
-    from paceline.drafters import make_drafter  # which lists `auto`, too
+    from paceline.drafters import method_named  # which lists `auto`, too
+    from paceline.drafters.settings import parse_method
 
-    return make_drafter(method, host)
+    name, written = parse_method(method)
+    found = method_named(name)
+    return found.make(found.read(written), host, as_source=True)

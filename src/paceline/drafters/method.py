@@ -38,6 +38,7 @@ class MethodSpec(Generic[S]):
     build_for: the same for a method that was trained for a model, needs another one, or shares what
     it learns with other texts of a session; it gets the model as a host. A method that has both is
     built without a host where there is none.
+    source_for: as `build_for`, where another drafter does the same as a source of `auto`.
     tried: what `paceline tune` tries.
     survey: the drafter is a `Ppd`, which shapes its trees beforehand.
 
@@ -48,6 +49,7 @@ class MethodSpec(Generic[S]):
     settings: type[S]
     build: Callable[[S], Drafter] | None = None
     build_for: Callable[[Host, S], Drafter] | None = None
+    source_for: Callable[[Host, S], Drafter] | None = None
     tried: Tried = field(default_factory=dict)
     survey: bool = False
 
@@ -72,9 +74,11 @@ class MethodSpec(Generic[S]):
         """
         return self.settings(**read_settings(self.settings, self.name, written))
 
-    def make(self, settings: S, host: Host | None) -> Drafter:
-        """The drafter. Raises UsageError where it needs a host and there is none; ModelError where
-        it does not fit its host."""
+    def make(self, settings: S, host: Host | None, as_source: bool = False) -> Drafter:
+        """The drafter, or what takes its place as a source of `auto`. Raises UsageError where it
+        needs a host and there is none; ModelError where it does not fit its host."""
+        if as_source and self.source_for is not None and host is not None:
+            return self.source_for(host, settings)
         if self.build_for is not None and host is not None:
             return self.build_for(host, settings)
         if self.build is None:

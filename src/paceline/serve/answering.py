@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.protocols import Tokenizer
 from paceline.records import TokenLogprob
 from paceline.serve.answers import Heading, metrics_of, sources_of, usage_of
 from paceline.serve.schemas import TextRequest
 from paceline.serve.ticket import News, Ticket
 from paceline.stream import Completion
+from paceline.text import Tokenizer
 
 __all__ = ["Answer"]
 

@@ -8,12 +8,12 @@ from time import time
 from typing import Any
 from uuid import uuid4
 
-from paceline.protocols import Tokenizer
 from paceline.records import TokenLogprob
 from paceline.serve.ticket import Times
 from paceline.serve.token_text import token_bytes, token_text
 from paceline.stats import SourceStats, Stats
 from paceline.stream import Chunk, Completion
+from paceline.text import Tokenizer
 
 __all__ = [
     "Heading",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.protocols import Tokenizer
 from paceline.records import TokenLogprob
 from paceline.serve.answering import Answer
 from paceline.serve.answers import chat_logprobs, finish_reason
@@ -14,6 +13,7 @@ from paceline.serve.schemas import ChatRequest, NamedTool
 from paceline.serve.ticket import Ticket
 from paceline.serve.tools import CallReader, ToolCall
 from paceline.stream import Completion
+from paceline.text import Tokenizer
 
 __all__ = ["ChatAnswer"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.protocols import Tokenizer
 from paceline.records import TokenLogprob
 from paceline.serve.answering import Answer
 from paceline.serve.answers import completion_logprobs, finish_reason
 from paceline.serve.schemas import CompletionRequest
 from paceline.serve.ticket import Ticket
 from paceline.stream import Completion
+from paceline.text import Tokenizer
 
 __all__ = ["CompletionAnswer"]
 

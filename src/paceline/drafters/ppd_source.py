@@ -1,0 +1,98 @@
+"""PPD's prompt tokens as a source of `auto`: its guesses are cut and united node by node.
+
+On their own they have a tree for each state, sized for the machine (`paceline.drafters.ppd`). In
+the tree of several sources their guesses are some among others, and whether rows for the next ones
+are worth their time is learned, as for every source that takes time.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from paceline.drafters.host import Host
+from paceline.drafters.parts import find_parts
+from paceline.drafters.ppd import PpdSettings
+from paceline.drafters.prompt_guesses import PromptGuesses, acceptance_of
+from paceline.drafters.prompt_tokens import PromptTokens
+from paceline.drafters.row_source import RowSource
+from paceline.planning.acceptance import AcceptanceTable
+from paceline.planning.adaptive_tree import AdaptiveTree
+from paceline.planning.candidate_tree import CandidateTree, likeliest
+from paceline.protocols import TREES, VIRTUAL_TOKENS
+from paceline.records import Round, TextStart
+from paceline.tree import EMPTY, ROOT, Tree
+
+__all__ = ["PpdSource"]
+
+_MOST_GUESSES = 12
+_PLACES = 2
+"""Nodes at most that prompt tokens stand behind, the root among them: those where the accepted path
+is likeliest to end."""
+
+
+class PpdSource(RowSource):
+    """Guesses by prompt tokens behind the nodes of another's tree.
+
+    host: the model. settings: of `ppd`, of which only the parts count here.
+
+    Raises what `Ppd` raises.
+    """
+
+    requires = frozenset({TREES, VIRTUAL_TOKENS})
+
+    def __init__(self, host: Host, settings: PpdSettings) -> None:
+        parts = find_parts(PromptTokens, settings.parts, host.fingerprint)
+        self._known: AdaptiveTree = host.learn(
+            (PpdSource, settings.parts),
+            lambda: AdaptiveTree(acceptance_of(parts, host.target.vocab_size)),
+        )
+        self._guesses = PromptGuesses(parts, host, self._known.observe)
+        self._rows = _prompts(self._guesses.first, parts.config.prompt_tokens, parts.config.epts)
+
+    def start(self, text: TextStart) -> None:
+        """Begin without guesses; what was learned about their worth is kept."""
+        self._guesses.start()
+
+    def propose(self, budget: int) -> Tree:
+        """The likeliest combinations of what the last round's rows guess."""
+        known = self._guesses.tokens
+        if not known or budget < 1:
+            return EMPTY
+        found = _combined(self._known.table, len(known), min(budget, _MOST_GUESSES))
+        tokens = tuple([known[len(path) - 1][path[-1]] for path in found.paths])
+        return Tree(tokens, found.parents, found.reach)
+
+    def add_rows(self, tree: Tree, most: int) -> Tree:
+        """All prompt tokens behind the nodes where the accepted path is likeliest to end."""
+        places = min(_PLACES, most // len(self._rows))
+        for node in _likeliest_ends(tree)[:places]:
+            tree = tree.graft(self._rows, node)
+        return tree
+
+    def observe(self, round: Round) -> None:
+        """Judge earlier guesses, and read the next ones behind the last accepted node."""
+        self._guesses.observe(round)
+
+
+@lru_cache(maxsize=64)
+def _combined(table: AcceptanceTable, depth: int, count: int) -> CandidateTree:
+    return likeliest(table, depth, count)
+
+
+def _prompts(first: int, prompt_tokens: int, epts: int) -> Tree:
+    """All prompt tokens behind one node: a chain for each of their embeddings."""
+    rows = [(ept, prompt) for ept in range(epts) for prompt in range(prompt_tokens)]
+    return Tree(
+        tuple([first + prompt * epts + ept for ept, prompt in rows]),
+        tuple([place - 1 if prompt else ROOT for place, (_, prompt) in enumerate(rows)]),
+        (0.0,) * len(rows),
+    )
+
+
+def _likeliest_ends(tree: Tree) -> list[int]:
+    """Nodes and the root, by how likely the accepted path ends there."""
+    reach = {ROOT: 1.0, **dict(enumerate(tree.weights or (0.5,) * len(tree)))}
+    ends = dict(reach)
+    for node, parent in enumerate(tree.parents):
+        ends[parent] -= reach[node]
+    return sorted(ends, key=lambda node: -ends[node])
