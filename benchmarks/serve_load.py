@@ -27,7 +27,7 @@ from typing import Any
 
 from paceline.machine import describe_run
 from serve_http import Address
-from serve_pool import asks_from, expected_answers
+from serve_pool import TASKS, Ask, asks_from, expected_answers
 from serve_process import ServerProcess, resident_bytes, server
 from serve_rates import VARIANTS, show_rates, study
 from serve_soak import Scene, Tally, at_rest, soak
@@ -54,6 +54,7 @@ def main() -> None:
     parser.add_argument("--pool", type=int, default=24, help="different requests")
     parser.add_argument("--max-tokens", type=int, default=48)
     parser.add_argument("--longest-prompt", type=int, default=1200, help="characters")
+    parser.add_argument("--kinds", type=words, default=[*TASKS], help="of requests")
     parser.add_argument("--seed", type=int, default=0)
     soaking = parser.add_argument_group("soak")
     soaking.add_argument("--clients", type=int, default=64)
@@ -63,11 +64,12 @@ def main() -> None:
     soaking.add_argument("--smoke", action="store_true", help="8 clients for 20 seconds")
     rates = parser.add_argument_group("throughput")
     rates.add_argument("--at-once", type=lambda text: [*map(int, text.split(","))], default=[1, 4, 16])  # fmt: skip
-    rates.add_argument("--variants", type=lambda text: text.split(","), default=[*VARIANTS])
+    rates.add_argument("--variants", type=words, default=[*VARIANTS])
     rates.add_argument("--repeats", type=int, default=1)
     options = parser.parse_args()
-    if unknown := {*options.variants} - {*VARIANTS}:
-        parser.error(f"variants are {', '.join(VARIANTS)}, not {', '.join(unknown)}")
+    for name, known in (("variants", VARIANTS), ("kinds", TASKS)):
+        if unknown := {*getattr(options, name)} - {*known}:
+            parser.error(f"{name} are {', '.join(known)}, not {', '.join(unknown)}")
     if options.smoke:
         vars(options).update(SMOKE)
     content = {
@@ -82,9 +84,21 @@ def main() -> None:
     sys.exit(1 if content.get("well") is False else 0)
 
 
+def words(text: str) -> list[str]:
+    """Of an option, joined by commas."""
+    return text.split(",")
+
+
+def pool_of(options: argparse.Namespace) -> list[Ask]:
+    """The requests that the options want."""
+    return asks_from(
+        options.data, options.pool, options.max_tokens, options.longest_prompt, options.kinds
+    )
+
+
 def soaked(options: argparse.Namespace) -> dict[str, Any]:
     """The study `soak`, with whether all was as it should be."""
-    asks = asks_from(options.data, options.pool, options.max_tokens, options.longest_prompt)
+    asks = pool_of(options)
     expected = expected_answers(asks, options.model, {"weights": options.weights})
     note(f"{len(asks)} requests answered alone")
     tally, memory = Tally(), []
@@ -123,7 +137,7 @@ def soaked(options: argparse.Namespace) -> dict[str, Any]:
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
     """The study `throughput`."""
-    asks = asks_from(options.data, options.pool, options.max_tokens, options.longest_prompt)
+    asks = pool_of(options)
     with running(options) as (url, _, _):
         rows = asyncio.run(
             study(

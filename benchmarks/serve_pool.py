@@ -58,10 +58,13 @@ class Expected:
     tokens: int
 
 
-def asks_from(data: Path, count: int, max_tokens: int, longest: int) -> list[Ask]:
-    """Requests of all kinds in turns. longest: characters of a prompt; longer ones are left out."""
+def asks_from(
+    data: Path, count: int, max_tokens: int, longest: int, kinds: Sequence[str] = (*TASKS,)
+) -> list[Ask]:
+    """Requests of these kinds in turns. longest: characters of a prompt; longer ones are left out."""
     piles = []
-    for kind, tasks in TASKS.items():
+    for kind in kinds:
+        tasks = TASKS[kind]
         files = [path for task in tasks if (path := data / f"{task}.jsonl").exists()]
         records = [read_prompts(path) for path in files]
         pile = [

@@ -41,7 +41,7 @@ from ppd_tables import (
     speed_table,
     trees_table,
 )
-from serve_tables import peers_table, serve_table
+from serve_tables import edits_table, peers_table, serve_table
 from source_tables import left_out_table, replayed_sources_table
 from speed_tables import (
     caches_table,
@@ -189,7 +189,11 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
         "throughput-float32": lambda: throughput_table("throughput-float32"),
         "joining": joining_table,
     },
-    ROOT / "docs/serve.md": {"serve": serve_table, "serve-peers": peers_table},
+    ROOT / "docs/serve.md": {
+        "serve": serve_table,
+        "serve-edits": edits_table,
+        "serve-peers": peers_table,
+    },
     ROOT / "docs/planning.md": {
         "planning": planning_table,
         "left-out": left_out_table,

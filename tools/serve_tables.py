@@ -3,34 +3,49 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench_tables import markdown
 
-__all__ = ["peers_table", "serve_table"]
+__all__ = ["edits_table", "peers_table", "serve_table"]
 
 RESULTS = Path(__file__).parent.parent / "benchmarks/results"
 KINDS = ("chat", "summary", "edit")
 
 
 def serve_table() -> str:
+    """All kinds of requests on the default model."""
+    return _throughput(RESULTS / "serve-smollm2-135m.json", KINDS)
+
+
+def edits_table() -> str:
+    """Edits on the larger model, with what is expected of them and without."""
+    return _throughput(RESULTS / "serve-edits-qwen2.5-coder-1.5b.json", ())
+
+
+def _throughput(file: Path, kinds: Sequence[str]) -> str:
     """Throughput and latency by clients and method; `off` is the base of the ratios."""
-    report = json.loads((RESULTS / "serve-smollm2-135m.json").read_text("utf-8"))
+    if not file.exists():
+        return ""
+    report = json.loads(file.read_text("utf-8"))
     rows = [
-        ["clients", "method", "tokens/s", "over off", *KINDS, "first token", "95 %"],
-        ["--:", "---", *["--:"] * 7],
+        ["clients", "method", "tokens/s", "over off", *kinds, "first token", "95 %"],
+        ["--:", "---", *["--:"] * (4 + len(kinds))],
     ]
     base = {each["clients"]: each for each in report["rows"] if each["variant"] == "off"}
     for each in report["rows"]:
         off = base[each["clients"]]
         speed = each["tokens_per_second"]
-        kinds = [
+        each_kind = [
             f"{_speed(each, kind) / _speed(off, kind):.2f}x" if _speed(off, kind) else "-"
-            for kind in KINDS
+            for kind in kinds
         ]
         first = (f"{1e3 * each[f'first_token_{name}']:.0f} ms" for name in ("median", "p95"))
         over = f"{speed / off['tokens_per_second']:.2f}x"
-        rows.append([str(each["clients"]), each["variant"], f"{speed:.0f}", over, *kinds, *first])
+        rows.append(
+            [str(each["clients"]), each["variant"], f"{speed:.0f}", over, *each_kind, *first]
+        )
     return markdown(rows)
 
 
