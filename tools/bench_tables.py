@@ -21,6 +21,7 @@ TASKS, TASKS_FLOAT32 = "../planned/tasks", "../planned/tasks-float32"
 TEN = "../planned/ten"
 """Every suite, as paceline runs by default and on float32 weights."""
 TRACES = "../planned/traces"
+_SLOW = 0.98
 DEV = "../planned/dev"  # ANPD and PPD on every suite
 
 
@@ -105,6 +106,45 @@ def by_task(summary: Summary) -> str:
     calm = summary.overall_without_loops
     if calm is not None:
         rows.append(["overall, without loops", str(calm.texts), *_speedups(calm, methods)])
+    return markdown(rows)
+
+
+def texts_table(kind: str, model: str) -> str:
+    """What methods do to single texts, and what bounds them: no time for drafting, and the fastest
+    of them for each text, `auto` aside. All texts have as many tokens with each method."""
+    methods = found(kind, model)[1].overall.methods
+    rows = [
+        [
+            "method",
+            "speed-up",
+            "texts below 0.98x",
+            "least",
+            "drafting, ms a round",
+            "were it free",
+        ],
+        ["---", *["--:"] * 5],
+    ]
+    plain = methods["plain"].times
+    for name, each in methods.items():
+        if name != "plain":
+            drafting = each.stats.draft_seconds
+            slow = [ratio for ratio in each.speedups.values() if ratio < _SLOW]
+            free = sum(plain[key] for key in each.times) / (each.seconds - drafting)
+            rows.append(
+                [
+                    f"`{name}`",
+                    f"{each.speedup:.2f}x",
+                    f"{len(slow)} of {each.texts}",
+                    f"{min(each.speedups.values()):.2f}x",
+                    f"{1e3 * drafting / each.stats.rounds:.2f}",
+                    f"{free:.2f}x",
+                ]
+            )
+    single = [each.times for name, each in methods.items() if name != "auto"]
+    common = [key for key in plain if all(key in times for times in single)]
+    fastest = sum(min(times[key] for times in single) for key in common)
+    best = sum(plain[key] for key in common) / fastest
+    rows.append(["the fastest of the others for each text", f"{best:.2f}x", *["-"] * 4])
     return markdown(rows)
 
 

@@ -28,6 +28,7 @@ from bench_tables import (
     markdown,
     overall_table,
     task_table,
+    texts_table,
     trace_table,
 )
 from head_speed_tables import cases_table, lengths_table, times_table
@@ -152,6 +153,8 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
         "overall-ten": lambda: overall_table(TEN, SMALL, LARGE),
         "tasks-ten": lambda: task_table(TEN, SMALL),
         "tasks-ten-large": lambda: task_table(TEN, LARGE),
+        "texts-ten": lambda: texts_table(TEN, SMALL),
+        "texts-ten-large": lambda: texts_table(TEN, LARGE),
         "overall": lambda: overall_table(TASKS, SMALL, LARGE),
         "tasks-small": lambda: task_table(TASKS, SMALL),
         "overall-tasks-float32": lambda: overall_table(TASKS_FLOAT32, SMALL),

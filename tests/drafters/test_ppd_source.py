@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -98,7 +98,7 @@ def test_rows_are_paid_by_what_the_next_round_brings() -> None:
     """Width and rows of the pass that had them, tokens of the pass after it."""
 
     class Told(DearSources):
-        heard: list[tuple[object, ...]] = []
+        heard: ClassVar[list[tuple[object, ...]]] = []
 
         def asks(self, *_: object) -> bool:
             return not self.heard

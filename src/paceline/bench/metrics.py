@@ -42,7 +42,7 @@ class MethodSummary:
     peak_over_plain: median over texts of the memory held more than by plain decoding, bytes.
     differences: text -> where its output parted from plain decoding's, over all trials.
     lossy: its outputs may be other texts by design and were not compared, see `Trial`.
-    speedups: text -> speed-up.
+    speedups: text -> speed-up. times: text -> median seconds.
     """
 
     method: str
@@ -59,6 +59,7 @@ class MethodSummary:
     differences: dict[Key, list[Difference]] = field(default_factory=dict)
     failures: dict[Key, str] = field(default_factory=dict)
     speedups: dict[Key, float] = field(default_factory=dict)
+    times: dict[Key, float] = field(default_factory=dict)
     lossy: bool = False
 
     @property
@@ -205,6 +206,7 @@ def _summary(method: str, cells: Mapping[Key, Cell], failures: dict[Key, str]) -
         },
         failures=failures,
         speedups={key: a.speed / b.speed for key, a, b in zip(cells, own, plain)},
+        times={key: each.seconds for key, each in zip(cells, own)},
         lossy=any(trial.lossy for cell in cells.values() for trial in cell[method]),
     )
 
