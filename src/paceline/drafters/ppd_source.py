@@ -48,10 +48,12 @@ class PpdSource(RowSource):
         )
         self._guesses = PromptGuesses(parts, host, self._known.observe)
         self._rows = _prompts(self._guesses.first, parts.config.prompt_tokens, parts.config.epts)
+        self._stand = False  # whether they do in the tree of this round
 
     def start(self, text: TextStart) -> None:
         """Begin without guesses; what was learned about their worth is kept."""
         self._guesses.start()
+        self._stand = False
 
     def propose(self, budget: int) -> Tree:
         """The likeliest combinations of what the last round's rows guess."""
@@ -65,13 +67,15 @@ class PpdSource(RowSource):
     def add_rows(self, tree: Tree, most: int) -> Tree:
         """All prompt tokens behind the nodes where the accepted path is likeliest to end."""
         places = min(_PLACES, most // len(self._rows))
+        self._stand = places > 0
         for node in _likeliest_ends(tree)[:places]:
             tree = tree.graft(self._rows, node)
         return tree
 
     def observe(self, round: Round) -> None:
         """Judge earlier guesses, and read the next ones behind the last accepted node."""
-        self._guesses.observe(round)
+        self._guesses.observe(round, read=self._stand)
+        self._stand = False
 
 
 @lru_cache(maxsize=64)

@@ -51,10 +51,14 @@ class PromptGuesses:
         """A text begins, without guesses."""
         self.tokens, self._open = [], []
 
-    def observe(self, round: Round) -> None:
-        """Judge earlier guesses, and read the next ones behind the last accepted node."""
-        self._judge(round.path.tokens)
-        self.tokens = self._read(round)
+    def observe(self, round: Round, read: bool = True) -> None:
+        """Judge earlier guesses, and read the next ones behind the last accepted node.
+
+        read: whether there may be some in the tree.
+        """
+        if self._open:
+            self._judge(round.path.tokens)
+        self.tokens = self._read(round) if read else []
         self._open += [(place, place + 1, tokens) for place, tokens in enumerate(self.tokens)]
 
     def _judge(self, said: Sequence[int]) -> None:
