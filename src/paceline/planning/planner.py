@@ -29,8 +29,8 @@ _MEMORY, _SESSION_MEMORY = 32.0, 400.0
 _INHERITED = 8.0
 _WAIT = 5.0
 """Prompts may be read beside texts as long as the pass costs no more than so many times as much, the
-stricter of the two limits that Sarathi-Serve (section 5) is held to; or more where many texts wait:
-they get as much of the time as each of those that are written."""
+stricter of the two limits that Sarathi-Serve is held to (Agrawal et al. 2024, arXiv 2403.02310,
+section 5); or more where many texts wait: they get as much of the time as those that are written."""
 _PIECES = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8)
 _FIRST_LOOKS = 2
 _STALE, _SOON, _LOOK = 64, 4, 2.0
