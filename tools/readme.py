@@ -55,6 +55,7 @@ from speed_tables import (
     quality_table,
     start_up_table,
 )
+from trained_tables import eagle_accuracy_table, eagle_curve_table
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks/results"
@@ -196,6 +197,10 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
         "serve": serve_table,
         "serve-edits": edits_table,
         "serve-peers": peers_table,
+    },
+    ROOT / "docs/training.md": {
+        "eagle-accuracy": eagle_accuracy_table,
+        "eagle-curve": eagle_curve_table,
     },
     ROOT / "docs/planning.md": {
         "planning": planning_table,

@@ -1,0 +1,47 @@
+"""What comes with the package, on the model that it was made for: plain decoding's text, in fewer
+passes."""
+
+from __future__ import annotations
+
+import pytest
+
+import paceline
+from paceline.drafters.parts import shipped
+from paceline.prompts import demo_prompts
+from paceline.session import Session
+
+pytestmark = pytest.mark.model
+
+# Fixed trees: planned ones may rest on a machine where rows are dear.
+OPTIONS = {"max_new_tokens": 32, "budget": 12}
+
+
+@pytest.fixture(scope="module")
+def plain() -> Session:
+    return paceline.load("smollm2-135m", "plain")
+
+
+@pytest.mark.parametrize(
+    "method", ["medusa", "chimera", "eagle", "speculative", "ppd", "auto:sources=anpd+eagle+ppd"]
+)
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_parts_guess_right_and_change_no_text(
+    plain: Session, method: str, temperature: float
+) -> None:
+    session = paceline.load("smollm2-135m", method)
+    accepted = 0
+    for prompt in demo_prompts()[:2]:
+        asked = {**OPTIONS, "temperature": temperature, "seed": 5}
+        expected = plain.chat(prompt.turns[0], **asked)
+        found = session.chat(prompt.turns[0], **asked)
+        assert found.tokens == expected.tokens
+        accepted += found.stats.tokens - found.stats.rounds
+    assert accepted > 0
+
+
+@pytest.mark.parametrize("method", ["medusa", "chimera", "eagle", "draft", "ppd"])
+def test_parts_are_small(method: str) -> None:
+    folders = [path for path in shipped(method).iterdir() if path.is_dir()]
+    assert folders
+    for folder in folders:
+        assert sum(file.stat().st_size for file in folder.iterdir()) < 25 << 20

@@ -1,0 +1,66 @@
+"""What the training records in the package say of their parts, for docs/training.md."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from bench_tables import markdown
+
+__all__ = ["eagle_accuracy_table", "eagle_curve_table"]
+
+PARTS = Path(__file__).parent.parent / "src/paceline/data/eagle"
+_CURVE_ROWS = 8
+
+
+def eagle_accuracy_table() -> str:
+    """Right guesses by step of drafting, on texts of the test split."""
+    rows = [
+        ["model", "step", "top-1 (95 %)", "top-2", "top-3", "top-5", "top-10", "not in its vocabulary"],
+        ["---", *["--:"] * 7],
+    ]  # fmt: skip
+    notes = []
+    for name, record in _records().items():
+        found = record["evaluation"]
+        for step, share in enumerate(found["top1"]):
+            low, high = found["top1_interval"][step]
+            more = [f"{found[f'top{k}'][step]:.1%}" for k in (2, 3, 5, 10)]
+            lost = f"{found['cannot_be_guessed'][step]:.1%}"
+            top = f"{share:.1%} ({low:.1%} to {high:.1%})"
+            rows.append([f"`{name}`", str(step + 1), top, *more, lost])
+        notes.append(_note(name, record))
+    return f"{markdown(rows)}\n\n{' '.join(notes)}"
+
+
+def eagle_curve_table() -> str:
+    """Right first guesses on validation texts, by places learned from."""
+    rows = [["model", "places", "loss", "held back", "top-1 by step"], ["---", *["--:"] * 4]]
+    for name, record in _records().items():
+        curve, each = record["loss_curve"], record["places"] / record["steps"]
+        apart = max(1, len(curve) // _CURVE_ROWS)
+        for point in curve[::-1][::apart][::-1]:
+            tops = ", ".join(f"{share:.1%}" for share in point["top1"])
+            places = f"{point['step'] * each:,.0f}"
+            losses = f"{point['loss']:.3f}", f"{point['held_back_loss']:.3f}"
+            rows.append([f"`{name}`", places, *losses, tops])
+    return markdown(rows)
+
+
+def _note(name: str, record: dict[str, Any]) -> str:
+    found, size = record["evaluation"], (PARTS / name / "model.safetensors").stat().st_size
+    low, high = found["tokens_per_pass_interval"]
+    return (
+        f"{name}: {record['places']:,} places in {record['steps']:,} steps, "
+        f"{record['speed']['places_per_second']:.0f} a second; judged on {found['points']:,} places "
+        f"in {found['texts']} texts; chains of likeliest guesses bring "
+        f"{found['tokens_per_pass']:.2f} tokens per pass ({low:.2f} to {high:.2f}); "
+        f"{size / 1e6:.1f} MB."
+    )
+
+
+def _records() -> dict[str, dict[str, Any]]:
+    return {
+        path.parent.name: json.loads(path.read_text("utf-8"))
+        for path in sorted(PARTS.glob("*/training.json"))
+    }
