@@ -70,6 +70,8 @@ class Drafter(ABC):
     source_names: of those whose guesses it unites, in the order of the bits of `Tree.sources`; ()
     where it does not say who proposed what.
     layers: ascending from 1 on, whose outputs it wants in the place of last states; () for none.
+    promise: tokens that a round with it brought more than one without, where its parts say what was
+    measured when they were made; 0 where nobody knows.
     passive: it never guesses, and wants no guesses that a constraint makes for it either.
     Settings: of a class that is named as a method from outside: a frozen dataclass with a default
     for every field, whose fields are the constructor's keyword arguments; None where it takes none.
@@ -79,6 +81,7 @@ class Drafter(ABC):
     sized_by: SizedBy = "nodes"
     source_names: tuple[str, ...] = ()
     layers: tuple[int, ...] = ()
+    promise: float = 0.0
     passive: bool = False
     Settings: ClassVar[type[Any] | None] = None
 

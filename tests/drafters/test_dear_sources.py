@@ -133,3 +133,21 @@ def test_rows_that_make_a_pass_cheaper_are_no_merit() -> None:
             dear.judge("draft", 0.0, 0, 0.0, 5, 2)
         dear.played(100, 5, 2, 2.0, 1.1 * PASS)
     assert 1 <= asked < 100
+
+
+def test_what_was_measured_with_its_parts_is_believed_where_the_others_are_not_sure() -> None:
+    def asked(promise: float, sure: float) -> bool:
+        return DearSources(["eagle"], promises={"eagle": promise}).asks("eagle", sure, unread=60)
+
+    assert asked(1.5, 0.0) and asked(1.5, 0.3)
+    assert not asked(1.5, 3.0), "what the others know already it does not add"
+    assert not asked(0.3, 0.0), "that would not pay for its time"
+
+
+@pytest.mark.parametrize(("gained", "shares"), [(1.2, (0.9, 1.0)), (0.0, (0.0, 0.2))])
+def test_a_promise_is_forgotten_for_what_comes_true(
+    gained: float, shares: tuple[float, float]
+) -> None:
+    dear = DearSources(["draft"], promises={"draft": 1.5})
+    asked, _ = play(dear, gained, 2.0, 100)
+    assert shares[0] <= asked / 100 <= shares[1]

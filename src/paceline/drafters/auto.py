@@ -23,7 +23,7 @@ from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from paceline.drafters.auto_sources import AutoSettings, by_price, open_sources
+from paceline.drafters.auto_sources import AutoSettings, by_price, open_sources, promises_of
 from paceline.drafters.dear_sources import DearSources
 from paceline.drafters.host import Host
 from paceline.drafters.lookup import LookupDrafter
@@ -79,7 +79,7 @@ class Auto(Drafter):
         self._judged = frozenset(range(len(named))) - {*rows, *islice(self._cheap, 1)}
         self._alike = sum(1 << place for place, each in self._cheap.items() if each.reads_text)
         self._united = unite(self._alike)
-        self._dear = dear or DearSources(*by_price(sources))
+        self._dear = dear or DearSources(*by_price(sources), promises=promises_of(sources))
         self._rows = RowSources(rows, self.source_names, self._dear)
         self._clock = clock
         self._text: list[int] = []
@@ -104,8 +104,8 @@ class Auto(Drafter):
             return cls(sources)
         # What dear sources are worth in one text is known in the next one.
         if (Auto, settings) not in host.worth:
-            dear, lookups = by_price(sources)
-            host.worth[Auto, settings] = DearSources(dear, lookups, host.costs, host.curve)
+            named, promises = by_price(sources), promises_of(sources)
+            host.worth[Auto, settings] = DearSources(*named, host.costs, host.curve, promises)
         return cls(sources, host.worth[Auto, settings], host.clock)
 
     def start(self, text: TextStart) -> None:

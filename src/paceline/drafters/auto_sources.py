@@ -10,7 +10,15 @@ from paceline.drafters.lookup import LookupDrafter
 from paceline.errors import PacelineError, UsageError
 from paceline.protocols import Drafter
 
-__all__ = ["ALTERNATIVES", "SOURCES", "AutoSettings", "by_price", "chosen_sources", "open_sources"]
+__all__ = [
+    "ALTERNATIVES",
+    "SOURCES",
+    "AutoSettings",
+    "by_price",
+    "chosen_sources",
+    "open_sources",
+    "promises_of",
+]
 
 SOURCES = ("anpd", "suffix", "llma", "rest", "eagle", "medusa", "chimera", "speculative", "ppd")
 """Methods that `auto` asks, as far as there are such for the model; of dear ones those that are
@@ -93,6 +101,11 @@ def by_price(sources: Mapping[str, Drafter]) -> tuple[list[str], list[str]]:
     """Names of the sources that take time, and of lookups but for the first, which is always asked."""
     lookups = [name for name, source in sources.items() if isinstance(source, LookupDrafter)]
     return [name for name in sources if name not in lookups], lookups[1:]
+
+
+def promises_of(sources: Mapping[str, Drafter]) -> dict[str, float]:
+    """What was measured with their parts, see `Drafter.promise`."""
+    return {name: source.promise for name, source in sources.items() if source.promise}
 
 
 def _found(method: str, host: Host | None) -> Drafter | None:

@@ -98,6 +98,7 @@ class Chimera(Drafter):
 
         own = replace(settings or ChimeraSettings(), **changes)
         found = find_parts(ChimeraParts, own.parts, host.fingerprint)
+        self.promise = found.promise
         self._model = found.open(host, own.weights)
         self._order = found.config.order
         self._ngram: Callable[[Sequence[int]], Ngram] = partial(last_ngram, order=self._order)

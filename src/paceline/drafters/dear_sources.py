@@ -4,7 +4,9 @@ A dear source is worth the tokens that nobody else would have brought, times wha
 things are, less its own time and that of its rows. How many these are depends on how sure the
 others are already: after a long copy there is little to add, where nothing is known much. So what
 asking has saved is counted by source and class of sureness, in this text over all classes, from
-which a class that is new begins, and in all texts, from which a text begins.
+which a class that is new begins, and in all texts, from which a text begins. Parts that say how
+often their guesses were right when they were made are believed in part, as if some rounds had shown
+it: a source that deserves to be asked from the first round on need not wait for its trials.
 
 A source that has saved time is asked. Any other one is asked on trial, round by round, from a purse
 that every source has: what such a round loses is taken out, what it saves goes in, so a source that
@@ -21,25 +23,20 @@ Of lookups, which take next to no time, only the tokens count.
 from __future__ import annotations
 
 import sys
-from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
+from paceline.drafters.source_account import CREDIT, PRICE, SourceAccount
 from paceline.planning.adaptive_tree import MILD, Costs
 from paceline.planning.cost_curve import CostCurve
-from paceline.planning.gate import Gain
 from paceline.planning.running_time import RunningTime
 
 __all__ = ["DearSources"]
 
-_SURENESS = (0.1, 0.5, 1.0, 2.5)
-"""Borders between classes: guesses that the others expect to be accepted."""
-_CREDIT = 1.0
-"""Passes of plain decoding that all purses hold together at first, and most that one keeps, unless
-it saves for something dearer."""
 _SHARE, _LARGE_SHARE = 0.01, 0.02
 """Of all time, for the purses; the large one while drafting saves more than that."""
-_PRICE, _READING = 0.25, 0.02
-"""Passes that asking takes, and reading a token, as long as nobody knows."""
+_READING = 0.02
+"""Passes that reading a token takes, as long as nobody knows."""
 _FEW = 4
 """So many unread tokens are read with what is read anyway."""
 _RETURN, _HALF = 2.0, 0.5
@@ -52,96 +49,20 @@ _SLACK, _LOSS = 0.5, 0.015
 _MARGIN, _PLANNING = 0.01, 0.12
 """Passes that a round has to save, and milliseconds that a tree of more sources takes to be united,
 planned and judged."""
-_LOOKUP, _HOPE, _AGAIN = 0.03, 0.1, 8
-"""Tokens that a lookup has to add in a round, and is thought to add before anything is known; one
-that does not is asked every so many rounds. Times do not count: they are too short, and with a
-budget the same text should have the same rounds."""
-_MOST, _DOUBT = 0.1, 4
-"""Passes that are expected in a text that begins, and the rounds that this counts as."""
-_MEMORY, _LONG_MEMORY = 24, 128
-_BELIEVED = 16
-"""Rounds that say how far what a source claims is to be believed."""
+_LOOKUP, _AGAIN = 0.03, 8
+"""Tokens that a lookup has to add in a round; one that does not is asked every so many rounds. Times
+do not count: they are too short, and with a budget the same text should have the same rounds."""
 _LOOK = 16
 """Rounds between two looks at what passes cost."""
 _AVERAGED = 64
 """Rounds over which it is averaged what a token takes."""
 
 
-class _Account:
-    """One source over all texts. Times in milliseconds, everything else in passes of plain decoding.
-
-    time: that asking takes; reading: a token that it has to read first. trial: whether it was asked
-    from its purse in this round. lookup: it takes so little that it is believed to be of use until
-    it has shown that it is not.
-    """
-
-    def __init__(self, credit: float, lookup: bool) -> None:
-        self.time = RunningTime()
-        self.reading = RunningTime()
-        self.trial, self.lookup = False, lookup
-        self._purse, self._room = credit, _CREDIT
-        self._gain = Gain(_LONG_MEMORY)
-        if lookup:
-            self._gain.expect(_HOPE, 0)
-        self._here = self._gain
-        self._classes: dict[int, Gain] = {}
-        self._claimed, self._right = 0.0, 0.0
-        self.begin()
-
-    def begin(self) -> None:
-        """In a text that begins half of what others have shown is expected, but not much, until a
-        few rounds have shown other things."""
-        self._here = Gain(_MEMORY)
-        self._here.expect(min(_MOST, self._gain.mean / 2), 0)
-        self._classes.clear()
-
-    def gain(self, sure: float) -> float:
-        """What asking saves where the others are that sure; as long as little is known of that,
-        what it saves in this text."""
-        own = self._classes.get(bisect_right(_SURENESS, sure))
-        if own is None:
-            return self._here.mean
-        return own.mean + self._here.mean * _DOUBT / (_DOUBT + own.rounds)
-
-    def earn(self, passes: float) -> None:
-        """So much goes into the purse."""
-        left = self._room - self._purse
-        if left > 0:
-            self._purse += passes if passes < left else left
-        self._room = _CREDIT
-
-    def can_pay(self, passes: float) -> bool:
-        """Whether there is so much in the purse; if not, it is saved for."""
-        self._room = max(self._room, passes)
-        return passes <= self._purse
-
-    def pay(self, passes: float) -> None:
-        """Take it out of the purse."""
-        self._purse -= passes
-
-    def expected(self, claimed: float, right: int) -> float:
-        """What a round says about others like it: what came true, and half by what was claimed,
-        corrected by how much of all claims came true."""
-        promised = claimed * (self._right + 1) / (self._claimed + 1)
-        fade = 1 - 1 / _BELIEVED
-        self._claimed, self._right = self._claimed * fade + claimed, self._right * fade + right
-        return (right + promised) / 2
-
-    def judge(self, sure: float, saved: float, expected: float) -> None:
-        """A round in which the source was asked saved so much, which others like it are expected
-        to do."""
-        own = self._classes.setdefault(bisect_right(_SURENESS, sure), Gain(_MEMORY))
-        for gain in (own, self._here, self._gain):
-            gain.add(expected)
-        if self.trial:
-            self._purse = min(self._purse + saved, self._room)
-
-
 class DearSources:
     """What is known about the dear sources of a host, over any number of texts.
 
     lookups: names of sources that take little, and are asked until they have shown to add nothing
-    to what those say that were asked before them.
+    to what those say that were asked before them. promises: see `Drafter.promise`, by name.
     costs, curve: what passes cost, as a host has them.
 
     With the same rounds, times included, it decides the same.
@@ -153,12 +74,18 @@ class DearSources:
         lookups: Iterable[str] = (),
         costs: Costs | None = None,
         curve: CostCurve | None = None,
+        promises: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         names = tuple(names)
         self._shares = max(1, len(names))
-        self._accounts = {name: _Account(_CREDIT / self._shares, lookup=False) for name in names}
+        self._accounts = {
+            name: SourceAccount(CREDIT / self._shares, False, promises.get(name, 0.0))
+            for name in names
+        }
         self._paying = tuple(self._accounts.values())
-        self._accounts |= {name: _Account(_CREDIT / self._shares, lookup=True) for name in lookups}
+        self._accounts |= {
+            name: SourceAccount(CREDIT / self._shares, lookup=True) for name in lookups
+        }
         self._costs, self._stored = costs, curve
         self._curve, self._costs_of = MILD, dict[int, float]()
         # Milliseconds of plain decoding for a token: of passes as they were seen; a text's share of
@@ -190,7 +117,7 @@ class DearSources:
             account.trial = False
             return True
         # Of two that guess alike each would seem to add nothing, so one is tried at a time.
-        price = _PRICE if account.time.value is None else self._in_passes(account.time.value)
+        price = PRICE if account.time.value is None else self._in_passes(account.time.value)
         if self._tried_in == self._rounds or spare < price + reading:
             return False
         if not account.can_pay(price + reading):
@@ -277,7 +204,7 @@ class DearSources:
             known = self._costs_of[width] = self._curve.relative(width)
         return known
 
-    def _reading(self, account: _Account, unread: int) -> float:
+    def _reading(self, account: SourceAccount, unread: int) -> float:
         """Passes that it takes to read so many tokens, which are not few."""
         each = account.reading.value
         return unread * (_READING if each is None else self._in_passes(each))

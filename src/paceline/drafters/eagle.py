@@ -93,6 +93,7 @@ class Eagle(Drafter):
     def __init__(self, host: Host, settings: EagleSettings | None = None, **changes: Any) -> None:
         own = replace(settings or EagleSettings(), **changes)
         found = find_parts(EagleParts, own.parts, host.fingerprint)
+        self.promise = found.promise
         self._model = found.open(host, own.weights)
         self._settings, self._clock = own, host.clock
         self.layers = found.config.layers

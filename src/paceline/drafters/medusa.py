@@ -69,6 +69,7 @@ class Medusa(Drafter):
     def __init__(self, host: Host, settings: MedusaSettings | None = None, **changes: Any) -> None:
         own = replace(settings or MedusaSettings(), **changes)
         found = find_parts(MedusaParts, own.parts, host.fingerprint)
+        self.promise = found.promise
         self._heads = found.open(host, own.weights)
         heads = found.config.heads
         self._table = None if own.shape == "confidence" else found.acceptance or unmeasured(heads)

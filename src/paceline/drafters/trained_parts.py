@@ -76,6 +76,11 @@ class TrainedParts(Generic[ConfigT]):
     def expected_shapes(self) -> dict[str, tuple[int, ...]]:
         """Tensors that must be there, with their shapes."""
 
+    @property
+    def promise(self) -> float:
+        """See `Drafter.promise`: right guesses in a chain, on texts that were not trained on."""
+        return 0.0 if self.acceptance is None else self.acceptance.chain
+
     def check_usable(self) -> None:
         """Raises ModelError where they are whole, but not made to be decoded with."""
 

@@ -6,9 +6,11 @@ Measured once on texts that were not trained on, and kept in a JSON file next to
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from math import isfinite
+from operator import mul
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -57,6 +59,12 @@ class AcceptanceTable:
     def ranks(self) -> int:
         """How many guesses there are for a token."""
         return len(self.rows[0])
+
+    @property
+    def chain(self) -> float:
+        """Expected number of right guesses in a chain of the likeliest ones."""
+        first: Iterator[float] = accumulate((row[0] for row in self.rows), mul)
+        return sum(first)
 
     def up_to(self, distance: int) -> AcceptanceTable:
         """The table of a drafter that guesses no further ahead than `distance`, >= 1."""

@@ -1,0 +1,119 @@
+"""What is known about one source of `auto` over all texts, see `paceline.drafters.dear_sources`."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from paceline.planning.gate import Gain
+from paceline.planning.running_time import RunningTime
+
+__all__ = ["CREDIT", "PRICE", "SourceAccount"]
+
+PRICE = 0.25
+"""Passes that asking takes, as long as nobody knows."""
+_HOPE = 0.1
+"""Tokens that a lookup is thought to add before anything is known."""
+_SURENESS = (0.1, 0.5, 1.0, 2.5)
+"""Borders between classes: guesses that the others expect to be accepted."""
+_TRUST, _SHOWN = 0.6, 2
+"""How much of what was measured with its parts a source is believed to add, and the rounds that this
+counts as."""
+CREDIT = 1.0
+"""Passes of plain decoding that all purses hold together at first, and most that one keeps, unless
+it saves for something dearer."""
+_MOST, _DOUBT = 0.1, 4
+"""Passes that are expected in a text that begins, and the rounds that this counts as."""
+_MEMORY, _LONG_MEMORY = 24, 128
+_BELIEVED = 16
+"""Rounds that say how far what a source claims is to be believed."""
+
+
+class SourceAccount:
+    """One source over all texts. Times in milliseconds, everything else in passes of plain decoding.
+
+    time: that asking takes; reading: a token that it has to read first. trial: whether it was asked
+    from its purse in this round. lookup: it takes so little that it is believed to be of use until
+    it has shown that it is not. promise: tokens that it was measured to add in a round; 0 where
+    nobody knows.
+    """
+
+    def __init__(self, credit: float, lookup: bool, promise: float = 0.0) -> None:
+        self.time = RunningTime()
+        self.reading = RunningTime()
+        self.trial, self.lookup = False, lookup
+        self._purse, self._room = credit, CREDIT
+        self._gain = Gain(_LONG_MEMORY)
+        if lookup:
+            self._gain.expect(_HOPE, 0)
+        self._here = self._gain
+        self._promise = promise
+        self._classes: dict[int, Gain] = {}
+        self._known: dict[int, Gain] = {}  # over all texts, where something was promised
+        self._claimed, self._right = 0.0, 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        """In a text that begins half of what others have shown is expected, but not much, until a
+        few rounds have shown other things."""
+        self._here = Gain(_MEMORY)
+        if not self._promise:
+            self._here.expect(min(_MOST, self._gain.mean / 2), 0)
+        self._classes.clear()
+
+    def gain(self, sure: float) -> float:
+        """What asking saves where the others are that sure; as long as little is known of that,
+        what it saves in this text."""
+        place = bisect_right(_SURENESS, sure)
+        own = self._classes.get(place)
+        if own is None:
+            if not self._promise:
+                return self._here.mean
+            own = self._promised(place)
+        return own.mean + self._here.mean * _DOUBT / (_DOUBT + own.rounds)
+
+    def _promised(self, place: int) -> Gain:
+        """The class begins with what it has saved in other texts, and what was promised."""
+        known = self._known.get(place)
+        if known is None:
+            surely = _SURENESS[place - 1] if place else 0.0
+            known = self._known[place] = Gain(_LONG_MEMORY)
+            known.expect(max(0.0, _TRUST * self._promise - surely) - PRICE, _SHOWN)
+        own = self._classes[place] = Gain(_MEMORY)
+        own.expect(known.mean, _SHOWN)
+        return own
+
+    def earn(self, passes: float) -> None:
+        """So much goes into the purse."""
+        left = self._room - self._purse
+        if left > 0:
+            self._purse += passes if passes < left else left
+        self._room = CREDIT
+
+    def can_pay(self, passes: float) -> bool:
+        """Whether there is so much in the purse; if not, it is saved for."""
+        self._room = max(self._room, passes)
+        return passes <= self._purse
+
+    def pay(self, passes: float) -> None:
+        """Take it out of the purse."""
+        self._purse -= passes
+
+    def expected(self, claimed: float, right: int) -> float:
+        """What a round says about others like it: what came true, and half by what was claimed,
+        corrected by how much of all claims came true."""
+        promised = claimed * (self._right + 1) / (self._claimed + 1)
+        fade = 1 - 1 / _BELIEVED
+        self._claimed, self._right = self._claimed * fade + claimed, self._right * fade + right
+        return (right + promised) / 2
+
+    def judge(self, sure: float, saved: float, expected: float) -> None:
+        """A round in which the source was asked saved so much, which others like it are expected
+        to do."""
+        place = bisect_right(_SURENESS, sure)
+        own = self._classes.setdefault(place, Gain(_MEMORY))
+        for gain in (own, self._here, self._gain):
+            gain.add(expected)
+        if place in self._known:
+            self._known[place].add(expected)
+        if self.trial:
+            self._purse = min(self._purse + saved, self._room)
