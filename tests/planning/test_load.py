@@ -117,10 +117,10 @@ def test_texts_that_wait_get_as_much_time_as_those_that_are_written() -> None:
         costs = PassCosts(CURVE, writing)
         return costs.of(1 + read(writing, waiting)) / costs.of(1)
 
-    assert read(1, 1) < read(1, 4) < read(1, 15), "one text does not hold up fifteen"
+    assert read(1, 1) < read(1, 8) < read(1, 15), "one text does not hold up fifteen"
     assert share(1, 15) <= 16
-    assert share(4, 12) <= 4
-    assert read(4, 0) == read(4, 1), "a pass may always take a little longer"
+    assert share(4, 12) <= 5
+    assert read(4, 1) == read(4, 12), "a pass may always take a few times as long"
     assert TreePlanner(CURVE).prefill(1, 15, 20) == 20
 
 
