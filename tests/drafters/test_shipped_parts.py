@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 import paceline
+from paceline.drafters import make_drafter
 from paceline.drafters.parts import shipped
 from paceline.prompts import demo_prompts
 from paceline.session import Session
@@ -45,3 +46,11 @@ def test_parts_are_small(method: str) -> None:
     assert folders
     for folder in folders:
         assert sum(file.stat().st_size for file in folder.iterdir()) < 25 << 20
+
+
+def test_heads_are_sources_where_no_eagle_is(plain: Session) -> None:
+    names = make_drafter("auto", plain.host).source_names
+    assert "eagle" in names and not {"medusa", "chimera"} & {*names}
+    assert {"medusa", "chimera"} < {*make_drafter("auto:-eagle", plain.host).source_names}
+    named = make_drafter("auto:sources=anpd+eagle+medusa", plain.host)
+    assert named.source_names == ("anpd", "eagle", "medusa")

@@ -29,6 +29,10 @@ ALTERNATIVES = {"speculative": ("speculative:draft=self", "speculative")}
 model is right most often; where it would hardly be smaller than the model, or memory is short, there
 is none, and the draft model that comes with the package takes its place."""
 
+_SUPERSEDED = {"medusa": "eagle", "chimera": "eagle"}
+"""Sources that are left out by default where there is the other one for the model: both guess from
+the same states, and who has less to add takes time to be found out in every text."""
+
 _AND = "+"
 
 
@@ -89,6 +93,8 @@ def open_sources(sources: str, without: str, host: Host | None) -> dict[str, Dra
     for name, method in chosen_sources(sources, without).items():
         if sources:
             opened[name] = _opened(method, host)
+            continue
+        if _SUPERSEDED.get(name) in opened:
             continue
         ways = (_found(way, host) for way in ALTERNATIVES.get(name, (method,)))
         drafter = next((way for way in ways if way is not None), None)
