@@ -105,6 +105,7 @@ class Datastore:
         that cannot be; what went wrong with the index is raised once, by the next call, which keeps
         its documents all the same."""
         new = [_checked(document) for document in documents]
+        trouble, self._trouble = self._trouble, None  # not that of a thread that begins below
         with self._changing():
             if self._index_stamp() != self._stamp:
                 self._open()  # another process has put the log into an index
@@ -115,7 +116,6 @@ class Datastore:
             if self._log.tokens >= self._merge_at and not self._merging:
                 self._merger = Thread(target=self._merge_log, args=(most,), name="paceline-merge")
                 self._merger.start()
-        trouble, self._trouble = self._trouble, None
         if trouble is not None:
             raise trouble
 
