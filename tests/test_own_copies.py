@@ -25,8 +25,8 @@ from paceline.targets.engines import open_target
 from paceline.targets.late_model import LateModel
 from paceline.targets.prepare import prepare
 from paceline.targets.toy import ToyTarget
+from tests.c_library import needs_library
 from tests.helpers import naive_stream, play
-from tests.library import needs_library
 from tests.tiny import save_tiny_llama
 from tests.tiny_models import needs_kernels, new_model, some_prompt
 

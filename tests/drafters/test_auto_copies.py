@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from tests.c_library import needs_library
 from tests.helpers import naive_stream, play
-from tests.library import needs_library
 from tests.tiny_models import needs_kernels, new_model, some_prompt
 
 from paceline.draft_models import DraftModels

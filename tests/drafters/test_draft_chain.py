@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.library import needs_library
+from tests.c_library import needs_library
 from tests.tiny_models import VOCAB, new_model, some_prompt
 from torch import nn
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.c_library import needs_library
 from tests.draft_hosts import Ticking
 from tests.drafters.test_heads_drafting import Noted, own_states
 from tests.head_parts import saved_eagle
 from tests.helpers import naive_stream, play
-from tests.library import needs_library
 from tests.tiny_models import VOCAB, some_prompt, tiny_model
 from tests.trained_heads import save_eagle, unrolled
 

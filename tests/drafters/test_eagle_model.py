@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.library import needs_library
+from tests.c_library import needs_library
 from tests.trained_heads import HIDDEN, VOCAB, small_eagle, unrolled
 
 from paceline.drafters.eagle_levels import Levels, ModuleLevels, ProgramLevels

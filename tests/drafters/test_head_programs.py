@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from tests.library import needs_library
+from tests.c_library import needs_library
 from tests.trained_heads import HIDDEN, VOCAB, small_chimera, small_medusa
 
 from paceline.drafters.chimera_levels import Levels, ModuleLevels, ProgramLevels

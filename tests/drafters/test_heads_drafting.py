@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from tests.c_library import needs_library
 from tests.head_parts import saved_chimera, saved_medusa
 from tests.helpers import naive_stream, play
-from tests.library import needs_library
 from tests.tiny_models import VOCAB, some_prompt, tiny_model
 from tests.trained_heads import learned
 from transformers import PreTrainedModel

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.library import needs_library, without_library
+from tests.c_library import needs_library, without_library
 
 from paceline.drafters import Anpd
 from paceline.drafters import ngrams as module

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.c_library import needs_library, without_library
 from tests.helpers import trees
-from tests.library import needs_library, without_library
 
 from paceline.drafters import united_guesses as module
 from paceline.drafters.united_guesses import UnitedGuesses, unite

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from tests.library import needs_library
+from tests.c_library import needs_library
 
 from paceline.kernels.block_layers import Bfloat16Linear
 from paceline.kernels.blocks import BF16_DOT, in_floats

@@ -11,7 +11,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from tests.library import needs_library
+from tests.c_library import needs_library
 
 from paceline.kernels import blocks
 from paceline.kernels.block_layers import BlockEmbedding, BlockLinear, Int4Linear, Int8Linear

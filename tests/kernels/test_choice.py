@@ -7,7 +7,7 @@ from time import sleep
 
 import pytest
 import torch
-from tests.library import needs_library
+from tests.c_library import needs_library
 from tests.tiny_models import new_model
 from torch import nn
 

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.library import needs_library
+from tests.c_library import needs_library
 
 from paceline.kernels.native import build
 from paceline.kernels.native.build import HERE, BuildError, find_compiler

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.library import needs_library
+from tests.c_library import needs_library
 
 from paceline.kernels.moving import SlotMover
 

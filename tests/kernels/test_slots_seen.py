@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from tests.library import needs_library
+from tests.c_library import needs_library
 from torch.nn import functional as F
 
 from paceline.kernels.native.calls import kernels

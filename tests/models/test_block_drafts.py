@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from gguf_files import save_gguf
-from tests.library import needs_library
+from tests.c_library import needs_library
 from transformers import PreTrainedModel
 
 import paceline

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.c_library import needs_library, without_library
 from tests.helpers import trees
-from tests.library import needs_library, without_library
 
 from paceline.planning import text_calibration as module
 from paceline.planning.text_calibration import SessionCalibration, new_calibration

@@ -6,7 +6,7 @@ from weakref import WeakSet
 
 import pytest
 import torch
-from tests.library import needs_library
+from tests.c_library import needs_library
 from tests.tiny_models import new_model
 
 from paceline.targets.late_model import ModelFacts

@@ -7,7 +7,7 @@ from copy import deepcopy
 
 import pytest
 import torch
-from tests.library import needs_library
+from tests.c_library import needs_library
 from tests.tiny_models import VOCAB, new_model, some_prompt
 from transformers import PreTrainedModel
 

@@ -62,8 +62,8 @@ class PromptGuesses:
         self._open += [(place, place + 1, tokens) for place, tokens in enumerate(self.tokens)]
 
     def _judge(self, said: Sequence[int]) -> None:
-        """Tell of guesses whose token is now known. A far one may have to wait for
-        another round: judged only where those before it are right, it would look too good."""
+        """Tell of guesses whose token is now known. A far one may have to wait for another round:
+        judged only where those before it are right, it would look too good."""
         waiting = []
         for ahead, distance, tokens in self._open:
             if ahead < len(said):
@@ -111,7 +111,10 @@ class PromptGuesses:
 
 
 def acceptance_of(parts: PromptTokens, vocab_size: int) -> AcceptanceTable:
-    """What trees are shaped by at first."""
+    """What trees are shaped by at first: as measured with the parts, else a guess.
+
+    Raises ModelError where it does not fit the parts or the vocabulary.
+    """
     most = parts.config.prompt_tokens
     table = parts.acceptance or unmeasured(most, min(10, vocab_size))
     if table.distances != most or table.ranks > vocab_size:

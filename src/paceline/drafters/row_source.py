@@ -38,9 +38,6 @@ class RowSources:
         # The same of the pass before, with the width of that.
         self._bought: dict[int, tuple[float, int, int]] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self.sources)
-
     def begin(self) -> None:
         """A text begins or goes on elsewhere: nothing was bought for it."""
         self._added, self._bought = {}, {}
