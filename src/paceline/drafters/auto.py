@@ -86,7 +86,7 @@ class Auto(Drafter):
         self._start = TextStart(self._text)
         self._room = 0
         self._lags = False  # whether lookups have not heard of all of the text
-        # When the last tree was wanted and when it was ready.
+        # When the last tree was wanted and when it was ready, and its nodes at most.
         self._wanted, self._drafted, self._budget = 0.0, 0.0, 0
         self._forget_round()
         self._seconds = [0.0] * len(self._sources)

@@ -66,7 +66,7 @@ class PpdSource(RowSource):
 
     def add_rows(self, tree: Tree, most: int) -> Tree:
         """All prompt tokens behind the nodes where the accepted path is likeliest to end."""
-        places = min(_PLACES, most // len(self._rows))
+        places = max(0, min(_PLACES, most // len(self._rows)))
         self._stand = places > 0
         for node in _likeliest_ends(tree)[:places]:
             tree = tree.graft(self._rows, node)
