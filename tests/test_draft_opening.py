@@ -25,7 +25,7 @@ from paceline.models.vocabulary import shared_tokens
 from paceline.protocols import Drafter
 from paceline.records import TextStart
 from paceline.targets.late_model import LateModel
-from paceline.training.draft.cutting import cut
+from paceline.training.cutting import cut
 from tests.tiny import EOS, byte_tokenizer, save_tiny_llama
 
 

@@ -19,7 +19,7 @@ from paceline.models.draft_model import head_tensors, own_tensors
 from paceline.models.load import LoadedModel
 from paceline.targets.prepare import prepare
 from paceline.targets.weights import is_quantised
-from paceline.training.draft.cutting import cut
+from paceline.training.cutting import cut
 
 SOME = torch.tensor([0, 3, 5, 17, 40, 41, 63])
 IDS = torch.tensor([[3, 14, 15, 9, 26, 5]])

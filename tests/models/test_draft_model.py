@@ -36,7 +36,7 @@ from paceline.targets.model_pass import ModelPass
 from paceline.targets.prepare import prepare
 from paceline.targets.support import differences
 from paceline.targets.weights import weight_bytes
-from paceline.training.draft.cutting import cut
+from paceline.training.cutting import cut
 from paceline.tree import Tree
 
 ARCHITECTURES = ["llama", "qwen2", "mistral", "gemma3", "gpt2"]

@@ -12,7 +12,7 @@ from tests.tiny import toy_session
 from paceline.training.answering import Asking
 from paceline.training.manifest import Manifest
 from paceline.training.order import PromptFile, read_prompt_files
-from paceline.training.self_distillation import make_data
+from paceline.training import self_distillation
 
 MODEL = "toy-0123"
 
@@ -41,7 +41,7 @@ def make(
         files = read_prompt_files([files])
     session = toy_session(fingerprint=fingerprint)
     chosen = Asking(**{"max_new_tokens": 12, "batch": 3, **asking})
-    return make_data(session, files, tokens, out, chosen, {"command": "test"}, on_tokens)
+    return self_distillation.make_data(session, files, tokens, out, chosen, {"command": "test"}, on_tokens)
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -49,3 +49,9 @@ def content(folder: Path) -> dict[str, bytes]:
     return {
         path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.name != ".lock"
     }
+
+
+def make_data(folder: Path) -> Path:
+    """Answers of the toy model, in the vocabulary of bytes."""
+    make(folder / "data", prompt_file(folder, 24), max_new_tokens=20)
+    return folder / "data"

@@ -13,7 +13,7 @@ from tests.tiny_models import new_model
 from tests.training.killing import killed_at
 from tests.training.methods_training import SETTINGS, VOCAB, train
 from tests.training.shared import prompt_file
-from tests.training.trained import make_data
+from tests.training.shared import make_data
 
 from paceline.drafters.trained_heads import ChimeraParts, MedusaParts
 from paceline.errors import ModelError, UsageError

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.training.vocabulary import frequent_ngrams
+from paceline.errors import UsageError
+from paceline.training.dataset import Text
+from paceline.training.vocabulary import frequent_ngrams, frequent_tokens
 
 
 @given(
@@ -27,3 +30,19 @@ def test_the_most_frequent_ngrams(texts: list[list[int]], order: int, count: int
     assert found.dtype == torch.int32
     assert found.shape[1] == order
     assert [tuple(ngram) for ngram in found.tolist()] == ranked[:count]
+
+
+def test_frequent_tokens() -> None:
+    found = [
+        Text("a", (9, 8, 8, 5, 5, 5, 3), 2, 0, True),
+        Text("b", (9, 5, 3, 2), 0, 0, True),
+    ]
+    assert frequent_tokens(found, 1, 10, [7]).tolist() == [7]
+    assert frequent_tokens(found, 3, 10, [7]).tolist() == [3, 5, 7]
+    # Of the answers 5, 3, 2; then of the prompts 8, 9; then from 0 on.
+    assert frequent_tokens(found, 4, 10, []).tolist() == [2, 3, 5, 8]
+    assert frequent_tokens(found, 7, 10, []).tolist() == [0, 1, 2, 3, 5, 8, 9]
+    assert frequent_tokens(found, 10, 10, []).tolist() == list(range(10))
+    for count in (0, 11):
+        with pytest.raises(UsageError, match="has 10 tokens"):
+            frequent_tokens(found, count, 10, [])

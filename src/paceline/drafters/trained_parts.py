@@ -133,6 +133,11 @@ class TrainedParts(Generic[ConfigT]):
             raise ModelError(f"cannot write {self.kind} to {folder}: {error}") from error
 
     @classmethod
+    def found_in(cls, folder: Path) -> Self | None:
+        """Those of a folder, None where none are finished there; raises as `from_pretrained`."""
+        return cls.from_pretrained(folder) if (folder / CONFIG).exists() else None
+
+    @classmethod
     def from_pretrained(cls, folder: Path) -> Self:
         """Read what `save_pretrained` wrote.
 

@@ -30,6 +30,7 @@ __all__ = [
     "is_shared_draft",
     "open_draft",
     "read_draft_record",
+    "read_draft_tensors",
     "read_draft_training",
     "save_draft",
     "shipped_draft",
@@ -103,6 +104,11 @@ def read_draft_record(folder: Path) -> DraftRecord:
 def read_draft_training(folder: Path) -> dict[str, Any]:
     """What training.json says; raises ModelError where it is missing or damaged."""
     return read_json(folder / _TRAINING)
+
+
+def read_draft_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """All that a folder holds; raises ModelError where it is missing or damaged."""
+    return _read_tensors(folder / _TENSORS, read_draft_record(folder))
 
 
 def save_draft(

@@ -79,6 +79,14 @@ class Batch:
         same = self.text[:, None, :] == self.text.gather(1, points)[:, :, None]
         return same & (places <= points[:, :, None])
 
+    def sees_back(self, window: int | None) -> torch.Tensor:
+        """Bool [rows, length, length]: which tokens each token sees, itself included: those before
+        it in its stretch, no further back than the window."""
+        places = torch.arange(self.tokens.shape[1], device=self.tokens.device)
+        back = places[:, None] - places
+        near = (back >= 0) & (back < (window or len(places)))
+        return near & (self.text[:, :, None] == self.text[:, None, :])
+
 
 class Batches:
     """Makes batches of a dataset whose states are kept.

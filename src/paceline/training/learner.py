@@ -6,102 +6,32 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import inf
 from time import perf_counter
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
 
-__all__ = ["Learner", "LessonT", "Pace", "Trainee"]
+from paceline.training.batches import Batch
+from paceline.training.settings import TrainerSettings
+from paceline.training.trainee import Trainee
+
+__all__ = ["Learner"]
 
 # What counts as better: less than this share of the loss is noise.
 _BETTER = 1e-3
 _BETAS = (0.9, 0.95)  # of AdamW
 
-LessonT = TypeVar("LessonT")
-_Taught = TypeVar("_Taught", contravariant=True)
 
-
-class Pace(Protocol):
-    """How fast is learned: `Recipe` and `TrainerSettings` are that.
-
-    steps: of the optimiser. patience: looks at the validation loss without progress that end the
-    training; 0 never does. clip: longest gradient, 0 for any. weight_decay: of AdamW.
-    validate_every, checkpoint_every: steps.
-    """
-
-    @property
-    def steps(self) -> int:
-        """Of the optimiser."""
-        ...
-
-    @property
-    def patience(self) -> int:
-        """See the class."""
-        ...
-
-    @property
-    def clip(self) -> float:
-        """See the class."""
-        ...
-
-    @property
-    def weight_decay(self) -> float:
-        """See the class."""
-        ...
-
-    @property
-    def validate_every(self) -> int:
-        """Steps."""
-        ...
-
-    @property
-    def checkpoint_every(self) -> int:
-        """Steps."""
-        ...
-
-    def rate(self, step: int) -> float:
-        """Learning rate of a step, 0 <= step < steps."""
-        ...
-
-
-class Trainee(Protocol[_Taught]):
-    """What a `Learner` trains, one lesson a step; what a lesson holds is its own affair."""
-
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """All that learns, in float32: nothing that is frozen."""
-        ...
-
-    def relative_rate(self, name: str) -> float:
-        """Learning rate of a parameter, relative to that of the recipe."""
-        ...
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The parameters by name, detached copies."""
-        ...
-
-    def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Take over what `tensors` gave."""
-        ...
-
-    def loss(self, lesson: _Taught) -> torch.Tensor:
-        """What is minimised, on one lesson: a scalar, with gradients where they are wanted."""
-        ...
-
-    def notes(self) -> dict[str, Any]:
-        """What else is to be noted of the lessons that were judged since the last call."""
-        ...
-
-
-class Learner(Generic[LessonT]):
-    """Trains `model` by `recipe`, one lesson a step.
+class Learner:
+    """Trains `model` by `settings`, a batch a step.
 
     step: how many were taken. best_loss: the lowest validation loss; `best` are its parts.
     stale: looks at the validation loss since then. spent: seconds, by what they were spent on.
     """
 
-    def __init__(self, model: Trainee[LessonT], recipe: Pace) -> None:
+    def __init__(self, model: Trainee, settings: TrainerSettings) -> None:
         self.model = model
-        self.recipe = recipe
+        self.settings = settings
         self.step = 0
         self.best_loss = inf
         self.best = model.tensors()
@@ -113,28 +43,28 @@ class Learner(Generic[LessonT]):
         self._optimizer = torch.optim.AdamW(
             [{"params": parts, "scale": scale} for scale, parts in groups.items()],
             betas=_BETAS,
-            weight_decay=recipe.weight_decay,
+            weight_decay=settings.weight_decay,
         )
 
     @property
     def finished(self) -> bool:
         """Whether all steps were taken, or the validation loss stopped falling."""
-        tired = 0 < self.recipe.patience <= self.stale
-        return self.step >= self.recipe.steps or tired
+        tired = 0 < self.settings.patience <= self.stale
+        return self.step >= self.settings.steps or tired
 
-    def learn(self, lesson: LessonT) -> float:
+    def learn(self, batch: Batch) -> float:
         """Take a step; the loss before it."""
         for group in self._optimizer.param_groups:
-            group["lr"] = self.recipe.rate(self.step) * group["scale"]
+            group["lr"] = self.settings.rate(self.step) * group["scale"]
         with self.timed("forward"):
-            loss = self.model.loss(lesson)
+            loss = self.model.loss(batch)
         with self.timed("backward"):
             self._optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
         with self.timed("optimizer"):
-            if self.recipe.clip:
+            if self.settings.clip:
                 parts = [part for _, part in self.model.named_parameters()]
-                nn.utils.clip_grad_norm_(parts, self.recipe.clip)
+                nn.utils.clip_grad_norm_(parts, self.settings.clip)
             self._optimizer.step()
             found = float(loss.detach())
         self.step += 1

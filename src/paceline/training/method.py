@@ -7,24 +7,25 @@ imported to make the command line, so it imports torch inside its functions.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from paceline.training.settings import TrainerSettings
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from paceline.drafters.trained_parts import BaseModel, TrainedParts
+    from paceline.drafters.trained_parts import BaseModel
     from paceline.planning.acceptance import AcceptanceTable
     from paceline.training.batches import Batch
     from paceline.training.dataset import Text
     from paceline.training.scorer import Scorer
 
-__all__ = ["Base", "PartsInputs", "SettingsT", "TrainedMethod"]
+__all__ = ["Base", "Finished", "PartsInputs", "SettingsT", "TrainedMethod"]
 
 SettingsT = TypeVar("SettingsT", bound=TrainerSettings)
 
@@ -36,12 +37,15 @@ class Base:
     model: as it was loaded. about: what parts say about it.
     token_ids: [outputs] int64, tokens that can be guessed; None for all.
     head: weights [outputs, hidden] and biases [outputs] of its output head for these.
+    train: texts that are learned from. tokenizer: where texts are read besides answers.
     """
 
     model: PreTrainedModel
     about: BaseModel
     token_ids: torch.Tensor | None
     head: tuple[torch.Tensor, torch.Tensor]
+    train: Sequence[Text] = ()
+    tokenizer: PreTrainedTokenizerBase | None = None
 
     @property
     def embed(self) -> nn.Module:
@@ -73,14 +77,42 @@ class Base:
 class PartsInputs:
     """What a folder of parts says besides its tensors.
 
-    table: how often guesses were right. record: training.json. train: texts that were learned from.
+    table: how often guesses were right. record: training.json.
     """
 
     base: BaseModel
     token_ids: torch.Tensor | None
     table: AcceptanceTable
     record: Mapping[str, Any]
-    train: list[Text]
+
+
+class Finished(Protocol):
+    """What was trained, as a folder keeps it.
+
+    kind: what it is called, in messages. record: training.json.
+    """
+
+    kind: ClassVar[str]
+
+    @property
+    def tensors(self) -> Mapping[str, torch.Tensor]:
+        """By name."""
+        ...
+
+    @property
+    def record(self) -> Mapping[str, Any]:
+        """See the class."""
+        ...
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Write the folder; raises ModelError where that is not possible."""
+        ...
+
+    @classmethod
+    def found_in(cls, folder: Path) -> Self | None:
+        """What is finished in a folder, None where nothing is; raises ModelError where it is
+        damaged."""
+        ...
 
 
 class TrainedMethod(ABC, Generic[SettingsT]):
@@ -88,12 +120,13 @@ class TrainedMethod(ABC, Generic[SettingsT]):
 
     module: its parameters in float32, which learn where they require gradients.
 
-    name: of the method and its command. summary: for the help. Settings: a dataclass; its fields are
-    the options of the command.
+    name: of the method and its command. summary: for the help. use: how --method names what is in a
+    folder. Settings: a dataclass; its fields are the options of the command.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    use: ClassVar[str] = "{name}:parts={folder}"
     Settings: ClassVar[type[Any]]
 
     module: nn.Module
@@ -115,13 +148,22 @@ class TrainedMethod(ABC, Generic[SettingsT]):
         """Guess behind all places of a batch, and tell the scorer."""
 
     @abstractmethod
-    def parts(self, tensors: Mapping[str, torch.Tensor], common: PartsInputs) -> TrainedParts[Any]:
+    def parts(self, tensors: Mapping[str, torch.Tensor], common: PartsInputs) -> Finished:
         """What the folder holds. tensors: as `tensors` has them, rounded to the saved precision."""
 
     @classmethod
     @abstractmethod
-    def finished(cls) -> type[TrainedParts[Any]]:
+    def finished(cls) -> type[Finished]:
         """The class of `parts`."""
+
+    @classmethod
+    def used(cls, folder: str) -> str:
+        """What --method takes to decode with what is in a folder."""
+        return cls.use.format(name=cls.name, folder=folder)
+
+    def places(self, batch: Batch) -> int:
+        """How many places of a batch are learned from."""
+        return int(batch.place.sum())
 
     def relative_rate(self, name: str) -> float:
         """Learning rate of a parameter, relative to that of the settings."""

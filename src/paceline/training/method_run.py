@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from paceline.drafters.trained_parts import BaseModel, TrainedParts
+from paceline.drafters.trained_parts import BaseModel
 from paceline.errors import UsageError
 from paceline.targets.hidden_states import output_head
 from paceline.targets.prepare import arithmetic_of
@@ -20,14 +20,14 @@ from paceline.training.batches import Batches
 from paceline.training.checkpoint import forget_checkpoint
 from paceline.training.dataset import Dataset, Text, TextSource
 from paceline.training.folder import held
-from paceline.training.learning import MethodLessons, MethodTrainee
-from paceline.training.method import Base, PartsInputs, TrainedMethod
+from paceline.training.method import Base, Finished, PartsInputs, TrainedMethod
 from paceline.training.precision import products_in, usable_precision
 from paceline.training.reading import TargetReader
 from paceline.training.run import OnStep, finished_parts, run_training
 from paceline.training.scorer import Teacher
 from paceline.training.settings import TrainerSettings
 from paceline.training.state_cache import StateCache, StateShape
+from paceline.training.trainee import Trainee
 from paceline.training.vocabulary import frequent_tokens
 
 __all__ = ["MethodRun", "train_method"]
@@ -80,7 +80,7 @@ def train_method(
     folder: Path,
     on_step: OnStep = lambda step, loss: None,
     on_read: Callable[[int, int], None] = lambda done, total: None,
-) -> TrainedParts[Any]:
+) -> Finished:
     """Read the texts, train, measure on the test split, and keep the parts in `folder`.
 
     open_reader: of the model that reads, which is changed; its weights may be in blocks. open_model:
@@ -105,8 +105,9 @@ def train_method(
     dataset = Dataset.of(run.source, run.settings, tokenizer)
     cache = StateCache(run.cache, run.shape(model), run.cache_bytes)
     cache.fill(dataset, partial(TargetReader, model), on_read)
-    model, _ = open_model()
-    work = _Work.of(model.eval().requires_grad_(False), dataset, cache, run)
+    model, tokenizer = open_model()
+    model.eval().requires_grad_(False)
+    work = _Work.of(model, tokenizer, dataset, cache, run)
     with held(folder), products_in(work.precision, model.device):
         parts = work.do(folder, wanted, on_step)
         parts.save_pretrained(folder)
@@ -127,16 +128,24 @@ class _Work:
 
     @classmethod
     def of(
-        cls, model: PreTrainedModel, dataset: Dataset, cache: StateCache, run: MethodRun
+        cls,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None,
+        dataset: Dataset,
+        cache: StateCache,
+        run: MethodRun,
     ) -> _Work:
         settings, size = run.settings, run.base.vocab_size
         ids = None
         if settings.vocabulary:
             reads = (_as_prompt(text) for text in dataset.reads)
-            ids = frequent_tokens([*dataset.train, *reads], settings.vocabulary, size, [])
+            ids = frequent_tokens(
+                [*dataset.train, *reads], settings.vocabulary, size, _ends_of(model)
+            )
         weight, bias = output_head(model, ids)
         # What was made for inference alone cannot be differentiated through: clones can.
-        base = Base(model, run.base, ids, (weight.clone(), bias.clone()))
+        head = weight.clone(), bias.clone()
+        base = Base(model, run.base, ids, head, dataset.train, tokenizer)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
             method = run.kind(base, settings)
@@ -145,13 +154,12 @@ class _Work:
         precision = usable_precision(settings.precision, model.device)
         return cls(run, method, base, teacher, batches, precision)
 
-    def do(self, folder: Path, wanted: Mapping[str, Any], on_step: OnStep) -> TrainedParts[Any]:
+    def do(self, folder: Path, wanted: Mapping[str, Any], on_step: OnStep) -> Finished:
         """Train, round, and measure what is kept."""
         settings, data = self.run.settings, self.batches.dataset
         judged = _first_places(data.validation, _VALIDATION_PLACES)
-        trainee = MethodTrainee(self.method, self.teacher, settings, len(judged))
-        lessons = MethodLessons(self.batches, judged)
-        outcome = run_training(trainee, settings, lessons, folder, wanted, on_step)
+        trainee = Trainee(self.method, self.teacher, settings, len(judged))
+        outcome = run_training(trainee, settings, self.batches, judged, folder, wanted, on_step)
         kept = _rounded(trainee.tensors(), settings.save_dtype)
         trainee.load(kept)
         tally = trainee.measure(self.batches.whole(data.test), len(data.test))
@@ -165,8 +173,14 @@ class _Work:
             "licences": licences,
             "precision": self.precision,
         }
-        common = PartsInputs(self.run.base, self.base.token_ids, tally.table, record, data.train)
+        common = PartsInputs(self.run.base, self.base.token_ids, tally.table, record)
         return self.method.parts(kept, common)
+
+
+def _ends_of(model: PreTrainedModel) -> list[int]:
+    """Tokens that end a text, which every vocabulary holds."""
+    found = model.generation_config.eos_token_id if model.generation_config else None
+    return [] if found is None else [found] if isinstance(found, int) else list(found)
 
 
 def _as_prompt(text: Text) -> Text:

@@ -1,52 +1,30 @@
-"""One training, from lessons to the best parts, in a run that survives kills.
-
-with held(folder):
-    outcome = run_training(trainee, recipe, lessons, folder, run, on_step)
-    parts = …                       # made of the trainee, which holds the best ones
-    parts.save_pretrained(folder)
-    forget_checkpoint(folder)
-"""
+"""One training, from the first batch to the best parts, in a run that survives kills."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
-from paceline.drafters.trained_parts import CONFIG, BaseModel, TrainedParts
+from paceline.training.batches import Batches
 from paceline.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from paceline.training.data import TrainingData
+from paceline.training.dataset import Text
 from paceline.training.folder import check_same_run
-from paceline.training.learner import Learner, LessonT, Pace, Trainee
-from paceline.training.recipe import Recipe
+from paceline.training.learner import Learner
+from paceline.training.method import Finished
+from paceline.training.settings import TrainerSettings
+from paceline.training.trainee import Trainee
 
-__all__ = ["Lessons", "OnStep", "Outcome", "describe_training", "finished_parts", "run_training"]
+__all__ = ["OnStep", "Outcome", "finished_parts", "run_training"]
 
 OnStep = Callable[[int, float], None]
 """Hears of every step and its loss."""
 
-_Given = TypeVar("_Given", covariant=True)
-_Parts = TypeVar("_Parts", bound=TrainedParts[Any])
-
-
-class Lessons(Protocol[_Given]):
-    """What is learned from, the same whenever it is asked."""
-
-    def learned(self, first: int) -> Iterator[_Given]:
-        """The lessons of step `first` and all that follow, without end."""
-        ...
-
-    def judged(self) -> Iterable[tuple[_Given, int]]:
-        """Lessons on held-back texts, each with what it counts: the number of its places."""
-        ...
-
-    def places(self, lesson: Any) -> int:
-        """That a lesson is learned from."""
-        ...
+_Parts = TypeVar("_Parts", bound=Finished)
 
 
 @dataclass(frozen=True)
@@ -60,20 +38,8 @@ class Outcome:
     steps: int
     seconds: float
     log: list[dict[str, Any]]
-    spent: dict[str, float] = field(default_factory=dict)
-    places: int = 0
-
-    def record(
-        self,
-        run: Mapping[str, Any],
-        about: Mapping[str, Any],
-        data: TrainingData,
-        texts: Mapping[str, Any],
-        evaluation: Mapping[str, Any],
-    ) -> dict[str, Any]:
-        """See `described`, with the licences of the data."""
-        found = self.described(run, about, texts, evaluation)
-        return {**found, "licences": data.manifest.licences}
+    spent: dict[str, float]
+    places: int
 
     def described(
         self,
@@ -103,41 +69,22 @@ class Outcome:
         }
 
 
-def describe_training(
-    base: BaseModel, dtype: torch.dtype, config: Any, recipe: Recipe, data: TrainingData
-) -> dict[str, Any]:
-    """What the result of a training depends on, besides machine and versions, JSON values.
-
-    dtype: of the base model. config: a dataclass, what is trained.
-    """
-    return {
-        "base": asdict(base),
-        "dtype": str(dtype).removeprefix("torch."),
-        "config": asdict(config),
-        "recipe": recipe.as_json(),
-        "data": {
-            "run": data.manifest.run,
-            "shards": [shard.sha256 for shard in data.manifest.shards],
-        },
-    }
-
-
 def finished_parts(folder: Path, kind: type[_Parts], wanted: Mapping[str, Any]) -> _Parts | None:
     """The parts of a run that came to its end in this folder, None where there are none.
 
     Raises UsageError where they are of another run, ModelError where they are damaged.
     """
-    if not (folder / CONFIG).exists():
-        return None
-    parts = kind.from_pretrained(folder)
-    check_same_run(folder, parts.record.get("run", {}), wanted, f"{kind.kind} trained")
+    parts = kind.found_in(folder)
+    if parts is not None:
+        check_same_run(folder, parts.record.get("run", {}), wanted, f"{kind.kind} trained")
     return parts
 
 
 def run_training(
-    trainee: Trainee[LessonT],
-    recipe: Pace,
-    lessons: Lessons[LessonT],
+    trainee: Trainee,
+    settings: TrainerSettings,
+    batches: Batches,
+    judged: list[Text],
     folder: Path,
     run: Mapping[str, Any],
     on_step: OnStep = lambda step, loss: None,
@@ -145,27 +92,30 @@ def run_training(
     """Train, from the latest checkpoint on where there is one; in the end `trainee` holds the best
     parts.
 
+    judged: texts of the validation split, which choose the best step.
     folder: held by the caller, see `held`.
-    run: what is trained, see `describe_training`; a checkpoint of another one is refused.
+    run: what is trained; a checkpoint of another one is refused.
     on_step: hears of every step, and once of those that a checkpoint brings.
 
     Raises UsageError for a checkpoint that is damaged or another run's, and a folder that cannot
     be written.
     """
-    training = _Training(Learner(trainee, recipe), lessons, folder, dict(run), on_step)
+    learner = Learner(trainee, settings)
+    training = _Training(learner, batches, judged, folder, dict(run), on_step)
     training.go()
-    trainee.load(training.learner.best)
-    learner, seconds = training.learner, training.seconds
+    trainee.load(learner.best)
+    seconds = training.seconds
     spent = {what: round(own / seconds, 3) for what, own in sorted(learner.spent.items())}
     return Outcome(learner.step, seconds, training.log, spent, training.places)
 
 
 @dataclass
-class _Training(Generic[LessonT]):
-    """A run, to its end. recent: the losses since the last look at the held-back texts."""
+class _Training:
+    """A run, to its end. recent: the losses since the last look at the validation split."""
 
-    learner: Learner[LessonT]
-    lessons: Lessons[LessonT]
+    learner: Learner
+    batches: Batches
+    judged: list[Text]
     folder: Path
     run: dict[str, Any]
     on_step: OnStep
@@ -177,29 +127,30 @@ class _Training(Generic[LessonT]):
     def go(self) -> None:
         """Go on from the latest checkpoint until the learner has finished."""
         self._resume()
-        learner, recipe = self.learner, self.learner.recipe
+        learner, settings = self.learner, self.learner.settings
         begin = perf_counter() - self.seconds
-        lessons = self.lessons.learned(learner.step)
+        batches = self.batches.train(learner.step)
         while not learner.finished:
             with learner.timed("batches"):
-                lesson = next(lessons)
-            loss = learner.learn(lesson)
-            self.places += self.lessons.places(lesson)
+                batch = next(batches)
+            loss = learner.learn(batch)
+            self.places += learner.model.places(batch)
             self.recent.append(loss)
             self.on_step(learner.step, loss)
-            if learner.step % recipe.validate_every == 0 or learner.step == recipe.steps:
+            if learner.step % settings.validate_every == 0 or learner.step == settings.steps:
                 with learner.timed("validation"):
                     self._judge()
             self.seconds = perf_counter() - begin
-            if learner.step % recipe.checkpoint_every == 0:
+            if learner.step % settings.checkpoint_every == 0:
                 self._save()
 
     def _judge(self) -> None:
-        """Look at the loss on held-back texts, and note it beside that of the last steps."""
+        """Look at the loss on the validation split, and note it beside that of the last steps."""
+        model = self.learner.model
         with torch.no_grad():
             weighted = [
-                (float(self.learner.model.loss(lesson)), count)
-                for lesson, count in self.lessons.judged()
+                (float(model.loss(batch)), model.places(batch))
+                for batch in self.batches.whole(self.judged)
             ]
         held_back = sum(loss * n for loss, n in weighted) / sum(n for _, n in weighted)
         self.learner.judge(held_back)
@@ -208,7 +159,7 @@ class _Training(Generic[LessonT]):
                 "step": self.learner.step,
                 "loss": round(sum(self.recent) / len(self.recent), 5),
                 "held_back_loss": round(held_back, 5),
-                **self.learner.model.notes(),
+                **model.notes(),
             }
         )
         self.recent = []

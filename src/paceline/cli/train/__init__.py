@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from paceline.cli.train import data, draft, ppd, trained
+from paceline.cli.train import data, trained
 from paceline.training.methods import TRAINED
 
 __all__ = ["app"]
@@ -22,7 +22,5 @@ def _train() -> None:
 
 
 app.command("data")(data.data)
-app.command("ppd")(ppd.ppd)
 for name, kind in TRAINED.items():
     app.command(name)(trained.command_of(kind))
-app.command("draft")(draft.draft)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,9 +15,6 @@ if TYPE_CHECKING:
     from paceline.models import LoadedModel
     from paceline.training.data import TrainingData
     from paceline.training.order import PromptFile
-    from paceline.training.run import OnStep
-
-Made = TypeVar("Made")
 
 WHAT, HOW = "What is trained", "How"
 """Panels of the options, in the help of a command."""
@@ -30,19 +25,6 @@ def option(flag: str, help_text: str, panel: str = HOW) -> Any:
     return typer.Option(flag, help=help_text, rich_help_panel=panel)
 
 
-DataOption = Annotated[Path, typer.Option("--data", help="Folder made by 'paceline train data'.")]
-StepsOption = Annotated[int, option("--steps", "Batches to learn from.")]
-BatchOption = Annotated[int, option("--batch", "Texts per batch.")]
-PointsOption = Annotated[int, option("--points", "Places per text that are learned from.")]
-LongestOption = Annotated[int, option("--longest", "Most tokens of a text.")]
-LossOption = Annotated[str, option("--loss", "distillation or labels.")]
-DecayOption = Annotated[float, option("--decay", "Weight of a distance over the one before.")]
-RateOption = Annotated[float, option("--learning-rate", "Of AdamW; falls to 0 as a cosine.")]
-WarmUpOption = Annotated[float, option("--warm-up", "Share of the steps in which it rises.")]
-HeldBackOption = Annotated[float, option("--held-back", "Share of texts to judge by.")]
-EvaluateOption = Annotated[int, option("--evaluate-every", "Steps between two looks at them.")]
-PatienceOption = Annotated[int, option("--patience", "Looks without progress to stop after.")]
-CheckpointOption = Annotated[int, option("--checkpoint-every", "Steps.")]
 TextsOption = Annotated[
     list[Path] | None,
     option("--texts", "JSONL file of prompts that are read without an answer; may be repeated."),
@@ -50,12 +32,6 @@ TextsOption = Annotated[
 LicenceOption = Annotated[
     list[str] | None, option("--licence", "Of these texts: one for all files, or one for each.")
 ]
-
-
-def picked(kind: Callable[..., Made], options: Mapping[str, Any]) -> Made:
-    """A dataclass made of the options of a command that are named as its fields."""
-    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-    return kind(**{name: options[name] for name in names if name in options})
 
 
 @common.interruptible()
@@ -96,18 +72,3 @@ def base_of(loaded: LoadedModel, name: str) -> BaseModel:
 
     sizes = loaded.model.config.get_text_config()
     return BaseModel(loaded.fingerprint, name, sizes.hidden_size, sizes.vocab_size)
-
-
-def with_bar(train: Callable[[OnStep], Made], steps: int, out: Path) -> Made:
-    """Run a training with a bar; Ctrl-C says how to go on."""
-    with common.progress("steps") as bars:
-        task = bars.add_task("", total=steps)
-
-        def show(step: int, loss: float) -> None:
-            bars.update(task, completed=step, description=f"{loss:.3f}")
-
-        try:
-            return train(show)
-        except KeyboardInterrupt:
-            common.note(f"interrupted: {out} keeps the latest checkpoint; repeat the command")
-            raise

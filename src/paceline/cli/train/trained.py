@@ -17,8 +17,8 @@ from paceline.training.method import TrainedMethod
 from paceline.training.settings import HOW
 
 if TYPE_CHECKING:
-    from paceline.drafters.trained_parts import TrainedParts
     from paceline.models import LoadedModel
+    from paceline.training.method import Finished
     from paceline.training.order import PromptFile
 
 __all__ = ["command_of"]
@@ -69,7 +69,7 @@ def command_of(kind: Kind) -> Callable[..., None]:
     train.__doc__ = (
         f"{kind.summary}\n\n    The model itself stays as it is. Killed at any moment, the same "
         "command goes on from its latest\n    checkpoint. The folder is for 'paceline generate "
-        f"--method {kind.name}:parts=FOLDER'.\n    "
+        f"--method {kind.used('FOLDER')}'.\n    "
     )
     return train
 
@@ -137,7 +137,7 @@ def _train(
     def opened() -> LoadedModel:
         return shared.open_model(model, threads, device, dtype)
 
-    _report(_trained(run, loaded, opened, out), settings.heads, out)
+    _report(kind, _trained(run, loaded, opened, out), settings.heads, out)
 
 
 @common.interruptible()
@@ -163,7 +163,7 @@ def _run(
 
 def _trained(
     run: Any, loaded: LoadedModel, opened: Callable[[], LoadedModel], out: Path
-) -> TrainedParts[Any]:
+) -> Finished:
     """Read and train with bars; Ctrl-C says how to go on."""
     from paceline.training.method_run import train_method
 
@@ -194,7 +194,7 @@ def _trained(
             raise
 
 
-def _report(parts: TrainedParts[Any], heads: int, out: Path) -> None:
+def _report(kind: Kind, parts: Finished, heads: int, out: Path) -> None:
     """What was trained, on standard error."""
     record: Any = parts.record
     found = record["evaluation"]
@@ -206,8 +206,8 @@ def _report(parts: TrainedParts[Any], heads: int, out: Path) -> None:
     # Whole numbers are ids of tokens.
     numbers = sum(part.numel() for part in parts.tensors.values() if part.is_floating_point())
     common.note(
-        f"{out} holds {numbers / 1e6:.2f} million trained numbers in {size / 1e6:.1f} MB after "
+        f"{out} holds {numbers / 1e6:.2f} million numbers in {size / 1e6:.1f} MB after "
         f"{record['places']} places in {record['seconds'] / 60:.1f} minutes, "
         f"{record['speed']['places_per_second']:.0f} a second; use them with "
-        f"--method {parts.method}:parts={out}"
+        f"--method {kind.used(str(out))}"
     )

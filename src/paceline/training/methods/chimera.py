@@ -95,6 +95,7 @@ class Chimera(TrainedMethod[ChimeraSettings]):
         from paceline.training.methods.last_layer import last_layer_has_biases, sized_like
 
         self.settings = settings
+        self._train = base.train
         copied = settings.block == "last-layer"
         config = sized_like(settings.config(), base.model.config, settings.intermediate)
         config = replace(config, biases=copied and last_layer_has_biases(base))
@@ -132,7 +133,7 @@ class Chimera(TrainedMethod[ChimeraSettings]):
         own = dict(tensors)
         if common.token_ids is not None:
             own["token_ids"] = common.token_ids
-        texts = [text.tokens for text in common.train]
+        texts = [text.tokens for text in self._train]
         own["common_ngrams"] = frequent_ngrams(texts, self.settings.order, _COMMON_NGRAMS)
         return ChimeraParts(self.module.config, common.base, own, common.table, common.record)
 

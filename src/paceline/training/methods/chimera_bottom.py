@@ -9,7 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from paceline.models.draft_model import layers_of
-from paceline.training.draft.cutting import cut
+from paceline.training.cutting import cut
 
 __all__ = ["TransformerBottom"]
 

@@ -1,4 +1,4 @@
-"""A trained method as the training loop sees it, and the batches it learns from."""
+"""A method and what it minimises, as the training loop sees it."""
 
 from __future__ import annotations
 
@@ -8,21 +8,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from paceline.training.batches import Batch, Batches
-from paceline.training.dataset import Text
+from paceline.training.batches import Batch
 from paceline.training.method import TrainedMethod
 from paceline.training.scorer import Scorer, Teacher
 from paceline.training.settings import TrainerSettings
 from paceline.training.tally import Tally
 
-__all__ = ["MethodLessons", "MethodTrainee"]
+__all__ = ["Trainee"]
 
 
-class MethodTrainee:
-    """`method`, with what it minimises; see `Trainee`.
-
-    texts: of the validation split, which are judged by.
-    """
+class Trainee:
+    """texts: of the validation split."""
 
     def __init__(
         self, method: TrainedMethod[Any], teacher: Teacher, settings: TrainerSettings, texts: int
@@ -34,7 +30,7 @@ class MethodTrainee:
         self._tally = Tally(texts, settings.heads)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """All that learn."""
+        """All that learn, in float32."""
         parts = self.method.module.named_parameters()
         return ((name, part) for name, part in parts if part.requires_grad)
 
@@ -50,13 +46,18 @@ class MethodTrainee:
         """See `TrainedMethod.load`."""
         self.method.load(tensors)
 
-    def loss(self, lesson: Batch) -> torch.Tensor:
-        """What the scorer adds up; without gradients it is counted by text, too."""
+    def loss(self, batch: Batch) -> torch.Tensor:
+        """What is minimised: a scalar; without gradients guesses are counted by text, too."""
         tally = None if torch.is_grad_enabled() else self._tally
-        return self._scored(lesson, tally).loss
+        return self._scored(batch, tally).loss
+
+    def places(self, batch: Batch) -> int:
+        """How many a batch is learned from."""
+        return self.method.places(batch)
 
     def notes(self) -> dict[str, Any]:
-        """How often the first guesses of each head were right on what was judged."""
+        """How often the first guesses of each head were right on what was judged since the last
+        call."""
         found = self._tally.top(1)
         self._tally = Tally(self._texts, self._settings.heads)
         return {"top1": found}
@@ -73,24 +74,3 @@ class MethodTrainee:
         scorer = Scorer(batch, self._teacher, self._settings, tally)
         self.method.forward(batch, scorer)
         return scorer
-
-
-class MethodLessons:
-    """Batches as lessons; see `Lessons`."""
-
-    def __init__(self, batches: Batches, judged: list[Text]) -> None:
-        self._batches = batches
-        self._judged = judged
-
-    def learned(self, first: int) -> Iterator[Batch]:
-        """Batches from step `first` on."""
-        return self._batches.train(first)
-
-    def judged(self) -> Iterator[tuple[Batch, int]]:
-        """All places of the validation split."""
-        for batch in self._batches.whole(self._judged):
-            yield batch, self.places(batch)
-
-    def places(self, lesson: Batch) -> int:
-        """Those that are learned from."""
-        return int(lesson.place.sum())

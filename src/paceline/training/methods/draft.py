@@ -1,0 +1,121 @@
+"""A draft model: some layers of the target, trained to say what the whole model says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from paceline.errors import UsageError
+from paceline.training.method import Base, PartsInputs, TrainedMethod
+from paceline.training.settings import WHAT, TrainerSettings, option
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+    from paceline.training.batches import Batch
+    from paceline.training.methods.draft_parts import DraftParts
+    from paceline.training.scorer import Scorer
+
+__all__ = ["Draft", "DraftSettings"]
+
+
+@dataclass(frozen=True)
+class DraftSettings(TrainerSettings):
+    """What is trained, and how.
+
+    Raises UsageError for a value out of range.
+    """
+
+    layers: str = option(
+        "", "Layers that are kept, e.g. 0,10,20,29; by default the first and the last.", WHAT
+    )
+    standalone: bool = option(False, "Keep the embeddings in the folder, too.", WHAT)
+    heads: int = option(4, "Longest chain of guesses that is measured.")
+    decay: float = option(1.0, "Weight of a guess over the one before it, in validation.")
+    learning_rate: float = option(1e-3, "Of AdamW, after the warm-up.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.standalone and self.vocabulary:
+            raise UsageError(
+                "a draft model that stands alone is an ordinary one, with its whole vocabulary: "
+                "leave out --vocabulary or --standalone"
+            )
+        self.kept(1)
+
+    def kept(self, count: int) -> tuple[int, ...]:
+        """The layers that are kept of a model with so many."""
+        if not self.layers:
+            return tuple(sorted({0, count - 1}))
+        try:
+            return tuple(int(layer) for layer in self.layers.split(","))
+        except ValueError as error:
+            raise UsageError(
+                f"layers are numbers with commas between, got {self.layers!r}"
+            ) from error
+
+
+class Draft(TrainedMethod[DraftSettings]):
+    """It reads what it guesses behind, so one guess at every place is all that it learns: a chain
+    of guesses is right as long as each is right behind the text."""
+
+    module: PreTrainedModel
+
+    name = "draft"
+    summary = "Train a draft model: some layers of the model, on its embeddings and output head."
+    use = "speculative:draft={folder}"
+    Settings = DraftSettings
+
+    def __init__(self, base: Base, settings: DraftSettings) -> None:
+        from paceline.models.draft_model import own_tensors
+        from paceline.training.cutting import cut
+
+        self.settings = settings
+        self._base = base
+        self._layers = settings.kept(base.model.config.get_text_config().num_hidden_layers)
+        self.module = cut(base.model, self._layers, base.token_ids)
+        own = own_tensors(self.module, base.model).keys()
+        for name, part in self.module.named_parameters():
+            part.requires_grad_(name in own)
+
+    def forward(self, batch: Batch, scorer: Scorer) -> None:
+        """One guess behind every place; where nothing is learned, those of a chain, too."""
+        import torch
+
+        states = self._states(batch)
+        points, valid = batch.points()
+        chain = 1 if torch.is_grad_enabled() else self.settings.heads
+        for head in range(chain):
+            at = (points + head + 1).clamp(max=batch.tokens.shape[1] - 1)
+            picked = states.gather(1, at[..., None].expand(-1, -1, states.shape[-1]))
+            scorer.add(head, picked, points, valid & batch.has(points, head + 1))
+
+    def _states(self, batch: Batch) -> torch.Tensor:
+        """[rows, length, hidden] float32: what the output head reads after each token."""
+        from paceline.training.cutting import mixed_precision
+        from paceline.training.packed_masks import masks_of
+
+        draft, base = self.module, self._base.model
+        masks = masks_of(draft, batch.sees_back, base.dtype)
+        with mixed_precision(base):
+            found = draft.base_model(
+                batch.tokens, attention_mask=masks, position_ids=batch.position, use_cache=False
+            )
+        states: torch.Tensor = found.last_hidden_state.float()
+        return states
+
+    def parts(self, tensors: Mapping[str, torch.Tensor], common: PartsInputs) -> DraftParts:
+        """See `DraftParts`."""
+        from paceline.training.methods.draft_parts import parts_of
+
+        alone = self.settings.standalone
+        return parts_of(self.module, tensors, self._layers, alone, self._base, common.record)
+
+    @classmethod
+    def finished(cls) -> type[DraftParts]:
+        """See `TrainedMethod`."""
+        from paceline.training.methods.draft_parts import DraftParts
+
+        return DraftParts

@@ -1,0 +1,159 @@
+"""PPD: embeddings behind a text, from which the target itself guesses tokens ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from paceline.errors import ModelError, UsageError
+from paceline.training.method import Base, PartsInputs, TrainedMethod
+from paceline.training.settings import WHAT, Saved, Schedule, TrainerSettings, option
+
+if TYPE_CHECKING:
+    import torch
+
+    from paceline.drafters.prompt_tokens import PromptConfig, PromptTokens
+    from paceline.training.batches import Batch
+    from paceline.training.methods.prompt_model import PromptModel
+    from paceline.training.scorer import Scorer
+
+__all__ = ["Ppd", "PpdSettings"]
+
+# As in `paceline.drafters.prompt_tokens`, which takes torch to import.
+Mask = Literal["ensemble", "decoder", "encoder"]
+OutputHead = Literal["shared", "small", "full"]
+
+
+@dataclass(frozen=True)
+class PpdSettings(TrainerSettings):
+    """What is trained, see `PromptConfig`, and how (PPD, section 6.1.2).
+
+    Raises UsageError for a value out of range.
+    """
+
+    heads: int = option(3, "Prompt tokens: how far ahead is guessed.", WHAT)
+    epts: int = option(1, "Embeddings per prompt token.", WHAT)
+    mask: Mask = option(
+        "ensemble", "What they see of one another: ensemble, decoder, encoder.", WHAT
+    )
+    learned_weights: bool = option(False, "Weigh their guesses instead of averaging.", WHAT)
+    prefix_tokens: int = option(0, "Trained keys and values per layer.", WHAT)
+    output_head: OutputHead = option(
+        "shared", "shared (the model's), small (a block before it) or full (a copy).", WHAT
+    )
+    exits: int = option(1, "Last layers that are averaged.", WHAT)
+    start: str = option("", "Folder of prompt tokens to begin with.", WHAT)
+    save_dtype: Saved = option("float32", "Of the embeddings: float16, bfloat16, float32.", WHAT)
+    points: int = option(64, "Places of a window that are learned from in a step.")
+    learning_rate: float = option(1e-2, "Of AdamW, after the warm-up.")
+    head_rate: float = option(0.1, "Of an output head, relative to that.")
+    schedule: Schedule = option("cosine", "constant (then linear to 0) or cosine.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_range(("points",), 1, None)
+        if not self.head_rate > 0:
+            raise UsageError(f"head_rate must be positive, got {self.head_rate}")
+        try:
+            self.config()
+        except ModelError as error:
+            raise UsageError(str(error)) from error
+
+    def config(self) -> PromptConfig:
+        """What is trained."""
+        from paceline.drafters.prompt_tokens import PromptConfig
+
+        return PromptConfig(
+            prompt_tokens=self.heads,
+            epts=self.epts,
+            mask=self.mask,
+            learned_weights=self.learned_weights,
+            prefix_tokens=self.prefix_tokens,
+            head=self.output_head,
+            exits=self.exits,
+        )
+
+    def first_parts(self) -> PromptTokens | None:
+        """What training begins with; raises ModelError where the folder holds no prompt tokens."""
+        from paceline.drafters.prompt_tokens import PromptTokens
+
+        return PromptTokens.from_pretrained(Path(self.start)) if self.start else None
+
+    def as_json(self) -> dict[str, Any]:
+        """For records: by what they are, not by where they lie, with the parts to begin with."""
+        first = self.first_parts()
+        return {**super().as_json(), "start": "" if first is None else first.fingerprint()}
+
+
+class Ppd(TrainedMethod[PpdSettings]):
+    """Every window is read once, without gradients; then prompt tokens stand behind many places of
+    it at once, and only their rows are differentiated.
+
+    Like Medusa's heads they know nothing of the tokens between, so they learn only where these are
+    the target's own.
+    """
+
+    module: PromptModel
+
+    name = "ppd"
+    summary = "Train prompt tokens for PPD: embeddings that let a model guess several tokens ahead."
+    Settings = PpdSettings
+
+    def __init__(self, base: Base, settings: PpdSettings) -> None:
+        from paceline.training.methods.prompt_model import PromptModel
+
+        self.settings = settings
+        self.module = PromptModel(base, settings.config())
+        first = settings.first_parts()
+        if first is not None:
+            first.check_base(base.about.fingerprint)
+            self.module.start_from(first.tensors)
+
+    def forward(self, batch: Batch, scorer: Scorer) -> None:
+        """All prompt tokens behind some places."""
+        points, valid = self._points(batch)
+        ends = self.module(batch, points)
+        own_head = self.module.head if self.settings.output_head == "full" else None
+        for head in range(self.settings.heads):
+            there, found = valid & batch.on_policy(points, head + 1), ends[:, :, head]
+            if own_head is None:
+                scorer.add(head, found, points, there)
+            else:
+                scorer.add_logits(head, own_head(found), points, there)
+
+    def places(self, batch: Batch) -> int:
+        """See `TrainedMethod.places`."""
+        return int(self._points(batch)[1].sum())
+
+    def _points(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Some places of every window, drawn by its tokens: the same for the same batch."""
+        import torch
+
+        points, valid = batch.points()
+        if points.shape[1] <= self.settings.points:
+            return points, valid
+        mark = int(batch.tokens.sum()) + int(batch.position.sum()) + self.settings.seed
+        noise = torch.rand(points.shape, generator=torch.Generator().manual_seed(mark))
+        order = (noise.to(points.device) + (~valid)).argsort(dim=1)[:, : self.settings.points]
+        order = order.sort(dim=1).values
+        return points.gather(1, order), valid.gather(1, order)
+
+    def relative_rate(self, name: str) -> float:
+        """Heads are slower."""
+        return self.settings.head_rate if name.startswith("head.") else 1.0
+
+    def parts(self, tensors: Mapping[str, torch.Tensor], common: PartsInputs) -> PromptTokens:
+        """See `PromptTokens`."""
+        from paceline.drafters.prompt_tokens import PromptTokens
+
+        config = self.settings.config()
+        return PromptTokens(config, common.base, tensors, common.table, common.record)
+
+    @classmethod
+    def finished(cls) -> type[PromptTokens]:
+        """See `TrainedMethod`."""
+        from paceline.drafters.prompt_tokens import PromptTokens
+
+        return PromptTokens

@@ -1,0 +1,187 @@
+"""Prompt tokens behind many points of texts at once, as a module whose few parameters learn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import DynamicCache, PreTrainedModel
+
+from paceline.drafters.prompt_tokens import PromptConfig
+from paceline.errors import ModelError, UsageError
+from paceline.training.batches import Batch
+from paceline.training.method import Base
+from paceline.training.methods.prompt_rows import PromptRows
+from paceline.training.packed_masks import masks_of
+
+__all__ = ["PromptModel"]
+
+_STARTING_TOKENS = 512
+
+
+class PromptModel(nn.Module):
+    """The trained parts and the frozen model that runs them (PPD, chapter 4).
+
+    Parameters are kept in float32, whatever the model's precision.
+    """
+
+    prefix_keys: nn.Parameter
+    prefix_values: nn.Parameter
+
+    def __init__(self, base: Base, config: PromptConfig) -> None:
+        super().__init__()
+        self.config = config
+        # Kept out of the module's own parameters and checkpoints.
+        self._frozen = (base,)
+        self.embeddings = nn.Parameter(_initial_embeddings(base, config))
+        if config.learned_weights:
+            shape = (config.prompt_tokens, config.epts)
+            self.ept_weights = nn.Parameter(torch.full(shape, 1 / config.epts))
+        self._add_prefix(base.model)
+        self.head = _head(base, config)
+        self.to(base.embed.weight.device)
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The frozen one."""
+        return self._frozen[0].model
+
+    def forward(self, batch: Batch, points: torch.Tensor) -> torch.Tensor:
+        """What an output head reads of the prompt tokens behind each point, [batch, n,
+        prompt_tokens, hidden] float32: the model's own, or `head` where that is a whole one.
+
+        points: [batch, n] int64. Averaging the states of a prompt token's embeddings averages their
+        logits (4.4.4), since the head is linear.
+        """
+        rows = PromptRows(batch, points, self.config)
+        shape = (points.shape[1], self.config.prompt_tokens, self.config.epts)
+        states = self._states(rows, self._read(batch)).float().unflatten(1, shape)
+        if not self.config.learned_weights:
+            return states.mean(dim=-2)
+        return (states * self.ept_weights[:, :, None]).sum(dim=-2)
+
+    def start_from(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Begin with trained parts, but for those that this configuration does not have; what is
+        missing among them stays as it is. So a second stage of training begins.
+
+        Raises UsageError, naming the part, where one has another shape.
+        """
+        own = dict(self.named_parameters())
+        for name in own.keys() & tensors.keys():
+            if own[name].shape != tensors[name].shape:
+                raise UsageError(
+                    f"the {name} to begin with are {tuple(tensors[name].shape)}, not "
+                    f"{tuple(own[name].shape)}: train with the same prompt tokens and EPTs"
+                )
+        with torch.no_grad():
+            for name in own.keys() & tensors.keys():
+                own[name].copy_(tensors[name])
+
+    @torch.no_grad()
+    def _read(self, batch: Batch) -> DynamicCache:
+        """Keys and values of the windows, behind the prefix tokens where there are any."""
+        model, cache = self.model, DynamicCache()
+        model.base_model(
+            batch.tokens,
+            attention_mask=masks_of(model, batch.sees_back, model.dtype),
+            position_ids=batch.position,
+            past_key_values=cache,
+            use_cache=True,
+        )
+        return cache
+
+    def _states(self, rows: PromptRows, read: DynamicCache) -> torch.Tensor:
+        """[batch, rows, hidden]."""
+        model = self.model
+        embeddings = self.embeddings.flatten(0, 1)[rows.embeddings]
+        outputs = model.base_model(
+            inputs_embeds=embeddings.to(model.dtype).expand(len(rows.points), -1, -1),
+            position_ids=rows.positions,
+            attention_mask=masks_of(model, rows.visible, model.dtype),
+            past_key_values=self._behind_prefix(read),
+            use_cache=True,
+            output_hidden_states=self.config.exits > 1,
+        )
+        last: torch.Tensor = outputs.last_hidden_state
+        if self.config.exits > 1:
+            last = self._averaged(last, outputs.hidden_states)
+        if self.config.head == "small":
+            assert self.head is not None  # noqa: S101 - for the type checker
+            last = last + F.silu(self.head(last.float())).to(last)
+        return last
+
+    def _averaged(self, last: torch.Tensor, states: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The states of the last layers (4.4.5), of which only the very last has gone through the
+        model's last normalisation."""
+        norm = self._frozen[0].final_norm
+        earlier = [norm(state) for state in states[-self.config.exits : -1]]
+        return torch.stack([last, *earlier]).mean(dim=0)
+
+    def _behind_prefix(self, read: DynamicCache) -> DynamicCache:
+        """A cache whose first slots are the prefix tokens'."""
+        if not self.config.prefix_tokens:
+            return read
+        cache = DynamicCache()
+        for number, layer in enumerate(read.layers):
+            keys = _joined(self.prefix_keys[number], layer.keys)
+            values = _joined(self.prefix_values[number], layer.values)
+            cache.update(keys, values, number)
+        return cache
+
+    def _add_prefix(self, model: PreTrainedModel) -> None:
+        """Small random keys and values [layers, prompt_tokens, prefix_tokens, KV heads, size]."""
+        if not self.config.prefix_tokens:
+            return
+        cache = DynamicCache()
+        device = model.get_input_embeddings().weight.device
+        with torch.no_grad():
+            model(torch.tensor([[0]], device=device), past_key_values=cache, use_cache=True)
+        noise = torch.Generator().manual_seed(0)
+        for name in ("keys", "values"):
+            sizes = {getattr(layer, name).shape[1::2] for layer in cache.layers}
+            if len(sizes) > 1:
+                raise ModelError("prefix tokens need layers with keys and values of one size")
+            shape = (len(cache.layers), self.config.prompt_tokens, self.config.prefix_tokens)
+            start = 0.02 * torch.randn(*shape, *sizes.pop(), generator=noise)
+            setattr(self, f"prefix_{name}", nn.Parameter(start))
+
+
+def _initial_embeddings(base: Base, config: PromptConfig) -> torch.Tensor:
+    """[prompt_tokens, epts, hidden] float32: the input embeddings of tokens of answers, all
+    different (PPD, section 6.1.2), in turns; alike ones among the embeddings of one prompt token are
+    told apart by a little noise, since they would learn the same."""
+    answers = (token for text in base.train for token in text.tokens[text.first :])
+    tokens = list(dict.fromkeys(islice(answers, _STARTING_TOKENS)))
+    table: Any = base.embed
+    count = config.prompt_tokens * config.epts
+    ids = [tokens[place % len(tokens)] for place in range(count)]
+    found: torch.Tensor = table(torch.tensor(ids, device=table.weight.device)).detach().float()
+    if count > len(tokens):
+        noise = torch.randn(found.shape, generator=torch.Generator().manual_seed(0))
+        found = found + 0.1 * found.std() * noise.to(found.device)
+    return found.view(config.prompt_tokens, config.epts, -1).clone()
+
+
+def _joined(prefix: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
+    """Keys or values [batch, heads, slots, size] with those of all prefix tokens before them."""
+    own = prefix.flatten(0, 1).transpose(0, 1).to(held)
+    return torch.cat([own.expand(len(held), -1, -1, -1), held], dim=2)
+
+
+def _head(base: Base, config: PromptConfig) -> nn.Linear | None:
+    """A head that begins as the model's own: a copy of it, or a block that adds nothing yet."""
+    if config.head == "shared":
+        return None
+    outputs, hidden = base.head[0].shape
+    if config.head == "full":
+        head = nn.Linear(hidden, outputs, bias=False)
+        head.weight.data.copy_(base.head[0])
+        return head
+    head = nn.Linear(hidden, hidden)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    return head

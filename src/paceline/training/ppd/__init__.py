@@ -1,1 +1,0 @@
-"""Training of prompt tokens for PPD (Parallel Prompt Decoding, chapter 4)."""
