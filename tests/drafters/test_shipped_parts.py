@@ -3,11 +3,16 @@ passes."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 import paceline
+from paceline import prepared_models
 from paceline.drafters import make_drafter
 from paceline.drafters.parts import shipped
+from paceline.models import ModelStore, load_causal_lm
 from paceline.prompts import demo_prompts
 from paceline.session import Session
 
@@ -48,9 +53,29 @@ def test_parts_are_small(method: str) -> None:
         assert sum(file.stat().st_size for file in folder.iterdir()) < 25 << 20
 
 
-def test_heads_are_sources_where_no_eagle_is(plain: Session) -> None:
+def test_other_trained_sources_are_asked_where_no_eagle_is(plain: Session) -> None:
     names = make_drafter("auto", plain.host).source_names
-    assert "eagle" in names and not {"medusa", "chimera"} & {*names}
-    assert {"medusa", "chimera"} < {*make_drafter("auto:-eagle", plain.host).source_names}
+    others = {"medusa", "chimera", "speculative"}
+    assert "eagle" in names and not others & {*names}
+    assert others < {*make_drafter("auto:-eagle", plain.host).source_names}
     named = make_drafter("auto:sources=anpd+eagle+medusa", plain.host)
     assert named.source_names == ("anpd", "eagle", "medusa")
+
+
+def test_a_start_with_all_sources_opens_no_model(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Parts read what was kept for passes."""
+    store = ModelStore()
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
+    (tmp_path / "models").symlink_to(store.path("smollm2-135m").parent)
+    opened = []
+
+    def load(name: str, **options: Any) -> Any:
+        opened.append(name)
+        return load_causal_lm(name, **options)
+
+    monkeypatch.setattr(prepared_models, "load_causal_lm", load)
+    for _ in range(2):
+        paceline.load("smollm2-135m", "auto", sketch=False).generate("A B A B", max_new_tokens=4)
+    assert len(opened) == 1

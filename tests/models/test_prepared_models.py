@@ -70,14 +70,32 @@ def test_the_model_is_opened_where_somebody_asks_for_it(
     first, second = start(file), start(file)
     expected = first.generate(PROMPT, **OPTIONS).tokens
     assert second.generate(PROMPT, **OPTIONS).tokens == expected
-    for one, other in zip(first.target.output_head(), second.target.output_head(), strict=True):
-        assert torch.equal(one, other)
+    target: Any = second.target
+    assert type(target.model) is type(first.target.model)  # type: ignore[attr-defined]
     assert len(opened) == 2
-    ids = torch.tensor([[3, 5]])
-    assert torch.equal(first.target.embed(ids), second.target.embed(ids))
     assert second.generate(PROMPT, **OPTIONS).tokens == expected
     assert len(opened) == 2
     assert second.target.describe().report["own_forward"] == ""
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_what_was_kept_knows_tokens_as_numbers(
+    root: Path, opened: list[str], tmp_path: Path, family: str, tied: bool
+) -> None:
+    """Where embeddings are scaled, or the output head is another matrix, the model is asked."""
+    file = save_gguf(tmp_path / "m.gguf", family, own_head=not tied)
+    first, second = start(file).target, start(file).target
+    assert len(opened) == 1
+    ids = torch.tensor([[3, 5], [0, 9]])
+    assert torch.equal(first.embed(ids), second.embed(ids))
+    tables = [first.word_table(), second.word_table()]
+    assert (tables[0] is None) == (tables[1] is None) == (family == "gemma3")
+    assert len(opened) == (2 if family == "gemma3" else 1)
+    for some in (None, torch.tensor([3, 7])):
+        for one, other in zip(first.output_head(some), second.output_head(some), strict=True):
+            assert torch.equal(one, other)
+    assert len(opened) == (1 if tied and family == "llama" else 2)
 
 
 def test_a_draft_model_is_opened_together_with_its_base(root: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from paceline.errors import ModelError, UsageError
 from paceline.loop import Generation
 from paceline.stopping import Stopping
 from paceline.targets.causal_lm import CausalLMTarget
-from paceline.targets.hidden_states import output_head
+from paceline.targets.words import output_head
 from paceline.training.batches import Batch
 from paceline.training.data import TrainingData
 from paceline.training.dataset import TextSource

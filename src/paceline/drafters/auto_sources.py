@@ -29,9 +29,9 @@ ALTERNATIVES = {"speculative": ("speculative:draft=self", "speculative")}
 model is right most often; where it would hardly be smaller than the model, or memory is short, there
 is none, and the draft model that comes with the package takes its place."""
 
-_SUPERSEDED = {"medusa": "eagle", "chimera": "eagle"}
-"""Sources that are left out by default where there is the other one for the model: both guess from
-the same states, and who has less to add takes time to be found out in every text."""
+_SUPERSEDED = dict.fromkeys(("medusa", "chimera", "speculative"), "eagle")
+"""Methods that are left out by default where there is the other one for the model: it guesses better
+and sooner, and who has less to add takes time to be found out in every text."""
 
 _AND = "+"
 
@@ -94,10 +94,11 @@ def open_sources(sources: str, without: str, host: Host | None) -> dict[str, Dra
         if sources:
             opened[name] = _opened(method, host)
             continue
-        if _SUPERSEDED.get(name) in opened:
-            continue
-        ways = (_found(way, host) for way in ALTERNATIVES.get(name, (method,)))
-        drafter = next((way for way in ways if way is not None), None)
+        ways = (
+            way for way in ALTERNATIVES.get(name, (method,)) if _SUPERSEDED.get(way) not in opened
+        )
+        found = (_found(way, host) for way in ways)
+        drafter = next((each for each in found if each is not None), None)
         if drafter is not None:
             opened[name] = drafter
     return opened

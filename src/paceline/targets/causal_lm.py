@@ -19,7 +19,7 @@ from paceline.records import Path, TargetInfo, WordTable
 from paceline.scores import TokenScores
 from paceline.targets.cache_dtypes import FLOAT32
 from paceline.targets.check_passes import check_passes
-from paceline.targets.hidden_states import embedded, output_head, side_by_side, word_table
+from paceline.targets.hidden_states import side_by_side
 from paceline.targets.late_model import LateModel
 from paceline.targets.model_pass import ModelPass
 from paceline.targets.preparation import Preparation
@@ -28,6 +28,7 @@ from paceline.targets.support import OFFERED, check_supported
 from paceline.targets.text_passes import TextPasses
 from paceline.targets.text_slots import KEPT_BYTES, TextSlot, TextSlots
 from paceline.targets.virtual_tokens import VirtualTokens
+from paceline.targets.words import Words
 from paceline.tree import Tree
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class CausalLMTarget(Target):
     ) -> None:
         check_supported(model)
         self.static = on_one_gpu(model) if static is None else static
-        self._begin(LateModel.opened(model), preparation or Preparation(), kept_bytes)
+        self._begin(Words(LateModel.opened(model)), preparation or Preparation(), kept_bytes)
         if compiled:
             self._pass.compile()
         if check:
@@ -106,25 +107,23 @@ class CausalLMTarget(Target):
         """
         target = cls.__new__(cls)
         target.static = False
-        target._begin(model, preparation, kept_bytes)
+        target._begin(Words(model, steps), preparation, kept_bytes)
         target.use(steps)
         target._pass.hold_in(cache_dtype)
         return target
 
-    def _begin(self, model: LateModel, preparation: Preparation, kept_bytes: int) -> None:
+    def _begin(self, words: Words, preparation: Preparation, kept_bytes: int) -> None:
         """All but which way passes run."""
-        self._late, facts = model, model.facts
+        self._words, self._late, facts = words, words.model, words.model.facts
         self.preparation = preparation
         self.vocab_size: int = facts.vocab_size
         self.max_context = facts.max_context
-        self._virtual = VirtualTokens(
-            lambda ids: self.model.get_input_embeddings()(ids), self.vocab_size
-        )
+        self._virtual = VirtualTokens(words.embed, self.vocab_size)
         self._hidden_size = 0  # of the states that are kept
         self._layers: tuple[int, ...] = ()  # whose outputs are kept beside them
         self._kept_bytes = kept_bytes
         self._texts = self._new_texts()
-        self._pass = ModelPass(model, self._virtual, self._texts.cache)
+        self._pass = ModelPass(words.model, self._virtual, self._texts.cache)
         self._pass.by_text &= not self.static
         self._passes = TextPasses(self._pass, self.static)
 
@@ -207,15 +206,15 @@ class CausalLMTarget(Target):
     @torch.inference_mode()
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """[..., hidden]. See `Target.embed`."""
-        return embedded(self.model, tokens.to(self.device))
+        return self._words.embed(tokens.to(self.device))
 
     def word_table(self) -> WordTable | None:
         """See `Target.word_table`."""
-        return word_table(self.model)
+        return self._words.table()
 
     def output_head(self, tokens: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """[n, hidden] and [n]. See `Target.output_head`."""
-        return output_head(self.model, tokens)
+        return self._words.head(tokens)
 
     @torch.inference_mode()
     def open(self, context: Sequence[int]) -> int:

@@ -13,9 +13,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from paceline.drafters.trained_parts import BaseModel
 from paceline.errors import UsageError
-from paceline.targets.hidden_states import output_head
 from paceline.targets.prepare import arithmetic_of
 from paceline.targets.support import check_supported
+from paceline.targets.words import output_head
 from paceline.training.batches import Batches
 from paceline.training.checkpoint import forget_checkpoint
 from paceline.training.dataset import Dataset, Text, TextSource

@@ -1,0 +1,118 @@
+"""A model's tokens as numbers: their embeddings, and its output head, for drafters that read both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from paceline.kernels.block_layers import BlockEmbedding
+from paceline.kernels.blocks import BlockMatrix, number_of_format
+from paceline.kernels.programs.steps import Lowered, Op
+from paceline.kernels.token_table import (
+    device_of_table,
+    dtype_of_table,
+    has_rows,
+    plain_table,
+    rows_of,
+    size_of,
+)
+from paceline.records import WordTable
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from paceline.targets.late_model import LateModel
+
+__all__ = ["Words", "output_head"]
+
+_ROWS = 64  # of the identity that a head without weights is asked with
+
+Head = tuple[torch.Tensor, torch.Tensor]
+
+
+class Words:
+    """Those of a model. Where its passes were kept, what they read says most; the model is opened
+    for the rest.
+
+    model: the model. steps: of its passes, where these were kept.
+    """
+
+    def __init__(self, model: LateModel, steps: Lowered | None = None) -> None:
+        self.model = model
+        self._kept, self._tied = (None, False) if steps is None else _table_in(steps)
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        """See `Target.embed`."""
+        if self._kept is not None:
+            return BlockEmbedding(self._kept)(ids)
+        embeddings: torch.Tensor = self.model.get().get_input_embeddings()(ids)
+        return embeddings
+
+    def table(self) -> WordTable | None:
+        """See `Target.word_table`."""
+        table = self._kept
+        if table is None:
+            table = plain_table(self.model.get().get_input_embeddings())
+        if table is None:
+            return None
+        if isinstance(table, torch.Tensor):
+            return WordTable(-1, table.data_ptr(), len(table), table.shape[1], table)
+        of = number_of_format(table.format), table.panels.data_ptr(), table.outputs, table.inputs
+        return WordTable(*of, table)
+
+    def head(self, tokens: torch.Tensor | None) -> Head:
+        """See `Target.output_head`."""
+        if self._kept is None or not self._tied:
+            return output_head(self.model.get(), tokens)
+        wanted = torch.arange(self._kept.outputs) if tokens is None else tokens
+        weights = self._kept.values(wanted.cpu())
+        return weights, weights.new_zeros(len(wanted))
+
+
+def _table_in(steps: Lowered) -> tuple[BlockMatrix | None, bool]:
+    """The table of tokens in blocks that passes read, where they take its rows as they are, and
+    whether the output head reads it, too."""
+    looked_up = next((step for step in steps.steps if step.op == Op.EMBED), None)
+    if looked_up is None or looked_up.matrix is None:
+        return None, False
+    # What passes may be given in the place of embeddings is what these are after any scaling.
+    given = any(step.op == Op.GIVEN and step.out is looked_up.out for step in steps.steps)
+    readers = [step for step in steps.steps if step.matrix is looked_up.matrix]
+    return (looked_up.matrix, len(readers) > 1) if given else (None, False)
+
+
+@torch.inference_mode()
+def output_head(
+    model: PreTrainedModel, tokens: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weights [n, hidden] and biases [n] of the output head; see `Target.output_head`.
+
+    A head that was packed or quantised has no weights to look at, so it is asked: what it makes of
+    nothing are its biases, and what it makes of a one at each place in turn its weights.
+    """
+    head = model.get_output_embeddings()
+    table = model.get_input_embeddings()
+    size = model.config.get_text_config().vocab_size
+    wanted = torch.arange(size) if tokens is None else tokens
+    if bool(getattr(model.config.get_text_config(), "tie_word_embeddings", False)):
+        weights = rows_of(table, wanted).to(dtype_of_table(model))
+        return weights, weights.new_zeros(len(wanted))
+    hidden = size_of(table)[1]
+    if has_rows(head) and size_of(head) == (size, hidden):
+        found, bias = rows_of(head, wanted), getattr(head, "bias", None)
+        index = wanted.to(found.device)
+        return found, found.new_zeros(len(index)) if bias is None else bias[index].detach()
+    none = torch.zeros(1, hidden, dtype=dtype_of_table(model), device=device_of_table(model))
+    return _asked(head, wanted.to(none.device), none)
+
+
+def _asked(
+    head: nn.Module, index: torch.Tensor, none: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """none: a row of zeros [1, hidden]."""
+    bias = head(none)[0, index]
+    eye = torch.eye(none.shape[1], dtype=none.dtype, device=none.device)
+    columns = [head(rows)[:, index] - bias for rows in torch.split(eye, _ROWS)]
+    return torch.cat(columns).T.contiguous(), bias
