@@ -28,8 +28,8 @@ def places(command: Command, tmp_path: Path) -> tuple[Path, Path]:
 def small(model: Path, data: Path) -> list[object]:
     return [
         *("draft", "-m", model, "--data", data, "--layers", "1", "--vocabulary", 50),
-        *("--steps", 4, "--batch", 2, "--held-back", 0.4, "--evaluate-every", 2),
-        *("--checkpoint-every", 1, "--threads", 1),
+        *("--steps", 4, "--rows", 2, "--length", 48, "--context", 8, "--heads", 2),
+        *("--validation", 0.2, "--test", 0.2, "--checkpoint-every", 1, "--threads", 1),
     ]
 
 
@@ -53,20 +53,17 @@ def test_a_draft_is_trained_interrupted_or_not(
         assert ran.code == 130 and "keeps the latest checkpoint; repeat the command" in ran.said
     ran = command("train", *words, "--out", out)
     assert (ran.code, ran.out) == (0, "")
-    assert (
-        "top-1" in ran.said
-        and "million trained numbers" in ran.said
-        and "after 4 steps" in ran.said
-    )
+    assert "top-1" in ran.said and f"--method speculative:draft={out}" in ran.said
     training = json.loads((out / "training.json").read_text())
     assert training["about"]["command"].startswith("paceline train draft -m")
-    assert training["run"]["read"][0]["licence"] == "MIT" and training["texts"]["read"] > 0
+    assert training["run"]["data"][1]["licence"] == "MIT"
+    assert training["texts"]["reads"]["texts"] > 0
     loaded = load_causal_lm(str(places[0]))
     assert read_draft_record(out).layers == (1,)
     draft = open_draft(out, loaded.model, loaded.fingerprint)
     assert draft.config.num_hidden_layers == 1
     ran = command("train", *words, "--out", out, "--seed", 3)
-    assert ran.code == 2 and "holds a draft model trained with another recipe" in ran.said
+    assert ran.code == 2 and "holds a draft model trained with another settings" in ran.said
 
 
 def test_a_draft_that_stands_alone_is_a_model(
@@ -86,12 +83,11 @@ def test_a_draft_that_stands_alone_is_a_model(
         (["--layers", "0,7"], "has the layers 0 to 1, got 0, 7"),
         (["--vocabulary", "999"], "the model has 257 tokens"),
         (["--vocabulary", "9", "--standalone"], "leave out --vocabulary or --standalone"),
-        (["--loss", "x"], "loss must be one of distillation, labels"),
-        (["--prompt-weight", "2"], "the weight of prompts is 0 to 1"),
+        (["--loss", "x"], "loss must be one of blend, kl, labels"),
         (["--texts", "missing.jsonl"], "cannot read the prompt file missing.jsonl"),
         (["--licence", "MIT"], "name some with --texts"),
         (["--data", "nowhere"], "nowhere holds no training data"),
-        (["--held-back", "0.0001"], "take a larger --held-back"),
+        (["--test", "0.000001"], "take a larger share for it"),
     ],
 )
 def test_mistakes_are_one_sentence(

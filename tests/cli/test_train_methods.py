@@ -11,11 +11,12 @@ from tests.cli.running import Command
 from tests.tiny import save_tiny_llama
 from tests.training.shared import prompt_file
 
+from paceline.drafters.prompt_tokens import PromptTokens
 from paceline.drafters.trained_heads import ChimeraParts, MedusaParts
 from paceline.training import run as training_run
 from paceline.training.methods import TRAINED
 
-KINDS = {"medusa": MedusaParts, "chimera": ChimeraParts}
+KINDS = {"medusa": MedusaParts, "chimera": ChimeraParts, "ppd": PromptTokens}
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def test_methods_are_trained_interrupted_or_not(
     assert (ran.code, ran.out) == (0, "")
     assert "head 1: top-1" in ran.said and f"--method {method}:parts={out}" in ran.said
     parts = KINDS[method].from_pretrained(out)
-    assert parts.record["steps"] == 4 and parts.config.heads == 2
+    assert parts.record["steps"] == 4 and parts.acceptance.distances == 2
     assert parts.record["texts"]["reads"]["texts"] > 0
     assert parts.record["run"]["data"][1]["licence"] == "MIT"
     assert parts.record["about"]["command"].startswith(f"paceline train {method}")
@@ -76,6 +77,9 @@ def test_methods_are_trained_interrupted_or_not(
         (["medusa", "--loss", "l2"], "loss must be one of blend, kl, labels, got 'l2'"),
         (["medusa", "--licence", "MIT"], "--licence is that of texts: name some with --texts"),
         (["medusa", "--cache-size", "-1"], "the size of a cache must not be negative"),
+        (["ppd", "--epts", "0"], "epts must be at least 1"),
+        (["ppd", "--start", "nowhere"], "cannot read nowhere/config.json"),
+        (["draft", "--layers", "0,x"], "layers are numbers with commas between, got '0,x'"),
         (["chimera", "--order", "6"], "order must be 1 to 5, got 6"),
         (["chimera", "--bottom", "lstm"], "bottom must be one of ngram"),
         (["chimera", "--state-weight", "-1"], "state_weight must be at least 0"),

@@ -12,9 +12,10 @@ from tests.tiny_models import new_model
 from tests.training.shared import MODEL
 from transformers import PreTrainedModel
 
-from paceline.drafters.trained_parts import BaseModel, TrainedParts
+from paceline.drafters.trained_parts import BaseModel
 from paceline.training.data import TrainingData
 from paceline.training.dataset import TextSource
+from paceline.training.method import Finished
 from paceline.training.method_run import MethodRun, train_method
 from paceline.training.methods import TRAINED
 from paceline.training.order import PromptFile
@@ -45,7 +46,7 @@ def train(
     fingerprint: str = MODEL,
     model: PreTrainedModel | None = None,
     **settings: Any,
-) -> TrainedParts[Any]:
+) -> Finished:
     """Train a method for a random model with the toy's vocabulary."""
     torch.set_num_threads(1)
     kind = TRAINED[method]

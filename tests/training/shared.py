@@ -9,10 +9,10 @@ from typing import Any
 
 from tests.tiny import toy_session
 
+from paceline.training import self_distillation
 from paceline.training.answering import Asking
 from paceline.training.manifest import Manifest
 from paceline.training.order import PromptFile, read_prompt_files
-from paceline.training import self_distillation
 
 MODEL = "toy-0123"
 
@@ -41,7 +41,9 @@ def make(
         files = read_prompt_files([files])
     session = toy_session(fingerprint=fingerprint)
     chosen = Asking(**{"max_new_tokens": 12, "batch": 3, **asking})
-    return self_distillation.make_data(session, files, tokens, out, chosen, {"command": "test"}, on_tokens)
+    return self_distillation.make_data(
+        session, files, tokens, out, chosen, {"command": "test"}, on_tokens
+    )
 
 
 def content(folder: Path) -> dict[str, bytes]:

@@ -12,6 +12,7 @@ from tests.helpers import naive_stream, play
 from tests.tiny import byte_tokenizer
 from tests.tiny_models import new_model, some_prompt
 from tests.trained_heads import unrolled
+from tests.training.packed import Noted
 from tests.training.shared import MODEL, make, prompt_file
 
 from paceline.drafters import Eagle as EagleDrafter
@@ -51,23 +52,6 @@ def base_of(name: str = "llama") -> Base:
     return Base(model, about, None, (weight.clone(), bias.clone()))
 
 
-class Noted:
-    """A scorer that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self.penalties: list[torch.Tensor] = []
-
-    def add(
-        self, head: int, states: torch.Tensor, points: torch.Tensor, valid: torch.Tensor
-    ) -> None:
-        assert head == len(self.told)
-        self.told.append((states, points))
-
-    def penalty(self, term: torch.Tensor) -> None:
-        self.penalties.append(term)
-
-
 def a_batch(hidden: int, taps: int, length: int = 12) -> Batch:
     """One text, with places from the fourth token on."""
     noise = torch.Generator().manual_seed(1)
@@ -97,7 +81,7 @@ def test_each_step_learns_from_what_a_draft_has(features: Any) -> None:
     states = batch.states[:, :, :-1] if taps else batch.states[:, :, -1:]
     expected = unrolled(method.module, batch.tokens, states.flatten(2).float(), 3)
     assert len(scorer.told) == 3
-    for step, (ends, points) in enumerate(scorer.told):
+    for step, (ends, points, _) in enumerate(scorer.told):
         there = points + step + 1 < batch.tokens.shape[1]
         wanted = method.module.ends(expected[step])[0, points[there]]
         torch.testing.assert_close(ends[there], wanted, atol=2e-5, rtol=1e-4)

@@ -12,8 +12,7 @@ import torch
 from tests.tiny_models import new_model
 from tests.training.killing import killed_at
 from tests.training.methods_training import SETTINGS, VOCAB, train
-from tests.training.shared import prompt_file
-from tests.training.shared import make_data
+from tests.training.shared import make_data, prompt_file
 
 from paceline.drafters.trained_heads import ChimeraParts, MedusaParts
 from paceline.errors import ModelError, UsageError
@@ -145,6 +144,49 @@ def test_another_training_does_not_go_on_with_it(
         train(data, whole, "medusa", cache)
     monkeypatch.setattr(training_run, "Learner", None)  # nothing may be trained
     assert train(data, whole, "chimera", cache).config.order == 3
+
+
+def test_a_damaged_checkpoint_is_named(
+    data: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save_and_stop(*arguments: object) -> None:
+        save_checkpoint(*arguments)  # type: ignore[arg-type]
+        (tmp_path / "checkpoint-999999.safetensors").write_bytes(b"half of the next one")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training_run, "save_checkpoint", save_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            train(data, tmp_path, "medusa", cache)
+    tensors = tmp_path / "checkpoint-000002.safetensors"
+    content = bytearray(tensors.read_bytes())
+    content[-3] ^= 1
+    tensors.write_bytes(content)
+    with pytest.raises(UsageError, match=rf"{tensors.name} is damaged .*delete .*checkpoint.json"):
+        train(data, tmp_path, "medusa", cache)
+    tensors.unlink()
+    with pytest.raises(UsageError, match=rf"{tensors.name} is missing"):
+        train(data, tmp_path, "medusa", cache)
+    index = tmp_path / "checkpoint.json"
+    changed = json.loads(index.read_text())
+    changed["numbers"]["stale"] = 3
+    index.write_text(json.dumps(changed))
+    with pytest.raises(UsageError, match=r"checkpoint.json is damaged .*sha256"):
+        train(data, tmp_path, "medusa", cache)
+    index.write_text(index.read_text()[:-20])
+    with pytest.raises(UsageError, match=r"checkpoint.json is damaged"):
+        train(data, tmp_path, "medusa", cache)
+    index.unlink()
+    train(data, tmp_path, "medusa", cache)
+    assert {path.name for path in tmp_path.iterdir()} == PARTS | {".lock"}
+
+
+def test_a_damaged_shard_is_named(cache: Path, tmp_path: Path) -> None:
+    data = make_data(tmp_path)
+    shard = next(data.glob("shard-*"))
+    shard.write_bytes(shard.read_bytes()[:-5])
+    with pytest.raises(UsageError, match=rf"{shard.name} is damaged"):
+        train(data, tmp_path / "out", "medusa", cache)
 
 
 def test_what_does_not_go_together_is_refused(data: Path, cache: Path, tmp_path: Path) -> None:

@@ -46,13 +46,14 @@ class Words:
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """See `Target.embed`."""
         if self._kept is not None:
-            return BlockEmbedding(self._kept)(ids)
-        embeddings: torch.Tensor = self.model.get().get_input_embeddings()(ids)
-        return embeddings
+            kept: torch.Tensor = BlockEmbedding(self._kept)(ids)
+            return kept
+        found: torch.Tensor = self.model.get().get_input_embeddings()(ids)
+        return found
 
     def table(self) -> WordTable | None:
         """See `Target.word_table`."""
-        table = self._kept
+        table: BlockMatrix | torch.Tensor | None = self._kept
         if table is None:
             table = plain_table(self.model.get().get_input_embeddings())
         if table is None:

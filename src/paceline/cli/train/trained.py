@@ -206,7 +206,7 @@ def _report(kind: Kind, parts: Finished, heads: int, out: Path) -> None:
     # Whole numbers are ids of tokens.
     numbers = sum(part.numel() for part in parts.tensors.values() if part.is_floating_point())
     common.note(
-        f"{out} holds {numbers / 1e6:.2f} million numbers in {size / 1e6:.1f} MB after "
+        f"{out} holds {numbers:,} numbers in {size / 1e6:.2f} MB after "
         f"{record['places']} places in {record['seconds'] / 60:.1f} minutes, "
         f"{record['speed']['places_per_second']:.0f} a second; use them with "
         f"--method {kind.used(str(out))}"

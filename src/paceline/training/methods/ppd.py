@@ -58,6 +58,7 @@ class PpdSettings(TrainerSettings):
             raise UsageError(f"head_rate must be positive, got {self.head_rate}")
         try:
             self.config()
+            self.first_parts()
         except ModelError as error:
             raise UsageError(str(error)) from error
 

@@ -43,7 +43,7 @@ class PromptModel(nn.Module):
             self.ept_weights = nn.Parameter(torch.full(shape, 1 / config.epts))
         self._add_prefix(base.model)
         self.head = _head(base, config)
-        self.to(base.embed.weight.device)
+        self.to(self.embeddings.device)
 
     @property
     def model(self) -> PreTrainedModel:
@@ -59,10 +59,12 @@ class PromptModel(nn.Module):
         """
         rows = PromptRows(batch, points, self.config)
         shape = (points.shape[1], self.config.prompt_tokens, self.config.epts)
-        states = self._states(rows, self._read(batch)).float().unflatten(1, shape)
+        states = self._states(rows, self._read(batch)).float()
+        states = states.view(len(states), *shape, -1)
         if not self.config.learned_weights:
             return states.mean(dim=-2)
-        return (states * self.ept_weights[:, :, None]).sum(dim=-2)
+        weighed: torch.Tensor = (states * self.ept_weights[:, :, None]).sum(dim=-2)
+        return weighed
 
     def start_from(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Begin with trained parts, but for those that this configuration does not have; what is

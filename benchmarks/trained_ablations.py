@@ -1,18 +1,16 @@
-"""The ablations of Chimera's paper (table 6, figure 8), and Medusa at the same budget.
+"""The ablations of Chimera's paper (table 6, figure 8), with Medusa at the same budget, and of
+PPD's thesis (tables 6.4 to 6.10).
 
-    python benchmarks/heads_ablations.py --data DATA --cache STATES --out ablations
-    python benchmarks/heads_ablations.py --data DATA --cache STATES --out ablations --only order-1
-    python benchmarks/heads_ablations.py --data DATA --cache STATES --out ablations -- --rows 8
-    python benchmarks/heads_ablations.py --out ablations --summary benchmarks/results/heads
+    python benchmarks/trained_ablations.py --data DATA --cache STATES --out ablations
+    python benchmarks/trained_ablations.py --data DATA --cache STATES --out ablations --only ppd
+    python benchmarks/trained_ablations.py --data DATA --cache STATES --out ablations -- --rows 8
+    python benchmarks/trained_ablations.py --out ablations --summary benchmarks/results/heads
 
 DATA is a folder made by `paceline train data`. Every variant is one `paceline train …` with a folder
 of its own in --out, all read the model's states from one cache, and what stands behind "--" goes to
 every one of them. Repeated, the command leaves out what is finished and goes on with what is not.
 Several processes may share --out: what another one is training is left to it. The last command
 writes a file per finished variant, for the tables in docs.
-
-Not `ppd_ablations.py`'s way, where all learn side by side: heads learn from states that were kept,
-so nothing is saved by reading texts together, and every variant can be repeated by its command.
 """
 
 from __future__ import annotations
@@ -23,27 +21,29 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.drafters.trained_heads import ChimeraParts, MedusaParts
 from paceline.errors import PacelineError, UsageError
+from paceline.training.method import Finished
+from paceline.training.methods import TRAINED
 
-KINDS = {"chimera": ChimeraParts, "medusa": MedusaParts}
-RECIPE = "--vocabulary 8192 --heads 4 --validate-every 45"
+HEADS = "--vocabulary 8192 --heads 4 --validate-every 45"
+RECIPES = {"chimera": HEADS, "medusa": HEADS, "ppd": "--heads 3 --validate-every 45"}
 INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
 class Variant:
     """A training: of which method, with which words besides the recipe's; longer: of the two
-    lengths the longer one."""
+    lengths the longer one; start: the variant that it begins with, which is trained before it."""
 
     method: str
     words: tuple[str, ...] = ()
     longer: bool = False
+    start: str = ""
 
 
 VARIANTS = {
@@ -66,6 +66,22 @@ VARIANTS = {
     "order-3-longer": Variant("chimera", ("--order", "3"), longer=True),
     "no-residual-longer": Variant("chimera", ("--no-residual",), longer=True),
     "medusa-longer": Variant("medusa", longer=True),
+    "ppd": Variant("ppd"),
+    "ppd-longer": Variant("ppd", longer=True),
+    "ppd-labels": Variant("ppd", ("--loss", "labels")),
+    "ppd-one-window": Variant("ppd", ("--rows", "1"), longer=True),
+    "ppd-epts-10": Variant("ppd", ("--epts", "10")),
+    "ppd-epts-30": Variant("ppd", ("--epts", "30")),
+    "ppd-decoder": Variant("ppd", ("--epts", "10", "--mask", "decoder")),
+    "ppd-encoder": Variant("ppd", ("--epts", "10", "--mask", "encoder")),
+    "ppd-weights": Variant("ppd", ("--epts", "10", "--learned-weights")),
+    "ppd-prefix": Variant("ppd", ("--prefix-tokens", "1")),
+    "ppd-small-head": Variant("ppd", ("--output-head", "small")),
+    "ppd-full-head": Variant("ppd", ("--output-head", "full")),
+    "ppd-small-head-after": Variant("ppd", ("--output-head", "small"), start="ppd"),
+    "ppd-full-head-after": Variant("ppd", ("--output-head", "full"), start="ppd"),
+    "ppd-exits-2": Variant("ppd", ("--exits", "2")),
+    "ppd-exits-3": Variant("ppd", ("--exits", "3")),
 }
 
 
@@ -74,7 +90,8 @@ def command(variant: Variant, folder: Path, options: argparse.Namespace) -> list
     words = ["paceline", "train", variant.method, "--model", options.model]
     words += ["--data", str(options.data), "--threads", str(options.threads)]
     words += ["--cache", str(options.cache)] if options.cache else []
-    words += shlex.split(RECIPE)
+    words += shlex.split(RECIPES[variant.method])
+    words += ["--start", str(options.out / variant.start)] if variant.start else []
     if variant.method == "chimera" and "--block" not in variant.words:
         words += ["--intermediate", str(options.intermediate)]
     words += ["--steps", str(options.longer if variant.longer else options.steps)]
@@ -82,14 +99,23 @@ def command(variant: Variant, folder: Path, options: argparse.Namespace) -> list
     return [*words, "--out", str(folder)]
 
 
+def chosen(names: Sequence[str]) -> list[str]:
+    """Variants by name; that of a method stands for all of its own."""
+    found: list[str] = []
+    for name in names:
+        own = [each for each, variant in VARIANTS.items() if variant.method == name]
+        found += own or [name]
+    return list(dict.fromkeys(found))
+
+
 def train(names: Sequence[str], options: argparse.Namespace) -> int:
     """Train what is not finished; how many are not afterwards."""
     for place, name in enumerate(names, start=1):
         variant, folder = VARIANTS[name], options.out / name
         words = command(variant, folder, options)
-        found = _record(variant, folder)
+        found = _finished(variant, folder)
         if found is not None:
-            _check_same(name, found, words)
+            _check_same(name, found.record, words)
             _note(f"{place}/{len(names)} {name}: finished before")
             continue
         _note(f"{place}/{len(names)} {name}: {shlex.join(words)}")
@@ -99,7 +125,7 @@ def train(names: Sequence[str], options: argparse.Namespace) -> int:
             raise KeyboardInterrupt
         if ended:
             _note(f"{name} ended with {ended}: going on with the next one")
-    left = [name for name in names if _record(VARIANTS[name], options.out / name) is None]
+    left = [name for name in names if _finished(VARIANTS[name], options.out / name) is None]
     if left:
         _note(f"not finished: {', '.join(left)}")
     return len(left)
@@ -110,11 +136,11 @@ def summarise(names: Sequence[str], options: argparse.Namespace) -> None:
     options.summary.mkdir(parents=True, exist_ok=True)
     for name in names:
         variant, folder = VARIANTS[name], options.out / name
-        record = _record(variant, folder)
-        if record is None:
+        parts = _finished(variant, folder)
+        if parts is None:
             _note(f"{name} is not finished")
             continue
-        parts = KINDS[variant.method].from_pretrained(folder)
+        record: Any = parts.record
         trained = [part for part in parts.tensors.values() if part.is_floating_point()]
         content = {
             **record["about"],
@@ -132,14 +158,12 @@ def summarise(names: Sequence[str], options: argparse.Namespace) -> None:
         _note(f"{path}: {record['evaluation']['points']} places")
 
 
-def _record(variant: Variant, folder: Path) -> dict[str, Any] | None:
-    """What a finished training says of itself; None where there is none."""
-    if not (folder / "config.json").exists():
-        return None
-    return KINDS[variant.method].from_pretrained(folder).record
+def _finished(variant: Variant, folder: Path) -> Finished | None:
+    """What a finished training left; None where there is none."""
+    return TRAINED[variant.method].finished().found_in(folder)
 
 
-def _check_same(name: str, record: dict[str, Any], words: Sequence[str]) -> None:
+def _check_same(name: str, record: Mapping[str, Any], words: Sequence[str]) -> None:
     """Raise UsageError where the variant was trained by another command."""
     trained = record["about"].get("command")
     if trained != shlex.join(words):
@@ -157,7 +181,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="a folder per variant goes here")
     parser.add_argument("--summary", type=Path, metavar="DIR", help="write results, train nothing")
-    parser.add_argument("--only", default=",".join(VARIANTS), help="variants, by commas")
+    parser.add_argument(
+        "--only", default=",".join(RECIPES), help="variants, or all of a method, by commas"
+    )
     parser.add_argument("--data", type=Path, help="made by 'paceline train data'")
     parser.add_argument("--cache", type=Path, help="keeps the model's states for all variants")
     parser.add_argument("--model", default="smollm2-135m")
@@ -168,7 +194,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("words", nargs="*", metavar="-- OPTION …", help="for every training")
     options = parser.parse_args()
-    names = options.only.split(",")
+    names = chosen(options.only.split(","))
     unknown = [name for name in names if name not in VARIANTS]
     if unknown:
         parser.error(f"no variant {unknown[0]!r}; there are: {', '.join(VARIANTS)}")
