@@ -59,7 +59,7 @@ THESIS: dict[str, dict[str, tuple[float, float, float, float]]] = {
 
 @cache
 def ablations() -> dict[str, Any]:
-    """The result file of benchmarks/ppd_ablations.py."""
+    """Variants that were trained side by side."""
     report: dict[str, Any] = json.loads(
         (RESULTS / "ablations-smollm2-135m.json").read_text("utf-8")
     )
