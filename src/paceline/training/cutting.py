@@ -71,8 +71,10 @@ def cut(
 @contextmanager
 def mixed_precision(base: PreTrainedModel) -> Iterator[None]:
     """Products in the precision of `base`, where its draft learns in float32."""
-    half = base.dtype != torch.float32
-    with torch.autocast(base.device.type, base.dtype if half else None, enabled=half):
+    if base.dtype == torch.float32:
+        yield
+        return
+    with torch.autocast(base.device.type, base.dtype):
         yield
 
 

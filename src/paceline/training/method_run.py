@@ -158,7 +158,7 @@ class _Work:
         """Train, round, and measure what is kept."""
         settings, data = self.run.settings, self.batches.dataset
         judged = _first_places(data.validation, _VALIDATION_PLACES)
-        trainee = Trainee(self.method, self.teacher, settings, len(judged))
+        trainee = Trainee(self.method, self.teacher, settings, len(judged), self.precision)
         outcome = run_training(trainee, settings, self.batches, judged, folder, wanted, on_step)
         kept = _rounded(trainee.tensors(), settings.save_dtype)
         trainee.load(kept)

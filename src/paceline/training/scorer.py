@@ -87,7 +87,7 @@ class Scorer:
         """
         there, labels, index = self._labels(head, points, valid)
         known = labels >= 0
-        picked = states[there][known]
+        picked = states[there][known].float()
         ranks = torch.empty(0) if self._tally is None else torch.full_like(labels[known], RANKS)
 
         def ranked(rows: slice, logits: torch.Tensor) -> None:
@@ -96,9 +96,10 @@ class Scorer:
         if len(picked):
             chances = self._chances(index[known])
             told = None if self._tally is None else ranked
-            found = head_loss(
-                picked, self._teacher.head, chances, labels[known], self._settings.loss, told
-            )
+            with torch.autocast(picked.device.type, enabled=False):
+                found = head_loss(
+                    picked, self._teacher.head, chances, labels[known], self._settings.loss, told
+                )
         else:
             found = picked.sum(dim=-1), labels[known], picked.sum(dim=-1)
         self._count(head, found, points, there, labels, ranks)
@@ -109,9 +110,10 @@ class Scorer:
         """The same of logits [rows, n, columns] that an output head of the method's own makes."""
         there, labels, index = self._labels(head, points, valid)
         known = labels >= 0
-        picked = logits[there][known]
-        chances = self._chances(index[known])(slice(None))
-        found = logit_loss(picked, chances, labels[known], self._settings.loss)
+        picked = logits[there][known].float()
+        with torch.autocast(picked.device.type, enabled=False):
+            chances = self._chances(index[known])(slice(None))
+            found = logit_loss(picked, chances, labels[known], self._settings.loss)
         ranks = _ranks(picked.detach(), labels[known])
         self._count(head, found, points, there, labels, ranks)
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from paceline.training.batches import Batch
 from paceline.training.method import TrainedMethod
+from paceline.training.precision import forward_in
 from paceline.training.scorer import Scorer, Teacher
 from paceline.training.settings import TrainerSettings
 from paceline.training.tally import Tally
@@ -18,15 +19,21 @@ __all__ = ["Trainee"]
 
 
 class Trainee:
-    """texts: of the validation split."""
+    """texts: of the validation split. precision: of products, see `forward_in`."""
 
     def __init__(
-        self, method: TrainedMethod[Any], teacher: Teacher, settings: TrainerSettings, texts: int
+        self,
+        method: TrainedMethod[Any],
+        teacher: Teacher,
+        settings: TrainerSettings,
+        texts: int,
+        precision: str = "float32",
     ) -> None:
         self.method = method
         self._teacher = teacher
         self._settings = settings
         self._texts = texts
+        self._precision = precision
         self._tally = Tally(texts, settings.heads)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -72,5 +79,6 @@ class Trainee:
 
     def _scored(self, batch: Batch, tally: Tally | None) -> Scorer:
         scorer = Scorer(batch, self._teacher, self._settings, tally)
-        self.method.forward(batch, scorer)
+        with forward_in(self._precision, batch.tokens.device):
+            self.method.forward(batch, scorer)
         return scorer
