@@ -203,10 +203,8 @@ def _report(kind: Kind, parts: Finished, heads: int, out: Path) -> None:
         low, high = found["top1_interval"][head]
         common.note(f"head {head}: {shares}; 95 % of top-1 {low:.1%} to {high:.1%}")
     size = sum(tensor.nbytes for tensor in parts.tensors.values())
-    # Whole numbers are ids of tokens.
-    numbers = sum(part.numel() for part in parts.tensors.values() if part.is_floating_point())
     common.note(
-        f"{out} holds {numbers:,} numbers in {size / 1e6:.2f} MB after "
+        f"{out} holds {size / 1e6:.2f} MB after "
         f"{record['places']} places in {record['seconds'] / 60:.1f} minutes, "
         f"{record['speed']['places_per_second']:.0f} a second; use them with "
         f"--method {kind.used(str(out))}"
