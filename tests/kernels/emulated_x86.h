@@ -1,4 +1,4 @@
-/* The instructions of AVX-512, its VNNI and AVX-VNNI that paceline uses, in plain C, so that a
+/* The instructions of AVX-512, its VNNI and BF16, AVX-VNNI and AMX that paceline uses, in plain C, so that a
    processor without them runs those tiers. Compiled in by -DPL_EMULATE -include this file. */
 #ifndef EMULATED_X86_H
 #define EMULATED_X86_H
@@ -7,6 +7,8 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+
+#include "emulated_tiles.h"
 
 #define EMULATED static inline __attribute__((unused))
 
@@ -153,6 +155,19 @@ EMULATED __m512 emulated_fnma(__m512 one, __m512 other, __m512 third) {
     return made.floats;
 }
 
+EMULATED __m512 emulated_dpbf16ps(__m512 sums, __m512i one, __m512i other) {
+    wide a = {.bits = one}, b = {.bits = other}, c = {.floats = sums}, upper[2], lower[2];
+    for (int side = 0; side < 2; side++)
+        for (int i = 0; i < 16; i++) {
+            const uint32_t both = (uint32_t)(side ? b : a).d[i];
+            upper[side].d[i] = (int32_t)(both & 0xffff0000u);
+            lower[side].d[i] = (int32_t)(both << 16);
+        }
+    EACH_OF(16, c.f, fmaf(upper[0].f[i], upper[1].f[i], c.f[i]));
+    EACH_OF(16, c.f, fmaf(lower[0].f[i], lower[1].f[i], c.f[i]));
+    return c.floats;
+}
+
 #define EMULATED_FLOATS(name, expression) \
     EMULATED __m512 name(__m512 one, __m512 other) { \
         wide a = {.floats = one}, b = {.floats = other}, made; \
@@ -252,6 +267,8 @@ EMULATED __m512d emulated_unpack_doubles(__m512d one, __m512d other, int at) {
 #define _mm512_slli_epi16 emulated_slli16
 #define _mm512_add_epi32 emulated_add32
 #define _mm512_dpbusd_epi32 emulated_dpbusd
+#define __m512bh __m512i
+#define _mm512_dpbf16_ps emulated_dpbf16ps
 #define _mm256_dpbusd_epi32 emulated_dpbusd256
 #define _mm512_cvtepi32_ps emulated_cvt
 #define _mm512_cvtph_ps emulated_halfs

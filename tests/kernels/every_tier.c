@@ -41,8 +41,8 @@ static void compare(const char *tier, const char *what, int which, int64_t count
 }
 
 /* Numbers of a block and its bytes, by format. */
-static const int per_block[] = {32, 32, 32, 32, 32, 256, 256, 256, 1, 1, 1, 1};
-static const int block_bytes[] = {18, 20, 22, 24, 34, 144, 176, 210, 4, 2, 2, 2};
+static const int per_block[] = {32, 32, 32, 32, 32, 256, 256, 256, 1, 1, 1, 1, 1};
+static const int block_bytes[] = {18, 20, 22, 24, 34, 144, 176, 210, 4, 2, 2, 2, 2};
 
 /* Bytes below 60 make halfs, and floats, that are small numbers. */
 static uint8_t *blocks_of(int format, int64_t count) {

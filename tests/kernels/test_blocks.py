@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 import gguf
 import numpy as np
 import pytest
 import torch
 from tests.c_library import needs_library
+from tests.kernels.emulation import EMULATED
 
 from paceline.kernels import blocks
 from paceline.kernels.block_layers import BlockEmbedding, BlockLinear, Int4Linear, Int8Linear
 from paceline.kernels.blocks import FORMATS, BlockMatrix, bytes_per_row, dequantise, quantised
-from paceline.kernels.native import library
-from paceline.kernels.native.build import HERE, BuildError, find_compiler
 from paceline.kernels.native.calls import Kernels, kernels
 
 pytestmark = needs_library
 
 FORMAT = sorted(FORMATS)
-EMULATED = ("avx512vnni", "avxvnni")
 
 
 @pytest.fixture(autouse=True)
@@ -170,38 +166,6 @@ def test_every_tier_of_this_processor_gives_the_portable_bits(format: str) -> No
         kernels().use(tier)
         found = list(every_result(kernels(), format))
         assert all(same(one, other) for one, other in zip(found, wanted, strict=True)), tier
-
-
-@pytest.fixture(scope="session")
-def emulated(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    """The tiers that need AVX-512 or AVX-VNNI, compiled for AVX2 with those instructions in C."""
-    try:
-        compiler = find_compiler()
-    except BuildError as error:
-        pytest.skip(str(error))
-    if compiler.machine != "x86_64" or "avx2" not in kernels().tiers:
-        pytest.skip("emulated with AVX2")
-    folder = tmp_path_factory.mktemp("emulated")
-    header = Path(__file__).with_name("emulated_x86.h")
-    flags = ["-O0", "-std=c11", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-Wno-psabi"]
-    # The header comes before what a file asks of its own headers.
-    flags += ["-D_POSIX_C_SOURCE=200809L", "-DPL_EMULATE", "-include", str(header)]
-    flags += ["-mavx2", "-mfma", "-mf16c"]
-    flags += [f"-DPL_HAS_{tier.upper()}" for tier in EMULATED]
-    units = [(unit.stem, unit, []) for unit in (HERE / "src").glob("*.c") if unit.stem != "tier"]
-    units += [
-        (tier, HERE / "src" / "tier.c", [f"-DPL_TIER={tier}"]) for tier in (*EMULATED, "portable")
-    ]
-    objects = []
-    for name, unit, more in units:
-        objects.append(str(folder / f"{name}.o"))
-        command = [*compiler.command, *flags, *more, "-c", str(unit), "-o", objects[-1]]
-        subprocess.run(command, check=True)
-    made = folder / "libemulated.so"
-    subprocess.run(
-        [*compiler.command, "-shared", "-pthread", *objects, "-lm", "-o", str(made)], check=True
-    )
-    return Kernels(library.open_library(made))
 
 
 @pytest.mark.parametrize("tier", EMULATED)

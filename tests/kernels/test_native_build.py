@@ -87,6 +87,7 @@ def test_what_the_processor_can_do_is_what_the_system_says(built: ctypes.CDLL) -
         "avx512vnni": avx2 | {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"},
     }
     needed["avx512bf16"] = needed["avx512vnni"] | {"avx512_bf16"}
+    needed["amx"] = needed["avx512bf16"] | {"amx_tile", "amx_bf16"}
     found = {tier: bool(built.pl_cpu_has(tier.encode())) for tier in needed}
     assert found == {tier: names <= flags for tier, names in needed.items()}
 

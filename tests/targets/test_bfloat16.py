@@ -18,7 +18,7 @@ from paceline.targets.prepare import prepare
 from paceline.tree import EMPTY, Tree
 
 pytestmark = pytest.mark.skipif(
-    bool(unavailable()) or not kernels().multiplies_bfloat16,
+    bool(unavailable()) or not kernels().bfloat16_products,
     reason=unavailable() or "this processor has no products in bfloat16",
 )
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from paceline.kernels.blocks import BF16_DOT, FLOATS, FORMATS, BlockMatrix, in_floats, quantised
+from paceline.kernels.blocks import FLOATS, FORMATS, BlockMatrix, in_floats, quantised
 from paceline.kernels.linear import FastLinear, UnpackableError
 from paceline.kernels.native.calls import kernels, unavailable
 
@@ -83,9 +83,10 @@ class Bfloat16Linear(BlockLinear):
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         _check_place(weight)
-        if not kernels().multiplies_bfloat16:
+        format = kernels().bfloat16_products
+        if not format:
             raise UnpackableError("this processor has no products in bfloat16")
-        super().__init__(in_floats(weight.bfloat16(), BF16_DOT), bias)
+        super().__init__(in_floats(weight.bfloat16(), format), bias)
 
 
 class _Quantised(BlockLinear):

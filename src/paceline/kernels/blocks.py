@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from paceline.kernels.native.calls import kernels, unavailable
 
 __all__ = [
-    "BF16_DOT",
+    "BF16_PRODUCTS",
     "FLOATS",
     "FORMATS",
     "GROUP",
@@ -45,6 +45,7 @@ _BLOCKS = {
     "F16": (1, 2),
     "BF16": (1, 2),
     "BF16_DOT": (1, 2),
+    "BF16_TILES": (1, 2),
 }
 _NUMBERS = {name: number for number, name in enumerate(_BLOCKS)}
 _PANEL = 16
@@ -55,10 +56,11 @@ GROUP = 32
 FLOATS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 """Formats of floats that there are kernels for."""
 
-BF16_DOT = "BF16_DOT"
-"""Numbers of bfloat16 for the processor's own products with them, which round rows to bfloat16."""
+BF16_PRODUCTS = ("BF16_DOT", "BF16_TILES")
+"""Numbers of bfloat16 for a processor's own products with them, which round rows to bfloat16: of
+AVX-512 BF16, which adds them in their order, and of AMX, see `native/src/tiles.h`."""
 
-FORMATS = frozenset(_BLOCKS) - {*FLOATS.values(), BF16_DOT}
+FORMATS = frozenset(_BLOCKS) - {*FLOATS.values(), *BF16_PRODUCTS}
 """Names of the formats of few bits that there are kernels for."""
 
 ROUNDED = {4: "Q4_1", 8: "Q8_0"}
@@ -211,7 +213,7 @@ def _whole_groups(inputs: int) -> int:
 def in_floats(weight: torch.Tensor, format: str | None = None) -> BlockMatrix:
     """A matrix [outputs, inputs] of floats as it is, in panels. dtype: one of `FLOATS`.
 
-    format: another one of the same numbers, which is `BF16_DOT`.
+    format: another one of the same numbers, which is one of `BF16_PRODUCTS`.
     """
     weight = weight.detach().contiguous()
     numbers = weight.view(torch.uint8).view(len(weight), -1)

@@ -157,7 +157,7 @@ def _usual(model: PreTrainedModel) -> str:
     """What auto means for a model that is not in blocks."""
     if model.device.type != "cpu":
         return NATIVE
-    own = model.dtype == torch.bfloat16 and not unavailable() and kernels().multiplies_bfloat16
+    own = model.dtype == torch.bfloat16 and not unavailable() and bool(kernels().bfloat16_products)
     return "bfloat16" if own else "packed"
 
 

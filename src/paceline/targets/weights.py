@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from paceline.kernels.block_layers import BlockLinear
-from paceline.kernels.blocks import BF16_DOT
+from paceline.kernels.blocks import BF16_PRODUCTS
 from paceline.kernels.linear import FastLinear
 from paceline.kernels.token_table import head_reads_table
 
@@ -46,7 +46,7 @@ def is_quantised(model: nn.Module) -> bool:
 def is_rough(model: nn.Module) -> bool:
     """Whether the model's products round their rows to bfloat16."""
     layers = (each for each in model.modules() if isinstance(each, BlockLinear))
-    return any(each.matrix.format == BF16_DOT for each in layers)
+    return any(each.matrix.format in BF16_PRODUCTS for each in layers)
 
 
 def weight_bytes(model: PreTrainedModel) -> int:

@@ -36,11 +36,12 @@ _TIERS: dict[str, dict[str, tuple[str, ...]]] = {
         "avxvnni": (*_AVX2, "avxvnni"),
         "avx512vnni": (*_AVX2, *_AVX512),
         "avx512bf16": (*_AVX2, *_AVX512, "avx512bf16"),
+        "amx": (*_AVX2, *_AVX512, "avx512bf16", "amx-tile", "amx-bf16"),
     },
     "aarch64": {"portable": (), "dotprod": _DOTPROD, "i8mm": (*_DOTPROD, "i8mm")},
     "other": {"portable": ()},
 }
-_ZIG_NAMES = {"fp16": "fullfp16"}
+_ZIG_NAMES = {"fp16": "fullfp16", "amx-tile": "amx_tile", "amx-bf16": "amx_bf16"}
 
 _FLAGS = (
     *("-O3", "-std=c11", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra"),

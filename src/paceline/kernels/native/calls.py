@@ -16,6 +16,7 @@ from paceline.kernels.native.cores import usable_cores
 __all__ = ["Kernels", "kernels", "unavailable"]
 
 _NO_MEMORY = 1
+_BFLOAT16_PRODUCTS = {"avx512bf16": "BF16_DOT", "amx": "BF16_TILES"}
 
 
 class Kernels:
@@ -60,9 +61,9 @@ class Kernels:
         return name.decode()
 
     @property
-    def multiplies_bfloat16(self) -> bool:
-        """Whether it has instructions for products of bfloat16."""
-        return self.tier == "avx512bf16"
+    def bfloat16_products(self) -> str:
+        """The format of bfloat16 that it has instructions for; "" where it has none."""
+        return _BFLOAT16_PRODUCTS.get(self.tier, "")
 
     def use(self, tier: str) -> None:
         """Use one of `tiers`; raises ValueError for another."""

@@ -26,6 +26,9 @@ extern const struct pl_tier pl_tier_avx512vnni;
 #ifdef PL_HAS_AVX512BF16
 extern const struct pl_tier pl_tier_avx512bf16;
 #endif
+#ifdef PL_HAS_AMX
+extern const struct pl_tier pl_tier_amx;
+#endif
 #ifdef PL_HAS_DOTPROD
 extern const struct pl_tier pl_tier_dotprod;
 #endif
@@ -35,6 +38,9 @@ extern const struct pl_tier pl_tier_i8mm;
 
 /* The best first. */
 static const struct pl_tier *const built[] = {
+#ifdef PL_HAS_AMX
+    &pl_tier_amx,
+#endif
 #ifdef PL_HAS_AVX512BF16
     &pl_tier_avx512bf16,
 #endif

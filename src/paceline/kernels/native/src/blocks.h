@@ -15,8 +15,9 @@
              scales (Q6_K)
 
    Of floats (F32, F16, BF16) a panel is, for every input in turn, those of 16 outputs. Of BF16_DOT
-   it is, for every two inputs in turn, both of each of 16 outputs, the first one behind the second
-   (the instruction adds them so); rows are rounded to bfloat16 for it.
+   and BF16_TILES it is, for every two inputs in turn, both of each of 16 outputs, the first one
+   behind the second (the instruction adds them so); rows are rounded to bfloat16 for it. BF16_TILES
+   is filled up to whole groups of 32 inputs, which are tiles of 1 KiB.
 
    The numbers are those of the GGUF file: nothing is rounded on the way. */
 #ifndef PL_BLOCKS_H
@@ -29,7 +30,7 @@ enum { PL_PANEL = 16, PL_GROUP = 32, PL_SUPER = 8 };
 
 enum pl_format {
     PL_Q4_0, PL_Q4_1, PL_Q5_0, PL_Q5_1, PL_Q8_0, PL_Q4_K, PL_Q5_K, PL_Q6_K, PL_F32, PL_F16, PL_BF16,
-    PL_BF16_DOT, PL_FORMATS
+    PL_BF16_DOT, PL_BF16_TILES, PL_FORMATS
 };
 
 /* How a format is laid out; sizes in bytes.
@@ -56,6 +57,7 @@ struct pl_layout {
         [PL_F16] = {16, 0, 0, 0, 0, 0, 1, 2}, \
         [PL_BF16] = {16, 0, 0, 0, 0, 0, 1, 2}, \
         [PL_BF16_DOT] = {16, 0, 0, 0, 0, 0, 1, 2}, \
+        [PL_BF16_TILES] = {16, 0, 0, 0, 0, 0, 1, 2}, \
     }
 
 static const struct pl_layout pl_layouts[PL_FORMATS] = PL_LAYOUTS;
@@ -72,14 +74,17 @@ static inline int64_t pl_supers(int64_t groups) { return (groups + PL_SUPER - 1)
 
 static inline int pl_is_float(enum pl_format format) { return format >= PL_F32; }
 
+/* Whether products read rows in bfloat16, two numbers in the place of a float. */
+static inline int pl_takes_pairs(enum pl_format format) { return format >= PL_BF16_DOT; }
+
 /* Whether products read rows as they are, in float32. */
 static inline int pl_takes_floats(enum pl_format format) {
-    return pl_is_float(format) && format != PL_BF16_DOT;
+    return pl_is_float(format) && !pl_takes_pairs(format);
 }
 
 /* Which number of a panel of floats an input of an output is. */
 static inline int64_t pl_place_of(enum pl_format format, int64_t input, int64_t output) {
-    if (format != PL_BF16_DOT) return input * PL_PANEL + output;
+    if (!pl_takes_pairs(format)) return input * PL_PANEL + output;
     return (input / 2 * PL_PANEL + output) * 2 + 1 - input % 2;
 }
 
@@ -88,6 +93,7 @@ static inline int64_t pl_panel_bytes(enum pl_format format, int64_t inputs) {
     const struct pl_layout *at = &pl_layouts[format];
     const int64_t groups = pl_groups(inputs);
     if (format == PL_BF16_DOT) inputs += inputs % 2;
+    if (format == PL_BF16_TILES) inputs = groups * PL_GROUP;
     if (pl_is_float(format)) return (inputs * PL_PANEL * at->block_bytes + 63) / 64 * 64;
     const int64_t bytes =
         groups * (at->codes + at->scales) + pl_supers(groups) * at->supers;

@@ -58,6 +58,27 @@ static int avx512bf16(void) {
     return avx512vnni() && leaf(7, 0).eax >= 1 && BIT(leaf(7, 1).eax, 5);
 }
 
+#if defined(__linux__)
+
+#include <sys/syscall.h>
+
+long syscall(long number, ...); /* unistd.h has it for GNU's dialect only */
+
+/* Linux saves tiles for processes that asked for them: ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA. */
+static int may_use_tiles(void) { return !syscall(SYS_arch_prctl, 0x1023L, 18L); }
+
+#else
+
+static int may_use_tiles(void) { return 0; }
+
+#endif
+
+static int amx(void) {
+    unsigned more = leaf(7, 0).edx;
+    return avx512bf16() && saves(0x600e6) /* and shapes of tiles, and tiles */
+           && BIT(more, 24) /* TILE */ && BIT(more, 22) /* BF16 */ && may_use_tiles();
+}
+
 #elif defined(__aarch64__) && defined(__linux__)
 
 #include <sys/auxv.h>
@@ -98,6 +119,7 @@ static const struct {
     {"avxvnni", avxvnni},
     {"avx512vnni", avx512vnni},
     {"avx512bf16", avx512bf16},
+    {"amx", amx},
 #elif defined(__aarch64__) && (defined(__linux__) || defined(__APPLE__))
     {"dotprod", dotprod},
     {"i8mm", i8mm},

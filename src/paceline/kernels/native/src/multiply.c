@@ -12,7 +12,7 @@ _Static_assert(LEAST_ROWS % PL_FOUR == 0, "stretches are made of whole fours");
 size_t pl_room_for(const struct pl_matrix *matrix, int64_t count) {
     const int64_t groups = pl_groups(matrix->inputs);
     if (pl_takes_floats(matrix->format)) return 0;
-    if (matrix->format == PL_BF16_DOT)
+    if (pl_takes_pairs(matrix->format))
         return (size_t)(count * groups * (PL_GROUP / 2)) * sizeof(float);
     return (size_t)((count + PL_FOUR - 1) / PL_FOUR * groups) * sizeof(struct pl_four);
 }
@@ -20,7 +20,7 @@ size_t pl_room_for(const struct pl_matrix *matrix, int64_t count) {
 struct pl_rows pl_rows_in(void *room, const struct pl_matrix *matrix, int64_t count,
                           const float *from, int64_t stride) {
     struct pl_rows rows = {count, pl_groups(matrix->inputs), from, stride, NULL, NULL};
-    if (matrix->format == PL_BF16_DOT) rows.pairs = room;
+    if (pl_takes_pairs(matrix->format)) rows.pairs = room;
     else if (!pl_is_float(matrix->format)) rows.fours = room;
     return rows;
 }
@@ -35,8 +35,8 @@ void pl_round_rows(const struct pl_tier *tier, const struct pl_matrix *matrix,
 struct pl_product pl_plan_product(const struct pl_tier *tier, const struct pl_matrix *matrix,
                                   const struct pl_rows *rows, const float *bias, float *out,
                                   int64_t stride) {
-    const int floats = pl_is_float(matrix->format);
-    const int64_t of_row = matrix->inputs * (matrix->format == PL_BF16_DOT ? 2 : floats ? 4 : 1);
+    const int floats = pl_is_float(matrix->format), pairs = pl_takes_pairs(matrix->format);
+    const int64_t of_row = matrix->inputs * (pairs ? 2 : floats ? 4 : 1);
     const int outputs = floats ? tier->float_outputs : tier->outputs;
     const int64_t together = OF_ROWS / of_row / PL_FOUR * PL_FOUR;
     return (struct pl_product){

@@ -228,7 +228,7 @@ PL_API int pl_pack(int format, const uint8_t *blocks, const int64_t *rows, int64
 static float float_at(enum pl_format format, const uint8_t *from, int64_t i) {
     float value;
     if (format == PL_F16) return pl_half(from + 2 * i);
-    if (format == PL_BF16 || format == PL_BF16_DOT) return pl_brain(from + 2 * i);
+    if (format == PL_BF16 || pl_takes_pairs(format)) return pl_brain(from + 2 * i);
     memcpy(&value, from + 4 * i, 4);
     return value;
 }

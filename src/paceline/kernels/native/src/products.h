@@ -307,11 +307,13 @@ FOR_FLOATS(PL_F16)
 FOR_FLOATS(PL_BF16)
 FOR_FLOATS(PL_BF16_DOT)
 
+#include "tiles.h"
+
 static void run(const struct pl_work *work, int64_t first, int64_t end) {
     static void (*const of[PL_FORMATS])(const struct pl_work *, int64_t, int64_t) = {
         run_PL_Q4_0, run_PL_Q4_1, run_PL_Q5_0, run_PL_Q5_1, run_PL_Q8_0, run_PL_Q4_K,
         run_PL_Q5_K, run_PL_Q6_K, run_PL_F32,  run_PL_F16,  run_PL_BF16,
-        run_PL_BF16_DOT,
+        run_PL_BF16_DOT, run_PL_BF16_TILES,
     };
     of[work->matrix->format](work, first, end);
 }

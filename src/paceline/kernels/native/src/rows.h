@@ -85,7 +85,7 @@ static void round_group_of_row(const struct pl_layout *at, const float *group, f
 
 static void quantise(enum pl_format format, const float *row, int64_t inputs, struct pl_rows *rows,
                      int64_t place) {
-    if (format == PL_BF16_DOT) {
+    if (pl_takes_pairs(format)) {
         round_pairs(row, inputs, rows, place);
         return;
     }

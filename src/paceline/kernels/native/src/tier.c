@@ -6,6 +6,7 @@
 #define IS_avx512bf16 4
 #define IS_dotprod 5
 #define IS_i8mm 6
+#define IS_amx 7
 #define PASTE_(a, b) a##b
 #define PASTE(a, b) PASTE_(a, b)
 #define TEXT_(a) #a
@@ -21,6 +22,10 @@
 #include "vec_avx512.h"
 #elif TIER_NUMBER == 4
 #define PL_BF16_PRODUCTS
+#include "vec_avx512.h"
+#elif TIER_NUMBER == 7
+#define PL_BF16_PRODUCTS
+#define PL_TILES
 #include "vec_avx512.h"
 #elif TIER_NUMBER == 5
 #include "vec_neon.h"

@@ -17,8 +17,8 @@ struct pl_four {
 
 /* Rows as products read them: fours [(count + 3) / 4, groups].
 
-   For matrices of floats rows stay `floats`, `stride` numbers apart. For BF16_DOT: pairs [count,
-   groups x 16], in the place of each float two numbers of bfloat16, the first one in its upper half. */
+   For matrices of floats rows stay `floats`, `stride` numbers apart. For BF16_DOT and BF16_TILES: pairs
+   [count, groups x 16], in the place of each float two numbers of bfloat16, the first one in its upper half. */
 struct pl_rows {
     int64_t count, groups;
     const float *floats;
