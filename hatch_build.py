@@ -46,7 +46,9 @@ class NativeBuildHook(BuildHookInterface):
         """Build the library into the source tree, or for the wheel."""
         builder, wish = self._builder(), _wish()
         if version == "editable":
-            self._make(builder, wish, self._native() / builder.library_name())
+            out = self._native() / builder.library_name()
+            if wish == "0" or not _is_built(out, builder.sources_hash()):
+                self._make(builder, wish, out)
             return
         # Until the hook itself is gone, which the wheel does not outlive.
         self._folder = TemporaryDirectory(prefix="paceline-")
@@ -83,6 +85,11 @@ class NativeBuildHook(BuildHookInterface):
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module
+
+
+def _is_built(library: Path, sources: str) -> bool:
+    """Whether it is there, made of these sources, whose hash it holds."""
+    return library.is_file() and sources.encode() in library.read_bytes()
 
 
 def _wish() -> str:

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from paceline.kernels.native import library
-from paceline.kernels.native.build import HERE, BuildError, find_compiler
+from paceline.kernels.native.build import HERE, BuildError, Compiler, find_compiler
 from paceline.kernels.native.calls import Kernels, kernels
 
 __all__ = ["EMULATED", "emulate"]
 
-EMULATED = ("amx", "avx512vnni", "avxvnni")
+EMULATED = ("amx", "avx512bf16", "avx512vnni", "avxvnni")
 
 
 def emulate(folder: Path) -> Kernels:
-    """`EMULATED`, which need AVX-512, AVX-VNNI or AMX, compiled for AVX2 with those instructions in C;
-    what is compiled goes to `folder`.
+    """`EMULATED`, compiled for AVX2 with the instructions of AVX-512, AVX-VNNI and AMX in C; what is
+    compiled goes to `folder`, once.
     """
     try:
         compiler = find_compiler()
@@ -26,6 +26,13 @@ def emulate(folder: Path) -> Kernels:
         pytest.skip(str(error))
     if compiler.machine != "x86_64" or "avx2" not in kernels().tiers:
         pytest.skip("emulated with AVX2")
+    made = folder / "libemulated.so"
+    if not made.exists():
+        _compile(compiler, folder, made)
+    return Kernels(library.open_library(made))
+
+
+def _compile(compiler: Compiler, folder: Path, made: Path) -> None:
     header = Path(__file__).with_name("emulated_x86.h")
     flags = ["-O0", "-std=c11", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-Wno-psabi"]
     # The header comes before what a file asks of its own headers.
@@ -41,8 +48,6 @@ def emulate(folder: Path) -> Kernels:
         objects.append(str(folder / f"{name}.o"))
         command = [*compiler.command, *flags, *more, "-c", str(unit), "-o", objects[-1]]
         subprocess.run(command, check=True)
-    made = folder / "libemulated.so"
     subprocess.run(
         [*compiler.command, "-shared", "-pthread", *objects, "-lm", "-o", str(made)], check=True
     )
-    return Kernels(library.open_library(made))

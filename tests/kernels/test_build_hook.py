@@ -78,6 +78,19 @@ def test_an_editable_install_compiles_in_place(hook: Any, tmp_path: Path) -> Non
     assert len(built_in_place(tmp_path)) == 1
 
 
+@compiles
+def test_an_editable_install_keeps_a_library_of_these_sources(hook: Any, tmp_path: Path) -> None:
+    hook.initialize("editable", new_data())
+    [library] = built_in_place(tmp_path)
+    before = library.stat().st_ino
+    hook.initialize("editable", new_data())
+    assert library.stat().st_ino == before
+    source = native(tmp_path) / "src" / "tier.c"
+    source.write_text(source.read_text() + "/* changed */\n")
+    hook.initialize("editable", new_data())
+    assert library.stat().st_ino != before
+
+
 @pytest.mark.usefixtures("no_compiler")
 @pytest.mark.parametrize("version", ["standard", "editable"])
 def test_without_a_compiler_the_package_goes_without(hook: Any, version: str) -> None:

@@ -138,7 +138,7 @@ class Kernels:
         """See `pl_calibration_new`; what it gives is given back to `forget_calibration`."""
         return _made(self._library.pl_calibration_new(kinds, memory))
 
-    def heir_of(self, calibration: int, memory: float, evidence: float) -> int:
+    def inherited_by(self, calibration: int, memory: float, evidence: float) -> int:
         """See `pl_calibration_heir`; as above."""
         return _made(self._library.pl_calibration_heir(calibration, memory, evidence))
 

@@ -15,7 +15,7 @@ struct attending {
 
 static void some_units(void *given, int me, const struct pl_taken *taken) {
     const struct attending *at = given;
-    at->tier->attend(at->of, taken->first, taken->end, pl_room_of(at->needed, at->shared, me));
+    at->tier->rest->attend(at->of, taken->first, taken->end, pl_room_of(at->needed, at->shared, me));
 }
 
 /* Parts for each thread, so that nobody waits for long. */
@@ -87,7 +87,7 @@ int64_t pl_plan_attention(const struct pl_tier *tier, struct pl_attention *of,
     }
     ranges[count].unit = unit;
     needed->counts = count * of->key_heads;
-    needed->room = (tier->attend_room(of) + 15) / 16 * 16;
+    needed->room = (tier->rest->attend_room(of) + 15) / 16 * 16;
     return unit;
 }
 

@@ -256,19 +256,19 @@ static struct count at_most(struct count of, double tried) {
 
 PL_API struct pl_calibration *pl_calibration_heir(const struct pl_calibration *of, double memory,
                                                   double evidence) {
-    struct pl_calibration *heir = pl_calibration_new(of->kinds, memory);
-    if (!heir) return NULL;
-    heir->all = at_most(of->all, evidence);
+    struct pl_calibration *made = pl_calibration_new(of->kinds, memory);
+    if (!made) return NULL;
+    made->all = at_most(of->all, evidence);
     int64_t each = 1 + kind_count(of->kinds);
-    if (of->set_count && reserve_sets(heir, of->set_count)) {
-        pl_calibration_free(heir);
+    if (of->set_count && reserve_sets(made, of->set_count)) {
+        pl_calibration_free(made);
         return NULL;
     }
-    heir->set_count = of->set_count;
-    for (int64_t i = 0; i < of->set_count; i++) heir->names[i] = of->names[i];
+    made->set_count = of->set_count;
+    for (int64_t i = 0; i < of->set_count; i++) made->names[i] = of->names[i];
     for (int64_t i = 0; i < of->set_count * each; i++)
-        heir->counts[i] = at_most(of->counts[i], evidence);
-    return heir;
+        made->counts[i] = at_most(of->counts[i], evidence);
+    return made;
 }
 
 PL_API void pl_calibration_free(struct pl_calibration *of) {

@@ -5,6 +5,7 @@
    so a row has the same bits beside any others, and in every tier. BF16_DOT does that for two
    inputs at once, with the row's numbers rounded to bfloat16; there numbers below 2 to the -126 may
    count as 0. */
+#include "some_rows.h"
 
 /* The numbers of LANES outputs. */
 INLINE floats_t load_weights(const enum pl_format format, const uint8_t *from) {
@@ -23,8 +24,6 @@ INLINE floats_t pairs_times_plus(floats_t weights, floats_t numbers, floats_t su
 INLINE void float_block(const enum pl_format format, const int rows, const struct pl_work *work,
                         int64_t block, int64_t place, struct stream stream) {
     const struct pl_matrix *matrix = work->matrix;
-    const int64_t panels = pl_panels(matrix->outputs);
-    const int64_t bytes = pl_panel_bytes(format, matrix->inputs);
     const int pairs = format == PL_BF16_DOT, width = pairs || format == PL_F32 ? 4 : 2;
     const int64_t count = pairs ? (matrix->inputs + 1) / 2 : matrix->inputs;
     const float *from = pairs ? work->rows->pairs : work->rows->floats;
@@ -35,8 +34,7 @@ INLINE void float_block(const enum pl_format format, const int rows, const struc
     UNROLL
     for (int c = 0; c < FLOAT_COLUMNS; c++) {
         const int64_t panel = (block * FLOAT_OUTPUTS + (int64_t)c * LANES) / PL_PANEL;
-        columns[c] = matrix->panels + (panel < panels ? panel : panels - 1) * bytes +
-                     width * LANES * (c % VECTORS);
+        columns[c] = panel_at(matrix, format, panel) + width * LANES * (c % VECTORS);
     }
     UNROLL
     for (int r = 0; r < rows; r++) {
@@ -64,3 +62,14 @@ INLINE void float_block(const enum pl_format format, const int rows, const struc
     UNROLL
     for (int r = 0; r < rows; r++) write_block(work, FLOAT_COLUMNS, block, place + r, found[r]);
 }
+
+#define FLOAT_ROWS(format, rows) ROWS_WITH(float_block, format, rows)
+#define FOR_FLOATS(format) UP_TO(ROWS_OF_FLOATS)(FLOAT_ROWS, format) \
+    RUN_WITH(format, ROWS_OF_FLOATS, 1, FLOAT_OUTPUTS / PL_PANEL, \
+             (format) == PL_BF16_DOT ? (work->matrix->inputs + 1) / 2 : work->matrix->inputs)
+#ifndef ADDED
+FOR_FLOATS(PL_F32)
+FOR_FLOATS(PL_F16)
+FOR_FLOATS(PL_BF16)
+#endif
+FOR_FLOATS(PL_BF16_DOT)

@@ -29,7 +29,7 @@ void pl_round_rows(const struct pl_tier *tier, const struct pl_matrix *matrix,
                    struct pl_rows *rows, int64_t numbers, int64_t first, int64_t end) {
     if (pl_takes_floats(matrix->format)) return;
     for (int64_t row = first; row < end; row++)
-        tier->quantise(matrix->format, rows->floats + row * rows->stride, numbers, rows, row);
+        tier->rest->quantise(matrix->format, rows->floats + row * rows->stride, numbers, rows, row);
 }
 
 struct pl_product pl_plan_product(const struct pl_tier *tier, const struct pl_matrix *matrix,
@@ -37,7 +37,7 @@ struct pl_product pl_plan_product(const struct pl_tier *tier, const struct pl_ma
                                   int64_t stride) {
     const int floats = pl_is_float(matrix->format), pairs = pl_takes_pairs(matrix->format);
     const int64_t of_row = matrix->inputs * (pairs ? 2 : floats ? 4 : 1);
-    const int outputs = floats ? tier->float_outputs : tier->outputs;
+    const int outputs = floats ? tier->rest->float_outputs : tier->rest->outputs;
     const int64_t together = OF_ROWS / of_row / PL_FOUR * PL_FOUR;
     return (struct pl_product){
         tier,
@@ -62,7 +62,8 @@ int64_t pl_product_size(const struct pl_product *of, int threads) {
 }
 
 static int outputs_of(const struct pl_product *of) {
-    return pl_is_float(of->work.matrix->format) ? of->tier->float_outputs : of->tier->outputs;
+    const struct pl_tier *tier = of->tier->rest;
+    return pl_is_float(of->work.matrix->format) ? tier->float_outputs : tier->outputs;
 }
 
 const uint8_t *pl_weights_at(const struct pl_product *of, int64_t piece) {

@@ -1,20 +1,10 @@
-/* Rows times a block of panels, written once for all tiers in the words of a vec_*.h.
+/* Rows times a block of panels of rounded weights.
 
    Of an output and a row the groups are added up in their order, each as
        sum = fma(float(integer sum) * scale, scale of the row, sum)
        sum = fma(offset, sum of the row's group, sum)          where the format has offsets
    so a row has the same bits beside any others, and in every tier. */
-#include "tier.h"
-
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 12")
-/* Compilers would load everything at once here, and run out of registers. */
-#define IN_ORDER __asm__ volatile("" ::: "memory")
-#define VECTORS (PL_PANEL / LANES)
-#define OUTPUTS (COLUMNS * LANES)
-#define FLOAT_OUTPUTS (FLOAT_COLUMNS * LANES)
-
-#include "fetch.h"
+#include "some_rows.h"
 
 /* Where the columns of a block (vectors of LANES outputs) are. */
 struct columns {
@@ -24,16 +14,14 @@ struct columns {
 INLINE struct columns find_columns(const struct pl_matrix *matrix, const enum pl_format format,
                                    int64_t block) {
     const struct pl_layout at = pl_layouts[format];
-    const int64_t groups = pl_groups(matrix->inputs), panels = pl_panels(matrix->outputs);
-    const int64_t bytes = pl_panel_bytes(format, matrix->inputs);
+    const int64_t groups = pl_groups(matrix->inputs);
     const int half_bytes = format == PL_Q4_K || format == PL_Q5_K || format == PL_Q6_K ? 1 : 2;
     struct columns found;
     UNROLL
     for (int c = 0; c < COLUMNS; c++) {
         const int64_t panel = (block * OUTPUTS + (int64_t)c * LANES) / PL_PANEL;
         const int vector = c % VECTORS;
-        /* The block behind the last panel computes that one twice. */
-        const uint8_t *begin = matrix->panels + (panel < panels ? panel : panels - 1) * bytes;
+        const uint8_t *begin = panel_at(matrix, format, panel);
         found.codes[c] = begin + 4 * LANES * vector;
         found.scales[c] = begin + groups * at.codes + half_bytes * LANES * vector;
         found.supers[c] = begin + groups * (at.codes + at.scales) + 2 * LANES * vector;
@@ -162,23 +150,6 @@ INLINE void find_scales(const enum pl_format format, const struct columns *in, i
     }
 }
 
-/* What came out of a block of `columns` columns for one row, with the bias, to where the row's
-   outputs go. */
-INLINE void write_block(const struct pl_work *work, const int columns, int64_t block,
-                        int64_t place, const floats_t *found) {
-    const int outputs = columns * LANES;
-    const int64_t begin = block * outputs, left = work->matrix->outputs - begin;
-    const int64_t count = left < outputs ? left : outputs;
-    float *to = work->out + place * work->stride + begin, whole[FLOAT_OUTPUTS + OUTPUTS];
-    UNROLL
-    for (int c = 0; c < columns; c++)
-        store_floats((left >= outputs ? to : whole) + c * LANES, found[c]);
-    if (left < outputs)
-        for (int64_t o = 0; o < count; o++) to[o] = whole[o];
-    if (work->bias)
-        for (int64_t o = 0; o < count; o++) to[o] += work->bias[begin + o];
-}
-
 /* `rows` rows from `place` times the panels of one block. */
 INLINE void one_block(const enum pl_format format, const int rows, const struct pl_work *work,
                       int64_t block, int64_t place, struct stream stream) {
@@ -243,49 +214,6 @@ INLINE void one_block(const enum pl_format format, const int rows, const struct 
     for (int r = 0; r < rows; r++) write_block(work, COLUMNS, block, place + r, found[r]);
 }
 
-#include "floats.h"
-
-/* Blocks of 1, 2, … rows, a function each: all in one, a compiler runs out of registers. */
-typedef void some_rows(const struct pl_work *work, int64_t block, int64_t place,
-                       struct stream stream);
-
-#define UP_TO_2(x, of) x(of, 1) x(of, 2)
-#define UP_TO_4(x, of) UP_TO_2(x, of) x(of, 3) x(of, 4)
-#define UP_TO_6(x, of) UP_TO_4(x, of) x(of, 5) x(of, 6)
-#define UP_TO_12(x, of) UP_TO_6(x, of) x(of, 7) x(of, 8) x(of, 9) x(of, 10) x(of, 11) x(of, 12)
-#define UP_TO_WRITTEN(count) UP_TO_##count
-#define UP_TO(count) UP_TO_WRITTEN(count)
-
-/* All rows, at most `most` together; of: functions for 1 row up to `most`. Blocks of several begin
-   with a multiple of `whole` rows and have nearly as many each: a single one after twelve would take
-   as long as four. */
-static void all_rows(some_rows *const *of, const int64_t most, const int64_t whole, const int panels,
-                     int64_t steps, const struct pl_work *work, int64_t first, int64_t end) {
-    const int64_t rows = work->end_row - work->first_row, parts = (rows + most - 1) / most;
-    for (int64_t block = first; block < end; block++)
-        for (int64_t part = 0, place = work->first_row, some; part < parts; part++, place += some) {
-            const int64_t left = work->end_row - place, others = parts - part - 1;
-            const int64_t even = (left + others) / (others + 1);
-            some = (even + whole - 1) / whole * whole;
-            some = some < left ? some : left;
-            of[some - 1](work, block, place, stream_of(work, panels, block, part, parts, steps));
-        }
-}
-
-#define NAME_OF(format, rows) rows_##format##_##rows,
-#define ROWS_WITH(block_of, format, rows) \
-    static __attribute__((noinline)) void rows_##format##_##rows( \
-        const struct pl_work *work, int64_t block, int64_t place, struct stream stream) { \
-        block_of(format, rows, work, block, place, stream); \
-    }
-#define RUN_WITH(format, most, whole, panels, steps) \
-    static void run_##format(const struct pl_work *work, int64_t first, int64_t end) { \
-        static some_rows *const of[] = {UP_TO(most)(NAME_OF, format)}; \
-        _Static_assert(sizeof of / sizeof *of == most, "a function for every count"); \
-        _Static_assert(most % whole == 0, "blocks begin with whole fours"); \
-        all_rows(of, most, whole, panels, steps, work, first, end); \
-    }
-
 #define BLOCK_ROWS(format, rows) ROWS_WITH(one_block, format, rows)
 #define FOR_FORMAT(format) UP_TO(MOST_ROWS)(BLOCK_ROWS, format) \
     RUN_WITH(format, MOST_ROWS, PL_FOUR, OUTPUTS / PL_PANEL, pl_groups(work->matrix->inputs))
@@ -297,23 +225,3 @@ FOR_FORMAT(PL_Q8_0)
 FOR_FORMAT(PL_Q4_K)
 FOR_FORMAT(PL_Q5_K)
 FOR_FORMAT(PL_Q6_K)
-
-#define FLOAT_ROWS(format, rows) ROWS_WITH(float_block, format, rows)
-#define FOR_FLOATS(format) UP_TO(ROWS_OF_FLOATS)(FLOAT_ROWS, format) \
-    RUN_WITH(format, ROWS_OF_FLOATS, 1, FLOAT_OUTPUTS / PL_PANEL, \
-             (format) == PL_BF16_DOT ? (work->matrix->inputs + 1) / 2 : work->matrix->inputs)
-FOR_FLOATS(PL_F32)
-FOR_FLOATS(PL_F16)
-FOR_FLOATS(PL_BF16)
-FOR_FLOATS(PL_BF16_DOT)
-
-#include "tiles.h"
-
-static void run(const struct pl_work *work, int64_t first, int64_t end) {
-    static void (*const of[PL_FORMATS])(const struct pl_work *, int64_t, int64_t) = {
-        run_PL_Q4_0, run_PL_Q4_1, run_PL_Q5_0, run_PL_Q5_1, run_PL_Q8_0, run_PL_Q4_K,
-        run_PL_Q5_K, run_PL_Q6_K, run_PL_F32,  run_PL_F16,  run_PL_BF16,
-        run_PL_BF16_DOT, run_PL_BF16_TILES,
-    };
-    of[work->matrix->format](work, first, end);
-}

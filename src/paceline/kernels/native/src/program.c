@@ -60,10 +60,10 @@ static void run_pieces(const struct running *of, struct phase *phase, int me,
     if (phase->kind == PRODUCT) {
         pl_run_product(&phase->product, taken, weights_after(phase, me));
     } else if (phase->kind == ATTENTION) {
-        of->tier->attend(&phase->attention, taken->first, taken->end,
+        of->tier->rest->attend(&phase->attention, taken->first, taken->end,
                          pl_room_of(&of->sharing, of->shared, me));
     } else {
-        of->tier->row_steps(phase->begin, phase->end, of->pass, taken->first, taken->end);
+        of->tier->rest->row_steps(phase->begin, phase->end, of->pass, taken->first, taken->end);
         if (phase->rounds)
             pl_round_rows(of->tier, &phase->matrix, &phase->rows, phase->numbers, taken->first,
                           taken->end);

@@ -22,10 +22,13 @@
 #include "vec_avx512.h"
 #elif TIER_NUMBER == 4
 #define PL_BF16_PRODUCTS
+#define ADDED PL_BF16_DOT
+#define ADDED_TO pl_tier_avx512vnni
 #include "vec_avx512.h"
 #elif TIER_NUMBER == 7
-#define PL_BF16_PRODUCTS
 #define PL_TILES
+#define ADDED PL_BF16_TILES
+#define ADDED_TO pl_tier_avx512bf16
 #include "vec_avx512.h"
 #elif TIER_NUMBER == 5
 #include "vec_neon.h"
@@ -36,8 +39,38 @@
 #include "vec_portable.h"
 #endif
 
+#include "panels.h"
+
+/* A block has at least a panel. */
+_Static_assert(OUTPUTS % PL_PANEL == 0 && FLOAT_OUTPUTS % PL_PANEL == 0,
+               "blocks are made of whole panels");
+
+#ifdef ADDED
+
+/* A tier that is another one, but for how it multiplies one format. */
+#if TIER_NUMBER == 4
+#include "floats.h"
+#else
+#include "tiles.h"
+#endif
+
+extern const struct pl_tier pl_tier_avx512vnni, ADDED_TO;
+
+static void run(const struct pl_work *work, int64_t first, int64_t end) {
+    if (work->matrix->format == ADDED) PASTE(run_, ADDED)(work, first, end);
+    else ADDED_TO.run(work, first, end);
+}
+
+const struct pl_tier PASTE(pl_tier_, PL_TIER) = {
+    .name = TEXT(PL_TIER), .run = run, .rest = &pl_tier_avx512vnni,
+};
+
+#else
+
 #include "half.h"
 #include "products.h"
+#include "floats.h"
+#include "tiles.h"
 #include "rows.h"
 
 #include "softmax.h"
@@ -48,9 +81,18 @@
 #include "likeliest.h"
 #include "rowwise.h"
 
-/* A block has at least a panel. */
-_Static_assert(OUTPUTS % PL_PANEL == 0 && FLOAT_OUTPUTS % PL_PANEL == 0, "blocks are made of whole panels");
+static void run(const struct pl_work *work, int64_t first, int64_t end) {
+    static void (*const of[PL_FORMATS])(const struct pl_work *, int64_t, int64_t) = {
+        run_PL_Q4_0, run_PL_Q4_1, run_PL_Q5_0, run_PL_Q5_1, run_PL_Q8_0, run_PL_Q4_K,
+        run_PL_Q5_K, run_PL_Q6_K, run_PL_F32,  run_PL_F16,  run_PL_BF16,
+        run_PL_BF16_DOT, run_PL_BF16_TILES,
+    };
+    of[work->matrix->format](work, first, end);
+}
 
 const struct pl_tier PASTE(pl_tier_, PL_TIER) = {
-    TEXT(PL_TIER), OUTPUTS, FLOAT_OUTPUTS, quantise, run, attend, attend_room, row_steps, likeliest,
+    TEXT(PL_TIER), run, &PASTE(pl_tier_, PL_TIER),
+    OUTPUTS, FLOAT_OUTPUTS, quantise, attend, attend_room, row_steps, likeliest,
 };
+
+#endif

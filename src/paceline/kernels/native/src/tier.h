@@ -17,8 +17,9 @@ struct pl_four {
 
 /* Rows as products read them: fours [(count + 3) / 4, groups].
 
-   For matrices of floats rows stay `floats`, `stride` numbers apart. For BF16_DOT and BF16_TILES: pairs
-   [count, groups x 16], in the place of each float two numbers of bfloat16, the first one in its upper half. */
+   For matrices of floats rows stay `floats`, `stride` numbers apart. For BF16_DOT and BF16_TILES:
+   pairs [count, groups x 16], in the place of each float two numbers of bfloat16, the first one in
+   its upper half. */
 struct pl_rows {
     int64_t count, groups;
     const float *floats;
@@ -96,13 +97,15 @@ struct pl_step;
 
 struct pl_tier {
     const char *name;
+    /* Blocks of so many outputs, from `first` up to `end`. */
+    void (*run)(const struct pl_work *work, int64_t first, int64_t end);
+    /* The tier that has all that follows: this one, or that which it adds a format to. */
+    const struct pl_tier *rest;
     /* Outputs that are computed together, multiples of 16: of rounded weights, of floats. */
     int outputs, float_outputs;
     /* `row` [inputs] -> row `place` of `rows`, for weights of this format. */
     void (*quantise)(enum pl_format format, const float *row, int64_t inputs,
                      struct pl_rows *rows, int64_t place);
-    /* Blocks of so many outputs, from `first` up to `end`. */
-    void (*run)(const struct pl_work *work, int64_t first, int64_t end);
     /* Units (part of a range x key head) of an attention. room: so many floats as attend_room says,
        for this thread alone. */
     void (*attend)(const struct pl_attention *of, int64_t first, int64_t end, float *room);

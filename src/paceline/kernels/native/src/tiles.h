@@ -8,13 +8,6 @@
    as 0. */
 enum { PAIRS_OF_GROUP = PL_GROUP / 2, TILE_BYTES = 1024, PANELS_OF_BLOCK = FLOAT_OUTPUTS / PL_PANEL };
 
-INLINE const uint8_t *tiles_of(const struct pl_matrix *matrix, int64_t panel) {
-    const int64_t panels = pl_panels(matrix->outputs);
-    /* The block behind the last panel computes that one twice. */
-    return matrix->panels + (panel < panels ? panel : panels - 1) *
-                                pl_panel_bytes(PL_BF16_TILES, matrix->inputs);
-}
-
 #ifdef PL_TILES
 
 /* Rows of a tile; rows that are multiplied together. */
@@ -44,8 +37,8 @@ static void shape_tiles(int64_t rows) {
 /* Sums of a block for rows of one tile or of two, whose pairs begin at `rows`. */
 INLINE void tile_sums(const int two, const struct pl_work *work, int64_t block, const float *rows,
                       struct stream stream, float (*sums)[FLOAT_OUTPUTS]) {
-    const uint8_t *one = tiles_of(work->matrix, 2 * block);
-    const uint8_t *other = tiles_of(work->matrix, 2 * block + 1);
+    const uint8_t *one = panel_at(work->matrix, PL_BF16_TILES, 2 * block);
+    const uint8_t *other = panel_at(work->matrix, PL_BF16_TILES, 2 * block + 1);
     const int64_t groups = work->rows->groups, stride = groups * PL_GROUP * 2;
     const int64_t behind = ROWS_OF_TILE * groups * PAIRS_OF_GROUP;
     _tile_zero(0);
@@ -124,7 +117,8 @@ static void run_PL_BF16_TILES(const struct pl_work *work, int64_t first, int64_t
             floats_t found[FLOAT_COLUMNS];
             for (int c = 0; c < FLOAT_COLUMNS; c++) {
                 const int64_t panel = block * PANELS_OF_BLOCK + c / VECTORS;
-                const uint8_t *tile = tiles_of(work->matrix, panel) + 4 * LANES * (c % VECTORS);
+                const uint8_t *tile =
+                    panel_at(work->matrix, PL_BF16_TILES, panel) + 4 * LANES * (c % VECTORS);
                 found[c] = no_floats();
                 for (int64_t group = 0; group < groups; group++)
                     found[c] = plus(found[c], group_of_pairs(tile + group * TILE_BYTES,

@@ -1,0 +1,39 @@
+/* Rows times blocks of panels, whatever the format: where panels are, and where the outputs go.
+   Written once for all tiers in the words of a vec_*.h. */
+#include "tier.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 12")
+/* Compilers would load everything at once here, and run out of registers. */
+#define IN_ORDER __asm__ volatile("" ::: "memory")
+#define VECTORS (PL_PANEL / LANES)
+#define OUTPUTS (COLUMNS * LANES)
+#define FLOAT_OUTPUTS (FLOAT_COLUMNS * LANES)
+
+#include "fetch.h"
+
+/* Where a panel begins; for one after the last, where the last does: a block that reaches further than
+   the matrix computes that one twice. */
+INLINE const uint8_t *panel_at(const struct pl_matrix *matrix, const enum pl_format format,
+                               int64_t panel) {
+    const int64_t panels = pl_panels(matrix->outputs);
+    return matrix->panels +
+           (panel < panels ? panel : panels - 1) * pl_panel_bytes(format, matrix->inputs);
+}
+
+/* What came out of a block of `columns` columns for one row, with the bias, to where the row's
+   outputs go. */
+INLINE void write_block(const struct pl_work *work, const int columns, int64_t block,
+                        int64_t place, const floats_t *found) {
+    const int outputs = columns * LANES;
+    const int64_t begin = block * outputs, left = work->matrix->outputs - begin;
+    const int64_t count = left < outputs ? left : outputs;
+    float *to = work->out + place * work->stride + begin, whole[FLOAT_OUTPUTS + OUTPUTS];
+    UNROLL
+    for (int c = 0; c < columns; c++)
+        store_floats((left >= outputs ? to : whole) + c * LANES, found[c]);
+    if (left < outputs)
+        for (int64_t o = 0; o < count; o++) to[o] = whole[o];
+    if (work->bias)
+        for (int64_t o = 0; o < count; o++) to[o] += work->bias[begin + o];
+}

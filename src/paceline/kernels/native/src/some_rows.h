@@ -1,0 +1,46 @@
+/* Functions that multiply some rows with a block, one for each count, and what calls them for all. */
+#ifndef PL_SOME_ROWS_H
+#define PL_SOME_ROWS_H
+
+/* Blocks of 1, 2, … rows, a function each: all in one, a compiler runs out of registers. */
+typedef void some_rows(const struct pl_work *work, int64_t block, int64_t place,
+                       struct stream stream);
+
+#define UP_TO_2(x, of) x(of, 1) x(of, 2)
+#define UP_TO_4(x, of) UP_TO_2(x, of) x(of, 3) x(of, 4)
+#define UP_TO_6(x, of) UP_TO_4(x, of) x(of, 5) x(of, 6)
+#define UP_TO_12(x, of) UP_TO_6(x, of) x(of, 7) x(of, 8) x(of, 9) x(of, 10) x(of, 11) x(of, 12)
+#define UP_TO_WRITTEN(count) UP_TO_##count
+#define UP_TO(count) UP_TO_WRITTEN(count)
+
+/* All rows, at most `most` together; of: functions for 1 row up to `most`. Blocks of several begin
+   with a multiple of `whole` rows and have nearly as many each: a single one after twelve would take
+   as long as four. */
+static void all_rows(some_rows *const *of, const int64_t most, const int64_t whole, const int panels,
+                     int64_t steps, const struct pl_work *work, int64_t first, int64_t end) {
+    const int64_t rows = work->end_row - work->first_row, parts = (rows + most - 1) / most;
+    for (int64_t block = first; block < end; block++)
+        for (int64_t part = 0, place = work->first_row, some; part < parts; part++, place += some) {
+            const int64_t left = work->end_row - place, others = parts - part - 1;
+            const int64_t even = (left + others) / (others + 1);
+            some = (even + whole - 1) / whole * whole;
+            some = some < left ? some : left;
+            of[some - 1](work, block, place, stream_of(work, panels, block, part, parts, steps));
+        }
+}
+
+#define NAME_OF(format, rows) rows_##format##_##rows,
+#define ROWS_WITH(block_of, format, rows) \
+    static __attribute__((noinline)) void rows_##format##_##rows( \
+        const struct pl_work *work, int64_t block, int64_t place, struct stream stream) { \
+        block_of(format, rows, work, block, place, stream); \
+    }
+#define RUN_WITH(format, most, whole, panels, steps) \
+    static void run_##format(const struct pl_work *work, int64_t first, int64_t end) { \
+        static some_rows *const of[] = {UP_TO(most)(NAME_OF, format)}; \
+        _Static_assert(sizeof of / sizeof *of == most, "a function for every count"); \
+        _Static_assert(most % whole == 0, "blocks begin with whole fours"); \
+        all_rows(of, most, whole, panels, steps, work, first, end); \
+    }
+
+#endif
