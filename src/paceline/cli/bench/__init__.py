@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from paceline.cli.bench import ablate, fetch, report, run, simulate
+from paceline.cli.bench import ablate, fetch, report, run, simulate, spec_bench
 
 __all__ = ["app"]
 
@@ -18,3 +18,4 @@ app.command("simulate")(simulate.simulate)
 app.command("ablate")(ablate.ablate)
 app.command("report")(report.report)
 app.command("fetch")(fetch.fetch)
+app.add_typer(spec_bench.app)

@@ -1,0 +1,206 @@
+"""Spec-Bench's answer files: runs of ours as such, and any of them compared as Spec-Bench does.
+
+Its scripts and published runs: https://github.com/hemingkx/Spec-Bench (Xia et al. 2024, arXiv
+2401.07851), `evaluation/eval.py` and `evaluation/speed.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+from uuid import uuid4
+
+from paceline.bench.entries import Entry
+from paceline.bench.trial import PLAIN
+from paceline.errors import UsageError
+
+__all__ = ["Answer", "Choice", "Row", "answers_of", "compare", "read_answers", "write_answers"]
+
+Decode = Callable[[Sequence[int]], str]
+
+OVERALL = "overall"
+_MT_BENCH = frozenset(
+    ["writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"]
+)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """All turns of one question, answered once.
+
+    index: which time, from 0. turns: texts. decoding_steps, new_tokens, wall_time (seconds): by
+    turn. accept_lengths: tokens per round, over all turns; paceline keeps how often each length
+    occurred, so ours are sorted.
+    """
+
+    index: int
+    turns: list[str]
+    decoding_steps: list[int]
+    new_tokens: list[int]
+    wall_time: list[float]
+    accept_lengths: list[int]
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Over all turns."""
+        return sum(self.new_tokens) / sum(self.wall_time)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A line of an answer file: what one model and method answered to one question."""
+
+    question_id: int | str
+    category: str
+    model_id: str
+    choices: list[Choice]
+
+    @property
+    def task(self) -> str:
+        """As Spec-Bench groups them: the eight categories of MT-bench are one."""
+        return "mt_bench" if self.category in _MT_BENCH else self.category
+
+
+@dataclass(frozen=True)
+class Row:
+    """A task of one answer file beside a baseline's, see `compare`."""
+
+    task: str
+    questions: int
+    same_texts: int
+    mean_accepted: float
+    tokens_per_second: float
+    speedup: float
+
+
+def answers_of(
+    entries: Sequence[Entry], method: str, model_id: str, decode: Decode
+) -> Iterator[Answer]:
+    """What a method of a run answered; questions on which it failed are left out."""
+    plain = {e.key: e.output for e in entries if e.method == PLAIN and e.repeat == 0}
+    conversations: dict[tuple[str, str], dict[int, list[Entry]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for entry in entries:
+        if entry.method == method:
+            conversations[entry.suite, entry.prompt][entry.repeat].append(entry)
+    for (_, prompt), repeats in conversations.items():
+        if any(turn.error for turns in repeats.values() for turn in turns):
+            continue
+        yield Answer(
+            question_id=_question(prompt),
+            category=repeats[0][0].task,
+            model_id=model_id,
+            choices=[
+                _choice(repeat, sorted(turns, key=lambda turn: turn.turn), plain, decode)
+                for repeat, turns in sorted(repeats.items())
+            ],
+        )
+
+
+def _question(prompt: str) -> int | str:
+    """The id without the name of the set, "spec_bench/81": 81."""
+    last = prompt.rpartition("/")[2]
+    return int(last) if last.isdecimal() else prompt
+
+
+def _choice(
+    index: int, turns: Sequence[Entry], plain: dict[Any, tuple[int, ...] | None], decode: Decode
+) -> Choice:
+    # An entry has its tokens where they are not plain decoding's.
+    outputs = [turn.output if turn.output is not None else plain[turn.key] for turn in turns]
+    lengths = [turn.stats.acceptance_histogram for turn in turns]
+    return Choice(
+        index=index,
+        turns=[decode(output or ()) for output in outputs],
+        decoding_steps=[turn.stats.rounds for turn in turns],
+        new_tokens=[turn.tokens for turn in turns],
+        wall_time=[turn.seconds for turn in turns],
+        accept_lengths=sorted(length for counts in lengths for length in counts.elements()),
+    )
+
+
+def write_answers(path: Path, answers: Sequence[Answer]) -> None:
+    """Write an answer file in place of one that is there. Raises OSError."""
+    stamp = {"tstamp": time.time()}
+    records = [{**asdict(answer), "answer_id": uuid4().hex, **stamp} for answer in answers]
+    lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def read_answers(path: Path) -> list[Answer]:
+    """The answers of a file, of a question that is there twice the last one.
+
+    Raises UsageError, naming the line, where it cannot be read or is no such file.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise UsageError(f"cannot read the answers {path}: {reason}") from error
+    answers: dict[int | str, Answer] = {}
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            answer = _parsed(line, f"{path}, line {number}")
+            answers[answer.question_id] = answer
+    if not answers:
+        raise UsageError(f"{path} holds no answers")
+    return list(answers.values())
+
+
+def _parsed(line: str, where: str) -> Answer:
+    try:
+        record = json.loads(line)
+        choices = [
+            Choice(**{name: choice[name] for name in Choice.__dataclass_fields__})
+            for choice in record["choices"]
+        ]
+        answer = Answer(
+            record["question_id"], str(record["category"]), str(record["model_id"]), choices
+        )
+        sums = [sum(choices[0].new_tokens), sum(choices[0].accept_lengths)]
+        if not (sum(choices[0].wall_time) > 0 and min(sums) >= 0):
+            raise ValueError("its times are no times")
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise UsageError(f"{where} is no answer in Spec-Bench's format ({error})") from error
+    return answer
+
+
+def compare(base: Sequence[Answer], other: Sequence[Answer]) -> list[Row]:
+    """A row per task of the questions that both answered, then one over all.
+
+    As `evaluation/speed.py` counts: the first choice of each question; a speed is the mean over
+    questions of tokens per second, the speed-up a ratio of two such means. Unlike there, the
+    baseline's tokens are those that its file names, not its texts tokenized again.
+
+    Raises UsageError where they have no question in common.
+    """
+    known = {answer.question_id: answer for answer in base}
+    pairs = [(known[a.question_id], a) for a in other if a.question_id in known]
+    if not pairs:
+        raise UsageError("the two answer files have no question in common")
+    tasks: dict[str, list[tuple[Answer, Answer]]] = defaultdict(list)
+    for pair in pairs:
+        tasks[pair[1].task].append(pair)
+    return [_row(task, found) for task, found in (*tasks.items(), (OVERALL, pairs))]
+
+
+def _row(task: str, pairs: Sequence[tuple[Answer, Answer]]) -> Row:
+    ours = [other.choices[0] for _, other in pairs]
+    theirs = [base.choices[0] for base, _ in pairs]
+    lengths = [length for choice in ours for length in choice.accept_lengths]
+    speed = mean(choice.tokens_per_second for choice in ours)
+    return Row(
+        task=task,
+        questions=len(pairs),
+        same_texts=sum(a.turns == b.turns for a, b in zip(ours, theirs)),
+        mean_accepted=mean(lengths) if lengths else 0.0,
+        tokens_per_second=speed,
+        speedup=speed / mean(choice.tokens_per_second for choice in theirs),
+    )

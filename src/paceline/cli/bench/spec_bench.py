@@ -1,0 +1,78 @@
+"""`paceline bench spec-bench`: answer files in Spec-Bench's format, written and compared."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from paceline.cli import common
+from paceline.errors import UsageError
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="spec-bench",
+    help="Answer files in Spec-Bench's format.",
+    no_args_is_help=True,
+)
+
+
+@app.command("export")
+@common.interruptible()
+def export(
+    results: Annotated[Path, typer.Argument(help="A file that 'paceline bench run' wrote.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the answer files.")],
+) -> None:
+    """Write a run as answer files, one per method, which Spec-Bench's scripts read."""
+    from paceline.bench.entries import Entry
+    from paceline.bench.results import read_results
+    from paceline.bench.spec_bench import answers_of, write_answers
+    from paceline.models.load import load_tokenizer
+
+    header, lines = read_results(results)
+    entries = [line for line in lines if isinstance(line, Entry)]
+    if header.get("run", {}).get("kind") != "run" or not entries:
+        raise UsageError(f"{results} holds no answers: name a file of 'paceline bench run'")
+    model = header["model"]["name"]
+    tokenizer = load_tokenizer(model)
+    for method in dict.fromkeys(entry.method for entry in entries):
+        name = f"{model}-{method}"
+        path = out / f"{re.sub(r'[^A-Za-z0-9.]+', '-', name).strip('-')}.jsonl"
+        answers = answers_of(
+            entries, method, name, lambda ids: tokenizer.decode(ids, skip_special_tokens=True)
+        )
+        with common.writing(path):
+            out.mkdir(parents=True, exist_ok=True)
+            write_answers(path, list(answers))
+        typer.echo(str(path))
+
+
+@app.command("show")
+@common.interruptible()
+def show(
+    base: Annotated[Path, typer.Argument(help="The baseline's answer file.")],
+    files: Annotated[list[Path], typer.Argument(help="Answer files to compare with it.")],
+) -> None:
+    """Compare answer files, ours or published ones, as Spec-Bench's evaluation/speed.py does."""
+    from paceline.bench.spec_bench import compare, read_answers
+
+    baseline = read_answers(base)
+    for path in files:
+        answers = read_answers(path)
+        table = Table("task", title=answers[0].model_id, title_justify="left")
+        for heading in ("questions", "same text", "mean accepted", "tokens/s", "speed-up"):
+            table.add_column(heading, justify="right")
+        for row in compare(baseline, answers):
+            table.add_row(
+                row.task,
+                str(row.questions),
+                str(row.same_texts),
+                f"{row.mean_accepted:.2f}",
+                f"{row.tokens_per_second:.1f}",
+                f"{row.speedup:.2f}x",
+            )
+        common.print_table(table)

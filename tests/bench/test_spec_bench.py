@@ -1,0 +1,144 @@
+"""Answer files in Spec-Bench's format: written from runs, read, compared by its formulas."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.bench.entries import Entry
+from paceline.bench.results import ResultFile
+from paceline.bench.spec_bench import (
+    Answer,
+    Choice,
+    answers_of,
+    compare,
+    read_answers,
+    write_answers,
+)
+from paceline.errors import UsageError
+from paceline.stats import Stats
+from tests.cli.running import runner
+
+
+def entry(method: str, prompt: str, turn: int, lengths: Sequence[int], **more: Any) -> Entry:
+    values: dict[str, Any] = {"task": "writing", "repeat": 0, "seconds": 2.0, **more}
+    return Entry(
+        suite="spec_bench",
+        prompt=prompt,
+        turn=turn,
+        method=method,
+        prompt_tokens=3,
+        tokens=sum(lengths),
+        stats=Stats(
+            rounds=len(lengths), tokens=sum(lengths), acceptance_histogram=Counter(lengths)
+        ),
+        **values,
+    )
+
+
+RUN = [
+    entry("plain", "spec_bench/81", 0, [1, 1, 1], output=(107, 108, 109)),
+    entry("plain", "spec_bench/81", 1, [1], output=(105,)),
+    entry("anpd", "spec_bench/81", 1, [1], seconds=1.0),
+    entry("anpd", "spec_bench/81", 0, [2, 1], seconds=1.0),
+    entry("anpd", "spec_bench/81", 0, [3], seconds=0.5, repeat=1, output=(107, 108, 106)),
+    entry("anpd", "spec_bench/81", 1, [1], seconds=0.5, repeat=1),
+    entry("plain", "other", 0, [1], task="rag", output=(104,)),
+    entry("anpd", "other", 0, [], task="rag", error="it broke"),
+]
+
+
+def words(ids: Sequence[int]) -> str:
+    return " ".join(map(str, ids))
+
+
+def test_a_run_becomes_answers() -> None:
+    (answer,) = answers_of(RUN, "anpd", "m-anpd", words)
+    assert (answer.question_id, answer.category, answer.model_id) == (81, "writing", "m-anpd")
+    assert answer.choices == [
+        Choice(0, ["107 108 109", "105"], [2, 1], [3, 1], [1.0, 1.0], [1, 1, 2]),
+        Choice(1, ["107 108 106", "105"], [1, 1], [3, 1], [0.5, 0.5], [1, 3]),
+    ]
+    assert [a.question_id for a in answers_of(RUN, "plain", "m", words)] == [81, "other"]
+
+
+def test_files_are_read_as_they_were_written(tmp_path: Path) -> None:
+    answers = list(answers_of(RUN, "plain", "m", words))
+    write_answers(tmp_path / "a.jsonl", answers)
+    assert read_answers(tmp_path / "a.jsonl") == answers
+    record = json.loads((tmp_path / "a.jsonl").read_text().splitlines()[0])
+    # What Spec-Bench's own files have, no more and no less.
+    assert set(record) == {
+        *("question_id", "category", "answer_id", "model_id", "choices", "tstamp")
+    }
+    assert set(record["choices"][0]) == {
+        *("index", "turns", "decoding_steps", "new_tokens", "wall_time", "accept_lengths")
+    }
+
+
+def answer(question: int, category: str, tokens: int, seconds: float, lengths: list[int]) -> Answer:
+    choice = Choice(0, ["text"], [len(lengths)], [tokens], [seconds], lengths)
+    return Answer(question, category, "m", [choice])
+
+
+def test_speeds_are_means_over_questions_as_in_spec_bench() -> None:
+    base = [answer(81, "writing", 10, 1.0, [1]), answer(301, "qa", 30, 1.0, [1])]
+    other = [
+        answer(81, "writing", 20, 1.0, [2, 2]),
+        answer(301, "qa", 30, 0.5, [3]),
+        answer(999, "qa", 1, 1.0, [1]),  # the baseline has not answered that
+    ]
+    rows = {row.task: row for row in compare(base, other)}
+    assert list(rows) == ["mt_bench", "qa", "overall"]
+    assert rows["mt_bench"].speedup == 2.0
+    assert rows["qa"].speedup == 2.0
+    whole = rows["overall"]
+    assert (whole.questions, whole.same_texts) == (2, 2)
+    assert whole.tokens_per_second == (20 + 60) / 2
+    assert whole.speedup == (20 + 60) / (10 + 30)
+    assert whole.mean_accepted == (2 + 2 + 3) / 3
+    with pytest.raises(UsageError, match="no question in common"):
+        compare(base, other[2:])
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "holds no answers"),
+        ("{", "line 1 is no answer in Spec-Bench's format"),
+        ('{"question_id": 1, "category": "qa", "model_id": "m", "choices": []}', "line 1"),
+        ("[1]", "line 1"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, content: str, reason: str) -> None:
+    (tmp_path / "a.jsonl").write_text(content)
+    with pytest.raises(UsageError, match=reason):
+        read_answers(tmp_path / "a.jsonl")
+
+
+@pytest.mark.model
+def test_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = runner(monkeypatch, capsys)
+    header = {"run": {"kind": "run"}, "model": {"name": "smollm2-135m"}}
+    results = ResultFile(tmp_path / "run.jsonl", header)
+    for line in RUN:
+        results.append(line)
+    written = command("bench", "spec-bench", "export", results.path, "--out", tmp_path)
+    paths = list(map(Path, written.out.split()))
+    assert written.code == 0
+    assert [path.stem for path in paths] == ["smollm2-135m-plain", "smollm2-135m-anpd"]
+    assert read_answers(paths[0])[0].choices[0].turns[0]
+    shown = command("bench", "spec-bench", "show", *paths)
+    assert shown.code == 0
+    assert "mt_bench" in shown.out and "2.00x" in shown.out
+    refused = command("bench", "spec-bench", "show", paths[0], tmp_path / "missing.jsonl")
+    assert (refused.code, "cannot read the answers" in refused.said) == (2, True)
+    refused = command("bench", "spec-bench", "export", paths[0], "--out", tmp_path)
+    assert (refused.code, "is no result file" in refused.said) == (2, True)
