@@ -17,7 +17,7 @@ from pieces import Piece
 
 ROOT = Path(__file__).resolve().parent.parent
 TRAINED, DRAFTING = ("ppd", "medusa", "chimera"), ("speculative", "ouroboros")
-RIVALS = ("transformers", "transformers-lookup")
+BASELINES = ("transformers", "transformers-lookup")
 ENGINES = {"graphs": "transformers", "eager": "transformers-eager"}
 CHECKED = ("float32", "bfloat16")
 
@@ -101,7 +101,7 @@ class Plan:
         words = ["-m", "paceline", "bench", "run", MIXED, *self._placed(model), "--resume"]
         words += ["--data", str(self.out / "prompts"), "--out", str(result.parent)]
         words += ["--repeats", str(sizes.repeats), "--max-new-tokens", str(sizes.tokens)]
-        command = self._with_methods([*words, "--device", self.device], model, RIVALS)
+        command = self._with_methods([*words, "--device", self.device], model, BASELINES)
         about = "methods beside transformers on edits, summaries and chat"
         return [Piece(f"methods-{label}", about, 400, 60, command, (ROOT / result,))]
 
@@ -143,14 +143,14 @@ class Plan:
         return Piece(name, about, limit, 45, command, piece.results)
 
     def _with_methods(
-        self, words: Sequence[str], model: str, rivals: Sequence[str] = ()
+        self, words: Sequence[str], model: str, baselines: Sequence[str] = ()
     ) -> Callable[[], Sequence[str]]:
-        """The command with --methods: those that have what they need for the model, and rivals."""
+        """The command with --methods: those that have what they need for the model, and baselines."""
 
         def command() -> Sequence[str]:
             mark = _fingerprint(model)
             trained = _trained_for(mark) if self.sizes.trained else []
-            methods = ",".join([*self.sizes.methods, *trained, *rivals])
+            methods = ",".join([*self.sizes.methods, *trained, *baselines])
             return [sys.executable, *words, "--methods", methods]
 
         return command

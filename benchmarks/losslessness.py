@@ -26,7 +26,7 @@ import torch
 from rich.progress import track
 
 import paceline
-from paceline.bench.contest import next_scores
+from paceline.bench.comparison import next_scores
 from paceline.cli.bench.shared import split_methods
 from paceline.drafters import check_method, make_drafter
 from paceline.errors import PacelineError, UsageError

@@ -26,7 +26,7 @@ from time import perf_counter
 from typing import Any
 
 import paceline
-from paceline.bench.contest import in_turns
+from paceline.bench.comparison import in_turns
 from paceline.bench.memory import resident_bytes
 from paceline.drafters import make_drafter
 from paceline.loop import Batch, Generation, decode

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from paceline.bench.contest import in_turns, next_scores
+from paceline.bench.comparison import in_turns, next_scores
 from paceline.drafters import make_drafter
 from paceline.loop import FixedBudget, Generation, decode
 from paceline.prompts import PromptRecord

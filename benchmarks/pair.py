@@ -18,7 +18,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 
 import paceline
-from paceline.bench.contest import next_scores
+from paceline.bench.comparison import next_scores
 from paceline.drafters import make_drafter
 from paceline.loop import Generation, decode
 from paceline.models import load_causal_lm

@@ -178,14 +178,14 @@ def replay(
 
 
 def evaluate(
-    texts: dict[str, list[ForcedRequest]], curve: CostCurve, rivals: Sequence[Contender]
+    texts: dict[str, list[ForcedRequest]], curve: CostCurve, baselines: Sequence[Contender]
 ) -> dict[str, dict[str, dict[str, float]]]:
     """File -> contender -> speed-up over plain decoding, tokens per pass and nodes per pass, and
     seconds of all passes."""
     found: dict[str, dict[str, dict[str, float]]] = {}
     for suite, requests in texts.items():
         plain = 0.0
-        for contender in rivals:
+        for contender in baselines:
             outcome = replay(contender, requests, curve)
             plain = plain or outcome.seconds
             found.setdefault(suite, {})[contender.name] = {

@@ -14,8 +14,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from paceline.api import load
     from paceline.errors import ModelError, PacelineError, StoreError, UsageError
-    from paceline.front import load
     from paceline.integrations import Accelerated, Pace, accelerate
     from paceline.options import Options
     from paceline.references import ReferenceStore
@@ -37,7 +37,7 @@ _HOME = {
     "Stream": "session",
     "UsageError": "errors",
     "accelerate": "integrations",
-    "load": "front",
+    "load": "api",
 }
 
 __all__ = [

@@ -15,7 +15,7 @@ NameMethods = Callable[[Mapping[str, Callable[[], Drafter]]], None]
 
 @pytest.fixture
 def name_methods(monkeypatch: pytest.MonkeyPatch) -> NameMethods:
-    """Make contests know drafters by names of the test's own."""
+    """Make comparisons know drafters by names of the test's own."""
 
     def register(makers: Mapping[str, Callable[[], Drafter]]) -> None:
         monkeypatch.setattr(

@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import paceline.bench.contest
-from paceline.bench.contest import Contest
+import paceline.bench.comparison
+from paceline.bench.comparison import Comparison
 from paceline.bench.results import ResultFile
 from paceline.options import Options
 from paceline.prompts import PromptRecord
-from tests.bench.rig import Fixed, clocked_session, contest
+from tests.bench.rig import Fixed, clocked_session, comparison
 
 HEADER: dict[str, Any] = {"command": "paceline bench run", "run": {"methods": ["plain"], "n": 1}}
 PROMPTS = [
@@ -22,14 +22,14 @@ PROMPTS = [
 ]
 
 
-def new_contest() -> Contest:
+def new_contest() -> Comparison:
     """Methods, a contender that writes something else, and one that fails."""
     session, _ = clocked_session()
     # They do not depend on what was asked before: a run that is gone on with begins behind it.
     strangers = [Fixed("liar", [[1, 2, 3]]), Fixed("crashing", [RuntimeError("broken é")])]
     # Plans remember what ran before, which an interrupted run forgets: a budget is the same always.
     options = Options(max_new_tokens=5, ignore_eos=True, budget=8)
-    return contest(session, ["pld", "anpd", *strangers], PROMPTS, options, repeats=2)
+    return comparison(session, ["pld", "anpd", *strangers], PROMPTS, options, repeats=2)
 
 
 def run(path: Path, resume: bool = False, pause: float = 0.0) -> None:
@@ -39,5 +39,5 @@ def run(path: Path, resume: bool = False, pause: float = 0.0) -> None:
 
 if __name__ == "__main__":
     # What a process holds differs from run to run, and is no part of what is compared.
-    paceline.bench.contest.peak_meter = lambda device: lambda: None
+    paceline.bench.comparison.peak_meter = lambda device: lambda: None
     run(Path(sys.argv[1]), pause=0.02)

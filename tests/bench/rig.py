@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from paceline.bench.contest import Contest, Text
+from paceline.bench.comparison import Comparison, Text
 from paceline.bench.entries import Entry, LeftOut
 from paceline.bench.results import Memory
 from paceline.bench.trial import Contender, Method, Request, Trial
@@ -160,27 +160,27 @@ class Fixed:
         return Trial(list(output), self.seconds, Stats(tokens=len(output), rounds=len(output)))
 
 
-def contest(
+def comparison(
     session: Session,
     contenders: Sequence[str | Contender],
     prompts: Sequence[PromptRecord],
     options: Options,
     repeats: int = 1,
-) -> Contest:
+) -> Comparison:
     """Contenders may be named, and plain decoding goes without saying."""
     clock = getattr(session.target, "clock", perf_counter)
     if not contenders or "plain" not in (contenders[0], getattr(contenders[0], "name", "")):
         contenders = ["plain", *contenders]
     made = [Method(each, session, clock) if isinstance(each, str) else each for each in contenders]
-    return Contest(session, made, [Text("suite", each) for each in prompts], options, repeats)
+    return Comparison(session, made, [Text("suite", each) for each in prompts], options, repeats)
 
 
 def lines_of(
-    contest: Contest, on_trial: Callable[[], None] = lambda: None
+    comparison: Comparison, on_trial: Callable[[], None] = lambda: None
 ) -> tuple[list[Entry], list[LeftOut]]:
     """What a run writes."""
     sink = Memory()
-    contest.run(sink, on_trial)
+    comparison.run(sink, on_trial)
     return (
         [line for line in sink.entries if isinstance(line, Entry)],
         [line for line in sink.entries if isinstance(line, LeftOut)],

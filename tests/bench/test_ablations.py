@@ -18,7 +18,7 @@ from paceline.bench.ablations import (
     find_ablation,
     markdown,
 )
-from paceline.bench.contest import Contest, Text
+from paceline.bench.comparison import Comparison, Text
 from paceline.bench.metrics import MethodSummary, Summary, summarise
 from paceline.bench.results import read_results
 from paceline.bench.trial import PLAIN, Method
@@ -49,7 +49,9 @@ def summary() -> Summary:
         for number in range(2)
     ]
     contenders = [Method(name, session) for name in SMALL.methods]
-    return summarise(Contest(session, contenders, texts, Options(max_new_tokens=40)).run().entries)
+    return summarise(
+        Comparison(session, contenders, texts, Options(max_new_tokens=40)).run().entries
+    )
 
 
 def rows(text: str, heading: str) -> dict[str, list[str]]:

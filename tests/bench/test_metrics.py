@@ -21,7 +21,7 @@ from tests.bench.rig import (
     Script,
     Scripted,
     clocked_session,
-    contest,
+    comparison,
     cost,
     lines_of,
 )
@@ -99,7 +99,7 @@ def check(group: Group, lengths: dict[str, int], texts: Sequence[PromptRecord]) 
 @pytest.mark.parametrize("repeats", [1, 3])
 def test_speed_is_what_it_was_made_to_be(name_methods: NameMethods, repeats: int) -> None:
     session, lengths = scripted(name_methods)
-    entries, _ = lines_of(contest(session, ["scripted"], PROMPTS, GREEDY, repeats))
+    entries, _ = lines_of(comparison(session, ["scripted"], PROMPTS, GREEDY, repeats))
     found = summarise(entries)
     check(found.overall, lengths, PROMPTS)
     assert [group.name for group in found.groups] == ["suite/edits", "suite/chat"]
@@ -110,7 +110,7 @@ def test_speed_is_what_it_was_made_to_be(name_methods: NameMethods, repeats: int
 
 def test_acceptance_is_what_it_was_made_to_be(name_methods: NameMethods) -> None:
     session, _ = scripted(name_methods)
-    entries, _ = lines_of(contest(session, ["scripted"], PROMPTS, GREEDY))
+    entries, _ = lines_of(comparison(session, ["scripted"], PROMPTS, GREEDY))
     edits, chat = (group.methods["scripted"].stats for group in summarise(entries).groups)
     assert (edits.rounds, edits.tokens) == (2 * 9, 2 * 24)
     assert edits.mean_acceptance_length == 24 / 9
@@ -137,7 +137,7 @@ def test_acceptance_is_what_it_was_made_to_be(name_methods: NameMethods) -> None
 def test_texts_of_one_speed_leave_no_room_for_chance(name_methods: NameMethods) -> None:
     session, _ = scripted(name_methods)
     same = [replace(PROMPTS[0], id=str(number)) for number in range(5)]
-    entries, _ = lines_of(contest(session, ["scripted"], same, GREEDY))
+    entries, _ = lines_of(comparison(session, ["scripted"], same, GREEDY))
     found = summarise(entries).overall.methods["scripted"]
     assert found.interval == (found.speedup, found.speedup)
     assert found.mean_of_ratios == pytest.approx(found.speedup)
@@ -152,7 +152,7 @@ def test_a_pause_in_one_trial_does_not_move_the_median(name_methods: NameMethods
         trials.append(1)
         target.pause = 100.0 if len(trials) == 3 else 0.0  # type: ignore[attr-defined]
 
-    entries, _ = lines_of(contest(session, ["scripted"], PROMPTS, GREEDY, 3), on_trial)
+    entries, _ = lines_of(comparison(session, ["scripted"], PROMPTS, GREEDY, 3), on_trial)
     assert max(entry.seconds for entry in entries) > 900
     found = summarise(entries).overall.methods
     widths = [WIDTHS[prompt.task] for prompt in PROMPTS]
@@ -169,7 +169,7 @@ def test_wrong_guesses_are_a_slow_down(name_methods: NameMethods) -> None:
     ids = session.encode([{"role": "user", "content": prompt.turns[0]}])
     tokens = session.generate(ids, max_new_tokens=TOKENS, ignore_eos=True).tokens
     name_methods({"wrong": lambda: Oracle([*ids, *tokens], target.vocab_size, wrong=True)})
-    entries, _ = lines_of(contest(session, ["wrong"], [prompt], GREEDY.with_(budget=4)))
+    entries, _ = lines_of(comparison(session, ["wrong"], [prompt], GREEDY.with_(budget=4)))
     found = summarise(entries).overall.methods["wrong"]
     slow, plain = (sum(seconds_of(len(ids), each)) for each in ([5] * 20 + [4, 3, 2, 1], PLAIN))
     assert found.speedup == pytest.approx(plain / slow) and found.speedup < 0.75

@@ -13,7 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 from paceline import drafters
-from paceline.bench.contest import Contest
+from paceline.bench.comparison import Comparison
 from paceline.bench.entries import Entry, LeftOut
 from paceline.bench.metrics import summarise
 from paceline.bench.results import Memory, ResultFile
@@ -72,7 +72,7 @@ def requests(session: Session, text: Recording, **options: Any) -> list[Request]
 def run(session: Session, texts: Sequence[Recording], methods: list[str], **options: Any) -> Memory:
     contenders = [Method(name, session) for name in methods]
     sink = Memory()
-    Contest(session, contenders, texts, Options(**options)).run(sink)
+    Comparison(session, contenders, texts, Options(**options)).run(sink)
     return sink
 
 
@@ -192,9 +192,9 @@ def test_behind_the_record_the_model_speaks_for_itself() -> None:
 def test_a_contest_over_recordings() -> None:
     session = toy_session()
     texts = [recording("talk"), recording("calls", CALLS)]
-    contest = Contest(session, [Method(name, session) for name in METHODS], texts, Options())
-    assert contest.trials == 4 * len(METHODS)
-    sink = contest.run()
+    comparison = Comparison(session, [Method(name, session) for name in METHODS], texts, Options())
+    assert comparison.trials == 4 * len(METHODS)
+    sink = comparison.run()
     found = entries(sink)
     assert [entry.key for entry in found if entry.method == PLAIN] == [
         ("trace", "talk", 0),
@@ -230,9 +230,9 @@ def test_an_interrupted_simulation_goes_on(tmp_path: File) -> None:
     session = toy_session()
     texts = [recording("talk"), recording("calls", CALLS)]
     contenders = [Method(name, session) for name in ("plain", "anpd")]
-    contest = Contest(session, contenders, texts, Options(), repeats=2)
+    comparison = Comparison(session, contenders, texts, Options(), repeats=2)
     whole = ResultFile(tmp_path / "whole.jsonl", {"run": {}})
-    contest.run(whole)
+    comparison.run(whole)
 
     calls = iter(range(1, 100))
 
@@ -242,10 +242,10 @@ def test_an_interrupted_simulation_goes_on(tmp_path: File) -> None:
 
     part = ResultFile(tmp_path / "part.jsonl", {"run": {}})
     with pytest.raises(KeyboardInterrupt):
-        contest.run(part, interrupt)
+        comparison.run(part, interrupt)
     rest = ResultFile(tmp_path / "part.jsonl", {"run": {}}, resume=True)
     assert len(rest.entries) == 5
-    contest.run(rest)
+    comparison.run(rest)
 
     def told(file: ResultFile) -> list[tuple[Any, ...]]:
         return [(e.key, e.method, e.repeat, e.tokens, e.output) for e in entries(file)]

@@ -33,7 +33,7 @@ def play(
 
 
 @pytest.mark.parametrize("milliseconds", [0.5, 2.0, 9.0])
-def test_one_that_gains_nothing_costs_what_the_purse_gets(milliseconds: float) -> None:
+def test_one_that_gains_nothing_costs_what_the_budget_gets(milliseconds: float) -> None:
     asked, passes = play(DearSources(["draft"]), 0.0, milliseconds, 2000)
     assert 1 <= asked < 500
     assert passes < 2000 * 1.02 + 2.0
@@ -88,7 +88,7 @@ def test_a_prompt_is_read_where_the_text_goes_on_for_long_enough(
 def test_one_that_gains_nothing_reads_no_prompts() -> None:
     dear = seasoned(0)
     assert not dear.asks("draft", 0.0, 1000, 10**6)
-    for _ in range(200):  # the purse holds no more than what is saved for
+    for _ in range(200):  # the budget holds no more than what is saved for
         dear.played(100, 1, 1, 0.0, PASS)
         assert not dear.asks("draft", 0.0, 1000, 10**6)
 

@@ -93,13 +93,13 @@ def test_an_heir_expects_the_same_and_learns_faster() -> None:
     session = Calibration(400)
     for _ in range(300):
         observe(session, CHAIN, 99)
-    heir = session.heir(32, evidence=8)
+    inherited = session.inherited(32, evidence=8)
     assert session.reach(CHAIN)[0] < 0.05
-    assert heir.reach(CHAIN)[0] < 0.2
-    for calibration in (session, heir):
+    assert inherited.reach(CHAIN)[0] < 0.2
+    for calibration in (session, inherited):
         for _ in range(10):
             observe(calibration, CHAIN, 5, 99)
-    assert heir.reach(CHAIN)[0] > 0.5 > session.reach(CHAIN)[0]
+    assert inherited.reach(CHAIN)[0] > 0.5 > session.reach(CHAIN)[0]
 
 
 def sourced(claims: dict[int, float]) -> Tree:
@@ -147,11 +147,11 @@ def test_an_heir_knows_the_sources() -> None:
     session = Calibration(400)
     for _ in range(100):
         observe(session, sourced({1: 0.5, 2: 0.5}), 1)
-    heir = session.heir(32, evidence=8)
+    inherited = session.inherited(32, evidence=8)
     # Another depth is another kind, of which only the source is known.
     deep = Tree((5, 6, 7), (-1, 0, 1), (0.9, 0.8, 0.4), (1, 1, 1))
     other = Tree((5, 6, 7), (-1, 0, 1), (0.9, 0.8, 0.4), (2, 2, 2))
-    assert heir.reach(deep)[2] > heir.reach(other)[2]
+    assert inherited.reach(deep)[2] > inherited.reach(other)[2]
 
 
 @given(trees(weighted=True))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.planning.gate import SAVINGS, TRIAL, Gate, Purse
+from paceline.planning.gate import SAVINGS, TRIAL, Gate, TrialBudget
 
 
-def spend(gate: Gate, purse: Purse, rounds: int, saved: float, price: float) -> tuple[int, float]:
+def spend(
+    gate: Gate, budget: TrialBudget, rounds: int, saved: float, price: float
+) -> tuple[int, float]:
     """Rounds in which it asked, and what was lost, in passes of plain decoding."""
     asked, lost = 0, 0.0
     for _ in range(rounds):
-        purse.earn(1.0)
+        budget.earn(1.0)
         if gate.asks(price):
             asked += 1
             lost += price
@@ -19,9 +21,9 @@ def spend(gate: Gate, purse: Purse, rounds: int, saved: float, price: float) -> 
     return asked, lost
 
 
-def new() -> tuple[Gate, Purse]:
-    purse = Purse()
-    return Gate(purse), purse
+def new() -> tuple[Gate, TrialBudget]:
+    budget = TrialBudget()
+    return Gate(budget), budget
 
 
 def test_it_stays_open_while_it_gains() -> None:
@@ -31,97 +33,97 @@ def test_it_stays_open_while_it_gains() -> None:
 @pytest.mark.parametrize("price", [0.01, 0.1, 0.4, 1.0, 2.5])
 def test_what_never_gains_costs_a_hundredth(price: float) -> None:
     """However dear a trial is, it comes again."""
-    gate, purse = new()
-    spend(gate, purse, 3 * TRIAL, -0.1, price)
-    asked, lost = spend(gate, purse, 5000, -0.1, price)
+    gate, budget = new()
+    spend(gate, budget, 3 * TRIAL, -0.1, price)
+    asked, lost = spend(gate, budget, 5000, -0.1, price)
     assert asked >= TRIAL
     assert lost <= SAVINGS * 5000 + TRIAL * price
 
 
 def test_it_opens_for_a_trial_that_may_turn_out_well() -> None:
-    gate, purse = new()
-    spend(gate, purse, 20, -0.2, 0.2)
+    gate, budget = new()
+    spend(gate, budget, 20, -0.2, 0.2)
     assert not gate.is_open
-    assert spend(gate, purse, 400, +0.5, 0.2)[0] > 150
+    assert spend(gate, budget, 400, +0.5, 0.2)[0] > 150
     assert gate.is_open
 
 
-def test_a_full_purse_holds_a_few_passes_or_a_trial() -> None:
-    purse = Purse()
+def test_a_full_budget_holds_a_few_passes_or_a_trial() -> None:
+    budget = TrialBudget()
     for _ in range(1000):
-        purse.earn(1.0)
-    assert purse.can_pay(3.99) and not purse.can_pay(4.01)
+        budget.earn(1.0)
+    assert budget.can_pay(3.99) and not budget.can_pay(4.01)
     for _ in range(1000):
-        purse.save_for(8.0)
-        purse.earn(1.0)
-    assert purse.can_pay(7.99) and not purse.can_pay(8.01)
-    purse.earn(1.0)  # nobody waits for it any more: nothing is lost
-    assert purse.can_pay(7.99)
+        budget.save_for(8.0)
+        budget.earn(1.0)
+    assert budget.can_pay(7.99) and not budget.can_pay(8.01)
+    budget.earn(1.0)  # nobody waits for it any more: nothing is lost
+    assert budget.can_pay(7.99)
 
 
 def test_the_next_text_rests_where_the_last_one_did() -> None:
-    gate, purse = new()
-    spend(gate, purse, 30, -0.2, 10.0)
-    heir = gate.heir()
-    assert not gate.is_open and not heir.is_open
-    assert spend(heir, purse, 20, -0.2, 10.0)[0] == 0
+    gate, budget = new()
+    spend(gate, budget, 30, -0.2, 10.0)
+    inherited = gate.inherited()
+    assert not gate.is_open and not inherited.is_open
+    assert spend(inherited, budget, 20, -0.2, 10.0)[0] == 0
 
 
 @pytest.mark.parametrize("rounds", [1, 3, 5, 20])
 def test_many_short_texts_are_as_one_long_one(rounds: int) -> None:
-    gate, purse = new()
+    gate, budget = new()
     lost = 0.0
     for _ in range(2000 // rounds):
-        lost += spend(gate, purse, rounds, -0.5, 1.0)[1]
-        gate = gate.heir()
+        lost += spend(gate, budget, rounds, -0.5, 1.0)[1]
+        gate = gate.inherited()
     assert lost <= TRIAL + SAVINGS * 2000 + TRIAL
 
 
 def test_after_a_text_that_gained_a_bad_round_does_not_close_it() -> None:
-    gate, purse = new()
-    spend(gate, purse, 100, 0.5, 1.0)
-    heir = gate.heir()
-    assert 0 < heir.gain < gate.gain
-    assert spend(heir, purse, 3, -0.5, 1.0)[0] == 3 and heir.is_open
+    gate, budget = new()
+    spend(gate, budget, 100, 0.5, 1.0)
+    inherited = gate.inherited()
+    assert 0 < inherited.gain < gate.gain
+    assert spend(inherited, budget, 3, -0.5, 1.0)[0] == 3 and inherited.is_open
 
 
 def test_a_text_without_luck_does_not_cost_those_after_it() -> None:
-    gate, purse = new()
-    spend(gate, purse, 100, 0.3, 10.0)
-    unlucky = gate.heir()
-    spend(unlucky, purse, 20, -0.5, 10.0)
+    gate, budget = new()
+    spend(gate, budget, 100, 0.3, 10.0)
+    unlucky = gate.inherited()
+    spend(unlucky, budget, 20, -0.5, 10.0)
     assert not unlucky.is_open
-    heir = unlucky.heir()
-    assert heir.is_open and 0 < heir.gain < 0.15
-    assert spend(heir, purse, 40, 0.3, 10.0)[0] == 40
+    inherited = unlucky.inherited()
+    assert inherited.is_open and 0 < inherited.gain < 0.15
+    assert spend(inherited, budget, 40, 0.3, 10.0)[0] == 40
 
 
 def test_luck_of_long_ago_is_forgotten() -> None:
     """Texts in which it gains nothing are noticed soon, one by one, and after many of them it rests
     for good, however much was gained before."""
-    gate, purse = new()
-    spend(gate, purse, 1000, 0.3, 10.0)
+    gate, budget = new()
+    spend(gate, budget, 1000, 0.3, 10.0)
     asked = []
     for _ in range(60):
-        gate = gate.heir()
-        asked.append(spend(gate, purse, 40, -0.3, 10.0)[0])
+        gate = gate.inherited()
+        asked.append(spend(gate, budget, 40, -0.3, 10.0)[0])
     assert all(0 < rounds <= TRIAL for rounds in asked[:10])
     assert sum(asked[40:]) == 0
 
 
 def test_a_first_text_without_luck_is_not_the_last_word() -> None:
-    gate, purse = new()
-    asked = spend(gate, purse, 40, -0.1, 10.0)[0]
+    gate, budget = new()
+    asked = spend(gate, budget, 40, -0.1, 10.0)[0]
     assert asked < 40 and not gate.is_open
-    second = gate.heir()
+    second = gate.inherited()
     assert second.is_open
     for _ in range(3):
-        spend(second, purse, 40, -0.1, 10.0)
-        second = second.heir()
+        spend(second, budget, 40, -0.1, 10.0)
+        second = second.inherited()
     assert not second.is_open
 
 
 def test_what_is_far_from_gaining_rests_from_its_first_text_on() -> None:
-    gate, purse = new()
-    spend(gate, purse, 40, -0.3, 10.0)
-    assert not gate.heir().is_open
+    gate, budget = new()
+    spend(gate, budget, 40, -0.3, 10.0)
+    assert not gate.inherited().is_open

@@ -11,7 +11,7 @@ from tests.planning.test_cost_curve import CLIFF, curve_of
 
 from paceline.planning.cost_curve import CostCurve, CostPoint
 from paceline.planning.drafting_time import DraftingTime
-from paceline.planning.gate import TRIAL, Gates, Purse
+from paceline.planning.gate import TRIAL, Gates, TrialBudget
 from paceline.planning.pass_costs import PassCosts
 from paceline.planning.planner import TreePlanner
 from paceline.tree import EMPTY, Tree
@@ -50,31 +50,31 @@ def test_at_no_load_it_is_slower_than_plain_decoding(texts: int) -> None:
 
 
 def test_what_loses_beside_others_goes_on_alone() -> None:
-    purse = Purse()
-    method = Gates(purse)
-    text = Gates(purse, method)
+    trials = TrialBudget()
+    method = Gates(trials)
+    text = Gates(trials, method)
     for _ in range(100):
         text.at(16).judge(-0.5)
         text.at(1).judge(0.5)
     assert not text.at(16).asks(1.0) and not text.at(31).asks(1.0)
     assert text.at(1).asks(1.0)
-    assert not Gates(purse, method).at(16).is_open and Gates(purse, method).at(1).is_open
+    assert not Gates(trials, method).at(16).is_open and Gates(trials, method).at(1).is_open
 
 
 def test_what_loses_beside_few_is_not_tried_beside_many() -> None:
-    method = Gates(Purse())
+    method = Gates(TrialBudget())
     for _ in range(100):
         method.at(4).judge(-0.5)
     assert not method.at(16).is_open
-    assert not Gates(Purse(), method).at(16).is_open
+    assert not Gates(TrialBudget(), method).at(16).is_open
     assert method.at(1).is_open, "it may gain where there are fewer"
 
 
 def test_what_gains_beside_few_is_tried_beside_many() -> None:
-    method = Gates(Purse())
+    method = Gates(TrialBudget())
     for _ in range(100):
         method.at(1).judge(0.5)
-    gate = Gates(Purse(), method).at(16)
+    gate = Gates(TrialBudget(), method).at(16)
     assert gate.is_open
     for _ in range(3 * TRIAL):
         gate.judge(-0.5)

@@ -92,10 +92,10 @@ def test_another_number_of_texts_inherits_the_corrections() -> None:
     for _ in range(5):
         costs.observe(1, 10.0)
         costs.observe(4, 30.0)
-    heir = costs.heir(2)
-    heir.observe(1, 12.0)
-    assert heir.of(1) == pytest.approx(12.0)
-    assert relative(heir, 4) > 2.5
+    inherited = costs.inherited(2)
+    inherited.observe(1, 12.0)
+    assert inherited.of(1) == pytest.approx(12.0)
+    assert relative(inherited, 4) > 2.5
 
 
 def test_what_was_known_for_long_can_change() -> None:

@@ -120,5 +120,5 @@ def test_a_text_begins_with_what_others_have_shown(make: Make) -> None:
     for _ in range(40):
         text.expect(tree)
         text.hear([5])
-    (known,), (heir,) = text.expect(tree), session.begin(32.0, 8.0).expect(tree)
-    assert 0.5 < heir < known
+    (known,), (inherited,) = text.expect(tree), session.begin(32.0, 8.0).expect(tree)
+    assert 0.5 < inherited < known

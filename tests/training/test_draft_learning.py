@@ -11,11 +11,11 @@ from tests.training.packed import Noted, base_for, base_of, window_of
 
 from paceline.errors import UsageError
 from paceline.training.cutting import cut, mixed_precision
-from paceline.training.learner import Learner
 from paceline.training.methods.draft import Draft, DraftSettings
 from paceline.training.scorer import Scorer, Teacher
 from paceline.training.tally import Tally
 from paceline.training.trainee import Trainee
+from paceline.training.trainer import Trainer
 
 ARCHITECTURES = ["llama", "qwen2", "gemma3", "gpt2", "mistral"]
 SOME = torch.tensor([0, 3, 5, 17, 40, 41, 63])
@@ -61,9 +61,9 @@ def test_only_its_own_layers_learn() -> None:
     names = [name for name, _ in trainee.named_parameters()]
     assert "model.norm.weight" in names
     assert all(name.startswith("model.layers.") for name in names if name != "model.norm.weight")
-    learner, batch = Learner(trainee, settings), window_of(base.model, texts())
-    losses = [learner.learn(batch) for _ in range(3)]
-    assert losses[2] < losses[0] and learner.finished
+    trainer, batch = Trainer(trainee, settings), window_of(base.model, texts())
+    losses = [trainer.learn(batch) for _ in range(3)]
+    assert losses[2] < losses[0] and trainer.finished
     for name, part in base.model.named_parameters():
         assert torch.equal(part, before[name]) and part.grad is None and not part.requires_grad
 

@@ -74,7 +74,7 @@ def test_a_finished_folder_is_handed_back_and_never_overwritten(
     data: Path, cache: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = content(whole)
-    monkeypatch.setattr(training_run, "Learner", None)  # nothing may be trained
+    monkeypatch.setattr(training_run, "Trainer", None)  # nothing may be trained
     found: Any = train(data, whole, "draft", cache, **LAYERS)
     assert found.about == read_draft_record(whole)
     with pytest.raises(UsageError, match=r"holds a draft model trained with another settings"):

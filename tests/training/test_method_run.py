@@ -142,7 +142,7 @@ def test_another_training_does_not_go_on_with_it(
         train(data, whole, "chimera", cache, order=2)
     with pytest.raises(ModelError, match=r"describes no Medusa heads"):
         train(data, whole, "medusa", cache)
-    monkeypatch.setattr(training_run, "Learner", None)  # nothing may be trained
+    monkeypatch.setattr(training_run, "Trainer", None)  # nothing may be trained
     assert train(data, whole, "chimera", cache).config.order == 3
 
 

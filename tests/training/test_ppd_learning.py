@@ -11,12 +11,12 @@ from tests.training.packed import Noted, base_for, base_of, window_of
 
 from paceline.drafters.prompt_tokens import PromptConfig
 from paceline.errors import ModelError, UsageError
-from paceline.training.learner import Learner
 from paceline.training.methods.ppd import Ppd, PpdSettings
 from paceline.training.methods.prompt_model import PromptModel
 from paceline.training.methods.prompt_rows import PromptRows, among_one_point
 from paceline.training.scorer import Teacher
 from paceline.training.trainee import Trainee
+from paceline.training.trainer import Trainer
 
 ARCHITECTURES = ["llama", "qwen2", "gemma3", "gpt2", "mistral"]
 
@@ -137,10 +137,10 @@ def test_every_kind_of_part_learns_and_the_model_does_not(variant: dict[str, Any
     settings, base = PpdSettings(**{**given, **variant}), base_for(model)
     trainee = Trainee(Ppd(base, settings), Teacher(base.head, None, VOCAB), settings, 3)
     first = trainee.tensors()
-    learner, batch = Learner(trainee, settings), window_of(model, texts(3))
-    losses = [learner.learn(batch) for _ in range(30)]
+    trainer, batch = Trainer(trainee, settings), window_of(model, texts(3))
+    losses = [trainer.learn(batch) for _ in range(30)]
     assert losses[-1] < 0.95 * losses[0]
-    assert learner.finished
+    assert trainer.finished
     assert all(not torch.equal(part, first[name]) for name, part in trainee.tensors().items())
     assert all(torch.equal(part, before[name]) for name, part in model.state_dict().items())
 

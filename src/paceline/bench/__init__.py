@@ -1,1 +1,1 @@
-"""The measuring room: methods and rivals on the same texts, in one process, by one clock."""
+"""The measuring room: methods and baselines on the same texts, in one process, by one clock."""

@@ -159,7 +159,7 @@ def editeval(row: Any) -> list[Record]:
 
 
 def jfleg(row: Any) -> list[Record]:
-    """A learner's sentence to correct, and what four editors made of it."""
+    """A trainer's sentence to correct, and what four editors made of it."""
     return _rewrite("Correct the grammar and spelling of this text. Return only the result.", row)
 
 

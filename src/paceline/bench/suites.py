@@ -12,7 +12,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from paceline.bench.contest import Text
+from paceline.bench.comparison import Text
 from paceline.errors import UsageError
 from paceline.prompts import PromptRecord, read_prompts
 

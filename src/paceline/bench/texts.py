@@ -1,4 +1,4 @@
-"""What a contest asks its contenders: conversations, turn by turn."""
+"""What a comparison asks its contenders: conversations, turn by turn."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def open_session(
         import torch
 
         torch.set_num_threads(threads)
-    from paceline.front import load
+    from paceline.api import load
     from paceline.models import RichProgress
     from paceline.references import ReferenceStore
 

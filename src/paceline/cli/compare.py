@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def compare(
     model: common.ModelOption = common.DEFAULT_MODEL,
     methods: Annotated[
-        str, typer.Option("--methods", help="Names with settings, rivals as well.")
+        str, typer.Option("--methods", help="Names with settings, baselines as well.")
     ] = "plain,auto,anpd,llma,pld",
     draft_model: drafts.DraftModelOption = None,
     prompt: Annotated[str | None, typer.Argument(help='A prompt; "-" reads stdin.')] = None,
@@ -108,13 +108,13 @@ def _measure(
     options: dict[str, Any],
     repeats: int,
 ) -> list[Entry | LeftOut]:
-    from paceline.bench.contest import Contest, Text
+    from paceline.bench.comparison import Comparison, Text
     from paceline.bench.results import Memory
 
     texts = [Text("prompts", record) for record in prompts]
-    contest = Contest(session, contenders, texts, session.options.with_(**options), repeats)
+    comparison = Comparison(session, contenders, texts, session.options.with_(**options), repeats)
     sink = Memory()
-    shared.run_with_bar(contest, sink, "comparing")
+    shared.run_with_bar(comparison, sink, "comparing")
     return sink.entries
 
 

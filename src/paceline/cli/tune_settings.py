@@ -136,7 +136,7 @@ class SettingsStudy:
         repeats: int,
     ) -> list[Trial]:
         """Decode with all of these and plainly, in turns."""
-        from paceline.bench.contest import Contest, Text
+        from paceline.bench.comparison import Comparison, Text
         from paceline.bench.results import Memory
         from paceline.bench.trial import PLAIN, Method
         from paceline.cli.bench import shared
@@ -147,7 +147,7 @@ class SettingsStudy:
         texts = [Text("prompts", record) for record in prompts]
         chosen = session.options.with_(**options, budget=_BUDGET)
         sink = Memory()
-        shared.run_with_bar(Contest(session, contenders, texts, chosen, repeats), sink, "trying")
+        shared.run_with_bar(Comparison(session, contenders, texts, chosen, repeats), sink, "trying")
         found = Findings(list(sink.entries))
         methods = {one.method: one for one in found.methods}
         trials = []

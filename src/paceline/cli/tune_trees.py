@@ -146,7 +146,7 @@ def _verify(
     repeats: int,
 ) -> None:
     """Decode with trees around the optimum and plainly, in turns."""
-    from paceline.bench.contest import Contest, Text
+    from paceline.bench.comparison import Comparison, Text
     from paceline.bench.entries import Entry
     from paceline.bench.results import Memory
     from paceline.bench.trial import PLAIN, Method
@@ -165,7 +165,7 @@ def _verify(
     texts = [Text("prompts", record) for record in prompts]
     sink = Memory()
     chosen = session.options.with_(**options, budget=_UNBOUNDED)
-    shared.run_with_bar(Contest(session, contenders, texts, chosen, repeats), sink, "verifying")
+    shared.run_with_bar(Comparison(session, contenders, texts, chosen, repeats), sink, "verifying")
     for repeat in range(repeats):
         lines = [line for line in sink.entries if isinstance(line, Entry) and line.repeat == repeat]
         for method in Findings(list(lines)).methods:

@@ -1,7 +1,7 @@
 """How likely guesses are to be right, before anything is known about the text: weights of trees.
 
 The numbers are round ones that lie near what n-grams and copies reached over recorded answers of
-twelve kinds (docs/planning.md). They need not be right: whoever plans with weights corrects them
+thirteen kinds (docs/planning.md). They need not be right: whoever plans with weights corrects them
 by what comes true. They need to tell better guesses from worse ones.
 """
 

@@ -8,9 +8,9 @@ which a class that is new begins, and in all texts, from which a text begins. Pa
 often their guesses were right when they were made are believed in part, as if some rounds had shown
 it: a source that deserves to be asked from the first round on need not wait for its trials.
 
-A source that has saved time is asked. Any other one is asked on trial, round by round, from a purse
+A source that has saved time is asked. Any other one is asked on trial, round by round, from a budget
 that every source has: what such a round loses is taken out, what it saves goes in, so a source that
-begins to be of use pays for its own trials, and one that is of none costs no more than the purse
+begins to be of use pays for its own trials, and one that is of none costs no more than the budget
 gets, a small share of all time. What a source has to read first in this text is paid as well,
 before it is asked, and only where the text is expected to go on for long enough.
 
@@ -34,7 +34,7 @@ from paceline.planning.running_time import RunningTime
 __all__ = ["DearSources"]
 
 _SHARE, _LARGE_SHARE = 0.01, 0.02
-"""Of all time, for the purses; the large one while drafting saves more than that."""
+"""Of all time, for the budgets; the large one while drafting saves more than that."""
 _READING = 0.02
 """Passes that reading a token takes, as long as nobody knows."""
 _FEW = 4

@@ -19,7 +19,7 @@ _TRUST, _SHOWN = 0.6, 2
 """How much of what was measured with its parts a source is believed to add, and the rounds that this
 counts as."""
 CREDIT = 1.0
-"""Passes of plain decoding that all purses hold together at first, and most that one keeps, unless
+"""Passes of plain decoding that all budgets hold together at first, and most that one keeps, unless
 it saves for something dearer."""
 _MOST, _DOUBT = 0.1, 4
 """Passes that are expected in a text that begins, and the rounds that this counts as."""
@@ -32,7 +32,7 @@ class SourceAccount:
     """One source over all texts. Times in milliseconds, everything else in passes of plain decoding.
 
     time: that asking takes; reading: a token that it has to read first. trial: whether it was asked
-    from its purse in this round. lookup: it takes so little that it is believed to be of use until
+    from its budget in this round. lookup: it takes so little that it is believed to be of use until
     it has shown that it is not. promise: tokens that it was measured to add in a round; 0 where
     nobody knows.
     """
@@ -41,7 +41,7 @@ class SourceAccount:
         self.time = RunningTime()
         self.reading = RunningTime()
         self.trial, self.lookup = False, lookup
-        self._purse, self._room = credit, CREDIT
+        self._budget, self._room = credit, CREDIT
         self._gain = Gain(_LONG_MEMORY)
         if lookup:
             self._gain.expect(_HOPE, 0)
@@ -83,20 +83,20 @@ class SourceAccount:
         return own
 
     def earn(self, passes: float) -> None:
-        """So much goes into the purse."""
-        left = self._room - self._purse
+        """So much goes into the budget."""
+        left = self._room - self._budget
         if left > 0:
-            self._purse += passes if passes < left else left
+            self._budget += passes if passes < left else left
         self._room = CREDIT
 
     def can_pay(self, passes: float) -> bool:
-        """Whether there is so much in the purse; if not, it is saved for."""
+        """Whether there is so much in the budget; if not, it is saved for."""
         self._room = max(self._room, passes)
-        return passes <= self._purse
+        return passes <= self._budget
 
     def pay(self, passes: float) -> None:
-        """Take it out of the purse."""
-        self._purse -= passes
+        """Take it out of the budget."""
+        self._budget -= passes
 
     def expected(self, claimed: float, right: int) -> float:
         """What a round says about others like it: what came true, and half by what was claimed,
@@ -116,4 +116,4 @@ class SourceAccount:
         if place in self._known:
             self._known[place].add(expected)
         if self.trial:
-            self._purse = min(self._purse + saved, self._room)
+            self._budget = min(self._budget + saved, self._room)

@@ -20,7 +20,7 @@ class Answering:
         # What an actor needs is not needed where its rows come from.
         import torch
 
-        from paceline.front import load
+        from paceline.api import load
         from paceline.serve.app import create_app
         from paceline.serve.batch_run import batch_server
 

@@ -69,7 +69,7 @@ class Replica:
         # What a replica needs is not needed where the application is built.
         import torch
 
-        from paceline.front import load
+        from paceline.api import load
         from paceline.serve.app import Server, create_app
 
         torch.set_num_threads(given.threads or max(1, int(given.num_cpus)))

@@ -134,14 +134,14 @@ class Calibration:
         self._sets: dict[int, _Count] = {}
         self._kinds: dict[_Kind, _Count] = {}
 
-    def heir(self, memory: float, evidence: float) -> Calibration:
+    def inherited(self, memory: float, evidence: float) -> Calibration:
         """What is expected of another text: the same, but each count worth no more than
         `evidence` guesses."""
-        heir = Calibration(memory)
-        heir._all = self._all.at_most(evidence)
-        heir._sets = {sources: count.at_most(evidence) for sources, count in self._sets.items()}
-        heir._kinds = {kind: count.at_most(evidence) for kind, count in self._kinds.items()}
-        return heir
+        made = Calibration(memory)
+        made._all = self._all.at_most(evidence)
+        made._sets = {sources: count.at_most(evidence) for sources, count in self._sets.items()}
+        made._kinds = {kind: count.at_most(evidence) for kind, count in self._kinds.items()}
+        return made
 
     def reach(self, tree: Tree) -> list[float]:
         """How likely each node is to be accepted, never more than its parent."""

@@ -3,16 +3,16 @@
 A gate is open while guessing gains time, counted over many rounds, against plain decoding and with
 the drafter's own time. Closed, it opens for the next text where guessing has gained over the texts
 so far, and else for a trial now and then. Trials, and whatever else is only done to learn, are paid
-out of a purse that a hundredth of all time goes into: however often they fail, they cost no more
+out of a budget that a hundredth of all time goes into: however often they fail, they cost no more
 than that.
 """
 
 from __future__ import annotations
 
-__all__ = ["SAVINGS", "TRIAL", "Gain", "Gate", "Gates", "Purse"]
+__all__ = ["SAVINGS", "TRIAL", "Gain", "Gate", "Gates", "TrialBudget"]
 
 SAVINGS = 0.01
-"""The share of time that goes into the purse."""
+"""The share of time that goes into the budget of trials."""
 TRIAL = 8
 """Rounds of a trial: drafters that begin anew need some before they gain anything."""
 _MEMORY, _LONG_MEMORY = 32, 128
@@ -23,10 +23,10 @@ _FIRST_TRIAL = 24
 _LENIENCE = 0.15
 _FEW = 64
 """After so many rounds in all a drafter that has gained nothing rests over texts as well."""
-_PURSE = 4.0
+_MOST_SAVED = 4.0
 
 
-class Purse:
+class TrialBudget:
     """What may be spent on finding out, in passes of plain decoding; one for all texts.
 
     It holds a few passes, or as many as the dearest trial takes that somebody waits for.
@@ -34,12 +34,12 @@ class Purse:
 
     def __init__(self) -> None:
         self._passes = 0.0
-        self._room = _PURSE
+        self._room = _MOST_SAVED
 
     def earn(self, passes: float) -> None:
         """A pass took as long as so many of plain decoding."""
         self._passes += max(0.0, min(SAVINGS * passes, self._room - self._passes))
-        self._room = _PURSE
+        self._room = _MOST_SAVED
 
     def can_pay(self, passes: float) -> bool:
         """Whether there is so much in it."""
@@ -79,12 +79,12 @@ class Gate:
     """Of one drafter on one text; or, without a text, of a method on all of them as if they were
     one long text, which those of texts inherit from.
 
-    purse: what trials are paid from.
+    trials: what they are paid from.
     """
 
-    def __init__(self, purse: Purse, all_texts: Gate | None = None) -> None:
+    def __init__(self, trials: TrialBudget, all_texts: Gate | None = None) -> None:
         self.is_open = True
-        self._purse = purse
+        self._trials = trials
         self._all = all_texts
         self._here = Gain(_MEMORY)
         self._everywhere: Gain = all_texts._everywhere if all_texts else Gain(_LONG_MEMORY)
@@ -95,7 +95,7 @@ class Gate:
         """What a round with the drafter has saved of late, in passes of plain decoding."""
         return self._here.mean
 
-    def heir(self, lenience: float = _LENIENCE) -> Gate:
+    def inherited(self, lenience: float = _LENIENCE) -> Gate:
         """For a text that joins. What has gained over many texts is asked in each of them, though
         not for long where it has gained nothing there: texts differ, and one in which it had no
         luck must not cost the others. As long as there were few rounds the first texts may have
@@ -105,20 +105,20 @@ class Gate:
         lenience: passes per round that may have been lost in the first rounds of all, and are taken
         for bad luck.
         """
-        heir = Gate(self._purse, self)
+        made = Gate(self._trials, self)
         known = self._everywhere
-        heir._is_first = self._is_first and self._here.rounds < _FIRST_TRIAL
+        made._is_first = self._is_first and self._here.rounds < _FIRST_TRIAL
         if known.mean > -lenience * max(0.0, 1 - known.rounds / _FEW):
-            heir._here.expect(max(0.0, known.mean) / 2, min(known.rounds, TRIAL // 2))
+            made._here.expect(max(0.0, known.mean) / 2, min(known.rounds, TRIAL // 2))
         else:
-            heir.is_open = self.is_open
-            heir._here.expect(self._here.mean, self._here.rounds)
-        return heir
+            made.is_open = self.is_open
+            made._here.expect(self._here.mean, self._here.rounds)
+        return made
 
     def at_more_load(self) -> Gate:
         """For rounds of more texts: rows and drafting cost more there beside what they save, so who
         has not gained here does not gain there; who has may."""
-        gate, known = Gate(self._purse), self._everywhere
+        gate, known = Gate(self._trials), self._everywhere
         if known.rounds >= _FEW and known.mean <= 0:
             gate.is_open, gate._is_first = self.is_open, self._is_first
             gate._here.expect(self._here.mean, self._here.rounds)
@@ -129,12 +129,12 @@ class Gate:
         """Whether the drafter is asked this round. price: what that costs if nothing comes of it,
         in passes of plain decoding."""
         if not self.is_open:
-            if self._purse.can_pay(TRIAL * price):
-                self._purse.pay(TRIAL * price)
+            if self._trials.can_pay(TRIAL * price):
+                self._trials.pay(TRIAL * price)
                 for gate in self._with_all:
                     gate._open_for_trial()
             else:
-                self._purse.save_for(TRIAL * price)
+                self._trials.save_for(TRIAL * price)
         return self.is_open
 
     def judge(self, saved: float) -> None:
@@ -163,11 +163,11 @@ class Gates:
     """Of one drafter on one text, or of a method on all of them: a gate for each load, since what
     gains in one text alone may lose beside fifteen others.
 
-    purse: what trials are paid from. all_texts: whose gates this text's inherit from.
+    trials: what they are paid from. all_texts: whose gates this text's inherit from.
     """
 
-    def __init__(self, purse: Purse, all_texts: Gates | None = None) -> None:
-        self._purse, self._all = purse, all_texts
+    def __init__(self, trials: TrialBudget, all_texts: Gates | None = None) -> None:
+        self._trials, self._all = trials, all_texts
         self._known: dict[int, Gate] = {}
 
     def at(self, texts: int) -> Gate:
@@ -180,6 +180,6 @@ class Gates:
 
     def _first(self, texts: int) -> Gate:
         if self._all is not None:
-            return self._all.at(texts).heir()
+            return self._all.at(texts).inherited()
         less = max((load for load in self._known if load < texts.bit_length()), default=None)
-        return Gate(self._purse) if less is None else self._known[less].at_more_load()
+        return Gate(self._trials) if less is None else self._known[less].at_more_load()

@@ -78,17 +78,17 @@ class PassCosts:
         """Whether plain decoding was not what was expected when it was last seen."""
         return self._widths[1].surprises != 0
 
-    def heir(self, texts: int) -> PassCosts:
+    def inherited(self, texts: int) -> PassCosts:
         """What is expected of passes over another number of texts, before the first of them."""
-        heir = PassCosts(self._curve, texts)
-        heir._widths |= {
-            width: _Term(term.value, heir._doubt)
+        made = PassCosts(self._curve, texts)
+        made._widths |= {
+            width: _Term(term.value, made._doubt)
             for width, term in self._widths.items()
             if width > 1
         }
-        heir._widths[1] = _Term(self._widths[1].value, 0.0)
-        heir._known = sorted(heir._widths)
-        return heir
+        made._widths[1] = _Term(self._widths[1].value, 0.0)
+        made._known = sorted(made._widths)
+        return made
 
     def upto(self, widest: int, beside: int = 0) -> list[float]:
         """Milliseconds [widest] of passes of width 1, 2, …; see `of`."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.drafting_time import DraftingTime
-from paceline.planning.gate import Gates, Purse
+from paceline.planning.gate import Gates, TrialBudget
 from paceline.planning.pass_costs import PassCosts
 from paceline.planning.planned_text import PlannedText
 from paceline.planning.sizing import best_count, best_first
@@ -62,7 +62,7 @@ class TreePlanner:
     _all: SessionCalibration = field(default_factory=lambda: new_calibration(_SESSION_MEMORY))
     _passes: dict[int, _Passes] = field(default_factory=dict)
     _plain_passes: int = 0
-    _purse: Purse = field(default_factory=Purse)
+    _trials: TrialBudget = field(default_factory=TrialBudget)
     _gates: Gates = field(init=False)
     _usual: float = PlannedText.usual
     _together: int = 1
@@ -70,14 +70,14 @@ class TreePlanner:
     _drafting: DraftingTime = field(default_factory=DraftingTime)
 
     def __post_init__(self) -> None:
-        self._gates = Gates(self._purse)
+        self._gates = Gates(self._trials)
 
     def add(self, key: int, drafter: Drafter, budget: int | None = None) -> None:
         """A text joins, with what is known of the texts so far; see `Planner.add`."""
         self._texts[key] = PlannedText(
             drafter.sized_by,
             self._all.begin(_MEMORY, _INHERITED),
-            Gates(self._purse, self._gates),
+            Gates(self._trials, self._gates),
             budget,
             usual=self._usual,
         )
@@ -134,7 +134,7 @@ class TreePlanner:
             self._plain_passes += width == 1
         self._time_drafting(rounds)
         plain, whole = passes.costs.of(1), passes.costs.of(width, self._beside)
-        self._purse.earn(whole / plain)
+        self._trials.earn(whole / plain)
         for round in rounds:
             text = self._texts[round.key]
             text.calibration.hear(round.path.tokens)
@@ -181,7 +181,9 @@ class TreePlanner:
     def _of(self, texts: int) -> _Passes:
         if texts not in self._passes:
             near = min(self._passes, key=lambda known: abs(known - texts), default=None)
-            costs = self._passes[near].costs.heir(texts) if near else PassCosts(self.curve, texts)
+            costs = (
+                self._passes[near].costs.inherited(texts) if near else PassCosts(self.curve, texts)
+            )
             self._passes[texts] = _Passes(costs)
         return self._passes[texts]
 
@@ -212,9 +214,9 @@ class TreePlanner:
         if passes.costs.doubts_plain:  # an outlier, or all gains are counted against a wrong time
             if passes.since_plain < _SOON:
                 return False
-        elif passes.since_plain < _STALE or not self._purse.can_pay(_LOOK):
+        elif passes.since_plain < _STALE or not self._trials.can_pay(_LOOK):
             return False
-        self._purse.pay(_LOOK)
+        self._trials.pay(_LOOK)
         return True
 
     def _sized_alone(self, costs: PassCosts, text: PlannedText, tree: Tree, fixed: int) -> Tree:

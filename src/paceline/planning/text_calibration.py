@@ -63,7 +63,7 @@ class SessionCalibration(ABC):
 
     @abstractmethod
     def begin(self, memory: float, evidence: float) -> TextCalibration:
-        """For a text; see `Calibration.heir`."""
+        """For a text; see `Calibration.inherited`."""
 
 
 class _CountedSession(SessionCalibration):
@@ -74,7 +74,7 @@ class _CountedSession(SessionCalibration):
 
     def begin(self, memory: float, evidence: float) -> TextCalibration:
         """See `SessionCalibration.begin`."""
-        return _CountedText(self._all.heir(memory, evidence), self._all)
+        return _CountedText(self._all.inherited(memory, evidence), self._all)
 
 
 class _CountedText(TextCalibration):
@@ -181,7 +181,7 @@ class _NativeSession(SessionCalibration):
 
     def begin(self, memory: float, evidence: float) -> TextCalibration:
         """See `SessionCalibration.begin`."""
-        return _NativeText(self, self.native.heir_of(self.held, memory, evidence))
+        return _NativeText(self, self.native.inherited_by(self.held, memory, evidence))
 
 
 class _NativeText(TextCalibration):

@@ -28,7 +28,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """tensors and numbers: of the learner, see `Learner.state`. run: what was being trained. log:
+    """tensors and numbers: of the trainer, see `Trainer.state`. run: what was being trained. log:
     losses so far."""
 
     tensors: Mapping[str, torch.Tensor]

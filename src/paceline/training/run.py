@@ -14,10 +14,10 @@ from paceline.training.batches import Batches
 from paceline.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from paceline.training.dataset import Text
 from paceline.training.folder import check_same_run
-from paceline.training.learner import Learner
 from paceline.training.method import Finished
 from paceline.training.settings import TrainerSettings
 from paceline.training.trainee import Trainee
+from paceline.training.trainer import Trainer
 
 __all__ = ["OnStep", "Outcome", "finished_parts", "run_training"]
 
@@ -100,20 +100,20 @@ def run_training(
     Raises UsageError for a checkpoint that is damaged or another run's, and a folder that cannot
     be written.
     """
-    learner = Learner(trainee, settings)
-    training = _Training(learner, batches, judged, folder, dict(run), on_step)
+    trainer = Trainer(trainee, settings)
+    training = _Training(trainer, batches, judged, folder, dict(run), on_step)
     training.go()
-    trainee.load(learner.best)
+    trainee.load(trainer.best)
     seconds = training.seconds
-    spent = {what: round(own / seconds, 3) for what, own in sorted(learner.spent.items())}
-    return Outcome(learner.step, seconds, training.log, spent, training.places)
+    spent = {what: round(own / seconds, 3) for what, own in sorted(trainer.spent.items())}
+    return Outcome(trainer.step, seconds, training.log, spent, training.places)
 
 
 @dataclass
 class _Training:
     """A run, to its end. recent: the losses since the last look at the validation split."""
 
-    learner: Learner
+    trainer: Trainer
     batches: Batches
     judged: list[Text]
     folder: Path
@@ -125,38 +125,38 @@ class _Training:
     places: int = 0
 
     def go(self) -> None:
-        """Go on from the latest checkpoint until the learner has finished."""
+        """Go on from the latest checkpoint until the trainer has finished."""
         self._resume()
-        learner, settings = self.learner, self.learner.settings
+        trainer, settings = self.trainer, self.trainer.settings
         begin = perf_counter() - self.seconds
-        batches = self.batches.train(learner.step)
-        while not learner.finished:
-            with learner.timed("batches"):
+        batches = self.batches.train(trainer.step)
+        while not trainer.finished:
+            with trainer.timed("batches"):
                 batch = next(batches)
-            loss = learner.learn(batch)
-            self.places += learner.model.places(batch)
+            loss = trainer.learn(batch)
+            self.places += trainer.model.places(batch)
             self.recent.append(loss)
-            self.on_step(learner.step, loss)
-            if learner.step % settings.validate_every == 0 or learner.step == settings.steps:
-                with learner.timed("validation"):
+            self.on_step(trainer.step, loss)
+            if trainer.step % settings.validate_every == 0 or trainer.step == settings.steps:
+                with trainer.timed("validation"):
                     self._judge()
             self.seconds = perf_counter() - begin
-            if learner.step % settings.checkpoint_every == 0:
+            if trainer.step % settings.checkpoint_every == 0:
                 self._save()
 
     def _judge(self) -> None:
         """Look at the loss on the validation split, and note it beside that of the last steps."""
-        model = self.learner.model
+        model = self.trainer.model
         with torch.no_grad():
             weighted = [
                 (float(model.loss(batch)), model.places(batch))
                 for batch in self.batches.whole(self.judged)
             ]
         held_back = sum(loss * n for loss, n in weighted) / sum(n for _, n in weighted)
-        self.learner.judge(held_back)
+        self.trainer.judge(held_back)
         self.log.append(
             {
-                "step": self.learner.step,
+                "step": self.trainer.step,
                 "loss": round(sum(self.recent) / len(self.recent), 5),
                 "held_back_loss": round(held_back, 5),
                 **model.notes(),
@@ -165,7 +165,7 @@ class _Training:
         self.recent = []
 
     def _save(self) -> None:
-        tensors, numbers = self.learner.state()
+        tensors, numbers = self.trainer.state()
         numbers |= {"seconds": self.seconds, "recent": self.recent, "places": self.places}
         save_checkpoint(self.folder, Checkpoint(tensors, numbers, self.run, self.log))
 
@@ -174,7 +174,7 @@ class _Training:
         if found is None:
             return
         check_same_run(self.folder, found.run, self.run, "a checkpoint of a training")
-        self.learner.restore(found.tensors, found.numbers)
+        self.trainer.restore(found.tensors, found.numbers)
         self.log, self.recent = found.log, found.numbers["recent"]
         self.seconds, self.places = found.numbers["seconds"], found.numbers["places"]
-        self.on_step(self.learner.step, self.recent[-1] if self.recent else 0.0)
+        self.on_step(self.trainer.step, self.recent[-1] if self.recent else 0.0)

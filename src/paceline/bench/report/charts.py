@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from paceline.bench.baselines import is_baseline
 from paceline.bench.metrics import Group, MethodSummary
 from paceline.bench.report import words
 from paceline.bench.report.blocks import Plot
@@ -19,7 +20,6 @@ from paceline.bench.report.colours import (
 from paceline.bench.report.drawing import WIDE, Canvas, canvas, folded, grid
 from paceline.bench.report.folder import Run, Tuning
 from paceline.bench.report.tables import PARTS, guessing, milliseconds_per_token
-from paceline.bench.rivals import is_rival
 from paceline.bench.trial import PLAIN
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def side_by_side(name: str, group: Group) -> Plot:
 def _kind(method: str) -> str:
     if method == PLAIN:
         return "plain decoding"
-    return "other software" if is_rival(method) else "paceline"
+    return "other software" if is_baseline(method) else "paceline"
 
 
 def time(name: str, run: Run) -> Plot:

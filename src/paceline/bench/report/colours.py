@@ -1,6 +1,6 @@
 """Hues that stay apart for every kind of colour vision, on light pages and on dark ones.
 
-Plain decoding is grey, paceline's methods are cool, rivals warm. Drawings use the light ones; a
+Plain decoding is grey, paceline's methods are cool, baselines warm. Drawings use the light ones; a
 page replaces each by a variable that follows its mode.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import cycle
 
-from paceline.bench.rivals import is_rival
+from paceline.bench.baselines import is_baseline
 from paceline.bench.trial import PLAIN
 
 __all__ = [
@@ -45,7 +45,7 @@ def method_hues(methods: Iterable[str]) -> dict[str, str]:
     """One per method, in their order; after four of a kind they come round again."""
     cool, warm = cycle(OWN_HUES), cycle(RIVAL_HUES)
     return {
-        method: PLAIN_HUE if method == PLAIN else next(warm if is_rival(method) else cool)
+        method: PLAIN_HUE if method == PLAIN else next(warm if is_baseline(method) else cool)
         for method in methods
     }
 

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 
+from paceline.bench.baselines import is_baseline
 from paceline.bench.entries import Entry
 from paceline.bench.metrics import Group, MethodSummary
 from paceline.bench.report import words
 from paceline.bench.report.blocks import Verdict
 from paceline.bench.report.folder import Run
-from paceline.bench.rivals import is_rival
 from paceline.bench.trial import PLAIN
 
 __all__ = ["basis", "limits", "verdicts"]
@@ -257,7 +257,7 @@ def _trials(run: Run) -> str:
 
 
 def _label(method: str) -> str:
-    return "other software" if is_rival(method) else ""
+    return "other software" if is_baseline(method) else ""
 
 
 def _ended(text: str) -> str:

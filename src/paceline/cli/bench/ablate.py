@@ -13,7 +13,7 @@ from paceline.cli.findings import Findings
 
 if TYPE_CHECKING:
     from paceline.bench.ablations import Ablation
-    from paceline.bench.contest import Text
+    from paceline.bench.comparison import Text
 
 
 def ablate(

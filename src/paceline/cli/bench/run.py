@@ -1,4 +1,4 @@
-"""`paceline bench run`: methods and rivals on suites of prompts."""
+"""`paceline bench run`: methods and baselines on suites of prompts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from paceline.cli import common, drafts
 from paceline.cli.bench import shared
 
 if TYPE_CHECKING:
-    from paceline.bench.contest import Text
+    from paceline.bench.comparison import Text
     from paceline.bench.results import ResultFile
     from paceline.session import Session
 
 MethodsOption = Annotated[
-    str, typer.Option("--methods", help="Methods and rivals with settings, separated by commas.")
+    str, typer.Option("--methods", help="Methods and baselines with settings, separated by commas.")
 ]
 
 
@@ -48,7 +48,7 @@ def run(
     weights: common.WeightsOption = "auto",
     gguf: shared.GgufOption = None,
 ) -> None:
-    """Measure methods and rivals on suites of prompts, in turns, against plain decoding.
+    """Measure methods and baselines on suites of prompts, in turns, against plain decoding.
 
     Every trial is written at once: --resume goes on with a run, `bench report` makes tables of it.
     """
@@ -90,13 +90,13 @@ def _measure(
     results: ResultFile,
     **placement: Any,
 ) -> None:
-    from paceline.bench.contest import Contest
+    from paceline.bench.comparison import Comparison
     from paceline.bench.results import WARM
 
     warm = asked["state"] == WARM
     contenders = shared.make_contenders(asked["methods"], session, model, warm, **placement)
     options = session.options.with_(**asked["options"])
-    shared.play(Contest(session, contenders, texts, options, asked["repeats"]), results)
+    shared.play(Comparison(session, contenders, texts, options, asked["repeats"]), results)
     path = results.path
     common.note(f"results are in {path}; tables and plots: paceline bench report {path.parent}")
 

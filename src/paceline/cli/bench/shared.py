@@ -16,7 +16,7 @@ from paceline.cli.drafts import chosen_method
 from paceline.errors import UsageError
 
 if TYPE_CHECKING:
-    from paceline.bench.contest import Contest
+    from paceline.bench.comparison import Comparison
     from paceline.bench.entries import Entry, LeftOut
     from paceline.bench.results import ResultFile, Sink
     from paceline.bench.texts import Conversation
@@ -41,7 +41,7 @@ WarmOption = Annotated[
     bool,
     typer.Option(
         "--warm",
-        help="Methods keep cache and what they learned from text to text; rivals begin cold.",
+        help="Methods keep cache and what they learned from text to text; baselines begin cold.",
     ),
 ]
 ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")]
@@ -72,17 +72,17 @@ def checked_methods(text: str, gguf: Path | None, draft_model: str | None = None
     draft_model: for methods that take one and name none; where none takes any, `speculative` is one
     more.
     """
-    from paceline.bench.rivals import check_rival, is_rival
+    from paceline.bench.baselines import check_baseline, is_baseline
     from paceline.bench.trial import PLAIN
     from paceline.drafters import add_draft, check_method
 
     names = list(dict.fromkeys([PLAIN, *split_methods(text)]))
     if draft_model is not None:
-        found = [None if is_rival(name) else add_draft(name, draft_model) for name in names]
+        found = [None if is_baseline(name) else add_draft(name, draft_model) for name in names]
         more = [] if any(found) else [chosen_method(None, draft_model)]
         names = [*(drafting or name for drafting, name in zip(found, names)), *more]
     for name in names:
-        check_rival(name, gguf) if is_rival(name) else check_method(name)
+        check_baseline(name, gguf) if is_baseline(name) else check_method(name)
     return names
 
 
@@ -90,17 +90,17 @@ def checked_methods(text: str, gguf: Path | None, draft_model: str | None = None
 def make_contenders(
     names: Sequence[str], session: Session, model: str, warm: bool = False, **placement: Any
 ) -> list[Contender]:
-    """Methods on the session, and rivals that load the model for themselves.
+    """Methods on the session, and baselines that load the model for themselves.
 
-    warm: see `Method`; rivals begin every text cold. placement: device, dtype and GGUF file, see
+    warm: see `Method`; baselines begin every text cold. placement: device, dtype and GGUF file, see
     `Native`.
     """
-    from paceline.bench.rivals import Native, is_rival, make_rival
+    from paceline.bench.baselines import Native, is_baseline, make_baseline
     from paceline.bench.trial import Method
 
     native = Native(model, **placement, eos_ids=session.eos_ids)
     return [
-        make_rival(name, native) if is_rival(name) else Method(name, session, warm=warm)
+        make_baseline(name, native) if is_baseline(name) else Method(name, session, warm=warm)
         for name in names
     ]
 
@@ -140,21 +140,21 @@ def digest(texts: Sequence[Conversation]) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
-def play(contest: Contest, results: ResultFile) -> None:
+def play(comparison: Comparison, results: ResultFile) -> None:
     """Run with a bar; Ctrl-C leaves the file ready to be gone on with."""
     try:
-        run_with_bar(contest, results, "measuring")
+        run_with_bar(comparison, results, "measuring")
     except KeyboardInterrupt:
         common.note(f"interrupted: {results.path} keeps what was measured, see --resume")
         raise
 
 
-def run_with_bar(contest: Contest, sink: Sink, label: str) -> None:
+def run_with_bar(comparison: Comparison, sink: Sink, label: str) -> None:
     """Run, and show how far it is."""
-    contest.session.settle()
+    comparison.session.settle()
     with common.progress(label) as bars:
-        task = bars.add_task("", total=contest.trials)
-        contest.run(sink, on_trial=lambda: bars.advance(task))
+        task = bars.add_task("", total=comparison.trials)
+        comparison.run(sink, on_trial=lambda: bars.advance(task))
 
 
 def measure_methods(
@@ -169,12 +169,12 @@ def measure_methods(
 
     asked: methods, options, repeats, and whatever else has to be the same to go on with a run.
     """
-    from paceline.bench.contest import Contest
+    from paceline.bench.comparison import Comparison
     from paceline.bench.trial import Method
 
     asked = asked | {"texts": digest(texts)}
     results = open_results(path, session, model, asked, resume)
     contenders = [Method(name, session) for name in asked["methods"]]
     options = session.options.with_(**asked["options"])
-    play(Contest(session, contenders, texts, options, asked["repeats"]), results)
+    play(Comparison(session, contenders, texts, options, asked["repeats"]), results)
     return results.entries

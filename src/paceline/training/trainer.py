@@ -15,14 +15,14 @@ from paceline.training.batches import Batch
 from paceline.training.settings import TrainerSettings
 from paceline.training.trainee import Trainee
 
-__all__ = ["Learner"]
+__all__ = ["Trainer"]
 
 # What counts as better: less than this share of the loss is noise.
 _BETTER = 1e-3
 _BETAS = (0.9, 0.95)  # of AdamW
 
 
-class Learner:
+class Trainer:
     """Trains `model` by `settings`, a batch a step.
 
     step: how many were taken. best_loss: the lowest validation loss; `best` are its parts.

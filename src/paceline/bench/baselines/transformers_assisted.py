@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.bench.rivals.native import Native, generate
+from paceline.bench.baselines.native import Native, generate
 from paceline.bench.trial import Request, Trial
 from paceline.errors import UsageError
 

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from paceline.bench.contest import Contest, Text
+from paceline.bench.comparison import Comparison, Text
 from paceline.bench.entries import Difference, LeftOut, parse_line
 from paceline.bench.metrics import Group, summarise
 from paceline.bench.results import Memory
@@ -33,19 +33,19 @@ FOUR = Options(max_new_tokens=24, ignore_eos=True, budget=4)
 TWO = Options(max_new_tokens=2)
 
 
-def contest(
+def comparison(
     session: Session,
     contenders: Sequence[str | Contender],
     prompts: Sequence[PromptRecord] = (PROMPT,),
     options: Options = GREEDY,
     repeats: int = 1,
-) -> Contest:
-    return rig.contest(session, contenders, prompts, options, repeats)
+) -> Comparison:
+    return rig.comparison(session, contenders, prompts, options, repeats)
 
 
-def found_by(contest: Contest, on_trial: Callable[[], None] = lambda: None) -> Group:
+def found_by(comparison: Comparison, on_trial: Callable[[], None] = lambda: None) -> Group:
     """What a run finds over all texts."""
-    return summarise(lines_of(contest, on_trial)[0]).overall
+    return summarise(lines_of(comparison, on_trial)[0]).overall
 
 
 def differences(group: Group, method: str) -> list[Difference]:
@@ -101,7 +101,7 @@ def test_every_method_is_identical_to_plain_decoding(temperature: float) -> None
     options = Options(max_new_tokens=40, temperature=temperature, seed=3)
     prompts = [PROMPT, PromptRecord("raw", ("x y x y x",), raw=True)]
     session, _ = clocked_session()
-    entries, _ = lines_of(contest(session, ["anpd", "llma", "pld"], prompts, options, 2))
+    entries, _ = lines_of(comparison(session, ["anpd", "llma", "pld"], prompts, options, 2))
     assert len(entries) == 2 * 4 * 2
     group = summarise(entries).overall
     for method in group.methods.values():
@@ -113,7 +113,7 @@ def test_every_method_is_identical_to_plain_decoding(temperature: float) -> None
 def test_typical_acceptance_is_lossy_and_not_compared(name_methods: NameMethods) -> None:
     options = replace(GREEDY, temperature=1.0, typical=True, budget=8)
     session, *_ = with_oracle(name_methods)  # it guesses the likeliest tokens, not those drawn
-    entries, _ = lines_of(contest(session, ["oracle"], options=options, repeats=2))
+    entries, _ = lines_of(comparison(session, ["oracle"], options=options, repeats=2))
     assert [(entry.method, entry.lossy) for entry in entries] == [
         ("plain", False),
         ("oracle", True),
@@ -134,7 +134,7 @@ def test_only_what_differs_from_plain_decoding_keeps_its_tokens() -> None:
     session, _ = clocked_session()
     ids, tokens = answer(session)
     wrong = Fixed("wrong", [[*tokens[:-1], tokens[-1] + 1]])
-    entries, _ = lines_of(contest(session, ["anpd", wrong], repeats=2))
+    entries, _ = lines_of(comparison(session, ["anpd", wrong], repeats=2))
     kept = [(entry.method, entry.repeat, entry.output is not None) for entry in entries]
     assert sorted(kept) == [
         ("anpd", 0, False),
@@ -150,7 +150,7 @@ def test_only_what_differs_from_plain_decoding_keeps_its_tokens() -> None:
 def test_every_contender_meets_every_place(starts: list[Start]) -> None:
     order: list[str] = []
     prompts = [PROMPT, PromptRecord("other", ("twice upon",)), PromptRecord("third", ("x",))]
-    whole = contest(toy_session(), ["a", "b"], prompts, TWO, 3)
+    whole = comparison(toy_session(), ["a", "b"], prompts, TWO, 3)
     whole.run(on_trial=lambda: order.append(starts[-1].method))
     rounds = [order[start : start + 3] for start in range(0, len(order), 3)]
     assert len(rounds) == 9
@@ -163,14 +163,14 @@ def test_every_contender_meets_every_place(starts: list[Start]) -> None:
 def test_with_one_repeat_the_places_change_from_prompt_to_prompt(starts: list[Start]) -> None:
     order: list[str] = []
     prompts = [PromptRecord(str(number), ("once",)) for number in range(2)]
-    whole = contest(toy_session(), ["a", "b"], prompts, TWO)
+    whole = comparison(toy_session(), ["a", "b"], prompts, TWO)
     whole.run(on_trial=lambda: order.append(starts[-1].method))
     assert order == ["plain", "a", "b", "plain", "b", "a"]
 
 
 def test_an_oracle_gains_what_it_guesses(name_methods: NameMethods) -> None:
     session, _, _, _ = with_oracle(name_methods)
-    group = found_by(contest(session, ["oracle"], options=FOUR, repeats=2))
+    group = found_by(comparison(session, ["oracle"], options=FOUR, repeats=2))
     oracle, plain = group.methods["oracle"], group.methods["plain"]
     # Four guesses and a bonus token a round, and three guesses before the last token.
     assert oracle.stats.acceptance_histogram == {5: 4, 4: 1}
@@ -190,7 +190,7 @@ def test_a_wrong_token_is_found_with_its_logit_gap(name_methods: NameMethods, re
     # One guess and a bonus token a round: a round begins after ten tokens.
     target.wrong_at = len(ids) + 10
     options = Options(max_new_tokens=24, ignore_eos=True, budget=1)
-    group = found_by(contest(session, ["oracle", "pld"], options=options, repeats=repeats))
+    group = found_by(comparison(session, ["oracle", "pld"], options=options, repeats=repeats))
     slot = target.open([*ids, *tokens[:10]])
     row = target.score({slot: EMPTY})[slot][0]
     wrong = runner_up(row)
@@ -209,7 +209,7 @@ def test_a_wrong_token_in_one_repeat_only_is_found(name_methods: NameMethods) ->
         trials.append(1)
         target.wrong_at = len(ids) + 10 if len(trials) in (2, 3) else None
 
-    group = found_by(contest(session, ["oracle"], options=FOUR, repeats=3), on_trial)
+    group = found_by(comparison(session, ["oracle"], options=FOUR, repeats=3), on_trial)
     assert len(trials) == 6
     assert [found.position for found in differences(group, "oracle")] == [10]
     assert group.methods["plain"].identical
@@ -223,7 +223,7 @@ def test_plain_decoding_that_contradicts_itself_is_found() -> None:
     def on_trial() -> None:
         target.wrong_at = len(ids) + 3
 
-    group = found_by(contest(session, [], repeats=2), on_trial)
+    group = found_by(comparison(session, [], repeats=2), on_trial)
     (found,) = differences(group, "plain")
     assert (found.position, found.plain_token) == (3, tokens[3])
 
@@ -233,14 +233,14 @@ def test_a_text_that_ends_elsewhere_is_a_difference(shorter: str) -> None:
     session, _ = clocked_session()
     _, tokens = answer(session)
     written = {"plain": tokens, "other": tokens} | {shorter: tokens[:5]}
-    group = found_by(contest(session, [Fixed(name, [out]) for name, out in written.items()]))
+    group = found_by(comparison(session, [Fixed(name, [out]) for name, out in written.items()]))
     ends = (None, tokens[5]) if shorter == "plain" else (tokens[5], None)
     assert differences(group, "other") == [Difference(5, *ends, None)]
 
 
 def test_turns_are_compared_one_by_one_on_plain_answers(starts: list[Start]) -> None:
     session = toy_session()
-    contest(session, ["a"], [TALK]).run()
+    comparison(session, ["a"], [TALK]).run()
     messages: list[dict[str, str]] = []
     expected = []
     for turn in TALK.turns:
@@ -255,7 +255,9 @@ def test_the_answers_in_between_are_plain_decodings_first(starts: list[Start]) -
     session = toy_session()
     answers = [session.encode(text) for text in ("first", "second", "third", "fourth")]
     fixed = Fixed("plain", [[1], *answers])
-    contest(session, [fixed, Fixed("other", [session.encode("never")]), "a"], [TALK], TWO, 2).run()
+    comparison(
+        session, [fixed, Fixed("other", [session.encode("never")]), "a"], [TALK], TWO, 2
+    ).run()
     messages = [
         {"role": "user", "content": "hello"},
         {"role": "assistant", "content": "first"},
@@ -272,7 +274,7 @@ def test_turns_of_raw_text_are_one_text(starts: list[Start], template: bool) -> 
     if not template:
         session.tokenizer.chat_template = None
     prompt = PromptRecord("joined", ("hello", "go on"), raw=template)
-    whole = contest(session, ["a"], [prompt], TWO, repeats=3)
+    whole = comparison(session, ["a"], [prompt], TWO, repeats=3)
     entries, _ = lines_of(whole)
     assert (starts[-1].method, starts[-1].context) == ("a", session.encode("hello\n\ngo on"))
     assert {entry.key for entry in entries} == {("suite", "joined", 0)}
@@ -282,7 +284,7 @@ def test_turns_of_raw_text_are_one_text(starts: list[Start], template: bool) -> 
 def test_references_reach_every_method(starts: list[Start]) -> None:
     session = toy_session()
     prompt = PromptRecord("cited", ("hello",), references=("one", "two"))
-    run_one = contest(session, ["a"], [prompt], TWO)
+    run_one = comparison(session, ["a"], [prompt], TWO)
     run_one.run()
     expected = session.encode_references(["one", "two"])
     assert [start.references for start in starts] == [expected] * 4
@@ -292,7 +294,7 @@ def test_every_trial_reads_its_whole_prompt() -> None:
     session, target = clocked_session()
     ids, _ = answer(session)
     target.opened.clear()
-    contest(session, ["anpd"], repeats=2).run()
+    comparison(session, ["anpd"], repeats=2).run()
     # Before each text the cache is emptied of all that another trial has read.
     assert target.opened[-4:] == [(ids, 0)] * 4
 
@@ -300,7 +302,7 @@ def test_every_trial_reads_its_whole_prompt() -> None:
 def test_trials_are_counted_before_they_are_run() -> None:
     prompts = [PROMPT, TALK, PromptRecord("raw", ("a", "b"), raw=True)]
     session, trials = toy_session(), []
-    whole = contest(session, ["anpd"], prompts, TWO, 2)
+    whole = comparison(session, ["anpd"], prompts, TWO, 2)
     assert whole.trials == 5 * 2 * 2
     whole.run(on_trial=lambda: trials.append(1))
     assert len(trials) == whole.trials
@@ -312,11 +314,11 @@ def test_end_and_stop_strings_end_the_compared_texts() -> None:
     session.eos_ids = (tokens[7],)
     length = tokens.index(tokens[7]) + 1
     for options, count in ((Options(max_new_tokens=24), length), (GREEDY, 24)):
-        (_, pld), _ = lines_of(contest(session, ["pld"], options=options))
+        (_, pld), _ = lines_of(comparison(session, ["pld"], options=options))
         assert (pld.tokens, pld.output) == (count, None)
     text = session.generate(ids, max_new_tokens=24, ignore_eos=True).text
     stop = next(letter for letter in text if letter.isascii())
-    (_, stopped), _ = lines_of(contest(session, ["pld"], options=GREEDY.with_(stop=stop)))
+    (_, stopped), _ = lines_of(comparison(session, ["pld"], options=GREEDY.with_(stop=stop)))
     assert stopped.tokens < 24
     assert stopped.output is None
 
@@ -324,7 +326,7 @@ def test_end_and_stop_strings_end_the_compared_texts() -> None:
 def test_a_crash_is_recorded_and_the_others_go_on() -> None:
     session, _ = clocked_session()
     crashing = Fixed("crashing", [[1], ValueError("it\nbroke"), [1], UsageError("no such thing")])
-    entries, _ = lines_of(contest(session, [crashing, "pld"], repeats=3))
+    entries, _ = lines_of(comparison(session, [crashing, "pld"], repeats=3))
     assert len(entries) == 9
     errors = [entry.error for entry in entries if entry.error]
     assert errors == ["ValueError: it broke", "no such thing"]
@@ -338,7 +340,7 @@ def test_a_crash_on_one_text_spoils_no_other(name_methods: NameMethods) -> None:
     session, _ = clocked_session()
     prompts = [PromptRecord("one", ("once",)), PromptRecord("two", ("twice",))]
     crashing = Fixed("crashing", [[1], RuntimeError("out of memory"), [1]])
-    group = found_by(contest(session, [crashing], prompts))
+    group = found_by(comparison(session, [crashing], prompts))
     found = group.methods["crashing"]
     assert found.failures == {("suite", "one", 0): "RuntimeError: out of memory"}
     assert (found.texts, list(found.speedups)) == (1, [("suite", "two", 0)])
@@ -348,7 +350,7 @@ def test_a_crash_on_one_text_spoils_no_other(name_methods: NameMethods) -> None:
 def test_without_an_answer_of_plain_decoding_a_conversation_ends() -> None:
     session, _ = clocked_session()
     plain = Fixed("plain", [[1], [2], RuntimeError("broken"), [3]])
-    entries, left_out = lines_of(contest(session, [plain, "pld"], [TALK, PROMPT], TWO))
+    entries, left_out = lines_of(comparison(session, [plain, "pld"], [TALK, PROMPT], TWO))
     assert left_out == [LeftOut("suite", "", "talk", 2, "plain decoding failed before it")]
     group = summarise(entries).overall
     assert group.methods["plain"].failures == {("suite", "talk", 1): "RuntimeError: broken"}
@@ -360,7 +362,7 @@ def test_texts_that_do_not_fit_are_left_out_with_a_reason() -> None:
     ids, _ = answer(session)
     grows = PromptRecord("grows", ("once", "x" * 5000, "never asked"))
     long = PromptRecord("long", ("x" * 5000,))
-    entries, left_out = lines_of(contest(session, ["pld"], [long, grows, PROMPT]))
+    entries, left_out = lines_of(comparison(session, ["pld"], [long, grows, PROMPT]))
     reason = "prompt and 24 new tokens do not fit into the model's context of 4096"
     assert left_out == [
         LeftOut("suite", "", "long", 0, reason),
@@ -368,13 +370,13 @@ def test_texts_that_do_not_fit_are_left_out_with_a_reason() -> None:
     ]
     assert {entry.key[1:] for entry in entries} == {("grows", 0), ("story", 0)}
     target.max_context = len(ids) + 24
-    entries, _ = lines_of(contest(session, []))
+    entries, _ = lines_of(comparison(session, []))
     assert [entry.tokens for entry in entries] == [24]
 
 
 def test_what_was_measured_is_not_measured_again() -> None:
     session, target = clocked_session()
-    whole = contest(session, ["pld"], [PROMPT, TALK, PromptRecord("long", ("x" * 5000,))])
+    whole = comparison(session, ["pld"], [PROMPT, TALK, PromptRecord("long", ("x" * 5000,))])
     sink = Memory()
     whole.run(sink)
     entries, passes = list(sink.entries), target.passes
@@ -385,7 +387,7 @@ def test_what_was_measured_is_not_measured_again() -> None:
 
 def test_the_first_trial_is_as_warm_as_any() -> None:
     session, _ = clocked_session()
-    (first, second), _ = lines_of(contest(session, [], repeats=2))
+    (first, second), _ = lines_of(comparison(session, [], repeats=2))
     assert first.seconds == second.seconds > 24 * cost(1)
 
 
@@ -404,7 +406,7 @@ def test_what_cannot_be_compared_is_one_sentence(
     prompts: list[PromptRecord], contenders: list[str], repeats: int, words: str
 ) -> None:
     with pytest.raises(UsageError, match=words) as caught:
-        contest(toy_session(), contenders, prompts, repeats=repeats)
+        comparison(toy_session(), contenders, prompts, repeats=repeats)
     assert "\n" not in str(caught.value)
 
 
@@ -413,4 +415,4 @@ def test_plain_decoding_has_to_come_first() -> None:
     for names in (["pld", "plain"], ["pld"], []):
         made = [Method(name, session) for name in names]
         with pytest.raises(UsageError, match="plain decoding has to be the first"):
-            Contest(session, made, [Text("suite", PROMPT)], GREEDY)
+            Comparison(session, made, [Text("suite", PROMPT)], GREEDY)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from paceline.bench.rivals.native import Native
+from paceline.bench.baselines.native import Native
 from paceline.bench.trial import Request, Trial
 from paceline.drafters.settings import at_least
 from paceline.errors import ModelError, UsageError

@@ -25,7 +25,7 @@ from paceline.protocols import Target
 from paceline.session import Session
 from paceline.tree import EMPTY
 
-__all__ = ["Contest", "Text", "in_turns", "next_scores"]
+__all__ = ["Comparison", "Text", "in_turns", "next_scores"]
 
 _WARM_UP_TOKENS = 8
 
@@ -35,7 +35,7 @@ _Done = dict[tuple[object, ...], Entry | LeftOut]
 
 
 @dataclass
-class Contest:
+class Comparison:
     """A run.
 
     contenders: plain decoding first, names all different.
@@ -165,7 +165,7 @@ class Contest:
         shared = min(len(plain), len(other))
         place = next((i for i in range(shared) if plain[i] != other[i]), shared)
         if place == shared or other[place] >= self.session.target.vocab_size:
-            # One has ended there, or a rival's vocabulary is padded and the target has no score.
+            # One has ended there, or a baseline's vocabulary is padded and the target has no score.
             return Difference(place, [*plain, None][place], [*other, None][place], None)
         row = next_scores(self.session.target, [*ids, *plain[:place]])
         gap = float(row[plain[place]] - row[other[place]])

@@ -14,7 +14,14 @@ import pytest
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
-from paceline.bench.rivals import RIVALS, Native, check_rival, is_rival, make_rival, native
+from paceline.bench.baselines import (
+    BASELINES,
+    Native,
+    check_baseline,
+    is_baseline,
+    make_baseline,
+    native,
+)
 from paceline.bench.trial import Method, Request, Trial
 from paceline.errors import UsageError
 from paceline.options import Options
@@ -57,7 +64,7 @@ def models(monkeypatch: pytest.MonkeyPatch) -> dict[str, PreTrainedModel]:
 
 @pytest.fixture
 def widths(models: dict[str, PreTrainedModel]) -> Widths:
-    """Of the passes of "tiny", as another than the rivals' own watch sees them."""
+    """Of the passes of "tiny", as another than the baselines' own watch sees them."""
     seen: Widths = []
 
     def note(model: Any, args: Any, kwargs: dict[str, Any]) -> None:
@@ -75,9 +82,9 @@ def plain() -> list[int]:
     return Method("plain", session).generate(Request(PROMPT, (), GREEDY)).output
 
 
-def rival(name: str, **settings: Any) -> Callable[..., Trial]:
-    """Let a rival generate, with options."""
-    made = make_rival(name, Native("tiny", **settings))
+def baseline(name: str, **settings: Any) -> Callable[..., Trial]:
+    """Let a baseline generate, with options."""
+    made = make_baseline(name, Native("tiny", **settings))
     assert made.name == name
     return lambda **options: made.generate(Request(PROMPT, (), GREEDY.with_(**options)))
 
@@ -93,12 +100,12 @@ NAMES = (
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_text_is_plain_decodings(models: dict[str, PreTrainedModel], name: str) -> None:
-    generate = rival(name)
+    generate = baseline(name)
     assert [generate().output for _ in range(2)] == [plain()] * 2
 
 
 def test_plain_transformers_is_a_pass_a_token(widths: Widths) -> None:
-    trial = rival("transformers")()
+    trial = baseline("transformers")()
     assert widths == [len(PROMPT)] + [1] * (TOKENS - 1)
     stats = trial.stats
     assert (stats.rounds, stats.tokens, stats.drafted, stats.accepted) == (TOKENS, TOKENS, 0, 0)
@@ -108,7 +115,7 @@ def test_plain_transformers_is_a_pass_a_token(widths: Widths) -> None:
 
 @pytest.mark.parametrize("k", [1, 4, 10])
 def test_lookup_counts_what_it_guessed_and_gained(widths: Widths, k: int) -> None:
-    stats = rival(f"transformers-lookup:k={k}")().stats
+    stats = baseline(f"transformers-lookup:k={k}")().stats
     guesses = [widths[0] - len(PROMPT), *(width - 1 for width in widths[1:])]
     assert stats.rounds == len(widths) < TOKENS
     assert stats.drafted == sum(guesses)
@@ -123,9 +130,9 @@ def test_an_assistant_that_is_the_model_itself_is_right(models: dict[str, PreTra
     models["twin"] = looping()
     never = max(set(range(VOCAB)) - {*PROMPT, *plain()})
     for settings in ({}, {"eos_ids": [never]}):
-        stats = rival("transformers-assisted:draft=twin", **settings)().stats
+        stats = baseline("transformers-assisted:draft=twin", **settings)().stats
         assert stats.accepted == stats.drafted == TOKENS - stats.rounds > 0
-    other = rival("transformers-assisted:draft=draft")().stats
+    other = baseline("transformers-assisted:draft=draft")().stats
     assert other.accepted == TOKENS - other.rounds < other.drafted
 
 
@@ -137,13 +144,13 @@ def test_an_assistant_needs_a_draft_of_the_same_vocabulary(
         ("transformers-assisted:draft=stranger", "vocabulary of 32 tokens and tiny of 64"),
     ):
         with pytest.raises(UsageError, match=words):
-            rival(name)
+            baseline(name)
 
 
 @pytest.mark.parametrize("name", NAMES[:2])
 def test_end_tokens_end_the_text(models: dict[str, PreTrainedModel], name: str) -> None:
     tokens = plain()
-    generate = rival(name, eos_ids=[tokens[7]])
+    generate = baseline(name, eos_ids=[tokens[7]])
     assert generate().output == tokens[: tokens.index(tokens[7]) + 1]
     assert generate(ignore_eos=True).output == tokens
 
@@ -153,13 +160,13 @@ def test_a_models_own_defaults_do_not_count(models: dict[str, PreTrainedModel]) 
     models["tiny"].generation_config = GenerationConfig(
         repetition_penalty=5.0, do_sample=True, temperature=9.0, eos_token_id=expected[0]
     )
-    assert rival("transformers")().output == expected
+    assert baseline("transformers")().output == expected
 
 
 def test_sampling_is_from_all_tokens_unless_asked_otherwise(
     models: dict[str, PreTrainedModel],
 ) -> None:
-    generate = rival("transformers")
+    generate = baseline("transformers")
     wild = {"temperature": 1000.0, "seed": 1}
     tokens = generate(**wild).output
     with torch.no_grad():
@@ -172,7 +179,7 @@ def test_sampling_is_from_all_tokens_unless_asked_otherwise(
 
 def test_passes_of_others_are_not_counted(widths: Widths) -> None:
     shared = Native("tiny")
-    one, two = (make_rival(name, shared) for name in NAMES[:2])
+    one, two = (make_baseline(name, shared) for name in NAMES[:2])
     request = Request(PROMPT, (), GREEDY)
     assert one.generate(request).stats.rounds == TOKENS
     assert two.generate(request).stats.rounds == len(widths) - TOKENS
@@ -184,8 +191,8 @@ def test_passes_of_others_are_not_counted(widths: Widths) -> None:
 
 
 def test_rivals_are_known_by_name() -> None:
-    assert all(is_rival(name) and is_rival(f"{name}:k=1") for name in RIVALS)
-    assert not any(map(is_rival, ("plain", "anpd:n=3,k=2", "transformer", "")))
+    assert all(is_baseline(name) and is_baseline(f"{name}:k=1") for name in BASELINES)
+    assert not any(map(is_baseline, ("plain", "anpd:n=3,k=2", "transformer", "")))
 
 
 @pytest.mark.parametrize(
@@ -196,11 +203,11 @@ def test_rivals_are_known_by_name() -> None:
         ("transformers-lookup:k=x", "transformers-lookup:k must be a whole number"),
         ("transformers-lookup:n=1", "no setting 'n'"),
         ("transformers-assisted", "needs a draft model"),
-        ("vllm", "there is no rival 'vllm': use one of transformers, "),
+        ("vllm", "there is no baseline 'vllm': use one of transformers, "),
     ],
 )
 def test_wrong_settings_are_refused_before_a_model_is_loaded(name: str, words: str) -> None:
-    for refuse in (check_rival, lambda name: make_rival(name, Native("nothing"))):
+    for refuse in (check_baseline, lambda name: make_baseline(name, Native("nothing"))):
         with pytest.raises(UsageError, match=words) as caught:
             refuse(name)
         assert "\n" not in str(caught.value)
@@ -212,7 +219,7 @@ def test_llama_cpp_needs_its_library_and_a_file(
 ) -> None:
     def refusal(gguf: Path | None) -> str:
         with pytest.raises(UsageError) as caught:
-            check_rival(name, gguf)
+            check_baseline(name, gguf)
         return str(caught.value)
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -221,4 +228,4 @@ def test_llama_cpp_needs_its_library_and_a_file(
     assert "--gguf" in refusal(None)
     assert str(tmp_path / "missing.gguf") in refusal(tmp_path / "missing.gguf")
     (tmp_path / "there.gguf").touch()
-    check_rival(name, tmp_path / "there.gguf")
+    check_baseline(name, tmp_path / "there.gguf")

@@ -1,4 +1,4 @@
-"""What rivals have in common: the model as transformers loads it, and how its passes are watched."""
+"""What baselines have in common: the model as transformers loads it, and how its passes are watched."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from paceline.stats import Stats
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["Native", "Rival", "generate"]
+__all__ = ["Baseline", "Native", "generate"]
 
 
-class Rival(Protocol):
+class Baseline(Protocol):
     """A contender whose settings are read before its model is loaded: a dataclass of them."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]

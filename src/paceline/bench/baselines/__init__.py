@@ -1,0 +1,58 @@
+"""Other software on the same model, one small adapter each.
+
+Each is a contender like paceline's own methods. Settings are written as a method's are:
+"transformers-lookup:k=10".
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from paceline.bench.baselines.llama_cpp import LlamaCpp, LlamaCppLookup
+from paceline.bench.baselines.native import Baseline, Native
+from paceline.bench.baselines.transformers_assisted import TransformersAssisted
+from paceline.bench.baselines.transformers_generate import TransformersGenerate
+from paceline.bench.baselines.transformers_lookup import TransformersLookup
+from paceline.drafters.settings import build, parse_method
+from paceline.errors import UsageError
+
+__all__ = ["BASELINES", "Native", "check_baseline", "is_baseline", "make_baseline"]
+
+BASELINES: dict[str, type[Baseline]] = {
+    "transformers": TransformersGenerate,
+    "transformers-lookup": TransformersLookup,
+    "transformers-assisted": TransformersAssisted,
+    "llama.cpp": LlamaCpp,
+    "llama.cpp-lookup": LlamaCppLookup,
+}
+
+
+def is_baseline(name: str) -> bool:
+    """Whether a name with settings is meant for a baseline."""
+    return parse_method(name)[0] in BASELINES
+
+
+def check_baseline(name: str, gguf: Path | None = None) -> None:
+    """Raise UsageError for wrong settings, software that is not installed, or a missing file."""
+    _parse(name).check(gguf)
+
+
+def make_baseline(name: str, native: Native) -> Any:
+    """The contender of that name.
+
+    native: hands out what baselines share.
+
+    Raises UsageError for wrong settings or files, ModelError where a model cannot be read.
+    """
+    baseline = _parse(name)
+    baseline.check(native.gguf)
+    baseline.open(name, native)
+    return baseline
+
+
+def _parse(name: str) -> Baseline:
+    kind, settings = parse_method(name)
+    if kind not in BASELINES:
+        raise UsageError(f"there is no baseline {kind!r}: use one of {', '.join(BASELINES)}")
+    return build(BASELINES[kind], kind, settings)
