@@ -1,22 +1,32 @@
-# Two commands set everything up: `make demo` and `make test`. Both install into .venv first.
+# Two commands set everything up: `make demo` and `make test`. Both install into .venv first, the
+# demo only what running needs.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := src/paceline/kernels/native
 
-.PHONY: demo test install format gpu gpu-tables
+.PHONY: demo test install format docs gpu gpu-tables
+
+PIP := $(BIN)/python -m pip install --constraint constraints.txt
+SOURCES := pyproject.toml constraints.txt hatch_build.py \
+	$(NATIVE)/build.py $(wildcard $(NATIVE)/src/*.c $(NATIVE)/src/*.h)
+
+$(VENV)/.runs: $(SOURCES)
+	@echo "Installing paceline and what it needs into $(VENV): torch is large, and a C library is compiled."
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.runs
+	@echo "Installing what the tests need, too."
+	$(PIP) --quiet --editable ".[dev]"
+	@touch $@
 
 install: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml constraints.txt hatch_build.py \
-		$(NATIVE)/build.py $(wildcard $(NATIVE)/src/*.c $(NATIVE)/src/*.h)
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
-	touch $@
-
-demo: install
-	$(BIN)/paceline compare --methods plain,anpd,llma,pld
+demo: $(VENV)/.runs
+	$(BIN)/paceline compare --methods plain,auto,anpd,llma
 
 test: install
 	$(BIN)/ruff check .
@@ -30,6 +40,11 @@ gpu: install
 
 gpu-tables: install
 	$(BIN)/python tools/gpu_tables.py benchmarks/results/gpu
+
+# The documentation as a site, in site/; `make docs DOCS=serve` shows it while you write.
+docs: install
+	$(PIP) --quiet --editable ".[docs]"
+	$(BIN)/mkdocs $(or $(DOCS),build)
 
 format: install
 	$(BIN)/ruff format .
