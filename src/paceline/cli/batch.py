@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from paceline.cli import batch_ray, common, drafts
+from paceline.cli import batch_ray, common, drafts, flags
 from paceline.cli.batch_ray import Answer, How, Work
 from paceline.cli.datastore import DatastoreOption
 from paceline.cli.served import AliasOption, check_installed, served_method
@@ -41,19 +41,19 @@ def batch(
         Path | None,
         typer.Option("--errors", help="Another file, for results of requests that failed."),
     ] = None,
-    model: common.ModelOption = common.DEFAULT_MODEL,
+    model: flags.ModelOption = common.DEFAULT_MODEL,
     alias: AliasOption = None,
     method: drafts.MethodOption = None,
     draft_model: drafts.DraftModelOption = None,
     max_batch: Annotated[
         int, typer.Option("--max-batch", min=1, help="Most texts that are written at a time.")
     ] = 16,
-    budget: common.BudgetOption = None,
-    threads: common.ThreadsOption = None,
-    device: common.DeviceOption = None,
-    dtype: common.DtypeOption = None,
-    weights: common.WeightsOption = "auto",
-    cache_dtype: common.CacheDtypeOption = "float32",
+    budget: flags.BudgetOption = None,
+    threads: flags.ThreadsOption = None,
+    device: flags.DeviceOption = None,
+    dtype: flags.DtypeOption = None,
+    weights: flags.WeightsOption = "auto",
+    cache_dtype: flags.CacheDtypeOption = "float32",
     datastore: DatastoreOption = None,
     ray: batch_ray.RayOption = False,
     ray_address: batch_ray.RayAddressOption = None,

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli import common, drafts
+from paceline.cli import common, drafts, flags
 from paceline.cli.datastore import DatastoreOption
 from paceline.cli.show import print_stream, summary
 from paceline.errors import PacelineError, UsageError
@@ -21,29 +21,29 @@ _HELP = "Type a message. /clear starts anew, /stats shows or hides figures, /qui
 
 
 def chat(
-    model: common.ModelOption = common.DEFAULT_MODEL,
+    model: flags.ModelOption = common.DEFAULT_MODEL,
     method: drafts.MethodOption = None,
     draft_model: drafts.DraftModelOption = None,
-    prompt_file: common.PromptFileOption = None,
-    limit: common.LimitOption = None,
-    reference: common.ReferenceOption = None,
-    max_new_tokens: common.TokensOption = 512,
-    temperature: common.TemperatureOption = 0.0,
-    top_k: common.TopKOption = None,
-    top_p: common.TopPOption = None,
-    min_p: common.MinPOption = None,
-    seed: common.SeedOption = 0,
-    budget: common.BudgetOption = None,
-    typical: common.TypicalOption = False,
-    threads: common.ThreadsOption = None,
-    device: common.DeviceOption = None,
-    dtype: common.DtypeOption = None,
-    weights: common.WeightsOption = "auto",
-    cache_dtype: common.CacheDtypeOption = "float32",
-    store: common.StoreOption = None,
+    prompt_file: flags.PromptFileOption = None,
+    limit: flags.LimitOption = None,
+    reference: flags.ReferenceOption = None,
+    max_new_tokens: flags.TokensOption = 512,
+    temperature: flags.TemperatureOption = 0.0,
+    top_k: flags.TopKOption = None,
+    top_p: flags.TopPOption = None,
+    min_p: flags.MinPOption = None,
+    seed: flags.SeedOption = 0,
+    budget: flags.BudgetOption = None,
+    typical: flags.TypicalOption = False,
+    threads: flags.ThreadsOption = None,
+    device: flags.DeviceOption = None,
+    dtype: flags.DtypeOption = None,
+    weights: flags.WeightsOption = "auto",
+    cache_dtype: flags.CacheDtypeOption = "float32",
+    store: flags.StoreOption = None,
     datastore: DatastoreOption = None,
-    show_drafts: common.ShowDraftsOption = False,
-    json_file: common.JsonOption = None,
+    show_drafts: flags.ShowDraftsOption = False,
+    json_file: flags.JsonOption = None,
 ) -> None:
     """Talk with a model; each turn reads only what is new.
 

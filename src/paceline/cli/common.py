@@ -1,4 +1,4 @@
-"""What the commands share: their options, and how they load a session."""
+"""What the commands share: how they load a session, read files, print and end."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -23,69 +22,6 @@ if TYPE_CHECKING:
     from paceline.session import Session
 
 DEFAULT_MODEL = "smollm2-135m"
-
-ModelOption = Annotated[
-    str, typer.Option("--model", "-m", help="Alias, folder, GGUF file or hub id.")
-]
-MethodOption = Annotated[
-    str, typer.Option("--method", help="Method and settings, e.g. anpd:n=5,k=7.")
-]
-PromptFileOption = Annotated[
-    Path | None,
-    typer.Option("--prompt-file", help='JSONL records with "turns" or "prompt".'),
-]
-LimitOption = Annotated[
-    int | None, typer.Option("--limit", min=1, help="Read at most this many records.")
-]
-ReferenceOption = Annotated[
-    list[Path] | None,
-    typer.Option("--reference", help="Text file the output may resemble; may be repeated."),
-]
-TokensOption = Annotated[int, typer.Option("--max-new-tokens", "-n", help="At least 1.")]
-TemperatureOption = Annotated[float, typer.Option("--temperature", help="0 is greedy.")]
-TopKOption = Annotated[int | None, typer.Option("--top-k")]
-TopPOption = Annotated[float | None, typer.Option("--top-p")]
-MinPOption = Annotated[float | None, typer.Option("--min-p")]
-SeedOption = Annotated[int, typer.Option("--seed", help="Same seed, same text.")]
-StopOption = Annotated[
-    list[str] | None, typer.Option("--stop", help="String that ends the text; may be repeated.")
-]
-BudgetOption = Annotated[
-    int | None,
-    typer.Option("--budget", help="Most tokens guessed per round; without it as many as pay."),
-]
-FixedBudgetOption = Annotated[int, typer.Option("--budget", help="Most tokens guessed per round.")]
-TypicalOption = Annotated[
-    bool,
-    typer.Option("--typical", help="LOSSY: accept guesses that are likely enough; see docs."),
-]
-ThreadsOption = Annotated[
-    int | None,
-    typer.Option("--threads", min=1, max=1024, help="CPU threads; default: torch's choice."),
-]
-DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, …")]
-WeightsOption = Annotated[
-    str,
-    typer.Option(
-        "--weights",
-        help="auto, native, packed, packed+plain, bfloat16, int8, int4; see docs/speed.md.",
-    ),
-]
-CacheDtypeOption = Annotated[
-    str, typer.Option("--cache-dtype", help="Of keys and values: float32, float16, int8.")
-]
-DtypeOption = Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16, float16.")]
-JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the result here as JSON.")]
-RawOption = Annotated[
-    bool, typer.Option("--raw", help="Continue the text as it stands, without the chat template.")
-]
-ShowDraftsOption = Annotated[
-    bool, typer.Option("--show-drafts", help="Colour the tokens that were guessed right.")
-]
-StoreOption = Annotated[
-    Path | None,
-    typer.Option("--store", help="SQLite file that keeps answers as references for later."),
-]
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from paceline.cli import common, drafts
+from paceline.cli import common, drafts, flags
 from paceline.cli.bench import shared
 from paceline.cli.findings import Findings, method_as_json
 
@@ -23,33 +23,33 @@ if TYPE_CHECKING:
 
 
 def compare(
-    model: common.ModelOption = common.DEFAULT_MODEL,
+    model: flags.ModelOption = common.DEFAULT_MODEL,
     methods: Annotated[
         str, typer.Option("--methods", help="Names with settings, baselines as well.")
     ] = "plain,auto,anpd,llma,pld",
     draft_model: drafts.DraftModelOption = None,
     prompt: Annotated[str | None, typer.Argument(help='A prompt; "-" reads stdin.')] = None,
-    prompt_file: common.PromptFileOption = None,
-    limit: common.LimitOption = None,
-    reference: common.ReferenceOption = None,
-    raw: common.RawOption = False,
+    prompt_file: flags.PromptFileOption = None,
+    limit: flags.LimitOption = None,
+    reference: flags.ReferenceOption = None,
+    raw: flags.RawOption = False,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Runs per prompt.")] = 3,
-    max_new_tokens: common.TokensOption = 128,
-    temperature: common.TemperatureOption = 0.0,
-    top_k: common.TopKOption = None,
-    top_p: common.TopPOption = None,
-    min_p: common.MinPOption = None,
-    seed: common.SeedOption = 0,
-    budget: common.BudgetOption = None,
-    typical: common.TypicalOption = False,
+    max_new_tokens: flags.TokensOption = 128,
+    temperature: flags.TemperatureOption = 0.0,
+    top_k: flags.TopKOption = None,
+    top_p: flags.TopPOption = None,
+    min_p: flags.MinPOption = None,
+    seed: flags.SeedOption = 0,
+    budget: flags.BudgetOption = None,
+    typical: flags.TypicalOption = False,
     warm: shared.WarmOption = False,
-    threads: common.ThreadsOption = None,
-    device: common.DeviceOption = None,
-    dtype: common.DtypeOption = None,
-    weights: common.WeightsOption = "auto",
-    cache_dtype: common.CacheDtypeOption = "float32",
+    threads: flags.ThreadsOption = None,
+    device: flags.DeviceOption = None,
+    dtype: flags.DtypeOption = None,
+    weights: flags.WeightsOption = "auto",
+    cache_dtype: flags.CacheDtypeOption = "float32",
     gguf: shared.GgufOption = None,
-    json_file: common.JsonOption = None,
+    json_file: flags.JsonOption = None,
 ) -> None:
     """Run methods side by side on the same prompts, against plain decoding.
 

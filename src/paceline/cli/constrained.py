@@ -15,18 +15,32 @@ if TYPE_CHECKING:
     from paceline.constraints import Constraint
 
 JsonObjectOption = Annotated[
-    bool, typer.Option("--json-object", help="The answer is a JSON object.")
+    bool,
+    typer.Option(
+        "--json-object", help="The answer is a JSON object.", rich_help_panel="Constraints"
+    ),
 ]
 JsonSchemaOption = Annotated[
     Path | None,
-    typer.Option("--json-schema", help="File with the JSON schema that the answer follows."),
+    typer.Option(
+        "--json-schema",
+        help="File with the JSON schema that the answer follows.",
+        rich_help_panel="Constraints",
+    ),
 ]
 RegexOption = Annotated[
-    str | None, typer.Option("--regex", help="Regular expression that the answer matches.")
+    str | None,
+    typer.Option(
+        "--regex", help="Regular expression that the answer matches.", rich_help_panel="Constraints"
+    ),
 ]
 GrammarOption = Annotated[
     Path | None,
-    typer.Option("--grammar", help="File with the grammar of the answer, in llguidance's Lark."),
+    typer.Option(
+        "--grammar",
+        help="File with the grammar of the answer, in llguidance's Lark.",
+        rich_help_panel="Constraints",
+    ),
 ]
 
 

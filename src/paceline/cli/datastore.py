@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.cli import common
+from paceline.cli import common, flags
 from paceline.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ DatastoreOption = Annotated[
     typer.Option(
         "--datastore",
         help='Folder of texts to guess from, which keeps the answers; "own" is the model\'s own.',
+        rich_help_panel=flags.DRAFTING,
     ),
 ]
 
@@ -41,7 +42,7 @@ def build(
     files: Annotated[
         list[Path], typer.Argument(help="Texts: files, JSONL files of them, folders of either.")
     ],
-    model: common.ModelOption = common.DEFAULT_MODEL,
+    model: flags.ModelOption = common.DEFAULT_MODEL,
     out: Annotated[
         Path | None, typer.Option("--out", help="Its folder; without it the model's own one.")
     ] = None,
@@ -68,7 +69,7 @@ def build(
 
 
 @app.command()
-def info(folder: Folder = None, model: common.ModelOption = common.DEFAULT_MODEL) -> None:
+def info(folder: Folder = None, model: flags.ModelOption = common.DEFAULT_MODEL) -> None:
     """Show how much a datastore holds."""
     from paceline.datastore import Datastore
 
@@ -77,7 +78,7 @@ def info(folder: Folder = None, model: common.ModelOption = common.DEFAULT_MODEL
 
 
 @app.command()
-def clear(folder: Folder = None, model: common.ModelOption = common.DEFAULT_MODEL) -> None:
+def clear(folder: Folder = None, model: flags.ModelOption = common.DEFAULT_MODEL) -> None:
     """Delete everything a datastore holds."""
     from paceline.datastore import clear_datastore
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from paceline.cli import flags
 from paceline.defaults import DEFAULT_METHOD
 from paceline.errors import UsageError
 
@@ -15,12 +16,18 @@ _DRAFTING = "speculative"
 
 DraftModelOption = Annotated[
     str | None,
-    typer.Option("--draft-model", help="Smaller model that drafts: alias, folder, GGUF, hub id."),
+    typer.Option(
+        "--draft-model",
+        help="Smaller model that drafts: alias, folder, GGUF, hub id.",
+        rich_help_panel=flags.DRAFTING,
+    ),
 ]
 MethodOption = Annotated[
     str | None,
     typer.Option(
-        "--method", help=f"Method and settings, e.g. anpd:n=5,k=7. Default: {DEFAULT_METHOD}."
+        "--method",
+        help=f"Method and settings, e.g. anpd:n=5,k=7. Default: {DEFAULT_METHOD}.",
+        rich_help_panel=flags.DRAFTING,
     ),
 ]
 

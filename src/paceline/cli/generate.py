@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.cli import common, constrained, drafts
+from paceline.cli import common, constrained, drafts, flags
 from paceline.cli.datastore import DatastoreOption
 from paceline.cli.show import print_stream, summary
 
@@ -22,35 +22,35 @@ def generate(
     prompt: Annotated[
         str | None, typer.Argument(help='The prompt; "-" reads it from stdin.')
     ] = None,
-    model: common.ModelOption = common.DEFAULT_MODEL,
+    model: flags.ModelOption = common.DEFAULT_MODEL,
     method: drafts.MethodOption = None,
     draft_model: drafts.DraftModelOption = None,
-    prompt_file: common.PromptFileOption = None,
-    limit: common.LimitOption = None,
-    reference: common.ReferenceOption = None,
-    raw: common.RawOption = False,
-    max_new_tokens: common.TokensOption = 256,
-    temperature: common.TemperatureOption = 0.0,
-    top_k: common.TopKOption = None,
-    top_p: common.TopPOption = None,
-    min_p: common.MinPOption = None,
-    seed: common.SeedOption = 0,
-    stop: common.StopOption = None,
-    budget: common.BudgetOption = None,
-    typical: common.TypicalOption = False,
+    prompt_file: flags.PromptFileOption = None,
+    limit: flags.LimitOption = None,
+    reference: flags.ReferenceOption = None,
+    raw: flags.RawOption = False,
+    max_new_tokens: flags.TokensOption = 256,
+    temperature: flags.TemperatureOption = 0.0,
+    top_k: flags.TopKOption = None,
+    top_p: flags.TopPOption = None,
+    min_p: flags.MinPOption = None,
+    seed: flags.SeedOption = 0,
+    stop: flags.StopOption = None,
+    budget: flags.BudgetOption = None,
+    typical: flags.TypicalOption = False,
     json_object: constrained.JsonObjectOption = False,
     json_schema: constrained.JsonSchemaOption = None,
     regex: constrained.RegexOption = None,
     grammar: constrained.GrammarOption = None,
-    threads: common.ThreadsOption = None,
-    device: common.DeviceOption = None,
-    dtype: common.DtypeOption = None,
-    weights: common.WeightsOption = "auto",
-    cache_dtype: common.CacheDtypeOption = "float32",
-    store: common.StoreOption = None,
+    threads: flags.ThreadsOption = None,
+    device: flags.DeviceOption = None,
+    dtype: flags.DtypeOption = None,
+    weights: flags.WeightsOption = "auto",
+    cache_dtype: flags.CacheDtypeOption = "float32",
+    store: flags.StoreOption = None,
     datastore: DatastoreOption = None,
-    show_drafts: common.ShowDraftsOption = False,
-    json_file: common.JsonOption = None,
+    show_drafts: flags.ShowDraftsOption = False,
+    json_file: flags.JsonOption = None,
 ) -> None:
     """Write the answer to a prompt, or to each record of a prompt file."""
     options = common.request_options(

@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from paceline.cli import common, drafts
+from paceline.cli import common, drafts, flags
 from paceline.cli.datastore import DatastoreOption
 from paceline.cli.served import AliasOption, check_installed, served_method
 from paceline.errors import UsageError
@@ -68,7 +68,7 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 @_with_settings
 def serve(
-    model: common.ModelOption = common.DEFAULT_MODEL,
+    model: flags.ModelOption = common.DEFAULT_MODEL,
     method: Annotated[
         str | None, typer.Option("--method", help="Method and settings. Default: auto.")
     ] = None,
@@ -82,12 +82,12 @@ def serve(
     api_key: ApiKeyOption = None,
     allowed_host: AllowedHostOption = None,
     alias: AliasOption = None,
-    budget: common.BudgetOption = None,
-    threads: common.ThreadsOption = None,
-    device: common.DeviceOption = None,
-    dtype: common.DtypeOption = None,
-    weights: common.WeightsOption = "auto",
-    cache_dtype: common.CacheDtypeOption = "float32",
+    budget: flags.BudgetOption = None,
+    threads: flags.ThreadsOption = None,
+    device: flags.DeviceOption = None,
+    dtype: flags.DtypeOption = None,
+    weights: flags.WeightsOption = "auto",
+    cache_dtype: flags.CacheDtypeOption = "float32",
     datastore: DatastoreOption = None,
     settings: ServeSettings = ServeSettings(),  # noqa: B008
 ) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import typer
 from rich.table import Table
 
-from paceline.cli import common, drafts
+from paceline.cli import common, drafts, flags
 from paceline.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def tune(
-    model: common.ModelOption = common.DEFAULT_MODEL,
+    model: flags.ModelOption = common.DEFAULT_MODEL,
     repeats: Annotated[
         int | None,
         typer.Option(
@@ -42,17 +42,17 @@ def tune(
     verify: Annotated[
         bool, typer.Option("--verify", help="Decode with trees around the best one, too.")
     ] = False,
-    prompt_file: common.PromptFileOption = None,
-    limit: common.LimitOption = None,
-    max_new_tokens: common.TokensOption = 128,
+    prompt_file: flags.PromptFileOption = None,
+    limit: flags.LimitOption = None,
+    max_new_tokens: flags.TokensOption = 128,
     plots: Annotated[
         Path | None, typer.Option("--plot", help="Folder for plots of widths and tree.")
     ] = None,
-    threads: common.ThreadsOption = None,
-    device: common.DeviceOption = None,
-    dtype: common.DtypeOption = None,
-    weights: common.WeightsOption = "auto",
-    json_file: common.JsonOption = None,
+    threads: flags.ThreadsOption = None,
+    device: flags.DeviceOption = None,
+    dtype: flags.DtypeOption = None,
+    weights: flags.WeightsOption = "auto",
+    json_file: flags.JsonOption = None,
 ) -> None:
     """Measure what a pass costs on this machine, by the number of tokens it scores.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from paceline.cli import common
+from paceline.cli import common, flags
 from paceline.cli.bench import shared
 from paceline.cli.findings import Findings
 
@@ -22,19 +22,19 @@ def ablate(
         list[str], typer.Argument(help='Suites, JSONL files, or "all" for every file in --data.')
     ],
     out: shared.OutOption,
-    model: common.ModelOption = common.DEFAULT_MODEL,
+    model: flags.ModelOption = common.DEFAULT_MODEL,
     data: shared.DataOption = None,
     limit: shared.LimitOption = None,
     repeats: shared.RepeatsOption = 3,
     resume: shared.ResumeOption = False,
-    max_new_tokens: common.TokensOption = 128,
-    temperature: common.TemperatureOption = 0.0,
-    seed: common.SeedOption = 0,
-    budget: common.FixedBudgetOption = 64,  # a plan would cut the grid short
-    threads: common.ThreadsOption = None,
-    device: common.DeviceOption = None,
-    dtype: common.DtypeOption = None,
-    weights: common.WeightsOption = "auto",
+    max_new_tokens: flags.TokensOption = 128,
+    temperature: flags.TemperatureOption = 0.0,
+    seed: flags.SeedOption = 0,
+    budget: flags.FixedBudgetOption = 64,  # a plan would cut the grid short
+    threads: flags.ThreadsOption = None,
+    device: flags.DeviceOption = None,
+    dtype: flags.DtypeOption = None,
+    weights: flags.WeightsOption = "auto",
 ) -> None:
     """Run a grid of settings of one method, and write a table and a plot to --out.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.cli import common, drafts
+from paceline.cli import common, drafts, flags
 from paceline.cli.bench import shared
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def run(
         list[str], typer.Argument(help='Suites, JSONL files, or "all" for every file in --data.')
     ],
     out: shared.OutOption,
-    model: common.ModelOption = common.DEFAULT_MODEL,
+    model: flags.ModelOption = common.DEFAULT_MODEL,
     methods: MethodsOption = "plain,auto,anpd,llma,pld,transformers,transformers-lookup",
     draft_model: drafts.DraftModelOption = None,
     data: shared.DataOption = None,
@@ -33,19 +33,19 @@ def run(
     by_category: shared.ByCategoryOption = False,
     repeats: shared.RepeatsOption = 3,
     resume: shared.ResumeOption = False,
-    max_new_tokens: common.TokensOption = 128,
-    temperature: common.TemperatureOption = 0.0,
-    top_k: common.TopKOption = None,
-    top_p: common.TopPOption = None,
-    min_p: common.MinPOption = None,
-    seed: common.SeedOption = 0,
-    budget: common.BudgetOption = None,
-    typical: common.TypicalOption = False,
+    max_new_tokens: flags.TokensOption = 128,
+    temperature: flags.TemperatureOption = 0.0,
+    top_k: flags.TopKOption = None,
+    top_p: flags.TopPOption = None,
+    min_p: flags.MinPOption = None,
+    seed: flags.SeedOption = 0,
+    budget: flags.BudgetOption = None,
+    typical: flags.TypicalOption = False,
     warm: shared.WarmOption = False,
-    threads: common.ThreadsOption = None,
-    device: common.DeviceOption = None,
-    dtype: common.DtypeOption = None,
-    weights: common.WeightsOption = "auto",
+    threads: flags.ThreadsOption = None,
+    device: flags.DeviceOption = None,
+    dtype: flags.DtypeOption = None,
+    weights: flags.WeightsOption = "auto",
     gguf: shared.GgufOption = None,
 ) -> None:
     """Measure methods and baselines on suites of prompts, in turns, against plain decoding.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from paceline.cli import common
+from paceline.cli import common, flags
 from paceline.cli.bench import shared
 from paceline.cli.findings import Findings
 
@@ -36,7 +36,7 @@ def simulate(
         ),
     ],
     out: shared.OutOption,
-    model: common.ModelOption = common.DEFAULT_MODEL,
+    model: flags.ModelOption = common.DEFAULT_MODEL,
     methods: Annotated[
         str, typer.Option("--methods", help="Methods with settings, separated by commas.")
     ] = "plain,auto,anpd,llma,pld",
@@ -46,16 +46,16 @@ def simulate(
     system: SystemOption = None,
     repeats: shared.RepeatsOption = 3,
     resume: shared.ResumeOption = False,
-    max_new_tokens: common.TokensOption = 256,
-    temperature: common.TemperatureOption = 0.0,
-    top_k: common.TopKOption = None,
-    top_p: common.TopPOption = None,
-    seed: common.SeedOption = 0,
-    budget: common.BudgetOption = None,
-    threads: common.ThreadsOption = None,
-    device: common.DeviceOption = None,
-    dtype: common.DtypeOption = None,
-    weights: common.WeightsOption = "auto",
+    max_new_tokens: flags.TokensOption = 256,
+    temperature: flags.TemperatureOption = 0.0,
+    top_k: flags.TopKOption = None,
+    top_p: flags.TopPOption = None,
+    seed: flags.SeedOption = 0,
+    budget: flags.BudgetOption = None,
+    threads: flags.ThreadsOption = None,
+    device: flags.DeviceOption = None,
+    dtype: flags.DtypeOption = None,
+    weights: flags.WeightsOption = "auto",
 ) -> None:
     """Follow recorded outputs by force, while every pass really runs on the model.
 

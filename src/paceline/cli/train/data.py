@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.cli import common
+from paceline.cli import common, flags
 
 if TYPE_CHECKING:
     from paceline.session import Session
@@ -23,26 +23,26 @@ def data(
     ],
     tokens: Annotated[int, typer.Option("--tokens", min=1, help="New tokens to make.")],
     out: Annotated[Path, typer.Option("--out", help="Folder for the data.")],
-    model: common.ModelOption = common.DEFAULT_MODEL,
+    model: flags.ModelOption = common.DEFAULT_MODEL,
     licence: Annotated[
         list[str] | None,
         typer.Option("--licence", help="Of the prompts: one for all files, or one for each."),
     ] = None,
-    max_new_tokens: common.TokensOption = 256,
+    max_new_tokens: flags.TokensOption = 256,
     longest_prompt: Annotated[
         int, typer.Option("--longest-prompt", min=1, help="Leave out prompts with more tokens.")
     ] = 1024,
-    temperature: common.TemperatureOption = 0.0,
-    seed: common.SeedOption = 0,
+    temperature: flags.TemperatureOption = 0.0,
+    seed: flags.SeedOption = 0,
     batch: Annotated[
         int, typer.Option("--batch", min=1, help="Prompts that are answered together.")
     ] = 8,
-    method: common.MethodOption = "anpd",
-    budget: common.FixedBudgetOption = 64,
-    threads: common.ThreadsOption = None,
-    device: common.DeviceOption = None,
-    dtype: common.DtypeOption = None,
-    weights: common.WeightsOption = "auto",
+    method: flags.MethodOption = "anpd",
+    budget: flags.FixedBudgetOption = 64,
+    threads: flags.ThreadsOption = None,
+    device: flags.DeviceOption = None,
+    dtype: flags.DtypeOption = None,
+    weights: flags.WeightsOption = "auto",
 ) -> None:
     """Let a model answer prompts, and keep its answers to train drafters with.
 

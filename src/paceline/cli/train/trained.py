@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_origin, get_type_
 
 import typer
 
-from paceline.cli import common
+from paceline.cli import common, flags
 from paceline.cli.train import shared
 from paceline.errors import UsageError
 from paceline.training.method import TrainedMethod
@@ -34,7 +34,7 @@ def _given(
         typer.Option("--data", help="Folder made by 'paceline train data'; may be repeated."),
     ],
     out: Annotated[Path, typer.Option("--out", help="Folder for what is trained.")],
-    model: common.ModelOption = common.DEFAULT_MODEL,
+    model: flags.ModelOption = common.DEFAULT_MODEL,
     texts: shared.TextsOption = None,
     licence: shared.LicenceOption = None,
     cache: Annotated[
@@ -46,9 +46,9 @@ def _given(
     cache_size: Annotated[
         float, shared.option("--cache-size", "Most gigabytes of states; 0: what the disk has.")
     ] = 0.0,
-    threads: common.ThreadsOption = None,
-    device: common.DeviceOption = None,
-    dtype: common.DtypeOption = None,
+    threads: flags.ThreadsOption = None,
+    device: flags.DeviceOption = None,
+    dtype: flags.DtypeOption = None,
 ) -> None:
     """The options that are no settings of a method."""
 
