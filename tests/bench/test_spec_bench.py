@@ -126,7 +126,7 @@ def test_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = runner(monkeypatch, capsys)
-    header = {"run": {"kind": "run"}, "model": {"name": "smollm2-135m"}}
+    header = {"run": {"kind": "run", "model": {"name": "smollm2-135m"}}}
     results = ResultFile(tmp_path / "run.jsonl", header)
     for line in RUN:
         results.append(line)

@@ -35,9 +35,10 @@ def export(
 
     header, lines = read_results(results)
     entries = [line for line in lines if isinstance(line, Entry)]
-    if header.get("run", {}).get("kind") != "run" or not entries:
+    run = header.get("run", {})
+    if run.get("kind") != "run" or not entries:
         raise UsageError(f"{results} holds no answers: name a file of 'paceline bench run'")
-    model = header["model"]["name"]
+    model = run["model"]["name"]
     tokenizer = load_tokenizer(model)
     for method in dict.fromkeys(entry.method for entry in entries):
         name = f"{model}-{method}"
