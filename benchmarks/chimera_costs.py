@@ -34,12 +34,8 @@ import torch
 import paceline
 from paceline.drafters import make_drafter
 from paceline.drafters.chimera import Chimera
-from paceline.drafters.trained_heads import (
-    ChimeraConfig,
-    ChimeraParts,
-    MedusaConfig,
-    MedusaParts,
-)
+from paceline.drafters.head_configs import ChimeraConfig, MedusaConfig
+from paceline.drafters.trained_heads import ChimeraParts, MedusaParts
 from paceline.drafters.trained_parts import BaseModel
 from paceline.loop import Generation, decode
 from paceline.machine import describe_run

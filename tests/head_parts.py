@@ -9,13 +9,9 @@ from typing import Any
 
 import torch
 
-from paceline.drafters.eagle_parts import EagleConfig, EagleParts
-from paceline.drafters.trained_heads import (
-    ChimeraConfig,
-    ChimeraParts,
-    MedusaConfig,
-    MedusaParts,
-)
+from paceline.drafters.eagle_parts import EagleParts
+from paceline.drafters.head_configs import ChimeraConfig, EagleConfig, MedusaConfig
+from paceline.drafters.trained_heads import ChimeraParts, MedusaParts
 from paceline.drafters.trained_parts import BaseModel
 from tests.prompt_parts import TOY
 

@@ -19,6 +19,7 @@ from tests.trained_heads import save_eagle, unrolled
 
 from paceline.drafters import Auto, Eagle, EagleSettings, Host
 from paceline.drafters.eagle_parts import EagleParts
+from paceline.drafters.eagle_programs import EaglePrograms
 from paceline.drafters.eight_bits import in_eight_bits, in_floats
 from paceline.drafters.parts import find_parts
 from paceline.errors import ModelError, UsageError
@@ -43,8 +44,9 @@ def eagle_on(
 
 def step_by_step(drafter: Eagle) -> Eagle:
     """Drafts are not made in one call, as on a GPU."""
-    if drafter._model._programs is not None:
-        drafter._model._programs.call = None
+    programs = drafter._model.programs
+    if isinstance(programs, EaglePrograms):
+        programs.call = None
     return drafter
 
 
@@ -133,7 +135,8 @@ def test_a_draft_in_one_call_is_the_draft_level_by_level(
     for by_level in (False, True):
         target = CausalLMTarget(tiny_model("llama"), check=False)
         drafter = eagle_on(target, config, **settings)
-        assert drafter._model._programs is not None and drafter._model._programs.call is not None
+        programs = drafter._model.programs
+        assert isinstance(programs, EaglePrograms) and programs.call is not None
         noted = Noted(step_by_step(drafter) if by_level else drafter)
         for length, budget in ((2, 3), (7, 30), (30, 1), (40, 200)):
             play(target, [Generation(some_prompt(length), noted, Stopping(12))], budget=budget)

@@ -11,10 +11,12 @@ import torch
 from tests.c_library import needs_library
 from tests.trained_heads import HIDDEN, VOCAB, small_eagle, unrolled
 
-from paceline.drafters.eagle_levels import Levels, ModuleLevels, ProgramLevels
+from paceline.drafters.eagle_levels import Levels, ModuleLevels, ProgramLevels, levels_of
 from paceline.drafters.eagle_model import EagleModel, Stretches
-from paceline.drafters.eagle_parts import EagleConfig, eagle_shapes
+from paceline.drafters.eagle_parts import eagle_shapes
+from paceline.drafters.eagle_programs import compile_eagle
 from paceline.drafters.guesses import Guesses
+from paceline.drafters.head_configs import EagleConfig
 from paceline.errors import ModelError
 from paceline.kernels.block_layers import FloatLinear
 
@@ -43,7 +45,7 @@ def test_level_by_level_is_all_at_once(config: EagleConfig) -> None:
     model = small_eagle(config)
     tokens, features = a_text(model)
     whole = unrolled(model, tokens, features, STEPS)
-    levels = model.levels(capacity=1)
+    levels = levels_of(model, capacity=1)
     for known in (1, 2, 6, 7, 10):
         text = tokens[0, : known + 1].tolist()
         levels.read(text, features[0, :known])
@@ -110,8 +112,8 @@ def test_programs_guess_what_the_modules_guess(config: EagleConfig) -> None:
     """Texts of several lengths in turn, with trees of any shape below them."""
     model = small_eagle(config).ready("native")
     modules = [ModuleLevels(model, capacity=1) for _ in range(2)]
-    assert model.compile_programs(FloatLinear)
-    programs = [model.levels(capacity=1) for _ in range(2)]
+    model.programs = compile_eagle(model, FloatLinear)
+    programs = [levels_of(model, capacity=1) for _ in range(2)]
     assert all(isinstance(each, ProgramLevels) for each in programs)
     rng, (tokens, features) = random.Random(0), a_text(model, 700)
     for _ in range(10):
@@ -134,9 +136,9 @@ def test_programs_guess_what_the_modules_guess(config: EagleConfig) -> None:
 @needs_library
 @torch.no_grad()
 def test_a_long_prompt_is_read_as_its_pieces_are() -> None:
-    model = small_eagle(EagleConfig()).ready()
+    model = small_eagle(EagleConfig()).ready("fastest", compile_eagle)
     tokens, features = a_text(model, 1400)
-    whole, pieces = model.levels(), model.levels()
+    whole, pieces = levels_of(model), levels_of(model)
     whole.read(tokens[0].tolist(), features[0, :-1])
     for known in (1, 700, 703, 1399):
         pieces.read(tokens[0, : known + 1].tolist(), features[0, :known])

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 import torch
 from tests.c_library import needs_library
 from tests.trained_heads import HIDDEN, VOCAB, small_chimera, small_medusa
 
-from paceline.drafters.chimera_levels import Levels, ModuleLevels, ProgramLevels
+from paceline.drafters.chimera_levels import (
+    Levels,
+    ModuleLevels,
+    ProgramLevels,
+    encoded,
+    levels_of,
+)
+from paceline.drafters.chimera_programs import compile_chimera
 from paceline.drafters.guesses import Guesses
-from paceline.drafters.trained_heads import ChimeraConfig, MedusaConfig
+from paceline.drafters.head_configs import ChimeraConfig, MedusaConfig
+from paceline.drafters.medusa_heads import compile_medusa
 from paceline.kernels.block_layers import BlockLinear, FloatLinear, Int4Linear, Int8Linear
 
 pytestmark = needs_library
@@ -37,11 +46,11 @@ def assert_alike(found: Guesses, expected: Guesses, tolerance: float) -> None:
 def test_levels_as_programs_guess_what_the_modules_guess(config: ChimeraConfig) -> None:
     """Texts of several lengths in turn, read in pieces, with trees of any shape below them."""
     model = small_chimera(config).ready("native")
-    assert model.compile_programs(FloatLinear)
+    model.programs = compile_chimera(model, FloatLinear)
     rng = random.Random(0)
     pairs: list[tuple[Levels, Levels]] = []
     for _ in range(2):
-        program = model.levels(capacity=1)
+        program = levels_of(model, capacity=1)
         assert isinstance(program, ProgramLevels)
         pairs.append((program, ModuleLevels(model, capacity=1)))
     for _ in range(12):
@@ -67,13 +76,14 @@ def test_levels_as_programs_guess_what_the_modules_guess(config: ChimeraConfig) 
 @torch.no_grad()
 def test_n_grams_are_encoded_alike() -> None:
     model = small_chimera(ChimeraConfig(heads=2)).ready("native")
-    ids = torch.randint(VOCAB, (11, model.config.order))
-    expected = model.green(ids)
-    assert model.compile_programs(FloatLinear)
-    first = model.green(ids)
-    torch.testing.assert_close(first, expected, rtol=1e-4, atol=1e-5)
-    model.green(ids[:2])
-    torch.testing.assert_close(first, expected, rtol=1e-4, atol=1e-5)  # nothing of it is reused
+    ngrams = [tuple(ids) for ids in torch.randint(VOCAB, (11, model.config.order)).tolist()]
+    expected = np.stack([state.numpy() for state in encoded(model, ngrams)])
+    model.programs = compile_chimera(model, FloatLinear)
+    assert model.programs is not None
+    first = encoded(model, ngrams)
+    np.testing.assert_allclose(np.stack(first), expected, rtol=1e-4, atol=1e-5)
+    encoded(model, ngrams[:2])
+    np.testing.assert_allclose(np.stack(first), expected, rtol=1e-4, atol=1e-5)  # none is reused
 
 
 @pytest.mark.parametrize("vocabulary", [0, 5])
@@ -86,14 +96,18 @@ def test_medusa_heads_as_programs_guess_what_the_module_guesses(
     heads = small_medusa(MedusaConfig(heads=3, vocabulary=vocabulary)).ready("native")
     states = torch.randn(5, 1, HIDDEN)
     expected = [heads.guess(state, 4) for state in states]
-    assert heads.compile_programs(kind)
+    heads.programs = compile_medusa(heads, kind)
+    assert heads.programs is not None
     for state, guesses in zip(states, expected, strict=True):
         assert_alike(heads.guess(state, 4), guesses, tolerance)
 
 
 def test_what_has_no_program_stays_with_its_modules() -> None:
-    assert not small_medusa(MedusaConfig(heads=2, layers=2)).compile_programs(FloatLinear)
-    assert not small_medusa(MedusaConfig(heads=2, form="full")).compile_programs(FloatLinear)
-    full = small_chimera(ChimeraConfig(heads=2, form="full")).ready()
-    assert isinstance(full.levels(), ModuleLevels)
-    assert isinstance(small_chimera(ChimeraConfig(heads=2)).ready().levels(), ProgramLevels)
+    for config in (MedusaConfig(heads=2, layers=2), MedusaConfig(heads=2, form="full")):
+        assert compile_medusa(small_medusa(config), FloatLinear) is None
+    full, compact = (
+        small_chimera(ChimeraConfig(heads=2, form=form)).ready("fastest", compile_chimera)
+        for form in ("full", "compact")
+    )
+    assert isinstance(levels_of(full), ModuleLevels)
+    assert isinstance(levels_of(compact), ProgramLevels)

@@ -22,6 +22,7 @@ from paceline.drafters import (
     MedusaSettings,
     make_drafter,
 )
+from paceline.drafters.chimera_programs import ChimeraPrograms
 from paceline.errors import UsageError
 from paceline.loop import Generation
 from paceline.planning.acceptance import AcceptanceTable
@@ -78,8 +79,9 @@ def host(target: CausalLMTarget) -> Host:
 
 def level_by_level(drafter: Chimera) -> None:
     """Drafts are not made in one call, as on a GPU."""
-    if drafter._model._programs is not None:
-        drafter._model._programs.call = None
+    programs = drafter._model.programs
+    if isinstance(programs, ChimeraPrograms):
+        programs.call = None
 
 
 def first_children(tree: Tree) -> list[int]:
@@ -165,7 +167,8 @@ def test_a_draft_in_one_call_is_the_draft_level_by_level(
         target = CausalLMTarget(tiny_model("llama"), check=False)
         folder = str(saved_chimera(**MEDUSA, **config))
         drafter = Chimera(host(target), parts=folder, **settings)
-        assert drafter._model._programs is not None and drafter._model._programs.call is not None
+        programs = drafter._model.programs
+        assert isinstance(programs, ChimeraPrograms) and programs.call is not None
         if by_level:
             level_by_level(drafter)
         noted = Noted(drafter)

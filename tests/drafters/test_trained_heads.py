@@ -24,15 +24,10 @@ from torch.nn import functional as F
 
 from paceline.drafters.context_encoder import Draft
 from paceline.drafters.guesses import guesses_of
+from paceline.drafters.head_configs import ChimeraConfig, HeadWeights, MedusaConfig
 from paceline.drafters.host import Host
 from paceline.drafters.parts import find_parts
-from paceline.drafters.trained_heads import (
-    ChimeraConfig,
-    ChimeraParts,
-    HeadWeights,
-    MedusaConfig,
-    MedusaParts,
-)
+from paceline.drafters.trained_heads import ChimeraParts, MedusaParts
 from paceline.errors import ModelError, UsageError
 from paceline.kernels import choice
 from paceline.protocols import HIDDEN_STATES

@@ -18,7 +18,7 @@ from tests.training.shared import MODEL, make, prompt_file
 from paceline.drafters import Eagle as EagleDrafter
 from paceline.drafters import Host
 from paceline.drafters.eagle_parts import EagleParts
-from paceline.drafters.trained_heads import ChimeraConfig
+from paceline.drafters.head_configs import ChimeraConfig
 from paceline.drafters.trained_parts import BaseModel
 from paceline.errors import ModelError, UsageError
 from paceline.loop import Generation

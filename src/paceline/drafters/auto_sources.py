@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from paceline.drafters.host import Host
 from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.registry import check_method, method_named
+from paceline.drafters.settings import parse_method
 from paceline.errors import PacelineError, UsageError
 from paceline.protocols import Drafter
 
@@ -63,9 +65,6 @@ def chosen_sources(sources: str, without: str) -> dict[str, str]:
     Raises what `check_method` raises for a method, and UsageError for one that is named twice, for
     what is no source in `without`, and where nothing is left.
     """
-    from paceline.drafters import check_method  # which lists `auto`, too
-    from paceline.drafters.settings import parse_method
-
     chosen: dict[str, str] = {}
     for method in filter(None, map(str.strip, (sources or _AND.join(SOURCES)).split(_AND))):
         name, _ = parse_method(method)
@@ -135,9 +134,6 @@ def _missing(method: str, host: Host) -> bool:
 
 
 def _opened(method: str, host: Host | None) -> Drafter:
-    from paceline.drafters import method_named  # which lists `auto`, too
-    from paceline.drafters.settings import parse_method
-
     name, written = parse_method(method)
     found = method_named(name)
     return found.make(found.read(written), host, as_source=True)

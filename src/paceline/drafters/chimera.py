@@ -19,11 +19,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.drafters.head_configs import HeadWeights
 from paceline.drafters.host import Host
 from paceline.drafters.level_tree import LevelTree
 from paceline.drafters.parts import check_parts, find_parts
 from paceline.drafters.settings import at_least
-from paceline.drafters.trained_heads import ChimeraParts, HeadWeights
+from paceline.drafters.trained_heads import ChimeraParts
 from paceline.errors import UsageError
 from paceline.protocols import HIDDEN_STATES, Drafter
 from paceline.records import Round, TextStart
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     import torch
 
     from paceline.drafters.chimera_levels import Levels
-    from paceline.drafters.ngram_cache import CacheCounts, Ngram, NgramCache, State
+    from paceline.drafters.ngram_cache import CacheCounts, Encode, Ngram, NgramCache, State
 
 __all__ = ["Chimera", "ChimeraSettings"]
 
@@ -91,29 +92,30 @@ class Chimera(Drafter):
     requires = frozenset({HIDDEN_STATES})
 
     def __init__(self, host: Host, settings: ChimeraSettings | None = None, **changes: Any) -> None:
-        from paceline.drafters.ngram_cache import (  # torch takes a while to import
-            NgramCache,
-            last_ngram,
-        )
+        # torch takes a while to import
+        from paceline.drafters.chimera_levels import encoded, levels_of, restored
+        from paceline.drafters.ngram_cache import NgramCache, last_ngram
 
         own = replace(settings or ChimeraSettings(), **changes)
         found = find_parts(ChimeraParts, own.parts, host.fingerprint)
         self.promise = found.promise
         self._model = found.open(host, own.weights)
+        self._new_levels = partial(levels_of, self._model)
+        encode: Encode = partial(encoded, self._model)
         self._order = found.config.order
         self._ngram: Callable[[Sequence[int]], Ngram] = partial(last_ngram, order=self._order)
 
         def store() -> NgramCache:
             beforehand = host.share(
                 (NgramCache, id(self._model), own.dictionary),
-                lambda: self._made_beforehand(found.common_ngrams(own.dictionary)),
+                lambda: _made_beforehand(encode, found.common_ngrams(own.dictionary)),
             )
             if not own.spill:
-                return NgramCache(self._model.encoded, own.cache, beforehand)
+                return NgramCache(encode, own.cache, beforehand)
             # Rounded weights make other states.
             encoder = f"{found.fingerprint()} {own.weights}"
-            where = Path(own.spill), encoder, self._model.restored
-            return NgramCache(self._model.encoded, own.cache, beforehand, *where)
+            where = Path(own.spill), encoder, partial(restored, self._model)
+            return NgramCache(encode, own.cache, beforehand, *where)
 
         # What one text has had encoded is there for the next one, and for those beside it.
         key = (NgramCache, id(self._model), own.cache, own.dictionary, own.spill)
@@ -149,7 +151,7 @@ class Chimera(Drafter):
         if states is None or not len(states) or len(states) != len(self._text) - 1 or budget < 1:
             return EMPTY
         if self._levels is None:
-            self._levels = self._model.levels(len(self._text))
+            self._levels = self._new_levels(len(self._text))
         levels = self._levels
         # Of a prompt n-grams are looked up; what is new in a round is encoded in the draft's own call.
         fresh = len(states) - levels.length
@@ -193,6 +195,7 @@ class Chimera(Drafter):
             above = [drafted[tree.parents[node]] for node in level]
         return tree.best(budget)
 
-    def _made_beforehand(self, common: torch.Tensor | None) -> dict[Ngram, State]:
-        ngrams = [] if common is None else [tuple(ids) for ids in common.tolist()]
-        return dict(zip(ngrams, self._model.encoded(ngrams), strict=True)) if ngrams else {}
+
+def _made_beforehand(encode: Encode, common: torch.Tensor | None) -> dict[Ngram, State]:
+    ngrams = [] if common is None else [tuple(ids) for ids in common.tolist()]
+    return dict(zip(ngrams, encode(ngrams), strict=True)) if ngrams else {}

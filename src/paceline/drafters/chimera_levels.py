@@ -9,25 +9,27 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from paceline.drafters.chimera_calls import MOST_FRESH
-from paceline.drafters.chimera_programs import AT_ONCE, ChimeraPrograms, Floats, layers_of
+from paceline.drafters.chimera_model import ChimeraModel
+from paceline.drafters.chimera_programs import (
+    AT_ONCE,
+    MOST_FRESH,
+    ChimeraPrograms,
+    Floats,
+    layers_of,
+)
 from paceline.drafters.context_encoder import Context, Draft
 from paceline.drafters.guesses import Guesses, guesses_of_program
-from paceline.drafters.ngram_cache import State
+from paceline.drafters.level_tree import BeamSettings
+from paceline.drafters.ngram_cache import Ngram, State
 from paceline.kernels.native import signatures as native
 from paceline.kernels.programs.buffers import PassBuffers
 from paceline.tree import Tree
 
-if TYPE_CHECKING:
-    from paceline.drafters.chimera import ChimeraSettings
-    from paceline.drafters.chimera_model import ChimeraModel
-
-__all__ = ["Levels", "ModuleLevels", "ProgramLevels"]
+__all__ = ["Levels", "ModuleLevels", "ProgramLevels", "encoded", "levels_of", "restored"]
 
 
 class Levels(ABC):
@@ -58,7 +60,7 @@ class Levels(ABC):
         """
 
     def draft(
-        self, text: Sequence[int], states: torch.Tensor, budget: int, settings: ChimeraSettings
+        self, text: Sequence[int], states: torch.Tensor, budget: int, settings: BeamSettings
     ) -> Tree | None:
         """All of a draft, of at most `budget` nodes, below a text with its root, of which the target
         has read at most `most_fresh` tokens that are new: they are taken over first. None where that
@@ -151,7 +153,7 @@ class ProgramLevels(Levels):
         self.length = end
 
     def draft(
-        self, text: Sequence[int], states: torch.Tensor, budget: int, settings: ChimeraSettings
+        self, text: Sequence[int], states: torch.Tensor, budget: int, settings: BeamSettings
     ) -> Tree | None:
         """See `Levels.draft`: in one call, but for prompts and texts of next to no tokens."""
         fresh, config = len(states) - self.length, self._config
@@ -214,6 +216,25 @@ class ProgramLevels(Levels):
         self._held, self._layers = held, layers_of(held)
         each = (layer.as_native() for layer in self._layers)
         self._addresses = (native.Layer * len(self._layers))(*each)
+
+
+def levels_of(model: ChimeraModel, capacity: int = 256) -> Levels:
+    """The memory of a new text and drafts below it, as fast as can be had here."""
+    if isinstance(model.programs, ChimeraPrograms):
+        return ProgramLevels(model.programs, model, capacity)
+    return ModuleLevels(model, capacity)
+
+
+def encoded(model: ChimeraModel, ngrams: Sequence[Ngram]) -> Sequence[State]:
+    """The green states of n-grams, each in memory of its own: a row of many would keep them all."""
+    if isinstance(model.programs, ChimeraPrograms):
+        return model.programs.encoded(ngrams)
+    return [state.clone() for state in model.green(torch.tensor(ngrams))]
+
+
+def restored(model: ChimeraModel, numbers: torch.Tensor) -> State:
+    """Numbers [hidden] as `encoded` makes them."""
+    return numbers.to(model.device) if model.programs is None else numbers.numpy()
 
 
 def _rows_of(states: Sequence[State]) -> torch.Tensor:

@@ -23,24 +23,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from paceline.drafters.attention_rows import Columns
-from paceline.drafters.chimera_levels import Levels, ModuleLevels, ProgramLevels
-from paceline.drafters.chimera_programs import ChimeraPrograms
 from paceline.drafters.context_encoder import Context, ContextEncoder
 from paceline.drafters.guesses import Guesses, guesses_of
+from paceline.drafters.head_configs import ChimeraConfig
 from paceline.drafters.medusa_heads import HeadModule, OutputHead, ResidualBlocks
-from paceline.drafters.ngram_cache import Ngram, State
 from paceline.drafters.ngram_encoder import Embed, NgramEncoder, ngram_places
-from paceline.drafters.trained_heads import ChimeraConfig, HeadWeights
 from paceline.errors import ModelError
-from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.linear import PlainLinear
 
 __all__ = ["ChimeraModel", "Drafted", "Packed"]
@@ -116,56 +111,29 @@ class ChimeraModel(HeadModule):
             self.joint = nn.Parameter(joint.expand(config.heads, -1, -1).clone())
         if config.layers:
             self.blocks = ResidualBlocks(config.heads, config.layers, hidden)
-        self._programs: ChimeraPrograms | None = None
-        self._own = nn.ModuleList()  # layers of the heads, one by one, when nothing learns any more
+        self.own_heads = (
+            nn.ModuleList()
+        )  # layers of the heads, one by one, when nothing learns any more
         self.to(self.device)
 
     # ---- drafting ----
 
-    def ready(self, weights: HeadWeights = "fastest") -> Self:
+    def ready(self, *args: Any, **kwargs: Any) -> Self:
         """See `HeadModule.ready`."""
         name = "output" if self.config.form == "full" else "joint"
-        self._own.extend(PlainLinear(part, None) for part in getattr(self, name))
+        self.own_heads.extend(PlainLinear(part, None) for part in getattr(self, name))
         delattr(self, name)
-        return super().ready(weights)
-
-    def compile_programs(self, kind: type[BlockLinear]) -> bool:
-        """See `HeadModule.compile_programs`: for compact heads without blocks on an n-gram encoder."""
-        config, bottom = self.config, self.bottom
-        if config.form != "compact" or config.layers or not isinstance(bottom, NgramEncoder):
-            return False
-        heads = [layer.weight for layer in self._own if isinstance(layer, PlainLinear)]
-        self._programs = ChimeraPrograms(self, bottom, heads, kind)
-        return True
+        return super().ready(*args, **kwargs)
 
     def green(self, ids: torch.Tensor) -> torch.Tensor:
         """n-grams int64 [n, order] -> green states [n, hidden]."""
         with torch.no_grad():
-            if self._programs is not None:
-                return torch.from_numpy(np.stack(self._programs.encoded(ids.tolist())))
             states: torch.Tensor = self.bottom(ids.to(self.device))
         return states
-
-    def encoded(self, ngrams: Sequence[Ngram]) -> Sequence[State]:
-        """The green states of n-grams, each in memory of its own: a row of many would keep them
-        all."""
-        if self._programs is not None:
-            return self._programs.encoded(ngrams)
-        return [state.clone() for state in self.green(torch.tensor(ngrams))]
-
-    def restored(self, numbers: torch.Tensor) -> State:
-        """Numbers [hidden] as `encoded` makes them."""
-        return numbers.to(self.device) if self._programs is None else numbers.numpy()
 
     def context(self, capacity: int = 256) -> Context:
         """The memory of a new text."""
         return Context(self.encoder, capacity)
-
-    def levels(self, capacity: int = 256) -> Levels:
-        """The memory of a new text and drafts below it, as fast as can be had here."""
-        if self._programs is None:
-            return ModuleLevels(self, capacity)
-        return ProgramLevels(self._programs, self, capacity)
 
     def logits(self, depth: int, mature: torch.Tensor, drafts: torch.Tensor) -> torch.Tensor:
         """[n, outputs] for the tokens behind n nodes at one depth, 0 for the root; at most
@@ -244,8 +212,8 @@ class ChimeraModel(HeadModule):
         """See `Drafted.ends`."""
         full = self.config.form == "full"
         read = torch.cat([mature.to(draft), draft], dim=-1) if self.config.residual else draft
-        if self._own:
-            found: torch.Tensor = self._own[depth](read)
+        if self.own_heads:
+            found: torch.Tensor = self.own_heads[depth](read)
         else:
             found = F.linear(read, (self.output if full else self.joint)[depth])
         if full:

@@ -1,31 +1,41 @@
-"""Chimera's n-gram encoder, columns and levels as programs of the C library."""
+"""Chimera's n-gram encoder, columns and levels as programs of the C library, and a whole draft in one
+call of them."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from paceline.drafters.attention_rows import EPSILON
-from paceline.drafters.chimera_calls import ChimeraCall
+from paceline.drafters.chimera_model import ChimeraModel
+from paceline.drafters.found_trees import FoundTree
+from paceline.drafters.level_tree import BeamSettings
+from paceline.drafters.medusa_heads import HeadModule
+from paceline.drafters.ngram_encoder import NgramEncoder
 from paceline.kernels.block_layers import BlockLinear
+from paceline.kernels.linear import PlainLinear
+from paceline.kernels.native import signatures as native
+from paceline.kernels.native.calls import kernels
 from paceline.kernels.programs.builder import Builder, Columns, GivenRows, Rotary, layer_of, merged
 from paceline.kernels.programs.program import CacheLayer
 from paceline.kernels.programs.steps import Function, Join, Operand
+from paceline.kernels.programs.table_addresses import TableAddresses
+from paceline.records import WordTable
+from paceline.tree import Tree
 
-if TYPE_CHECKING:
-    from paceline.drafters.chimera_model import ChimeraModel
-    from paceline.drafters.ngram_encoder import NgramEncoder
-
-__all__ = ["AT_ONCE", "ChimeraPrograms", "Floats", "layers_of"]
+__all__ = ["AT_ONCE", "MOST_FRESH", "ChimeraPrograms", "Floats", "compile_chimera", "layers_of"]
 
 Floats = NDArray[np.float32]
 
 AT_ONCE = 256
 """Rows; memory for so many is kept."""
+MOST_FRESH = 8
+"""Tokens that are taken over in such a call; a prompt is read in calls of its own."""
+_MOST_LEVELS = _MOST_ORDER = 8  # MOST_LEVELS, MOST_ORDER
 _WORDS_KEPT = 2048
 # Layers of the cache: all slots, and every other one of them.
 _ALL, _GREEN, _MATURE = range(3)
@@ -141,6 +151,88 @@ class ChimeraPrograms:
 
     def _to(self, layer: int) -> Columns:
         return Columns(layer, self._model.config.kv_heads, self._model.config.head_size)
+
+
+class ChimeraCall:
+    """Drafts with these programs, for any text.
+
+    words: the target's embeddings. token_ids, outputs: see `HeadModule`. order: of n-grams.
+    """
+
+    def __init__(
+        self,
+        programs: ChimeraPrograms,
+        words: WordTable,
+        token_ids: torch.Tensor | None,
+        outputs: int,
+        order: int,
+    ) -> None:
+        self._programs, self._words = programs, words
+        self._tables = TableAddresses(programs.rotary)
+        self._found = FoundTree(outputs, token_ids)
+        self._text = (ctypes.c_int64 * (order + MOST_FRESH))()
+        self._order = order
+        self._rows = 0
+        self._one = native.Chimera(
+            depth=len(programs.levels),
+            order=order,
+            hidden=words.hidden,
+            text=ctypes.addressof(self._text),
+            words=words.address,
+            words_format=words.format,
+            words_count=words.count,
+        )
+
+    @staticmethod
+    def fits(levels: int, order: int) -> bool:
+        """Whether the library drafts so many levels with n-grams of that order."""
+        return levels <= _MOST_LEVELS and order <= _MOST_ORDER
+
+    def draft(
+        self,
+        text: Sequence[int],
+        length: int,
+        states: torch.Tensor,
+        layers: ctypes.Array[native.Layer],
+        budget: int,
+        settings: BeamSettings,
+    ) -> Tree:
+        """The likeliest guesses.
+
+        text: up to the root, `order` tokens or more. length: tokens that have columns. states:
+        float32 [tokens that the target has read, hidden], of which at most `MOST_FRESH` are new.
+        layers: where columns are, with room for the new ones and the draft's.
+        """
+        one, fresh = self._one, len(states) - length
+        self._make_room(1 + MOST_FRESH if fresh >= settings.beam else settings.beam)
+        self._tables.reach(one, len(states) + one.depth)
+        self._text[: self._order + fresh] = list(text[len(text) - self._order - fresh :])
+        one.length, one.fresh, one.beam, one.least = length, fresh, settings.beam, settings.least
+        one.states, one.states_stride = states.data_ptr(), states.stride(0)
+        one.layers = ctypes.addressof(layers)
+        one.guesses = self._found.native(budget, settings.ranks)
+        kernels().draft_chimera(ctypes.addressof(one))
+        return self._found.tree(one.guesses.nodes)
+
+    def _make_room(self, rows: int) -> None:
+        if rows <= self._rows:
+            return
+        programs, self._rows = self._programs, rows
+        self._parts = [each.part(rows) for each in (programs.green, programs.read)]
+        self._of_levels = [level.part(rows) for level in programs.levels]
+        self._levels = (native.Part * len(self._of_levels))(*(p.native for p in self._of_levels))
+        self._one.green, self._one.read = (part.native for part in self._parts)
+        self._one.levels = ctypes.addressof(self._levels)
+
+
+def compile_chimera(module: HeadModule, kind: type[BlockLinear]) -> ChimeraPrograms | None:
+    """Programs of compact heads without blocks on an n-gram encoder; see `HeadModule.ready`."""
+    if not isinstance(module, ChimeraModel) or not isinstance(module.bottom, NgramEncoder):
+        return None
+    if module.config.form != "compact" or module.config.layers:
+        return None
+    heads = [layer.weight for layer in module.own_heads if isinstance(layer, PlainLinear)]
+    return ChimeraPrograms(module, module.bottom, heads, kind)
 
 
 def layers_of(held: torch.Tensor) -> list[CacheLayer]:

@@ -43,7 +43,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from paceline.drafters.attention_rows import Columns, Turns, attended, normal, split, wider
-from paceline.drafters.trained_heads import ChimeraConfig
+from paceline.drafters.head_configs import ChimeraConfig
 
 __all__ = ["Context", "ContextEncoder", "Draft"]
 

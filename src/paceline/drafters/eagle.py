@@ -19,15 +19,16 @@ as long as the chance that one of the nodes gone on from is right is worth its m
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from paceline.chains import ChainEnd, certain_end
 from paceline.drafters.eagle_parts import EagleParts
+from paceline.drafters.head_configs import HeadWeights
 from paceline.drafters.host import Host
 from paceline.drafters.level_tree import LevelTree
 from paceline.drafters.parts import check_parts, find_parts
 from paceline.drafters.settings import at_least
-from paceline.drafters.trained_heads import HeadWeights
 from paceline.errors import UsageError
 from paceline.planning.draft_length import LONGEST, DraftLength
 from paceline.prefix import common_prefix
@@ -91,10 +92,13 @@ class Eagle(Drafter):
     requires = frozenset({HIDDEN_STATES})
 
     def __init__(self, host: Host, settings: EagleSettings | None = None, **changes: Any) -> None:
+        from paceline.drafters.eagle_levels import levels_of  # torch takes a while to import
+
         own = replace(settings or EagleSettings(), **changes)
         found = find_parts(EagleParts, own.parts, host.fingerprint)
         self.promise = found.promise
         self._model = found.open(host, own.weights)
+        self._new_levels = partial(levels_of, self._model)
         self._settings, self._clock = own, host.clock
         self.layers = found.config.layers
         if self.layers:
@@ -140,7 +144,7 @@ class Eagle(Drafter):
         if states is None or not len(states) or len(states) != len(self._text) - 1 or budget < 1:
             return EMPTY
         if self._levels is None:
-            self._levels = self._model.levels(len(self._text))
+            self._levels = self._new_levels(len(self._text))
         levels, began = self._levels, self._clock()
         if self._asked is None:
             self._asked = began

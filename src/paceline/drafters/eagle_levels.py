@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from paceline.chains import ChainEnd
 from paceline.drafters.attention_rows import wider
-from paceline.drafters.eagle_calls import MOST_FRESH
-from paceline.drafters.eagle_programs import AT_ONCE, EaglePrograms
+from paceline.drafters.eagle_model import EagleModel
+from paceline.drafters.eagle_programs import AT_ONCE, MOST_FRESH, EaglePrograms
 from paceline.drafters.guesses import Guesses, guesses_of_program
+from paceline.drafters.level_tree import BeamSettings
 from paceline.kernels.native import signatures as native
 from paceline.kernels.programs.buffers import PassBuffers
 from paceline.kernels.programs.program import CacheLayer
 from paceline.tree import Tree
 
-if TYPE_CHECKING:
-    from paceline.drafters.eagle import EagleSettings
-    from paceline.drafters.eagle_model import EagleModel
-
-__all__ = ["Levels", "ModuleLevels", "ProgramLevels"]
+__all__ = ["Levels", "ModuleLevels", "ProgramLevels", "levels_of"]
 
 _ROOM = 64  # columns, for drafts below a text
 
@@ -74,7 +70,7 @@ class Levels(ABC):
         text: Sequence[int],
         features: torch.Tensor,
         budget: int,
-        settings: EagleSettings,
+        settings: BeamSettings,
         end: ChainEnd,
     ) -> tuple[Tree, int] | None:
         """All of a draft, and how many levels it took; see `EagleCall.draft`. None where that is to
@@ -191,7 +187,7 @@ class ProgramLevels(Levels):
         text: Sequence[int],
         features: torch.Tensor,
         budget: int,
-        settings: EagleSettings,
+        settings: BeamSettings,
         end: ChainEnd,
     ) -> tuple[Tree, int] | None:
         """See `Levels.draft`: in one call, but for prompts."""
@@ -253,3 +249,10 @@ class ProgramLevels(Levels):
         keys, values = self._held[:, None]
         self._layers = [CacheLayer(keys, values)]
         self._addresses = (native.Layer * 1)(self._layers[0].as_native())
+
+
+def levels_of(model: EagleModel, capacity: int = 256) -> Levels:
+    """The memory of a new text and drafts below it, as fast as can be had here."""
+    if isinstance(model.programs, EaglePrograms):
+        return ProgramLevels(model.programs, model, capacity)
+    return ModuleLevels(model, capacity)

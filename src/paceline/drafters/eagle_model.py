@@ -31,12 +31,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from paceline.drafters.attention_rows import Columns, Turns, attended, normal, split
-from paceline.drafters.eagle_levels import Levels, ModuleLevels, ProgramLevels
-from paceline.drafters.eagle_parts import EagleConfig
-from paceline.drafters.eagle_programs import EaglePrograms
 from paceline.drafters.guesses import Guesses, guesses_of
+from paceline.drafters.head_configs import EagleConfig
 from paceline.drafters.medusa_heads import HeadModule, OutputHead
-from paceline.kernels.block_layers import BlockLinear
 
 __all__ = ["EagleModel", "Stretches"]
 
@@ -101,7 +98,6 @@ class EagleModel(HeadModule):
         self.up = nn.Linear(hidden, config.intermediate, bias=False)
         self.down = nn.Linear(config.intermediate, hidden, bias=False)
         self._turns = Turns(config.head_size, config.rotary_base)
-        self._programs: EaglePrograms | None = None
         self._begin()
         self.to(self.device)
 
@@ -174,17 +170,6 @@ class EagleModel(HeadModule):
         return self.shared_head(self.ends(outputs)).float()
 
     # ---- drafting ----
-
-    def compile_programs(self, kind: type[BlockLinear]) -> bool:
-        """See `HeadModule.compile_programs`."""
-        self._programs = EaglePrograms(self, kind)
-        return True
-
-    def levels(self, capacity: int = 256) -> Levels:
-        """The memory of a new text and drafts below it, as fast as can be had here."""
-        if self._programs is None:
-            return ModuleLevels(self, capacity)
-        return ProgramLevels(self._programs, self, capacity)
 
     @torch.no_grad()
     def guess(self, outputs: torch.Tensor, ranks: int) -> Guesses:

@@ -6,55 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from paceline.drafters.head_configs import EagleConfig
 from paceline.drafters.trained_heads import HeadParts
-from paceline.errors import ModelError
 
 if TYPE_CHECKING:
     from paceline.drafters.eagle_model import EagleModel
+    from paceline.drafters.medusa_heads import HeadModule
+    from paceline.kernels.block_layers import BlockLinear
     from paceline.protocols import Target
 
-__all__ = ["EagleConfig", "EagleParts", "eagle_shapes"]
-
-
-@dataclass(frozen=True)
-class EagleConfig:
-    """The draft model of EAGLE.
-
-    layers: of the target, counted from 1, whose outputs make a feature together (EAGLE-3); () takes
-    the last hidden state (EAGLE 1 and 2).
-    steps: of drafting that it was trained for, one after the other; it drafts to any depth.
-    vocabulary: guess among so many tokens only, the most frequent ones of the training answers; 0
-    is all of them.
-    attention_heads, kv_heads, head_size, intermediate: of the block. rotary_base: of its positions.
-    biases: whether queries, keys and values have some, as Qwen2's have.
-
-    Raises ModelError for a value out of range.
-    """
-
-    layers: tuple[int, ...] = ()
-    steps: int = 3
-    vocabulary: int = 0
-    attention_heads: int = 8
-    kv_heads: int = 8
-    head_size: int = 64
-    intermediate: int = 1024
-    rotary_base: float = 10_000.0
-    biases: bool = False
-
-    def __post_init__(self) -> None:
-        least = {"steps": 1, "attention_heads": 1, "kv_heads": 1, "head_size": 2, "intermediate": 1}
-        for name, bound in {**least, "vocabulary": 0}.items():
-            if getattr(self, name) < bound:
-                raise ModelError(f"{name} must be at least {bound}, got {getattr(self, name)}")
-        if self.attention_heads % self.kv_heads or self.head_size % 2:
-            raise ModelError(
-                f"{self.attention_heads} attention heads of size {self.head_size} cannot share "
-                f"{self.kv_heads} keys and values: heads must be a multiple of these, the size even"
-            )
-        if min(self.layers, default=1) < 1 or list(self.layers) != sorted(set(self.layers)):
-            raise ModelError(f"layers must be ascending numbers from 1 on, got {self.layers}")
-        if self.rotary_base <= 1:
-            raise ModelError(f"rotary_base must be larger than 1, got {self.rotary_base}")
+__all__ = ["EagleParts", "eagle_shapes"]
 
 
 @dataclass(frozen=True)
@@ -85,6 +46,11 @@ class EagleParts(HeadParts[EagleConfig, "EagleModel"]):
         model = EagleModel(self.config, head, target.embed, self.token_ids)
         model.words = target.word_table()
         return model
+
+    def _compile(self, module: HeadModule, kind: type[BlockLinear]) -> object | None:
+        from paceline.drafters.eagle_programs import compile_eagle
+
+        return compile_eagle(module, kind)
 
 
 def eagle_shapes(config: EagleConfig, hidden: int) -> Mapping[str, tuple[int, ...]]:

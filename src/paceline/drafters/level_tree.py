@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from paceline.drafters.guesses import Guesses
 from paceline.tree import ROOT, Tree
 
-__all__ = ["LevelTree"]
+__all__ = ["BeamSettings", "LevelTree"]
+
+
+class BeamSettings(Protocol):
+    """How a tree grows; the settings of Chimera and EAGLE say so.
+
+    ranks: how many guesses behind a node are looked at. beam: nodes of each level that are gone on
+    from. least: only nodes with at least this chance to be accepted are.
+    """
+
+    @property
+    def ranks(self) -> int:
+        """1 or more."""
+
+    @property
+    def beam(self) -> int:
+        """1 or more."""
+
+    @property
+    def least(self) -> float:
+        """0 to 1."""
 
 
 class LevelTree:

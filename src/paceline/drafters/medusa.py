@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from paceline.drafters.head_configs import HeadWeights
 from paceline.drafters.host import Host
 from paceline.drafters.parts import check_parts, find_parts
 from paceline.drafters.settings import at_least
-from paceline.drafters.trained_heads import HeadWeights, MedusaParts
+from paceline.drafters.trained_heads import MedusaParts
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.planning.adaptive_tree import unmeasured
 from paceline.planning.candidate_tree import likeliest

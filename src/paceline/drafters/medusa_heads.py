@@ -7,16 +7,16 @@ numbers at 576 x 49,152); a compact one stores the blocks alone (0.3 million).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Self
+from collections.abc import Callable, Mapping
+from typing import Any, Self
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from paceline.drafters.guesses import Guesses, guesses_of, guesses_of_program
+from paceline.drafters.head_configs import HeadWeights, MedusaConfig
 from paceline.drafters.medusa_programs import MedusaPrograms
-from paceline.drafters.trained_heads import HeadWeights, MedusaConfig
 from paceline.errors import UsageError
 from paceline.kernels.block_layers import BlockLinear, FloatLinear
 from paceline.kernels.choice import program_kind, quicken
@@ -25,7 +25,7 @@ from paceline.kernels.programs.builder import layer_of
 from paceline.records import WordTable
 from paceline.tree import Tree
 
-__all__ = ["HeadModule", "MedusaHeads", "OutputHead", "ResidualBlocks"]
+__all__ = ["HeadModule", "MedusaHeads", "OutputHead", "ResidualBlocks", "compile_medusa"]
 
 _ROWS = 4  # Medusa's heads, or the nodes of a level of Chimera's tree
 
@@ -64,6 +64,7 @@ class HeadModule(nn.Module):
     token_ids: [outputs] int64, which tokens these are; None: all, in their order.
 
     words: the target's embeddings, where somebody has said where these are.
+    programs: what guesses in the place of the modules, see `ready`; None where they do.
     token_list: `token_ids` as a list. outputs: columns of logits. hidden_size: of the target's
     states. device: where these have to be.
     """
@@ -72,6 +73,7 @@ class HeadModule(nn.Module):
         super().__init__()
         weight, bias = head
         self.words: WordTable | None = None
+        self.programs: object | None = None
         self.device = weight.device
         self.outputs, self.hidden_size = weight.shape
         self.token_ids = None if token_ids is None else token_ids.to(self.device)
@@ -95,16 +97,25 @@ class HeadModule(nn.Module):
                 part.copy_(tensors[name])
         return self
 
-    def ready(self, weights: HeadWeights = "fastest") -> Self:
+    def ready(
+        self,
+        weights: HeadWeights = "fastest",
+        compiled: Callable[[Any, type[BlockLinear]], object | None] | None = None,
+    ) -> Self:
         """Made ready to guess: with linear layers of this kind, and nothing learns any more.
         Returns itself.
+
+        compiled: makes programs of this module with layers of a kind, None where it has none; raises
+        UnpackableError for a kind that cannot be had.
 
         Raises UsageError for weights that cannot be had.
         """
         self.to(self.device).requires_grad_(False).eval()
         try:
             kind = program_kind(self, weights)
-            if kind is None or not self.compile_programs(kind):
+            if kind is not None and compiled is not None:
+                self.programs = compiled(self, kind)
+            if self.programs is None:
                 quicken(self, _ROWS, weights)
             elif kind is not FloatLinear:
                 quicken(self, _ROWS, "int8")  # nobody waits for them any more: save the memory
@@ -112,15 +123,8 @@ class HeadModule(nn.Module):
             raise UsageError(f"the heads cannot have {weights} weights here: {reason}") from None
         return self
 
-    def compile_programs(self, kind: type[BlockLinear]) -> bool:
-        """Guess by programs with layers of this kind from now on; False for what has none.
-
-        Raises UnpackableError for a kind that cannot be had.
-        """
-        return False
-
     def shared_layer(self, kind: type[BlockLinear]) -> BlockLinear:
-        """The target's output head as such a layer; raises as `compile_programs` does."""
+        """The target's output head as such a layer; raises UnpackableError for a kind that cannot be had."""
         if not isinstance(self._head, PlainLinear):
             raise ValueError("the heads are ready already")
         return layer_of(kind, [self._head.weight], self._head.bias)
@@ -142,7 +146,6 @@ class MedusaHeads(HeadModule):
             self.blocks = ResidualBlocks(config.heads, config.layers, self.hidden_size)
         if config.form == "full":
             self.output = nn.Parameter(head[0].float().expand(config.heads, -1, -1).clone())
-        self._programs: MedusaPrograms | None = None
         self.to(self.device)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
@@ -162,27 +165,30 @@ class MedusaHeads(HeadModule):
             return torch.bmm(found, self.output.mT) + self._bias
         return found
 
-    def compile_programs(self, kind: type[BlockLinear]) -> bool:
-        """See `HeadModule.compile_programs`: for compact heads of one layer."""
-        if self.config.form != "compact" or self.config.layers != 1:
-            return False
-        block = layer_of(kind, list(self.blocks.weight[0]), self.blocks.bias[0].flatten())
-        head = self.shared_layer(kind)
-        self._programs = MedusaPrograms(block, head, self.hidden_size, self.token_ids)
-        return True
-
     def tree(self, state: torch.Tensor, budget: int, ranks: int) -> Tree | None:
         """The `budget` likeliest paths over all heads behind a state [1, hidden], as the heads say
         themselves, of `ranks` guesses each; None where that takes more than one call."""
-        if self._programs is None or state.dtype != torch.float32:
+        programs = self.programs
+        if not isinstance(programs, MedusaPrograms) or state.dtype != torch.float32:
             return None
-        return self._programs.tree(state, budget, ranks)
+        return programs.tree(state, budget, ranks)
 
     @torch.no_grad()
     def guess(self, state: torch.Tensor, ranks: int) -> Guesses:
         """The `ranks` likeliest tokens of every head behind the state [1, hidden] of the last token
         that the target has read."""
-        if self._programs is not None:
-            head = self._programs.run(state.float().numpy())
+        if isinstance(self.programs, MedusaPrograms):
+            head = self.programs.run(state.float().numpy())
             return guesses_of_program(head, self.config.heads, ranks, self.token_list)
         return guesses_of(self(state)[0], ranks, self.token_ids)
+
+
+def compile_medusa(module: HeadModule, kind: type[BlockLinear]) -> MedusaPrograms | None:
+    """Programs of compact heads of one layer; see `HeadModule.ready`."""
+    if not isinstance(module, MedusaHeads):
+        return None
+    if module.config.form != "compact" or module.config.layers != 1:
+        return None
+    blocks = module.blocks
+    block = layer_of(kind, list(blocks.weight[0]), blocks.bias[0].flatten())
+    return MedusaPrograms(block, module.shared_layer(kind), module.hidden_size, module.token_ids)

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.chains import ChainEnd, certain_end
 from paceline.drafters.host import COPIES, SELF, Host, ModelChoice
+from paceline.drafters.registry import check_method, make_drafter
 from paceline.drafters.settings import at_least
 from paceline.errors import UsageError
 from paceline.planning.draft_length import LONGEST, DraftLength
@@ -103,8 +104,6 @@ class SpeculativeSettings(DraftSettings):
     inner: Any = "plain"
 
     def __post_init__(self) -> None:
-        from paceline.drafters import check_method  # which lists this drafter, too
-
         super().__post_init__()
         if isinstance(self.inner, str):
             check_method(self.inner)
@@ -128,7 +127,6 @@ class Speculative(Drafter):
     def __init__(
         self, host: Host, settings: SpeculativeSettings | None = None, **changes: Any
     ) -> None:
-        from paceline.drafters import make_drafter  # which lists this drafter, too
         from paceline.drafters.draft_text import DraftText  # torch takes a while to import
 
         own = replace(settings or SpeculativeSettings(), **changes)

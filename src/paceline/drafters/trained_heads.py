@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from paceline.drafters.eight_bits import in_floats, scale_shapes
+from paceline.drafters.head_configs import ChimeraConfig, HeadWeights, MedusaConfig
 from paceline.drafters.host import Host
 from paceline.drafters.trained_parts import ConfigT, TrainedParts
 from paceline.errors import ModelError
@@ -17,115 +18,16 @@ if TYPE_CHECKING:
 
     from paceline.drafters.chimera_model import ChimeraModel
     from paceline.drafters.medusa_heads import HeadModule, MedusaHeads
+    from paceline.kernels.block_layers import BlockLinear
     from paceline.protocols import Target
 
 __all__ = [
-    "Bottom",
-    "ChimeraConfig",
     "ChimeraParts",
-    "Form",
     "HeadParts",
-    "MedusaConfig",
     "MedusaParts",
 ]
 
-Form = Literal["compact", "full"]
-"""What a head ends in: the target's own output head, which is not stored, or one of its own."""
-
-Bottom = Literal["ngram", "transformer frozen", "transformer finetune"]
-"""What reads the tokens that the target has not read yet (Chimera, table 6): the n-gram encoder, or
-the target's first layer, as it is or trained on."""
-
-
-@dataclass(frozen=True)
-class MedusaConfig:
-    """Medusa-1 heads (Cai et al. 2024, arXiv 2401.10774).
-
-    heads: the i-th guesses the token i further on than the next. layers: residual blocks of each.
-    form: the paper's heads are "full".
-    vocabulary: guess among so many tokens only, the most frequent ones of the training answers; 0
-    is all of them.
-
-    Raises ModelError for a value out of range.
-    """
-
-    heads: int = 4
-    layers: int = 1
-    form: Form = "compact"
-    vocabulary: int = 0
-
-    def __post_init__(self) -> None:
-        _check(self, at_least_1=("heads",), at_least_0=("layers", "vocabulary"))
-        if self.form == "compact" and self.layers == 0:
-            raise ModelError("compact heads need a residual block: without one they are all alike")
-
-
-@dataclass(frozen=True)
-class ChimeraConfig:
-    """The draft model of Chimera (section 4.1).
-
-    heads: the i-th guesses the token i further on than the next.
-    order: tokens that the n-gram encoder sees, 1 to 5; the paper's are trigrams.
-    form: the paper's heads are "full".
-    vocabulary: guess among so many tokens only, as in `MedusaConfig`.
-    residual: whether heads see the target's last state beside the draft state (figure 8).
-    layers: residual blocks of a compact head behind what joins the two states; full heads have none.
-    bottom: others than "ngram" are there for the study only.
-    attention_heads, kv_heads, head_size, intermediate, rotary_base: of the full context encoder.
-    final_norm: whether it ends in a normalisation, as the target does. biases: whether its queries,
-    keys and values have some, as Qwen2's have.
-
-    Raises ModelError for a value out of range.
-    """
-
-    heads: int = 3
-    order: int = 3
-    form: Form = "compact"
-    vocabulary: int = 0
-    residual: bool = True
-    layers: int = 0
-    bottom: Bottom = "ngram"
-    attention_heads: int = 8
-    kv_heads: int = 8
-    head_size: int = 64
-    intermediate: int = 1024
-    rotary_base: float = 10_000.0
-    final_norm: bool = False
-    biases: bool = False
-
-    def __post_init__(self) -> None:
-        sizes = ("heads", "attention_heads", "kv_heads", "head_size", "intermediate")
-        _check(self, at_least_1=sizes, at_least_0=("layers", "vocabulary"))
-        if not 1 <= self.order <= 5:
-            raise ModelError(f"order must be 1 to 5, got {self.order}")
-        if self.bottom not in get_args(Bottom):
-            known = ", ".join(get_args(Bottom))
-            raise ModelError(f"bottom must be one of {known}, got {self.bottom!r}")
-        if self.attention_heads % self.kv_heads or self.head_size % 2:
-            raise ModelError(
-                f"{self.attention_heads} attention heads of size {self.head_size} cannot share "
-                f"{self.kv_heads} keys and values: heads must be a multiple of these, the size even"
-            )
-        if self.form == "full" and self.layers:
-            raise ModelError("full heads of Chimera have no residual blocks: leave layers at 0")
-
-
-def _check(
-    config: MedusaConfig | ChimeraConfig, at_least_1: tuple[str, ...], at_least_0: tuple[str, ...]
-) -> None:
-    for least, names in ((1, at_least_1), (0, at_least_0)):
-        for name in names:
-            if getattr(config, name) < least:
-                raise ModelError(f"{name} must be at least {least}, got {getattr(config, name)}")
-    if config.form not in get_args(Form):
-        raise ModelError(f"form must be one of {', '.join(get_args(Form))}, got {config.form!r}")
-
-
 ModuleT = TypeVar("ModuleT", bound="HeadModule")
-
-HeadWeights = Literal["fastest", "native", "packed", "int8"]
-"""How linear layers hold their weights when they guess; fastest: in 4 bits where the heads run as
-programs on a CPU, else each as is fastest there, which is measured. Guesses need not be exact."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +47,7 @@ class HeadParts(TrainedParts[ConfigT], Generic[ConfigT, ModuleT]):
 
         def made() -> tuple[object, ModuleT]:
             module = self._new_module(host.target).load(in_floats(self.tensors))
-            return self, module.ready(weights)
+            return self, module.ready(weights, self._compile)
 
         # With these parts beside it, so that nothing else gets their id.
         found: tuple[object, ModuleT] = host.share((id(self), weights), made)
@@ -154,6 +56,10 @@ class HeadParts(TrainedParts[ConfigT], Generic[ConfigT, ModuleT]):
     @abstractmethod
     def _new_module(self, target: Target) -> ModuleT:
         """The module before training."""
+
+    @abstractmethod
+    def _compile(self, module: HeadModule, kind: type[BlockLinear]) -> object | None:
+        """See `HeadModule.ready`."""
 
     @property
     def token_ids(self) -> torch.Tensor | None:
@@ -221,6 +127,11 @@ class MedusaParts(HeadParts[MedusaConfig, "MedusaHeads"]):
         from paceline.drafters.medusa_heads import MedusaHeads
 
         return MedusaHeads(self.config, target.output_head(self.token_ids), self.token_ids)
+
+    def _compile(self, module: HeadModule, kind: type[BlockLinear]) -> object | None:
+        from paceline.drafters.medusa_heads import compile_medusa
+
+        return compile_medusa(module, kind)
 
 
 @dataclass(frozen=True)
@@ -297,3 +208,8 @@ class ChimeraParts(HeadParts[ChimeraConfig, "ChimeraModel"]):
         model = ChimeraModel(self.config, head, target.embed, self.token_ids)
         model.words = target.word_table()
         return model
+
+    def _compile(self, module: HeadModule, kind: type[BlockLinear]) -> object | None:
+        from paceline.drafters.chimera_programs import compile_chimera
+
+        return compile_chimera(module, kind)

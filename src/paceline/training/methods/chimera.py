@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     import torch
 
     from paceline.drafters.chimera_model import ChimeraModel
-    from paceline.drafters.trained_heads import ChimeraConfig, ChimeraParts
+    from paceline.drafters.head_configs import ChimeraConfig
+    from paceline.drafters.trained_heads import ChimeraParts
     from paceline.training.batches import Batch
     from paceline.training.scorer import Scorer
 
@@ -65,7 +66,7 @@ class ChimeraSettings(TrainerSettings):
 
     def config(self) -> ChimeraConfig:
         """What is trained, before it is sized for a model."""
-        from paceline.drafters.trained_heads import ChimeraConfig
+        from paceline.drafters.head_configs import ChimeraConfig
 
         return ChimeraConfig(
             heads=self.heads,

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     import torch
 
     from paceline.drafters.eagle_model import EagleModel
-    from paceline.drafters.eagle_parts import EagleConfig, EagleParts
+    from paceline.drafters.eagle_parts import EagleParts
+    from paceline.drafters.head_configs import EagleConfig
     from paceline.training.batches import Batch
     from paceline.training.scorer import Scorer
 
@@ -89,7 +90,7 @@ class Eagle(TrainedMethod[EagleSettings]):
                 self.module.last_norm.copy_(base.final_norm.get_parameter("weight"))
 
     def _config(self, layers: int) -> EagleConfig:
-        from paceline.drafters.eagle_parts import EagleConfig
+        from paceline.drafters.head_configs import EagleConfig
 
         settings = self.settings
         taps = self.taps(settings, layers)

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig
 
-from paceline.drafters.eagle_parts import EagleConfig
-from paceline.drafters.trained_heads import ChimeraConfig
+from paceline.drafters.head_configs import ChimeraConfig, EagleConfig
 from paceline.errors import ModelError
 from paceline.training.method import Base
 

@@ -13,7 +13,8 @@ from paceline.training.settings import WHAT, Form, TrainerSettings, option
 if TYPE_CHECKING:
     import torch
 
-    from paceline.drafters.trained_heads import MedusaConfig, MedusaParts
+    from paceline.drafters.head_configs import MedusaConfig
+    from paceline.drafters.trained_heads import MedusaParts
     from paceline.training.batches import Batch
     from paceline.training.scorer import Scorer
 
@@ -40,7 +41,7 @@ class MedusaSettings(TrainerSettings):
 
     def config(self) -> MedusaConfig:
         """What is trained."""
-        from paceline.drafters.trained_heads import MedusaConfig
+        from paceline.drafters.head_configs import MedusaConfig
 
         return MedusaConfig(self.heads, self.layers, self.form, self.vocabulary)
 

@@ -1,0 +1,149 @@
+"""What trained heads and draft models are made of, as their folders say it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from paceline.errors import ModelError
+
+__all__ = ["Bottom", "ChimeraConfig", "EagleConfig", "Form", "HeadWeights", "MedusaConfig"]
+
+Form = Literal["compact", "full"]
+"""What a head ends in: the target's own output head, which is not stored, or one of its own."""
+
+Bottom = Literal["ngram", "transformer frozen", "transformer finetune"]
+"""What reads the tokens that the target has not read yet (Chimera, table 6): the n-gram encoder, or
+the target's first layer, as it is or trained on."""
+
+HeadWeights = Literal["fastest", "native", "packed", "int8"]
+"""How linear layers hold their weights when they guess; fastest: in 4 bits where the heads run as
+programs on a CPU, else each as is fastest there, which is measured. Guesses need not be exact."""
+
+
+@dataclass(frozen=True)
+class MedusaConfig:
+    """Medusa-1 heads (Cai et al. 2024, arXiv 2401.10774).
+
+    heads: the i-th guesses the token i further on than the next. layers: residual blocks of each.
+    form: the paper's heads are "full".
+    vocabulary: guess among so many tokens only, the most frequent ones of the training answers; 0
+    is all of them.
+
+    Raises ModelError for a value out of range.
+    """
+
+    heads: int = 4
+    layers: int = 1
+    form: Form = "compact"
+    vocabulary: int = 0
+
+    def __post_init__(self) -> None:
+        _check_least(self, 1, "heads")
+        _check_least(self, 0, "layers", "vocabulary")
+        _check_form(self.form)
+        if self.form == "compact" and self.layers == 0:
+            raise ModelError("compact heads need a residual block: without one they are all alike")
+
+
+@dataclass(frozen=True)
+class ChimeraConfig:
+    """The draft model of Chimera (section 4.1).
+
+    heads: the i-th guesses the token i further on than the next.
+    order: tokens that the n-gram encoder sees, 1 to 5; the paper's are trigrams.
+    form: the paper's heads are "full".
+    vocabulary: guess among so many tokens only, as in `MedusaConfig`.
+    residual: whether heads see the target's last state beside the draft state (figure 8).
+    layers: residual blocks of a compact head behind what joins the two states; full heads have none.
+    bottom: others than "ngram" are there for the study only.
+    attention_heads, kv_heads, head_size, intermediate, rotary_base: of the full context encoder.
+    final_norm: whether it ends in a normalisation, as the target does. biases: whether its queries,
+    keys and values have some, as Qwen2's have.
+
+    Raises ModelError for a value out of range.
+    """
+
+    heads: int = 3
+    order: int = 3
+    form: Form = "compact"
+    vocabulary: int = 0
+    residual: bool = True
+    layers: int = 0
+    bottom: Bottom = "ngram"
+    attention_heads: int = 8
+    kv_heads: int = 8
+    head_size: int = 64
+    intermediate: int = 1024
+    rotary_base: float = 10_000.0
+    final_norm: bool = False
+    biases: bool = False
+
+    def __post_init__(self) -> None:
+        sizes = ("heads", "attention_heads", "kv_heads", "head_size", "intermediate")
+        _check_least(self, 1, *sizes)
+        _check_least(self, 0, "layers", "vocabulary")
+        _check_form(self.form)
+        if not 1 <= self.order <= 5:
+            raise ModelError(f"order must be 1 to 5, got {self.order}")
+        if self.bottom not in get_args(Bottom):
+            known = ", ".join(get_args(Bottom))
+            raise ModelError(f"bottom must be one of {known}, got {self.bottom!r}")
+        _check_attention(self)
+        if self.form == "full" and self.layers:
+            raise ModelError("full heads of Chimera have no residual blocks: leave layers at 0")
+
+
+@dataclass(frozen=True)
+class EagleConfig:
+    """The draft model of EAGLE.
+
+    layers: of the target, counted from 1, whose outputs make a feature together (EAGLE-3); () takes
+    the last hidden state (EAGLE 1 and 2).
+    steps: of drafting that it was trained for, one after the other; it drafts to any depth.
+    vocabulary: guess among so many tokens only, the most frequent ones of the training answers; 0
+    is all of them.
+    attention_heads, kv_heads, head_size, intermediate: of the block. rotary_base: of its positions.
+    biases: whether queries, keys and values have some, as Qwen2's have.
+
+    Raises ModelError for a value out of range.
+    """
+
+    layers: tuple[int, ...] = ()
+    steps: int = 3
+    vocabulary: int = 0
+    attention_heads: int = 8
+    kv_heads: int = 8
+    head_size: int = 64
+    intermediate: int = 1024
+    rotary_base: float = 10_000.0
+    biases: bool = False
+
+    def __post_init__(self) -> None:
+        _check_least(self, 1, "steps", "attention_heads", "kv_heads", "intermediate")
+        _check_least(self, 2, "head_size")
+        _check_least(self, 0, "vocabulary")
+        _check_attention(self)
+        if min(self.layers, default=1) < 1 or list(self.layers) != sorted(set(self.layers)):
+            raise ModelError(f"layers must be ascending numbers from 1 on, got {self.layers}")
+        if self.rotary_base <= 1:
+            raise ModelError(f"rotary_base must be larger than 1, got {self.rotary_base}")
+
+
+def _check_least(config: object, least: int, *names: str) -> None:
+    for name in names:
+        if getattr(config, name) < least:
+            raise ModelError(f"{name} must be at least {least}, got {getattr(config, name)}")
+
+
+def _check_form(form: str) -> None:
+    if form not in get_args(Form):
+        raise ModelError(f"form must be one of {', '.join(get_args(Form))}, got {form!r}")
+
+
+def _check_attention(config: ChimeraConfig | EagleConfig) -> None:
+    if config.attention_heads % config.kv_heads or config.head_size % 2:
+        raise ModelError(
+            f"{config.attention_heads} attention heads of size {config.head_size} cannot share "
+            f"{config.kv_heads} keys and values: heads must be a multiple of these, the size even"
+        )

@@ -1,0 +1,129 @@
+"""Methods by their names. This package's are listed in `paceline.drafters`, so that those which draft
+with another method can look here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from paceline.drafters.host import Host
+from paceline.drafters.method import MethodSpec
+from paceline.drafters.outside import found_outside, outside_names
+from paceline.drafters.settings import bracketed, parse_method
+from paceline.errors import UsageError
+from paceline.protocols import Drafter
+
+__all__ = [
+    "METHODS",
+    "add_draft",
+    "check_method",
+    "make_drafter",
+    "method_named",
+    "needs_host",
+    "open_settings",
+    "shapes_trees",
+    "with_settings",
+]
+
+METHODS: dict[str, MethodSpec[Any]] = {}
+"""All methods of this package, by name."""
+
+_DRAFT = "draft"
+
+
+def make_drafter(method: str, host: Host | None = None, **settings: Any) -> Drafter:
+    """Construct a drafter by name, settings in the notation or as keywords.
+
+        make_drafter("anpd:n=5,k=7")
+        make_drafter("anpd", n=5, k=7)
+        make_drafter("ppd:size=20", host=Host(target, fingerprint))
+        make_drafter("package.module:Class:n=5")
+
+    Raises UsageError for an unknown method or setting, a value out of range, or a method that needs
+    a host and got none; ModelError for one that does not fit its host.
+    """
+    name, written = parse_method(method)
+    found = method_named(name)
+    return found.make(found.read({**written, **settings}), host)
+
+
+def check_method(method: str, **settings: Any) -> None:
+    """Raises what `make_drafter` would raise, as far as that can be told without a model."""
+    name, written = parse_method(method)
+    method_named(name).read({**written, **settings})
+
+
+def method_named(name: str) -> MethodSpec[Any]:
+    """The method of that name, without settings: of this package, or from outside.
+
+    Raises UsageError where there is none.
+    """
+    found = METHODS.get(name) or found_outside(name)
+    if found is None:
+        known = [*METHODS, *outside_names()]
+        close = get_close_matches(name, known, n=1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        raise UsageError(f"unknown method {name!r}{hint}: use one of {', '.join(known)}")
+    return found
+
+
+def needs_host(method: str) -> bool:
+    """Whether the drafter works for one model only. Raises UsageError for an unknown method."""
+    return method_named(parse_method(method)[0]).needs_host
+
+
+def add_draft(method: str, draft: str) -> str | None:
+    """The method with its draft model named, None for one that takes none.
+
+    Raises UsageError for an unknown method, or one that names its draft model already.
+    """
+    name, written = parse_method(method)
+    if _DRAFT not in method_named(name).defaults:
+        return None
+    if _DRAFT in written:
+        raise UsageError(f"{method!r} names its draft model already: leave --draft-model out")
+    return _written(name, {_DRAFT: draft, **written})
+
+
+def shapes_trees(method: str) -> bool:
+    """Whether the method builds its trees beforehand, from what it was trained to guess right.
+
+    Raises what `check_method` raises.
+    """
+    check_method(method)
+    return method_named(parse_method(method)[0]).survey
+
+
+def open_settings(method: str) -> tuple[dict[str, Any], dict[tuple[str, ...], tuple[Any, ...]]]:
+    """Settings that are worth trying, as far as the method leaves them open: their values as they
+    are, and the values to try; all settings of a key have one value in common. Both empty for a
+    method that has none.
+
+    Raises what `check_method` raises.
+    """
+    check_method(method)
+    name, written = parse_method(method)
+    found = method_named(name)
+    tried = {
+        tuple(one for one in names if one not in written): values
+        for names, values in found.tried.items()
+    }
+    tried.pop((), None)
+    defaults = found.defaults
+    return {one: defaults[one] for names in tried for one in names}, tried
+
+
+def with_settings(method: str, settings: Mapping[str, Any]) -> str:
+    """The method with these settings in place of its own; as it is where there are none."""
+    name, written = parse_method(method)
+    return _written(name, {**written, **settings}) if settings else method
+
+
+def _written(name: str, settings: Mapping[str, Any]) -> str:
+    """A method in the notation."""
+    texts = {
+        key: str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in settings.items()
+    }
+    return f"{name}:{','.join(f'{key}={bracketed(text)}' for key, text in texts.items())}"
