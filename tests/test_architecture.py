@@ -59,7 +59,7 @@ ALLOWED = {
 }
 BACK_ENDS = {"transformers", "tokenizers", "huggingface_hub", "accelerate", "gguf", "safetensors"}
 
-FILE_LINES, FUNCTION_LINES = 300, 60
+FILE_LINES, FUNCTION_LINES = 300, 50  # of functions without their docstrings
 
 
 def parsed(path: Path) -> ast.Module:
@@ -128,6 +128,13 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
+
+
+def docstring_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    first = function.body[0]
+    if ast.get_docstring(function) is None:
+        return 0
+    return (first.end_lineno or first.lineno) - first.lineno + 1
 
 
 def public_things(
@@ -290,6 +297,7 @@ def test_files_and_functions_fit_into_a_head() -> None:
             found.append(f"{name_of(path)} has {lines} lines")
         for function in functions(parsed(path)):
             length = (function.end_lineno or function.lineno) - function.lineno + 1
+            length -= docstring_lines(function)
             if length > FUNCTION_LINES:
                 found.append(f"{name_of(path)}:{function.lineno} {function.name} has {length}")
     assert found == []

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from paceline.cli import batch_ray, common, drafts, flags
-from paceline.cli.batch_ray import Answer, How, Work
+from paceline.cli import common, drafts, flags
+from paceline.cli.batch_ray import Answer, How, RayOptions, Work, on_ray
 from paceline.cli.datastore import DatastoreOption
+from paceline.cli.groups import Machine, grouped
 from paceline.cli.served import AliasOption, check_installed, served_method
 from paceline.errors import UsageError
 from paceline.serve.batch_lines import check_custom_ids, read_lines
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["batch"]
 
 
+@grouped
 def batch(
     input_file: Annotated[
         Path, typer.Option("--input", help="JSONL file of requests, in OpenAI's batch format.")
@@ -49,33 +51,23 @@ def batch(
         int, typer.Option("--max-batch", min=1, help="Most texts that are written at a time.")
     ] = 16,
     budget: flags.BudgetOption = None,
-    threads: flags.ThreadsOption = None,
-    device: flags.DeviceOption = None,
-    dtype: flags.DtypeOption = None,
-    weights: flags.WeightsOption = "auto",
-    cache_dtype: flags.CacheDtypeOption = "float32",
+    machine: Machine = Machine(),  # noqa: B008
     datastore: DatastoreOption = None,
-    ray: batch_ray.RayOption = False,
-    ray_address: batch_ray.RayAddressOption = None,
-    ray_actors: batch_ray.RayActorsOption = 1,
-    ray_cpus: batch_ray.RayCpusOption = 1.0,
-    ray_gpus: batch_ray.RayGpusOption = 0.0,
+    ray: RayOptions = RayOptions(),  # noqa: B008
 ) -> None:
     """Answer the requests of a batch file; interrupted, the same command goes on."""
     common.request_options(budget=budget)
-    placement = {"device": device, "dtype": dtype, "weights": weights, "cache_dtype": cache_dtype}
+    placement = machine.given
     given = AnswersOf(
         model=model,
         method=served_method(method, draft_model),
         names=[public_name(model), *(alias or ())],
         max_batch=max_batch,
-        threads=threads,
+        threads=placement.pop("threads"),
         budget=budget,
         placement={**placement, "datastore": datastore},
     )
-    how = _here(given)
-    if ray or ray_address is not None:
-        how = batch_ray.on_ray(given, ray_address, ray_actors, ray_cpus, ray_gpus)
+    how = on_ray(given, ray) if ray.wanted else _here(given)
     total = _checked(input_file, output, errors)
     with results_in(output, errors) as results:
         left = sum(not results.has(line) for line in read_lines(input_file))

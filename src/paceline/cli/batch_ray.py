@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Answer",
     "How",
-    "RayActorsOption",
-    "RayAddressOption",
-    "RayCpusOption",
-    "RayGpusOption",
-    "RayOption",
+    "RayOptions",
     "Work",
     "on_ray",
 ]
@@ -47,23 +43,34 @@ Answer = Callable[[Work, "Heard"], "BatchCounts"]
 How = Callable[[], AbstractContextManager[Answer]]
 """Opens what answers."""
 
-RayOption = Annotated[
-    bool, typer.Option("--ray", help="Answer on Ray: on the one that runs here, else on a new one.")
-]
-RayAddressOption = Annotated[
-    str | None, typer.Option("--ray-address", help="Of Ray elsewhere, e.g. ray://HOST:10001.")
-]
-RayActorsOption = Annotated[
-    int, typer.Option("--ray-actors", min=1, help="Each of them loads the model.")
-]
-RayCpusOption = Annotated[
-    float, typer.Option("--ray-cpus", min=0.0, help="Of an actor, which has as many threads.")
-]
-RayGpusOption = Annotated[float, typer.Option("--ray-gpus", min=0.0, help="Of an actor.")]
+
+@dataclass(frozen=True)
+class RayOptions:
+    """Whether to answer on Ray, and on how much of it; see `ray_batch.cluster` and `Pool`."""
+
+    ray: Annotated[
+        bool,
+        typer.Option("--ray", help="Answer on Ray: on the one that runs here, else on a new one."),
+    ] = False
+    ray_address: Annotated[
+        str | None, typer.Option("--ray-address", help="Of Ray elsewhere, e.g. ray://HOST:10001.")
+    ] = None
+    ray_actors: Annotated[
+        int, typer.Option("--ray-actors", min=1, help="Each of them loads the model.")
+    ] = 1
+    ray_cpus: Annotated[
+        float, typer.Option("--ray-cpus", min=0.0, help="Of an actor, which has as many threads.")
+    ] = 1.0
+    ray_gpus: Annotated[float, typer.Option("--ray-gpus", min=0.0, help="Of an actor.")] = 0.0
+
+    @property
+    def wanted(self) -> bool:
+        """Whether to answer on Ray."""
+        return self.ray or self.ray_address is not None
 
 
-def on_ray(given: AnswersOf, address: str | None, actors: int, cpus: float, gpus: float) -> How:
-    """By actors, see `ray_batch.cluster` and `ray_batch.Pool`.
+def on_ray(given: AnswersOf, options: RayOptions) -> How:
+    """By actors.
 
     Raises UsageError where Ray is missing, or the method is none.
     """
@@ -76,8 +83,8 @@ def on_ray(given: AnswersOf, address: str | None, actors: int, cpus: float, gpus
         except ImportError as error:
             missing = (error.name or "ray").partition(".")[0]
             raise UsageError(f"--ray needs {missing}: pip install 'paceline[ray]'") from error
-    pool = Pool(actors, cpus, gpus)
-    threads = given.threads or max(1, int(cpus))
+    pool = Pool(options.ray_actors, options.ray_cpus, options.ray_gpus)
+    threads = given.threads or max(1, int(options.ray_cpus))
     # Actors may work in another folder.
     folder = Path(given.model)
     model = str(folder.resolve()) if folder.exists() else given.model
@@ -108,7 +115,7 @@ def on_ray(given: AnswersOf, address: str | None, actors: int, cpus: float, gpus
 
     @contextmanager
     def how() -> Iterator[Answer]:
-        with cluster(address, pool):
+        with cluster(options.ray_address, pool):
             yield answer
 
     return how

@@ -7,10 +7,11 @@ import json
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paceline.cli import common, drafts, flags
 from paceline.cli.datastore import DatastoreOption
+from paceline.cli.groups import Machine, Request, grouped
 from paceline.cli.show import print_stream, summary
 from paceline.errors import PacelineError, UsageError
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _HELP = "Type a message. /clear starts anew, /stats shows or hides figures, /quit ends."
 
 
+@grouped
 def chat(
     model: flags.ModelOption = common.DEFAULT_MODEL,
     method: drafts.MethodOption = None,
@@ -27,19 +29,8 @@ def chat(
     prompt_file: flags.PromptFileOption = None,
     limit: flags.LimitOption = None,
     reference: flags.ReferenceOption = None,
-    max_new_tokens: flags.TokensOption = 512,
-    temperature: flags.TemperatureOption = 0.0,
-    top_k: flags.TopKOption = None,
-    top_p: flags.TopPOption = None,
-    min_p: flags.MinPOption = None,
-    seed: flags.SeedOption = 0,
-    budget: flags.BudgetOption = None,
-    typical: flags.TypicalOption = False,
-    threads: flags.ThreadsOption = None,
-    device: flags.DeviceOption = None,
-    dtype: flags.DtypeOption = None,
-    weights: flags.WeightsOption = "auto",
-    cache_dtype: flags.CacheDtypeOption = "float32",
+    request: Request = Request(max_new_tokens=512),  # noqa: B008
+    machine: Machine = Machine(),  # noqa: B008
     store: flags.StoreOption = None,
     datastore: DatastoreOption = None,
     show_drafts: flags.ShowDraftsOption = False,
@@ -49,24 +40,13 @@ def chat(
 
     The turns of a prompt file are said first, each record as a conversation of its own.
     """
-    options = common.request_options(
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        seed=seed,
-        budget=budget,
-        typical=typical or None,
-    )
+    options = request.options()
     references = common.read_references(reference)
     common.check_stdin()
     common.check_writable(json_file)
     opening = _opening(prompt_file, limit)
     method = drafts.chosen_method(method, draft_model)
-    placed: Any = {"device": device, "dtype": dtype, "weights": weights, "store": store}
-    placed["datastore"] = datastore
-    session = common.open_session(model, method, threads=threads, cache_dtype=cache_dtype, **placed)
+    session = common.open_session(model, method, store=store, datastore=datastore, **machine.given)
     session.options = session.options.with_(**options)
     if not session.tokenizer.chat_template:
         raise UsageError(f"{model} has no chat template: use 'paceline generate' instead")

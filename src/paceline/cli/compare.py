@@ -14,6 +14,7 @@ from rich.table import Table
 from paceline.cli import common, drafts, flags
 from paceline.cli.bench import shared
 from paceline.cli.findings import Findings, method_as_json
+from paceline.cli.groups import Machine, Request, grouped
 
 if TYPE_CHECKING:
     from paceline.bench.entries import Entry, LeftOut
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from paceline.session import Session
 
 
+@grouped
 def compare(
     model: flags.ModelOption = common.DEFAULT_MODEL,
     methods: Annotated[
@@ -34,20 +36,9 @@ def compare(
     reference: flags.ReferenceOption = None,
     raw: flags.RawOption = False,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Runs per prompt.")] = 3,
-    max_new_tokens: flags.TokensOption = 128,
-    temperature: flags.TemperatureOption = 0.0,
-    top_k: flags.TopKOption = None,
-    top_p: flags.TopPOption = None,
-    min_p: flags.MinPOption = None,
-    seed: flags.SeedOption = 0,
-    budget: flags.BudgetOption = None,
-    typical: flags.TypicalOption = False,
+    request: Request = Request(),  # noqa: B008
     warm: shared.WarmOption = False,
-    threads: flags.ThreadsOption = None,
-    device: flags.DeviceOption = None,
-    dtype: flags.DtypeOption = None,
-    weights: flags.WeightsOption = "auto",
-    cache_dtype: flags.CacheDtypeOption = "float32",
+    machine: Machine = Machine(),  # noqa: B008
     gguf: shared.GgufOption = None,
     json_file: flags.JsonOption = None,
 ) -> None:
@@ -56,24 +47,12 @@ def compare(
     Shows speed, acceptance, and whether every text is the one plain decoding writes. Without a
     prompt or a prompt file, four bundled prompts are used.
     """
-    options = common.request_options(
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        seed=seed,
-        budget=budget,
-        typical=typical or None,
-    )
+    options = request.options()
     names = shared.checked_methods(methods, gguf, draft_model)
     prompts = _prompts(prompt, prompt_file, limit, raw, tuple(common.read_references(reference)))
     common.check_writable(json_file)
-    placed: Any = {"device": device, "dtype": dtype}
-    session = common.open_baseline(
-        model, threads=threads, weights=weights, cache_dtype=cache_dtype, **placed
-    )
-    contenders = shared.make_contenders(names, session, model, warm, gguf=gguf, **placed)
+    session = common.open_baseline(model, **machine.given)
+    contenders = shared.make_contenders(names, session, model, warm, gguf=gguf, **machine.native)
     found = Findings(_measure(session, contenders, prompts, options, repeats))
     _show(found, len(prompts) > 1)
     if json_file is not None:

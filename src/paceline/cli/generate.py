@@ -11,6 +11,7 @@ import typer
 
 from paceline.cli import common, constrained, drafts, flags
 from paceline.cli.datastore import DatastoreOption
+from paceline.cli.groups import Machine, Request, grouped
 from paceline.cli.show import print_stream, summary
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from paceline.session import Completion, Session
 
 
+@grouped
 def generate(
     prompt: Annotated[
         str | None, typer.Argument(help='The prompt; "-" reads it from stdin.')
@@ -29,49 +31,26 @@ def generate(
     limit: flags.LimitOption = None,
     reference: flags.ReferenceOption = None,
     raw: flags.RawOption = False,
-    max_new_tokens: flags.TokensOption = 256,
-    temperature: flags.TemperatureOption = 0.0,
-    top_k: flags.TopKOption = None,
-    top_p: flags.TopPOption = None,
-    min_p: flags.MinPOption = None,
-    seed: flags.SeedOption = 0,
+    request: Request = Request(max_new_tokens=256),  # noqa: B008
     stop: flags.StopOption = None,
-    budget: flags.BudgetOption = None,
-    typical: flags.TypicalOption = False,
     json_object: constrained.JsonObjectOption = False,
     json_schema: constrained.JsonSchemaOption = None,
     regex: constrained.RegexOption = None,
     grammar: constrained.GrammarOption = None,
-    threads: flags.ThreadsOption = None,
-    device: flags.DeviceOption = None,
-    dtype: flags.DtypeOption = None,
-    weights: flags.WeightsOption = "auto",
-    cache_dtype: flags.CacheDtypeOption = "float32",
+    machine: Machine = Machine(),  # noqa: B008
     store: flags.StoreOption = None,
     datastore: DatastoreOption = None,
     show_drafts: flags.ShowDraftsOption = False,
     json_file: flags.JsonOption = None,
 ) -> None:
     """Write the answer to a prompt, or to each record of a prompt file."""
-    options = common.request_options(
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        seed=seed,
-        stop=stop,
-        budget=budget,
-        typical=typical or None,
-        constraint=constrained.chosen_constraint(json_object, json_schema, regex, grammar),
-    )
+    constraint = constrained.chosen_constraint(json_object, json_schema, regex, grammar)
+    options = request.options(stop=stop, constraint=constraint)
     prompts = common.gather_prompts(prompt, prompt_file, limit, raw)
     references = common.read_references(reference)
     common.check_writable(json_file)
     method = drafts.chosen_method(method, draft_model)
-    placed: Any = {"device": device, "dtype": dtype, "weights": weights, "store": store}
-    placed["datastore"] = datastore
-    session = common.open_session(model, method, threads=threads, cache_dtype=cache_dtype, **placed)
+    session = common.open_session(model, method, store=store, datastore=datastore, **machine.given)
     _answer_all(session, prompts, references, options, show_drafts, json_file)
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-from collections.abc import Callable
-from dataclasses import Field, fields
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated
 
 import typer
 
 from paceline.cli import common, drafts, flags
 from paceline.cli.datastore import DatastoreOption
+from paceline.cli.groups import Machine, grouped
 from paceline.cli.served import AliasOption, check_installed, served_method
 from paceline.errors import UsageError
 from paceline.serve.logs import log_to_stderr
@@ -37,36 +35,7 @@ AllowedHostOption = Annotated[
 ]
 
 
-def _parameter(each: Field[Any], kind: Any) -> inspect.Parameter:
-    option = typer.Option(f"--{each.name.replace('_', '-')}", help=each.metadata["help"])
-    annotated: Any = Annotated  # of a type that is known at run time only
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(
-        each.name, keyword, default=each.default, annotation=annotated[kind, option]
-    )
-
-
-def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option for every field of `ServeSettings` in the place of `settings`."""
-    hints = get_type_hints(ServeSettings)
-    parameters = []
-    for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        if parameter.name != "settings":
-            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-            continue
-        parameters += [_parameter(each, hints[each.name]) for each in fields(ServeSettings)]
-
-    def run(**given: Any) -> None:
-        chosen = {each.name: given.pop(each.name) for each in fields(ServeSettings)}
-        command(settings=ServeSettings(**chosen), **given)
-
-    run.__doc__, run.__name__ = command.__doc__, command.__name__
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return run
-
-
-@_with_settings
+@grouped
 def serve(
     model: flags.ModelOption = common.DEFAULT_MODEL,
     method: Annotated[
@@ -83,11 +52,7 @@ def serve(
     allowed_host: AllowedHostOption = None,
     alias: AliasOption = None,
     budget: flags.BudgetOption = None,
-    threads: flags.ThreadsOption = None,
-    device: flags.DeviceOption = None,
-    dtype: flags.DtypeOption = None,
-    weights: flags.WeightsOption = "auto",
-    cache_dtype: flags.CacheDtypeOption = "float32",
+    machine: Machine = Machine(),  # noqa: B008
     datastore: DatastoreOption = None,
     settings: ServeSettings = ServeSettings(),  # noqa: B008
 ) -> None:
@@ -104,16 +69,7 @@ def serve(
     share_one_heap()
     bound = bound_socket(host, port)  # before a model is loaded in vain
     hosts = known_hosts(bound.getsockname()[0], host, allowed_host or ())
-    session = common.open_session(
-        model,
-        chosen,
-        threads=threads,
-        device=device,
-        dtype=dtype,
-        weights=weights,
-        cache_dtype=cache_dtype,
-        datastore=datastore,
-    )
+    session = common.open_session(model, chosen, datastore=datastore, **machine.given)
     session.budget = budget
     log_to_stderr()
     run(Server(session, [public_name(model), *(alias or ())], settings), bound, keys, hosts)

@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 
 from paceline.cli import common, drafts, flags
+from paceline.cli.groups import Placement, grouped
 from paceline.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ _BAR_CELLS = 24
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
+@grouped
 def tune(
     model: flags.ModelOption = common.DEFAULT_MODEL,
     repeats: Annotated[
@@ -48,10 +50,7 @@ def tune(
     plots: Annotated[
         Path | None, typer.Option("--plot", help="Folder for plots of widths and tree.")
     ] = None,
-    threads: flags.ThreadsOption = None,
-    device: flags.DeviceOption = None,
-    dtype: flags.DtypeOption = None,
-    weights: flags.WeightsOption = "auto",
+    placement: Placement = Placement(),  # noqa: B008
     json_file: flags.JsonOption = None,
 ) -> None:
     """Measure what a pass costs on this machine, by the number of tokens it scores.
@@ -71,8 +70,7 @@ def tune(
     options = common.request_options(max_new_tokens=max_new_tokens)
     study = _study(method, verify, plots is not None)
     prompts = _prompts(prompt_file, limit) if study is not None and study.decodes else []
-    placed: Any = {"threads": threads, "device": device, "dtype": dtype, "weights": weights}
-    session = common.open_session(model, method or "plain", sketch=False, **placed)
+    session = common.open_session(model, method or "plain", sketch=False, **placement.given)
     from paceline.planning.curve_store import curve_key, save_curve
 
     curve, report = _curve(session, model, repeats or _REPEATS)

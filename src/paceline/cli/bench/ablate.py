@@ -10,12 +10,14 @@ import typer
 from paceline.cli import common, flags
 from paceline.cli.bench import shared
 from paceline.cli.findings import Findings
+from paceline.cli.groups import Placement, Sampling, grouped
 
 if TYPE_CHECKING:
     from paceline.bench.ablations import Ablation
     from paceline.bench.comparison import Text
 
 
+@grouped
 def ablate(
     name: Annotated[str, typer.Argument(help="anpd-k, anpd-n or llma.")],
     suites: Annotated[
@@ -27,28 +29,19 @@ def ablate(
     limit: shared.LimitOption = None,
     repeats: shared.RepeatsOption = 3,
     resume: shared.ResumeOption = False,
-    max_new_tokens: flags.TokensOption = 128,
-    temperature: flags.TemperatureOption = 0.0,
-    seed: flags.SeedOption = 0,
+    sampling: Sampling = Sampling(),  # noqa: B008
     budget: flags.FixedBudgetOption = 64,  # a plan would cut the grid short
-    threads: flags.ThreadsOption = None,
-    device: flags.DeviceOption = None,
-    dtype: flags.DtypeOption = None,
-    weights: flags.WeightsOption = "auto",
+    placement: Placement = Placement(),  # noqa: B008
 ) -> None:
     """Run a grid of settings of one method, and write a table and a plot to --out.
 
     Every trial is a line of a file there, too: an interrupted run goes on with --resume, and a
     finished one is only drawn again.
     """
-    options = common.request_options(
-        max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, budget=budget
-    )
+    options = sampling.options(budget=budget)
     ablation = _checked(name)
     texts = _read(suites, data, limit)
-    session = common.open_baseline(
-        model, threads=threads, device=device, dtype=dtype, weights=weights
-    )
+    session = common.open_baseline(model, **placement.given)
     asked = {
         "kind": "ablate",
         "ablation": name,
@@ -57,7 +50,7 @@ def ablate(
         "limit": limit,
         "options": options,
         "repeats": repeats,
-        "dtype": dtype,
+        "dtype": placement.dtype,
     }
     path = shared.result_path(out, f"ablate-{name}", model)
     found = Findings(shared.measure_methods(path, session, model, texts, asked, resume))

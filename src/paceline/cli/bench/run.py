@@ -9,6 +9,7 @@ import typer
 
 from paceline.cli import common, drafts, flags
 from paceline.cli.bench import shared
+from paceline.cli.groups import Placement, Request, grouped
 
 if TYPE_CHECKING:
     from paceline.bench.comparison import Text
@@ -20,6 +21,7 @@ MethodsOption = Annotated[
 ]
 
 
+@grouped
 def run(
     suites: Annotated[
         list[str], typer.Argument(help='Suites, JSONL files, or "all" for every file in --data.')
@@ -33,39 +35,19 @@ def run(
     by_category: shared.ByCategoryOption = False,
     repeats: shared.RepeatsOption = 3,
     resume: shared.ResumeOption = False,
-    max_new_tokens: flags.TokensOption = 128,
-    temperature: flags.TemperatureOption = 0.0,
-    top_k: flags.TopKOption = None,
-    top_p: flags.TopPOption = None,
-    min_p: flags.MinPOption = None,
-    seed: flags.SeedOption = 0,
-    budget: flags.BudgetOption = None,
-    typical: flags.TypicalOption = False,
+    request: Request = Request(),  # noqa: B008
     warm: shared.WarmOption = False,
-    threads: flags.ThreadsOption = None,
-    device: flags.DeviceOption = None,
-    dtype: flags.DtypeOption = None,
-    weights: flags.WeightsOption = "auto",
+    placement: Placement = Placement(),  # noqa: B008
     gguf: shared.GgufOption = None,
 ) -> None:
     """Measure methods and baselines on suites of prompts, in turns, against plain decoding.
 
     Every trial is written at once: --resume goes on with a run, `bench report` makes tables of it.
     """
-    options = common.request_options(
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        seed=seed,
-        budget=budget,
-        typical=typical or None,
-    )
+    options = request.options()
     names = shared.checked_methods(methods, gguf, draft_model)
     texts = _texts(suites, data, limit, by_category)
-    placement = {"device": device, "dtype": dtype}
-    session = common.open_baseline(model, threads=threads, weights=weights, **placement)
+    session = common.open_baseline(model, **placement.given)
     asked = {
         "kind": "run",
         "state": shared.state_of(warm),
@@ -75,11 +57,11 @@ def run(
         "texts": shared.digest(texts),
         "options": options,
         "repeats": repeats,
-        "dtype": dtype,
+        "dtype": placement.dtype,
     }
     path = shared.result_path(out, "run", model)
     results = shared.open_results(path, session, model, asked, resume)
-    _measure(session, model, texts, asked, results, gguf=gguf, **placement)
+    _measure(session, model, texts, asked, results, gguf=gguf, **placement.native)
 
 
 def _measure(

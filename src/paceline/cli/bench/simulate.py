@@ -11,6 +11,7 @@ from rich.table import Table
 from paceline.cli import common, flags
 from paceline.cli.bench import shared
 from paceline.cli.findings import Findings
+from paceline.cli.groups import Placement, Sampling, grouped
 
 if TYPE_CHECKING:
     from paceline.bench.metrics import Group
@@ -28,6 +29,7 @@ SystemOption = Annotated[
 ]
 
 
+@grouped
 def simulate(
     traces: Annotated[
         list[str],
@@ -46,35 +48,19 @@ def simulate(
     system: SystemOption = None,
     repeats: shared.RepeatsOption = 3,
     resume: shared.ResumeOption = False,
-    max_new_tokens: flags.TokensOption = 256,
-    temperature: flags.TemperatureOption = 0.0,
-    top_k: flags.TopKOption = None,
-    top_p: flags.TopPOption = None,
-    seed: flags.SeedOption = 0,
+    sampling: Sampling = Sampling(max_new_tokens=256),  # noqa: B008
     budget: flags.BudgetOption = None,
-    threads: flags.ThreadsOption = None,
-    device: flags.DeviceOption = None,
-    dtype: flags.DtypeOption = None,
-    weights: flags.WeightsOption = "auto",
+    placement: Placement = Placement(),  # noqa: B008
 ) -> None:
     """Follow recorded outputs by force, while every pass really runs on the model.
 
     Acceptance is then that of the recorded text, and cost that of the model: what methods would
     gain on answers that the model itself cannot write.
     """
-    options = common.request_options(
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        budget=budget,
-    )
+    options = sampling.options(budget=budget)
     names = _checked(methods)
     recordings = _read(traces, data, limit, answers, system)
-    session = common.open_baseline(
-        model, threads=threads, device=device, dtype=dtype, weights=weights
-    )
+    session = common.open_baseline(model, **placement.given)
     asked = {
         "kind": "simulate",
         "methods": names,
@@ -83,7 +69,7 @@ def simulate(
         "answers": answers,
         "options": options,
         "repeats": repeats,
-        "dtype": dtype,
+        "dtype": placement.dtype,
     }
     path = shared.result_path(out, "simulate", model)
     _show(Findings(shared.measure_methods(path, session, model, recordings, asked, resume)))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli import common, flags
+from paceline.cli.groups import Placement, grouped
 
 if TYPE_CHECKING:
     from paceline.session import Session
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from paceline.training.order import PromptFile
 
 
+@grouped
 def data(
     prompts: Annotated[
         list[Path],
@@ -39,10 +41,7 @@ def data(
     ] = 8,
     method: flags.MethodOption = "anpd",
     budget: flags.FixedBudgetOption = 64,
-    threads: flags.ThreadsOption = None,
-    device: flags.DeviceOption = None,
-    dtype: flags.DtypeOption = None,
-    weights: flags.WeightsOption = "auto",
+    placement: Placement = Placement(),  # noqa: B008
 ) -> None:
     """Let a model answer prompts, and keep its answers to train drafters with.
 
@@ -62,9 +61,7 @@ def data(
     )
     with common.writing(out):
         out.mkdir(parents=True, exist_ok=True)
-    session = common.open_session(
-        model, method, threads=threads, device=device, dtype=dtype, weights=weights, sketch=False
-    )
+    session = common.open_session(model, method, sketch=False, **placement.given)
     manifest = _make(session, files, tokens, out, asking, common.circumstances(session, model))
     _report(manifest, out, asking)
 

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import fields
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from paceline.cli import common, flags
+from paceline.cli.groups import options_of
 from paceline.cli.train import shared
 from paceline.errors import UsageError
 from paceline.training.method import TrainedMethod
@@ -61,7 +62,7 @@ def command_of(kind: Kind) -> Callable[..., None]:
         settings = _checked(kind, {name: options[name] for name in names})
         _train(kind, settings, **{name: options[name] for name in options.keys() - names})
 
-    shown = [*_parameters_of(_given), *_options_of(kind)]
+    shown = [*_parameters_of(_given), *options_of(kind.Settings, kind.Settings(), HOW)]
     given = [each for each in shown if each.default is Parameter.empty]
     ordered = given + [each for each in shown if each.default is not Parameter.empty]
     train.__signature__ = Signature(ordered)  # type: ignore[attr-defined]
@@ -81,27 +82,6 @@ def _parameters_of(function: Callable[..., None]) -> list[Parameter]:
         each.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY)
         for name, each in signature(function).parameters.items()
     ]
-
-
-def _options_of(kind: Kind) -> list[Parameter]:
-    """An option for each field of the settings."""
-    hints, found = get_type_hints(kind.Settings), []
-    for field in fields(kind.Settings):
-        hint = hints[field.name]
-        plain = str if get_origin(hint) is Literal else hint
-        flag = f"--{field.name.replace('_', '-')}"
-        if plain is bool:
-            flag = f"{flag}/--no-{flag[2:]}"
-        said = shared.option(flag, field.metadata["help"], field.metadata.get("panel", HOW))
-        found.append(
-            Parameter(
-                field.name,
-                Parameter.KEYWORD_ONLY,
-                default=field.default,
-                annotation=Annotated[plain, said],
-            )
-        )
-    return found
 
 
 @common.interruptible()

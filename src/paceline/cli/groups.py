@@ -1,0 +1,126 @@
+"""Options that belong together, as dataclasses: a command takes one, and has an option for each of
+its fields."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import Field, asdict, dataclass, fields, is_dataclass
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import typer
+
+from paceline.cli import common, flags
+
+__all__ = ["Machine", "Placement", "Request", "Sampling", "grouped", "options_of"]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How long texts get, and how their tokens are chosen; see `paceline.options.Options`."""
+
+    max_new_tokens: flags.TokensOption = 128
+    temperature: flags.TemperatureOption = 0.0
+    top_k: flags.TopKOption = None
+    top_p: flags.TopPOption = None
+    min_p: flags.MinPOption = None
+    seed: flags.SeedOption = 0
+
+    def options(self, **more: Any) -> dict[str, Any]:
+        """Those that were given, and more of them, checked before a model is loaded."""
+        return common.request_options(**(asdict(self) | more))
+
+
+@dataclass(frozen=True)
+class Request(Sampling):
+    """The same, and what is accepted of drafts."""
+
+    budget: flags.BudgetOption = None
+    typical: flags.TypicalOption = False
+
+    def options(self, **more: Any) -> dict[str, Any]:
+        """See `Sampling.options`."""
+        return super().options(typical=self.typical or None, **more)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a model runs, and in which numbers; see `paceline.load`."""
+
+    threads: flags.ThreadsOption = None
+    device: flags.DeviceOption = None
+    dtype: flags.DtypeOption = None
+    weights: flags.WeightsOption = "auto"
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """By name, for `open_session`."""
+        return asdict(self)
+
+    @property
+    def native(self) -> dict[str, Any]:
+        """What holds for a model that transformers runs, too."""
+        return {"device": self.device, "dtype": self.dtype}
+
+
+@dataclass(frozen=True)
+class Machine(Placement):
+    """The same, and in which numbers keys and values are held."""
+
+    cache_dtype: flags.CacheDtypeOption = "float32"
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with options for the fields of each parameter that is a dataclass. The defaults
+    are those of the parameter's own default."""
+    shown: list[inspect.Parameter] = []
+    groups: dict[str, type[Any]] = {}
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        kind = parameter.annotation
+        if is_dataclass(kind) and isinstance(kind, type):
+            groups[parameter.name] = kind
+            shown += options_of(kind, parameter.default)
+        else:
+            shown.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+    def run(**given: Any) -> None:
+        for name, kind in groups.items():
+            given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+        command(**given)
+
+    run.__doc__, run.__name__ = command.__doc__, command.__name__
+    run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+    return run
+
+
+def options_of(
+    group: type[Any], defaults: Any, panel: str | None = None
+) -> list[inspect.Parameter]:
+    """An option for each field of a dataclass.
+
+    defaults: has a value for each. panel: of `--help`, for fields that name none.
+    """
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=getattr(defaults, field.name),
+            annotation=_annotated(field, hints[field.name], panel),
+        )
+        for field in fields(group)
+    ]
+
+
+def _annotated(field: Field[Any], hint: Any, panel: str | None) -> Any:
+    """The field's own option, or one that follows from its name and its metadata."""
+    if get_origin(hint) is Annotated and len(get_args(hint)) > 1:
+        return hint
+    plain = str if get_origin(hint) is Literal else hint
+    flag = f"--{field.name.replace('_', '-')}"
+    if plain is bool and panel is not None:
+        flag = f"{flag}/--no-{flag[2:]}"
+    panel = field.metadata.get("panel", panel)
+    annotated: Any = Annotated  # of a type that is known at run time only
+    return annotated[plain, typer.Option(flag, help=field.metadata["help"], rich_help_panel=panel)]
