@@ -95,18 +95,18 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def options_of(
-    group: type[Any], defaults: Any, panel: str | None = None
+    group: type[Any], defaults: Any = None, panel: str | None = None
 ) -> list[inspect.Parameter]:
     """An option for each field of a dataclass.
 
-    defaults: has a value for each. panel: of `--help`, for fields that name none.
+    defaults: an instance; without one, those of the fields are taken, and nothing is checked. panel: of `--help`, for fields that name none.
     """
     hints = get_type_hints(group, include_extras=True)
     return [
         inspect.Parameter(
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=getattr(defaults, field.name),
+            default=field.default if defaults is None else getattr(defaults, field.name),
             annotation=_annotated(field, hints[field.name], panel),
         )
         for field in fields(group)

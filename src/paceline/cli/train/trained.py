@@ -62,7 +62,7 @@ def command_of(kind: Kind) -> Callable[..., None]:
         settings = _checked(kind, {name: options[name] for name in names})
         _train(kind, settings, **{name: options[name] for name in options.keys() - names})
 
-    shown = [*_parameters_of(_given), *options_of(kind.Settings, kind.Settings(), HOW)]
+    shown = [*_parameters_of(_given), *options_of(kind.Settings, panel=HOW)]
     given = [each for each in shown if each.default is Parameter.empty]
     ordered = given + [each for each in shown if each.default is not Parameter.empty]
     train.__signature__ = Signature(ordered)  # type: ignore[attr-defined]
