@@ -7,6 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from papers import figures
+
 from paceline.bench.metrics import Group, MethodSummary, Summary, summarise
 from paceline.bench.results import read_results
 
@@ -212,13 +214,6 @@ _HEADINGS = [
 
 def anpd_table() -> str:
     """Table 1 of the ANPD paper, and ours on the same kinds of tasks."""
-    paper = [
-        ("CNN/DM, LLaMA-7B / LLaMA-2-13B, one example", "2.75x / 2.91x"),
-        ("CNN/DM, Alpaca-7B / ChatGLM3-6B, no example", "2.56x / 1.70x"),
-        ("XSum, LLaMA-7B / LLaMA-2-13B, one example", "3.12x / 2.61x"),
-        ("XSum, Alpaca-7B / ChatGLM3-6B, no example", "2.30x / 1.66x"),
-        ("HumanEval, CodeLLaMA-7B / CodeLLaMA-13B", "3.60x / 3.67x"),
-    ]
     ours: dict[str, tuple[str, str, str, str]] = {}
     for task, group in (("CNN/DM", "cnndm"), ("XSum", "xsum"), ("HumanEval", "humaneval")):
         for model in (SMALL, LARGE):
@@ -229,15 +224,11 @@ def anpd_table() -> str:
     ours["HumanEval and MBPP, recorded text of WizardCoder-33B"] = (
         "simulate", SMALL, "wizardcoder_humaneval_mbpp", ANPD,
     )  # fmt: skip
-    return _beside("ANPD, Table 1", paper, ours)
+    return _beside("ANPD, Table 1", figures("anpd", "1"), ours)
 
 
 def llma_table() -> str:
     """Tables 3 and 4 of the LLMA paper, and ours on the same kinds of tasks."""
-    paper = [
-        ("retrieval-augmented, LLaMA-7B / 13B / 30B, davinci-003's text", "2.48x / 2.22x / 2.49x"),
-        ("cache-assisted, LLaMA-7B / 13B / 30B, davinci-003's text", "2.22x / 2.19x / 3.06x"),
-    ]
     ours = {
         f"retrieval-augmented, {SMALL}, its own text": ("run", SMALL, "llma_rag", LLMA),
         f"retrieval-augmented, {LARGE}, its own text": ("run", LARGE, "llma_rag", LLMA),
@@ -262,15 +253,15 @@ def llma_table() -> str:
         ),
         f"multi-turn refinement, {SMALL}, its own text": ("run", SMALL, "mteval_refine", LLMA),
     }  # fmt: skip
-    return _beside("LLMA, Tables 3 and 4", paper, ours)
+    return _beside("LLMA, Tables 3 and 4", figures("llma", "3 and 4"), ours)
 
 
 def _beside(
     source: str,
-    paper: Sequence[tuple[str, str]],
+    paper: dict[str, str],
     ours: dict[str, tuple[str, str, str, str]],
 ) -> str:
-    theirs = [["task and model", f"{source}: speed-up"], ["---", "--:"], *map(list, paper)]
+    theirs = [["task and model", f"{source}: speed-up"], ["---", "--:"], *map(list, paper.items())]
     alignments = ["---", *["--:"] * (len(_HEADINGS) - 1)]
     return f"{markdown(theirs)}\n\n{beside([_HEADINGS, alignments], ours)}"
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from bench_tables import SMALL, markdown, times
 from head_tables import ABLATIONS, UNMEASURED
+from papers import figures
 
 from paceline.bench.entries import Entry, LeftOut
 from paceline.bench.metrics import Group, MethodSummary, summarise
@@ -18,29 +19,7 @@ METHODS = {"medusa": "Medusa", "chimera": "Chimera"}
 DECODINGS, TREES = ("greedy", "typical"), ("fixed", "planned")
 SUITES = {"mt_bench": "MT-bench", "vicuna_bench": "Vicuna-bench"}
 
-# Tables 2 and 3 of the paper, Chimera on Vicuna-7B: tokens per pass, speed-up.
-THEIRS = {
-    ("mt_bench", "greedy"): (3.30, 2.73),
-    ("mt_bench", "typical"): (3.38, 2.81),
-    ("vicuna_bench", "greedy"): (3.47, 2.83),
-    ("vicuna_bench", "typical"): (3.49, 2.85),
-}
-# Table 4: tokens per pass, greedy and typical.
-CASES = {
-    "writing": (3.31, 3.45),
-    "roleplay": (3.51, 3.57),
-    "reasoning": (3.55, 3.61),
-    "math": (3.41, 3.66),
-    "coding": (3.57, 3.82),
-    "extraction": (3.27, 3.57),
-    "stem": (3.29, 3.45),
-    "humanities": (3.28, 3.39),
-    "generic": (3.46, 3.71),
-    "knowledge": (3.43, 3.51),
-    "common-sense": (3.27, 3.49),
-    "fermi": (3.51, 3.62),
-    "counterfactual": (3.57, 3.76),
-}
+THEIRS, CASES = figures("chimera", "2 and 3"), figures("chimera", "4")
 
 
 def lengths_table() -> str:
@@ -55,7 +34,7 @@ def lengths_table() -> str:
         for decoding, trees, found in _runs():
             group = _groups(found, "suite").get(suite)
             if group is not None:
-                length, speedup = THEIRS[suite, decoding]
+                length, speedup = THEIRS[f"{suite} {decoding}"]
                 rows.append(
                     [
                         called,

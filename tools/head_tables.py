@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench_tables import markdown
+from papers import figures
 
 ROOT = Path(__file__).parent.parent
 SHIPPED = {
@@ -16,31 +17,7 @@ SHIPPED = {
 }
 ABLATIONS = ROOT / "benchmarks/results/heads"
 
-# Table 5 of the paper, Vicuna-7B: top-1 to top-5 by head.
-THEIRS = {
-    "Chimera": (
-        (0.66, 0.78, 0.83, 0.87, 0.90),
-        (0.49, 0.55, 0.60, 0.68, 0.75),
-        (0.38, 0.44, 0.49, 0.55, 0.62),
-        (0.33, 0.38, 0.43, 0.46, 0.54),
-    ),
-    "Medusa": (
-        (0.52, 0.65, 0.71, 0.74, 0.77),
-        (0.29, 0.39, 0.45, 0.50, 0.53),
-        (0.12, 0.25, 0.31, 0.34, 0.38),
-        (0.09, 0.18, 0.23, 0.27, 0.30),
-    ),
-}
-# Table 6: top-5 by head.
-ORDERS = {
-    "1-gram": (0.83, 0.65, 0.50, 0.48),
-    "2-gram": (0.87, 0.71, 0.58, 0.51),
-    "3-gram": (0.90, 0.75, 0.62, 0.54),
-    "4-gram": (0.91, 0.75, 0.63, 0.54),
-    "5-gram": (0.91, 0.76, 0.63, 0.54),
-    "transformer, frozen": (0.85, 0.60, 0.49, 0.41),
-    "transformer, trained": (0.89, 0.74, 0.56, 0.52),
-}
+THEIRS, ORDERS = figures("chimera", "5"), figures("chimera", "6")
 FILES = {
     "1-gram": "order-1",
     "2-gram": "order-2",

@@ -11,47 +11,15 @@ from statistics import stdev
 from typing import Any
 
 from bench_tables import markdown
+from papers import figures
 
 RESULTS = Path(__file__).parent.parent / "benchmarks/results"
 MODEL = "smollm2-135m"
 PICTURE = Path(__file__).parent.parent / "docs/images/ouroboros-simulation.png"
 
-# Table 4: tokens per second, HumanEval, Yi 34B with 6B; its baseline is speculative decoding.
-THEIR_PARTS = {
-    "speculative": 21.46,
-    "+ phrases for drafting": 49.90,
-    "+ lengthening": 55.92,
-    "+ phrases from verification": 58.18,
-    "+ history": 61.20,
-}
-# Table 12: block efficiency, Yi 34B with 6B.
-THEIR_EFFICIENCY = {
-    "humaneval": (11.16, 3.08, 13.12),
-    "mbpp": (6.14, 2.71, 7.43),
-    "gsm8k": (5.23, 2.30, 4.65),
-    "cnndm": (4.71, 1.70, 7.46),
-    "wmt16_deen": (2.41, 1.37, 4.05),
-}
-# Table 3: tokens per second at T = 0, 0.5, 1.0; Llama 2 70B with 7B; plain, speculative, lookahead,
-# ouroboros.
-THEIR_SAMPLING = {
-    "gsm8k": ((8.96, 8.97, 8.96), (16.86, 14.99, 14.11), (13.77, 13.56, 13.46), (24.03, 22.04, 19.27)),
-    "cnndm": ((8.12, 8.83, 8.30), (12.77, 13.43, 13.75), (9.47, 9.31, 9.47), (14.67, 14.97, 14.23)),
-    "wmt16_deen": ((9.52, 9.75, 9.75), (14.72, 13.91, 14.28), (14.65, 12.05, 11.91), (19.27, 19.95, 19.33)),
-}  # fmt: skip
-# Table 14: speed-up at 64, 128, 256 and 512 tokens; GSM8K, Yi 34B with 6B.
-THEIR_LENGTHS = {
-    "speculative": (1.41, 1.50, 1.54, 1.40),
-    "lookahead": (1.41, 1.56, 1.71, 1.64),
-    "ouroboros": (2.17, 2.42, 2.66, 2.67),
-}
-# Table 16: tokens per second; "interleaved" is its CN = 1, "consecutive" its CN = 20.
-THEIR_LOCALITY = {
-    "cold start": 32.53,
-    "consecutive": 36.00,
-    "interleaved": 35.36,
-    "shuffled": 35.39,
-}
+THEIR_PARTS, THEIR_EFFICIENCY = figures("ouroboros", "4"), figures("ouroboros", "12")
+THEIR_SAMPLING, THEIR_LENGTHS = figures("ouroboros", "3"), figures("ouroboros", "14")
+THEIR_LOCALITY = figures("ouroboros", "16")
 METHODS = ("speculative", "lookahead", "ouroboros")
 WHOLE = "+ history"
 

@@ -8,52 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from bench_tables import DEV, LARGE, SMALL, found, markdown, times
+from papers import figures
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks/results/ppd"
 PARTS = ROOT / "src/paceline/data/ppd"
 
-# What the thesis measured with Vicuna-7B on Alpaca: tables 6.4 to 6.10, top-1 and top-5 at distance
-# 1, then at distance 2; it has 100 EPTs where its rows say several.
-THESIS: dict[str, dict[str, tuple[float, float, float, float]]] = {
-    "6.4": {
-        "1 EPT": (0.472, 0.771, 0.248, 0.576),
-        "2 EPTs": (0.486, 0.777, 0.259, 0.583),
-        "5 EPTs": (0.499, 0.787, 0.265, 0.596),
-        "10 EPTs": (0.494, 0.786, 0.273, 0.600),
-        "100 EPTs": (0.506, 0.794, 0.276, 0.602),
-    },
-    "6.5": {
-        "1 EPT, 12 epochs": (0.485, 0.779, 0.261, 0.586),
-        "1 EPT, 2 epochs": (0.474, 0.773, 0.247, 0.574),
-        "1 EPT, batch 1": (0.484, 0.775, 0.259, 0.581),
-        "1 EPT, labels": (0.472, 0.771, 0.248, 0.576),
-        "100 EPTs, 12 epochs": (0.525, 0.805, 0.308, 0.625),
-        "100 EPTs, labels": (0.506, 0.794, 0.276, 0.602),
-    },
-    "6.6": {
-        "without": (0.485, 0.779, 0.261, 0.586),
-        "prefix token": (0.412, 0.738, 0.204, 0.541),
-    },
-    "6.7": {
-        "the model's head": (0.485, 0.779, 0.261, 0.586),
-        "own head, one stage": (0.385, 0.614, 0.229, 0.482),
-        "own head, two stages": (0.506, 0.795, 0.276, 0.602),
-    },
-    "6.8": {
-        "ensemble": (0.506, 0.794, 0.276, 0.602),
-        "decoder": (0.465, 0.755, 0.262, 0.572),
-        "encoder": (0.473, 0.765, 0.256, 0.573),
-    },
-    "6.9": {
-        "average": (0.506, 0.794, 0.276, 0.602),
-        "learned weights": (0.503, 0.779, 0.250, 0.576),
-    },
-    "6.10": {
-        "1 exit": (0.485, 0.779, 0.261, 0.586),
-        "2 exits": (0.420, 0.723, 0.213, 0.518),
-        "3 exits": (0.422, 0.723, 0.214, 0.517),
-    },
+THESIS = {
+    table: figures("ppd", table) for table in ("6.4", "6.5", "6.6", "6.7", "6.8", "6.9", "6.10")
 }
 
 

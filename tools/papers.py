@@ -1,0 +1,18 @@
+"""Figures of papers, for the tables that show ours beside them: papers.json has each with its source."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+FILE = Path(__file__).with_name("papers.json")
+
+
+@cache
+def figures(paper: str, table: str) -> dict[str, Any]:
+    """The rows of a paper's table, by label. Raises KeyError for one that is not there."""
+    papers = json.loads(FILE.read_text(encoding="utf-8"))
+    found: dict[str, Any] = papers[paper]["tables"][table]["rows"]
+    return found
