@@ -159,7 +159,7 @@ def _writer(engine: str, options: argparse.Namespace) -> Callable[[list[int]], o
 
         return generate
     session = paceline.load(
-        options.model, "anpd", engine=engine, sketch=False, **placement(options)
+        options.model, "anpd", engine=engine, measure=False, **placement(options)
     )
 
     def write(ids: list[int]) -> None:

@@ -11,7 +11,7 @@ import torch
 from hypothesis import settings
 
 from paceline.models import description_cache, prepared_cache
-from paceline.planning import sketch
+from paceline.planning import first_curve
 
 # Tiny models are slower on several threads than on one; and tests may share few cores.
 torch.set_num_threads(1)
@@ -32,7 +32,7 @@ def curves_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep what the tests' models cost, and what their files say, out of the user's cache folder."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
-        for module in (sketch, description_cache, prepared_cache):
+        for module in (first_curve, description_cache, prepared_cache):
             patch.setattr(
                 module, "cache_root", lambda: Path(os.environ.get("PACELINE_CACHE") or folder)
             )

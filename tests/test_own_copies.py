@@ -172,7 +172,7 @@ def test_it_is_made_once_and_shared_by_all_texts() -> None:
 
 
 def test_a_draft_model_in_turn_has_a_copy_of_its_own(tiny: Path) -> None:
-    session = paceline.load(str(tiny), "plain", device="cpu", weights="packed", sketch=False)
+    session = paceline.load(str(tiny), "plain", device="cpu", weights="packed", measure=False)
     assert session.host.open is not None
     eighths = session.host.open(ModelChoice("self", weights="int8"))
     assert eighths.open is not None
@@ -185,7 +185,7 @@ def test_a_draft_model_in_turn_has_a_copy_of_its_own(tiny: Path) -> None:
 
 def test_a_cache_is_held_as_the_models(tiny: Path) -> None:
     session = paceline.load(
-        str(tiny), "plain", device="cpu", weights="packed", cache_dtype="int8", sketch=False
+        str(tiny), "plain", device="cpu", weights="packed", cache_dtype="int8", measure=False
     )
     assert copy_of(session.host).describe().report["cache"]["dtype"] == "int8"
 
@@ -223,7 +223,7 @@ def test_a_text_is_drafted_for_when_its_prompt_was_read() -> None:
 @pytest.mark.parametrize("weights", ["packed", "native", "fused"])
 @pytest.mark.parametrize("engine", ["compiled", "transformers"])
 def test_a_session_writes_the_text_of_plain_decoding(tiny: Path, weights: str, engine: str) -> None:
-    load = {"device": "cpu", "weights": weights, "engine": engine, "sketch": False}
+    load = {"device": "cpu", "weights": weights, "engine": engine, "measure": False}
     plain = paceline.load(str(tiny), "plain", **load)
     fast = paceline.load(str(tiny), METHODS[1], **load)
     for options in ({}, {"temperature": 0.8, "seed": 5}):

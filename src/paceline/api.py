@@ -13,7 +13,7 @@ from paceline.models import DEFAULT_MODEL, ProgressCallback
 from paceline.models.progress import ignore_progress
 from paceline.models.vocabulary import vocabulary_mark
 from paceline.options import Options
-from paceline.planning.sketch import known_curve
+from paceline.planning.first_curve import known_curve
 from paceline.prepared_models import ModelOrder, OpenedModel, open_model
 from paceline.session import Session, Store
 from paceline.targets.cache_dtypes import FLOAT32
@@ -40,7 +40,7 @@ def load(
     store: Store | None = None,
     datastore: str | Path | None = None,
     options: Options | None = None,
-    sketch: bool | None = None,
+    measure: bool | None = None,
     progress: ProgressCallback = ignore_progress,
     **settings: Any,
 ) -> Session:
@@ -59,7 +59,7 @@ def load(
     store: keeps answers as references for similar queries, see `ReferenceStore`.
     datastore: folder of texts to guess from, to which answers are added; "own": the model's own.
     options: defaults of requests; without a budget trees are planned by what passes cost here.
-    sketch: whether to measure that now, roughly, where nobody has; by default where trees are
+    measure: whether to do that now, roughly, where nobody has; by default where trees are
     going to be planned.
 
     Raises UsageError for an unknown method, setting or choice of these, ModelError where the model
@@ -71,7 +71,7 @@ def load(
         model, device, dtype, device_map, attn_implementation, weights, engine, cache_dtype
     )
     opened = open_model(order, progress)
-    sketch = _plans(method, options) if sketch is None else sketch
+    measure = _plans(method, options) if measure is None else measure
     mark = opened.fingerprint
     return Session(
         opened.target,
@@ -83,7 +83,7 @@ def load(
         datastore=_datastore(datastore, opened.tokenizer),
         options=options,
         fingerprint=mark,
-        curve=known_curve(opened.target, mark, sketch, lambda: progress("measure", 0, None)),
+        curve=known_curve(opened.target, mark, measure, lambda: progress("measure", 0, None)),
         drafts=_draft_models(opened, order, progress),
     )
 

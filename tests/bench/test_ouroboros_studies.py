@@ -31,13 +31,13 @@ def test_a_run_costs_its_passes_by_their_rows() -> None:
     free = simulation.free
     assert simulation.speedup(run, 0.1, free, free) == pytest.approx(12 / (6 + 0.1 * 10))
 
-    def dear(rows: int) -> float:
+    def costly(rows: int) -> float:
         return 1 + rows / 10
 
     expected = 12 / (2 * 1.1 + 4 * 1.5 + 0.1 * (8 + 2))
-    assert simulation.speedup(run, 0.1, dear, free) == pytest.approx(expected)
+    assert simulation.speedup(run, 0.1, costly, free) == pytest.approx(expected)
     expected = 12 / (6 + 0.5 * (8 * 1.1 + 2 * 3.0))
-    assert simulation.speedup(run, 0.5, free, dear) == pytest.approx(expected)
+    assert simulation.speedup(run, 0.5, free, costly) == pytest.approx(expected)
 
 
 def test_stretches_in_which_one_is_faster() -> None:

@@ -83,7 +83,7 @@ def test_layers_that_could_not_be_packed_are_named(command: Command, tiny: Path)
 
 
 def test_the_next_session_plans_by_the_curve(command: Command, tiny: Path) -> None:
-    assert paceline.load(str(tiny), sketch=False).host.curve is None
+    assert paceline.load(str(tiny), measure=False).host.curve is None
     assert command("tune", "-m", tiny, "--repeats", 1)[0] == 0
     session = paceline.load(str(tiny))
     key = curve_key(session.target, session.fingerprint)
@@ -91,9 +91,9 @@ def test_the_next_session_plans_by_the_curve(command: Command, tiny: Path) -> No
     assert measured is not None
     assert (session.host.curve, session.budget) == (measured, None)
     assert session.new_planner().curve == measured
-    assert paceline.load(str(tiny), dtype="bfloat16", sketch=False).host.curve is None
+    assert paceline.load(str(tiny), dtype="bfloat16", measure=False).host.curve is None
     curve_path(key).write_text("damaged")
-    assert paceline.load(str(tiny), sketch=False).host.curve is None
+    assert paceline.load(str(tiny), measure=False).host.curve is None
     assert command("tune", "-m", tiny, "--repeats", 1)[0] == 0
     assert load_curve(key) is not None
 
@@ -104,8 +104,8 @@ def test_the_next_session_plans_by_the_curve(command: Command, tiny: Path) -> No
         ({}, True),
         ({"method": "plain"}, False),
         ({"options": Options(budget=4)}, False),
-        ({"method": "plain", "sketch": True}, True),
-        ({"sketch": False}, False),
+        ({"method": "plain", "measure": True}, True),
+        ({"measure": False}, False),
     ],
 )
 def test_where_trees_are_planned_a_session_knows_what_passes_cost(

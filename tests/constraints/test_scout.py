@@ -117,7 +117,7 @@ def test_plain_decoding_and_a_budget_of_nothing_guess_nothing() -> None:
 
 
 def test_forced_tokens_are_guessed_while_the_planner_lets_the_drafter_rest() -> None:
-    """Its guesses never come true and are dear."""
+    """Its guesses never come true and are costly."""
     curve = CostCurve((CostPoint(1, 64, 1.0), CostPoint(9, 64, 1.2), CostPoint(33, 64, 1.6)))
     branches: dict[int, int] = dict.fromkeys(range(16), 1)
     line = [{token % 16: token + 1} for token in range(1, 7)]

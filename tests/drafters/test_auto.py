@@ -16,7 +16,7 @@ from tests.helpers import token_paths
 from tests.planning.replay import FLAT, Device, Scripted, replay, table
 
 from paceline.drafters import Anpd, Auto, Llma, PromptLookup, make_drafter
-from paceline.drafters.dear_sources import DearSources
+from paceline.drafters.costly_sources import CostlySources
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.suffix import Suffix
 from paceline.errors import ModelError, UsageError
@@ -36,12 +36,12 @@ def said(*tokens: int) -> Round:
 
 
 def played(
-    story: Sequence[int], dear: dict[str, Callable[[Device], Drafter]]
+    story: Sequence[int], costly: dict[str, Callable[[Device], Drafter]]
 ) -> tuple[Auto, Stats, Device]:
     """A text written by force with n-grams and these; passes of 10 ms."""
     device = Device(table(FLAT))
     sources: dict[str, Drafter] = {"anpd": Anpd()}
-    auto = Auto(sources | {name: make(device) for name, make in dear.items()}, None, device.clock)
+    auto = Auto(sources | {name: make(device) for name, make in costly.items()}, None, device.clock)
     stats = Stats()
     for round in replay(device, [auto], story, TreePlanner()):
         stats.add(round)
@@ -87,26 +87,26 @@ def test_sources_that_read_the_same_text_do_not_make_each_other_surer() -> None:
     assert tree.weights == max(claims)  # type: ignore[type-var]
 
 
-def test_one_that_is_always_right_is_asked_although_it_is_dear() -> None:
-    _, stats, device = played(ALL_NEW, {"dear": scripted(4, 4.0, ALL_NEW)})
-    assert share(stats, "dear") > 0.9
-    assert stats.sources["dear"].gained > 0.7 * stats.tokens
+def test_one_that_is_always_right_is_asked_although_it_is_costly() -> None:
+    _, stats, device = played(ALL_NEW, {"costly": scripted(4, 4.0, ALL_NEW)})
+    assert share(stats, "costly") > 0.9
+    assert stats.sources["costly"].gained > 0.7 * stats.tokens
     assert device.spent < 0.5 * 10.0 * len(ALL_NEW)
 
 
 def test_one_that_is_never_right_is_sent_away() -> None:
-    _, stats, device = played(ALL_NEW, {"dear": scripted(0, 4.0, ALL_NEW)})
-    assert stats.sources["dear"].asked > 0
-    assert share(stats, "dear") < 0.05
+    _, stats, device = played(ALL_NEW, {"costly": scripted(0, 4.0, ALL_NEW)})
+    assert stats.sources["costly"].asked > 0
+    assert share(stats, "costly") < 0.05
     assert device.spent < 1.05 * 10.0 * len(ALL_NEW)
 
 
 def test_one_that_knows_no_more_than_the_text_is_sent_away() -> None:
     """It is always right, and so are n-grams."""
     story = HABIT * 4
-    _, stats, _ = played(story, {"dear": scripted(4, 4.0, story)})
-    assert stats.sources["dear"].gained < 40
-    assert share(stats, "dear") < 0.2
+    _, stats, _ = played(story, {"costly": scripted(4, 4.0, story)})
+    assert stats.sources["costly"].gained < 40
+    assert share(stats, "costly") < 0.2
 
 
 def test_one_is_asked_only_where_the_others_do_not_know() -> None:
@@ -115,18 +115,18 @@ def test_one_is_asked_only_where_the_others_do_not_know() -> None:
     for part in range(12):
         story += [100 * part + 1000 + step for step in range(40)]
         story += [1, 2, 3, 4] * 15
-    _, stats, _ = played(story, {"dear": scripted(4, 3.0, story)})
+    _, stats, _ = played(story, {"costly": scripted(4, 3.0, story)})
     known = stats.sources["anpd"]
-    assert 0.2 < share(stats, "dear") < 0.95
-    assert stats.sources["dear"].gained > 0.5 * 12 * 40
+    assert 0.2 < share(stats, "costly") < 0.95
+    assert stats.sources["costly"].gained > 0.5 * 12 * 40
     assert known.accepted > 0.5 * 12 * 60
 
 
 def test_of_two_that_say_the_same_the_cheaper_is_kept() -> None:
-    dear = {"slow": scripted(4, 4.0, ALL_NEW), "fast": scripted(4, 1.0, ALL_NEW)}
-    _, stats, _ = played(ALL_NEW, dear)
+    costly = {"slow": scripted(4, 4.0, ALL_NEW), "fast": scripted(4, 1.0, ALL_NEW)}
+    _, stats, _ = played(ALL_NEW, costly)
     assert share(stats, "slow") + share(stats, "fast") < 1.4
-    alone = played(ALL_NEW, {"slow": dear["slow"]})[1]
+    alone = played(ALL_NEW, {"slow": costly["slow"]})[1]
     assert stats.rounds <= 1.2 * alone.rounds
 
 
@@ -155,15 +155,15 @@ def test_a_second_lookup_is_asked_as_far_as_it_adds_something(
     assert low <= share(stats, "second") <= high
 
 
-def test_a_dear_one_on_trial_does_not_send_the_cheap_ones_away() -> None:
-    """N-grams know one token in six, which is less than the dear source costs."""
+def test_a_costly_one_on_trial_does_not_send_the_cheap_ones_away() -> None:
+    """N-grams know one token in six, which is less than the costly source costs."""
     rng = random.Random(5)
     story: list[int] = []
     for place in range(200):
         first = rng.randrange(8)
         story += [1000 + 4 * place + step for step in range(4)] + [first, 100 + first]
-    _, stats, _ = played(story, {"dear": scripted(0, 9.0, story)})
-    assert 0 < stats.sources["dear"].asked < 40
+    _, stats, _ = played(story, {"costly": scripted(0, 9.0, story)})
+    assert 0 < stats.sources["costly"].asked < 40
     assert share(stats, "anpd") > 0.9
 
 
@@ -177,11 +177,11 @@ def test_one_that_has_rested_is_tried_again() -> None:
 
         return Scripted(story, right, length=4, device=device, milliseconds=1.0)
 
-    _, stats, _ = played(story, {"dear": turning})
-    assert stats.sources["dear"].gained > 800
+    _, stats, _ = played(story, {"costly": turning})
+    assert stats.sources["costly"].gained > 800
 
 
-class Told(DearSources):
+class Told(CostlySources):
     """Asks all or none."""
 
     def __init__(self, *names: str) -> None:
@@ -196,22 +196,22 @@ def test_a_draft_model_that_has_rested_catches_up_in_its_next_pass() -> None:
     """It reads twelve tokens more, and takes no pass more than guesses."""
     draft = make_drafter("speculative:draft=near,length=3", toy_host())
     fresh = make_drafter("speculative:draft=near,length=3", toy_host())
-    dear = Told("draft")
-    auto = Auto({"anpd": Anpd(), "draft": draft}, dear)
+    costly = Told("draft")
+    auto = Auto({"anpd": Anpd(), "draft": draft}, costly)
     rng = random.Random(3)
     text = [rng.randrange(16) for _ in range(6)]
     auto.start(TextStart(text))
-    dear.now = True
+    costly.now = True
     auto.propose(4)
     before: Counter[int] = Counter(draft.widths)  # type: ignore[attr-defined]
-    dear.now = False
+    costly.now = False
     for _ in range(12):
         auto.propose(4)
         token = rng.randrange(16)
         auto.observe(said(token))
         text.append(token)
     assert draft.widths == before  # type: ignore[attr-defined]
-    dear.now = True
+    costly.now = True
     tree = auto.propose(200)
     fresh.start(TextStart(text))
     own = fresh.propose(200)
@@ -221,12 +221,14 @@ def test_a_draft_model_that_has_rested_catches_up_in_its_next_pass() -> None:
     assert 1 <= sum(new.values()) <= 3
 
 
-def test_lookups_go_on_behind_dear_guesses() -> None:
-    """The dear source says 7, which is new here; what follows 7 stands in the text."""
-    dear = Told("dear")
-    dear.now = True
+def test_lookups_go_on_behind_costly_guesses() -> None:
+    """The costly source says 7, which is new here; what follows 7 stands in the text."""
+    costly = Told("costly")
+    costly.now = True
     story = [7, 8, 9]
-    auto = Auto({"pld": PromptLookup(), "dear": Scripted(story, lambda place: 1, length=1)}, dear)
+    auto = Auto(
+        {"pld": PromptLookup(), "costly": Scripted(story, lambda place: 1, length=1)}, costly
+    )
     auto.start(TextStart([7, 8, 9, 3, 4, 5, 6]))
     tree = auto.propose(12)
     known = dict(zip(token_paths(tree), tree.sources or (), strict=True))
@@ -236,15 +238,15 @@ def test_lookups_go_on_behind_dear_guesses() -> None:
 
 
 def test_statistics_by_source_add_up() -> None:
-    _, stats, _ = played(HABIT, {"dear": scripted(4, 4.0, HABIT)})
+    _, stats, _ = played(HABIT, {"costly": scripted(4, 4.0, HABIT)})
     rounds = sum(stats.acceptance_histogram.values())
     for source in stats.sources.values():
         assert source.rounds == rounds
         assert source.asked <= rounds
         assert source.gained <= source.accepted <= source.scored <= stats.drafted
         assert source.scored <= source.proposed
-    assert stats.sources["dear"].seconds == pytest.approx(
-        4e-3 * stats.sources["dear"].asked, rel=0.01
+    assert stats.sources["costly"].seconds == pytest.approx(
+        4e-3 * stats.sources["costly"].asked, rel=0.01
     )
     twice = Stats()
     twice.merge(stats)

@@ -11,7 +11,7 @@ from tests.helpers import generate
 from tests.prompt_parts import TOY, saved_parts
 
 from paceline.drafters import Host, PpdSettings, make_drafter
-from paceline.drafters.dear_sources import DearSources
+from paceline.drafters.costly_sources import CostlySources
 from paceline.drafters.ppd_source import PpdSource
 from paceline.drafters.row_source import RowSources
 from paceline.protocols import Drafter
@@ -97,7 +97,7 @@ def test_rows_stand_where_the_accepted_path_is_likeliest_to_end() -> None:
 def test_rows_are_paid_by_what_the_next_round_brings() -> None:
     """Width and rows of the pass that had them, tokens of the pass after it."""
 
-    class Told(DearSources):
+    class Told(CostlySources):
         heard: ClassVar[list[tuple[object, ...]]] = []
 
         def asks(self, *_: object) -> bool:

@@ -18,7 +18,7 @@ from paceline.session import Session
 
 pytestmark = pytest.mark.model
 
-# Fixed trees: planned ones may rest on a machine where rows are dear.
+# Fixed trees: planned ones may rest on a machine where rows are costly.
 OPTIONS = {"max_new_tokens": 32, "budget": 12}
 
 
@@ -77,5 +77,5 @@ def test_a_start_with_all_sources_opens_no_model(
 
     monkeypatch.setattr(prepared_models, "load_causal_lm", load)
     for _ in range(2):
-        paceline.load("smollm2-135m", "auto", sketch=False).generate("A B A B", max_new_tokens=4)
+        paceline.load("smollm2-135m", "auto", measure=False).generate("A B A B", max_new_tokens=4)
     assert len(opened) == 1

@@ -239,7 +239,7 @@ def test_confidence_ends_a_draft_behind_a_doubtful_guess() -> None:
 
 
 def test_length_follows_the_clock() -> None:
-    """The same models, passes of the draft model dear or cheap against those of the target."""
+    """The same models, passes of the draft model costly or cheap against those of the target."""
     lengths = {}
     for tick in (1e-6, 1e-2):
         host = replace(toy_host(), clock=Ticking(1e-3))

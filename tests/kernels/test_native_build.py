@@ -54,11 +54,13 @@ def out_of(builder: ModuleType) -> Path:
 
 
 def compiler_that(folder: Path, refuses: str) -> str:
-    """$CC: the compiler of this machine, which fails when it is given this argument."""
+    """$CC: the compiler of this machine, which fails when it is given this argument; and
+    does not optimise, which would take half a minute."""
     path = folder / "refusing-cc"
     real_one = shlex.join(real.find_compiler().command)
     path.write_text(
-        f'#!/bin/sh\nfor each; do [ "$each" = {refuses} ] && exit 1; done\nexec {real_one} "$@"\n'
+        f'#!/bin/sh\nfor each; do [ "$each" = {refuses} ] && exit 1; done\n'
+        f'exec {real_one} "$@" -O0\n'
     )
     path.chmod(0o755)
     return str(path)

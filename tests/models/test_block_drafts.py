@@ -84,7 +84,7 @@ def test_texts_of_a_session_in_blocks(tmp_path: Path, method: str) -> None:
     settings = {}
     if method == "speculative":
         settings["draft"] = str(saved(tmp_path / "draft", floats, None))
-    session = paceline.load(str(file), method, device="cpu", sketch=False, **settings)
+    session = paceline.load(str(file), method, device="cpu", measure=False, **settings)
     assert session.target.describe().weights == "blocks"
     prompt = session.encode("ABCABCAB")
     expected = floats.model.generate(
@@ -96,7 +96,7 @@ def test_texts_of_a_session_in_blocks(tmp_path: Path, method: str) -> None:
 
 def test_a_draft_that_is_a_gguf_file(tmp_path: Path) -> None:
     file = save_gguf(tmp_path / "m.gguf")
-    session = paceline.load(str(file), "speculative", device="cpu", sketch=False, draft=str(file))
+    session = paceline.load(str(file), "speculative", device="cpu", measure=False, draft=str(file))
     assert session.generate("ABC", max_new_tokens=8, ignore_eos=True, budget=8).stats.drafted
 
 
@@ -115,8 +115,8 @@ def test_blocks_do_not_become_other_weights(tmp_path: Path) -> None:
 def test_a_copy_of_few_bits_drafts_for_blocks_of_more(tmp_path: Path) -> None:
     file = str(save_gguf(tmp_path / "m.gguf", kinds=("Q8_0",)))
     for _ in range(2):  # the second one opens no model
-        plain = paceline.load(file, "plain", device="cpu", sketch=False)
-        fast = paceline.load(file, "speculative", device="cpu", sketch=False, draft="self")
+        plain = paceline.load(file, "plain", device="cpu", measure=False)
+        fast = paceline.load(file, "speculative", device="cpu", measure=False, draft="self")
         for options in ({}, {"temperature": 0.8, "seed": 2}):
             request = {"max_new_tokens": 12, "ignore_eos": True, "budget": 8, **options}
             found = fast.generate("ABCABCAB", **request)
@@ -124,4 +124,4 @@ def test_a_copy_of_few_bits_drafts_for_blocks_of_more(tmp_path: Path) -> None:
             assert found.stats.drafted
     small = str(save_gguf(tmp_path / "small.gguf", kinds=("Q4_K",)))
     with pytest.raises(UsageError, match="could not draft faster: load the model with weights="):
-        paceline.load(small, "speculative", device="cpu", sketch=False, draft="self")
+        paceline.load(small, "speculative", device="cpu", measure=False, draft="self")

@@ -40,7 +40,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def start(file: Path, method: str = "anpd", **options: Any) -> Session:
-    return paceline.load(str(file), method, device="cpu", sketch=False, **options)
+    return paceline.load(str(file), method, device="cpu", measure=False, **options)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2"])

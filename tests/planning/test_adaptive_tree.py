@@ -50,7 +50,7 @@ def test_a_named_size_is_the_papers() -> None:
     assert width(AdaptiveTree(VICUNA, size=60), 20) == 21
 
 
-def test_dear_rows_make_narrow_trees() -> None:
+def test_costly_rows_make_narrow_trees() -> None:
     widths = [width(AdaptiveTree(VICUNA, curve(cost)), 63) for cost in (0.001, 0.03, 0.5)]
     assert widths == sorted(widths, reverse=True) and widths[0] == 64 and widths[-1] == 4
     # A width that was not measured, where none that was fits: rows are taken to cost as the last.

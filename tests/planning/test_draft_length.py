@@ -44,7 +44,7 @@ def test_one_guess_is_always_made() -> None:
 
 
 @pytest.mark.parametrize(("draft", "longest"), [(1.0, 5), (3.0, 2), (5.0, 1)])
-def test_the_dearer_a_draft_pass_the_shorter_the_draft(draft: float, longest: int) -> None:
+def test_the_costlier_a_draft_pass_the_shorter_the_draft(draft: float, longest: int) -> None:
     """At 0.7 per guess and 10 ms per pass a token takes some (10 + draft) / 1.7 ms, and a draft of
     n goes on while 0.7 ** (n + 1) of that is more than a draft pass."""
     plan = seasoned(draft, target=10.0, right=0.7)
@@ -89,9 +89,9 @@ def test_a_pass_that_brings_several_guesses_is_worth_more() -> None:
 
 def test_rows_that_cost_time_shorten_the_draft() -> None:
     free = seasoned(draft=1.0, target=10.0, right=0.8)
-    dear = seasoned(draft=1.0, target=10.0, right=0.8)
-    dear.curve = CostCurve((CostPoint(1, 0, 10.0), CostPoint(33, 0, 74.0)))
-    assert 1 <= length(dear, 0.8) < length(free, 0.8)
+    costly = seasoned(draft=1.0, target=10.0, right=0.8)
+    costly.curve = CostCurve((CostPoint(1, 0, 10.0), CostPoint(33, 0, 74.0)))
+    assert 1 <= length(costly, 0.8) < length(free, 0.8)
 
 
 def test_a_token_is_worth_no_more_than_a_pass() -> None:

@@ -32,7 +32,7 @@ def test_it_stays_open_while_it_gains() -> None:
 
 @pytest.mark.parametrize("price", [0.01, 0.1, 0.4, 1.0, 2.5])
 def test_what_never_gains_costs_a_hundredth(price: float) -> None:
-    """However dear a trial is, it comes again."""
+    """However costly a trial is, it comes again."""
     gate, budget = new()
     spend(gate, budget, 3 * TRIAL, -0.1, price)
     asked, lost = spend(gate, budget, 5000, -0.1, price)

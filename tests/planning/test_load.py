@@ -98,7 +98,7 @@ def test_one_text_has_its_share_of_a_pass_and_pays_for_its_rows() -> None:
     assert shared.cost(8) - shared.cost(1) == pytest.approx(CLIFF[8] - CLIFF[1])
 
 
-def test_rows_are_as_dear_as_beside_the_prompts_that_are_read() -> None:
+def test_rows_are_as_costly_as_beside_the_prompts_that_are_read() -> None:
     costs = PassCosts(CURVE)
     assert costs.of(1, beside=16) == costs.of(1)
     assert costs.of(3, beside=16) - costs.of(1) == pytest.approx(loaded(19) - loaded(17))

@@ -73,7 +73,7 @@ def test_a_width_that_was_slow_for_a_while_and_is_avoided_is_believed_again() ->
     assert relative(costs, 8) == pytest.approx(CLIFF[8] / CLIFF[1], rel=0.05)
 
 
-def test_a_text_that_grows_longer_makes_no_width_look_dear() -> None:
+def test_a_text_that_grows_longer_makes_no_width_look_costly() -> None:
     """Wide passes only, while every pass slowly comes to take half as long again."""
     costs = PassCosts(curve_of(CLIFF))
     for step in range(400):

@@ -102,7 +102,7 @@ def test_anpd_on_a_text_that_repeats_itself() -> None:
     assert spent.pop("TreeP") <= 1.05 * min(spent.values())
 
 
-def test_a_cheap_width_beyond_a_dear_one_is_filled() -> None:
+def test_a_cheap_width_beyond_a_costly_one_is_filled() -> None:
     device = Device(table(STEEP))
     drafter = Scripted(STORY, lambda place: 2, weight=0.9)
     replay(device, [drafter], STORY, TreePlanner(curve_of(STEEP)))

@@ -1,4 +1,4 @@
-"""What finding out costs: slow drafts, short texts, dear trials and costs that change."""
+"""What finding out costs: slow drafts, short texts, costly trials and costs that change."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_short_texts_with_useless_whole_trees(tokens: int, texts: int) -> None:
     assert device.spent <= 1.02 * plain + 1.5 * trial
 
 
-def test_whole_trees_that_are_dear_are_tried_again() -> None:
+def test_whole_trees_that_are_costly_are_tried_again() -> None:
     """Width 6 costs 2.4 passes; a price of more than a pass."""
     story = random.Random(1).sample(range(10**5), 5000)
     device = Device(table(STEEP))

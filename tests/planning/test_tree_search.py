@@ -143,14 +143,14 @@ def test_the_machine_decides_on_the_size() -> None:
     for fitted in survey:
         assert max(state.width for state in fitted.tree.states) <= fitted.width
         assert fitted.speedup == fitted.tree.speedup(curve(0.01))
-    cheap, dear = fastest(survey), fastest(survey_widths(VICUNA, curve(1.0)))
-    assert cheap is not None and dear is not None
+    cheap, costly = fastest(survey), fastest(survey_widths(VICUNA, curve(1.0)))
+    assert cheap is not None and costly is not None
     assert cheap.width == 128 and cheap.tree.prompt_tokens == 3
-    assert dear.width == 6 and dear.tree.prompt_tokens == 1
-    assert cheap.speedup > dear.speedup > 1
+    assert costly.width == 6 and costly.tree.prompt_tokens == 1
+    assert cheap.speedup > costly.speedup > 1
 
 
-def test_where_rows_are_as_dear_as_passes_nothing_is_guessed() -> None:
+def test_where_rows_are_as_costly_as_passes_nothing_is_guessed() -> None:
     assert fastest(survey_widths(VICUNA, curve(100.0))) is None
     assert fastest([]) is None
 

@@ -125,12 +125,12 @@ def test_a_session_tells_its_drafters_what_its_passes_cost() -> None:
 def test_prompt_tokens_follow_live_costs() -> None:
     """Rows cost next to nothing by the curve that was kept, and much from some round on."""
     cheap = CostCurve((CostPoint(1, 8, 1.0), CostPoint(64, 8, 1.1)))
-    dear = CostCurve((CostPoint(1, 8, 1.0), CostPoint(64, 8, 64.0)))
+    costly = CostCurve((CostPoint(1, 8, 1.0), CostPoint(64, 8, 64.0)))
     asked: list[int] = []
 
     def costs(context: int) -> CostCurve:
         asked.append(context)
-        return cheap if context < 40 else dear
+        return cheap if context < 40 else costly
 
     drafter = Ppd(Host(ToyTarget(), TOY, cheap, costs=costs), parts=str(saved_parts(3, 1)))
     _, rounds, _ = generate(ToyTarget(), drafter, [3, 1, 4, 1, 5], 120)

@@ -64,7 +64,7 @@ def open_session(
 ) -> Session:
     """Load a session with progress bars on standard error.
 
-    placement: device, dtype, weights, cache_dtype and sketch, see `paceline.load`.
+    placement: device, dtype, weights, cache_dtype and measure, see `paceline.load`.
     """
     from paceline.drafters import check_method
 
@@ -99,7 +99,7 @@ def open_baseline(model: str, **placement: Any) -> Session:
 
     placement: as for `open_session`.
     """
-    return open_session(model, "plain", sketch=True, **placement)
+    return open_session(model, "plain", measure=True, **placement)
 
 
 @interruptible()

@@ -70,7 +70,7 @@ def tune(
     options = common.request_options(max_new_tokens=max_new_tokens)
     study = _study(method, verify, plots is not None)
     prompts = _prompts(prompt_file, limit) if study is not None and study.decodes else []
-    session = common.open_session(model, method or "plain", sketch=False, **placement.given)
+    session = common.open_session(model, method or "plain", measure=False, **placement.given)
     from paceline.planning.curve_store import curve_key, save_curve
 
     curve, report = _curve(session, model, repeats or _REPEATS)

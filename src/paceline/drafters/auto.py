@@ -3,7 +3,7 @@
 Methods that look up earlier text cost next to nothing and are asked every round, after the first one
 those that know other texts than the one that is written; what they guess is united in one tree,
 whose nodes know who proposed them. Methods that take time, trained heads
-and draft models, are asked where what they add is worth it, see `DearSources`; where they lead to
+and draft models, are asked where what they add is worth it, see `CostlySources`; where they lead to
 something new, the others are asked once more what follows there.
 
     text … x y x y x, root x      anpd: y (0.6) - x (0.4)       medusa: y (0.7), z (0.2)
@@ -24,7 +24,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from paceline.drafters.auto_sources import AutoSettings, by_price, open_sources, promises_of
-from paceline.drafters.dear_sources import DearSources
+from paceline.drafters.costly_sources import CostlySources
 from paceline.drafters.host import Host
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.row_source import RowSource, RowSources
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["Auto"]
 
 _LEAVES, _CONTINUED = 2, 6
-"""So many ends of dear guesses are gone on from, by so many nodes each."""
+"""So many ends of costly guesses are gone on from, by so many nodes each."""
 
 
 class Auto(Drafter):
@@ -48,7 +48,7 @@ class Auto(Drafter):
 
     sources: drafters by name. Those that are `LookupDrafter`s are asked every round, the others
     where that pays.
-    dear: what is known about the latter; None for nothing yet.
+    known: what is known about the latter; None for nothing yet.
     clock: seconds.
 
     Raises UsageError for a drafter whose trees must stay whole: they cannot be united.
@@ -57,7 +57,7 @@ class Auto(Drafter):
     def __init__(
         self,
         sources: Mapping[str, Drafter],
-        dear: DearSources | None = None,
+        known: CostlySources | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         for name, source in sources.items():
@@ -79,8 +79,8 @@ class Auto(Drafter):
         self._judged = frozenset(range(len(named))) - {*rows, *islice(self._cheap, 1)}
         self._alike = sum(1 << place for place, each in self._cheap.items() if each.reads_text)
         self._united = unite(self._alike)
-        self._dear = dear or DearSources(*by_price(sources), promises=promises_of(sources))
-        self._rows = RowSources(rows, self.source_names, self._dear)
+        self._known = known or CostlySources(*by_price(sources), promises=promises_of(sources))
+        self._rows = RowSources(rows, self.source_names, self._known)
         self._clock = clock
         self._text: list[int] = []
         self._start = TextStart(self._text)
@@ -102,17 +102,17 @@ class Auto(Drafter):
         sources = open_sources(settings.sources, settings.without, host)
         if host is None:
             return cls(sources)
-        # What dear sources are worth in one text is known in the next one.
+        # What costly sources are worth in one text is known in the next one.
         if (Auto, settings) not in host.worth:
             named, promises = by_price(sources), promises_of(sources)
-            host.worth[Auto, settings] = DearSources(*named, host.costs, host.curve, promises)
+            host.worth[Auto, settings] = CostlySources(*named, host.costs, host.curve, promises)
         return cls(sources, host.worth[Auto, settings], host.clock)
 
     def start(self, text: TextStart) -> None:
         """All sources begin."""
         self._begin(text)
         self._start = replace(text, context=self._text[:])
-        self._dear.begin()
+        self._known.begin()
         for source in self._sources:
             source.start(text)
         first = next(iter(self._cheap), None)
@@ -140,7 +140,7 @@ class Auto(Drafter):
     def stop(self) -> None:
         """All sources let go."""
         if self._costly and self._said:
-            self._dear.ended(self._said)
+            self._known.ended(self._said)
         if self._said and (self._lags or len(self._consulted) < len(self._cheap)):
             self._catch_up(self._cheap)
         for source in self._sources:
@@ -161,7 +161,7 @@ class Auto(Drafter):
         for place, source in self._rows.guessing():
             self._add(place, source.propose(budget), self._clock())
         if self._costly:
-            self._ask_dear(budget)
+            self._ask_costly(budget)
         tree = self._united.tree(budget)
         self._drafted = self._clock()
         return tree
@@ -175,7 +175,7 @@ class Auto(Drafter):
         for place in asked:
             self._proposed.setdefault(place, 0)
             self._seconds[place] += spent
-            self._dear.took(self.source_names[place], 1e3 * spent)
+            self._known.took(self.source_names[place], 1e3 * spent)
         return tree
 
     def report(self) -> tuple[SourceRound, ...]:
@@ -190,7 +190,7 @@ class Auto(Drafter):
         return tuple(rounds)
 
     def observe(self, round: Round) -> None:
-        """All sources hear what was said; those that were dear are judged."""
+        """All sources hear what was said; those that were costly are judged."""
         self._text += round.path.tokens
         self._room -= len(round.path.tokens)
         if self._judged and self._proposed:
@@ -240,7 +240,7 @@ class Auto(Drafter):
         sure = 0.0
         for place, lookup in self._consulted.items():
             name = self.source_names[place]
-            if place in self._judged and not self._dear.asks(name, sure):
+            if place in self._judged and not self._known.asks(name, sure):
                 continue
             began = self._clock()
             self._add(place, lookup.propose(budget), began)
@@ -248,14 +248,14 @@ class Auto(Drafter):
                 self._asked[place] = sure
             sure = self._united.sure
 
-    def _ask_dear(self, budget: int) -> None:
+    def _ask_costly(self, budget: int) -> None:
         """Ask those that take time, as far as that pays, and the others what follows there."""
-        dear, sure = self._dear, self._united.sure
-        left = dear.left(self._said, self._room)
+        known, sure = self._known, self._united.sure
+        left = known.left(self._said, self._room)
         taken: dict[str, tuple[float, int]] = {}
         for place, source in self._costly.items():
             name, unread = self.source_names[place], source.unread()
-            if dear.asks(name, sure, unread, left):
+            if known.asks(name, sure, unread, left):
                 if HIDDEN_STATES in source.requires and self._states is not None:
                     source.look(self._states)
                 began = self._clock()
@@ -268,7 +268,7 @@ class Auto(Drafter):
             self._go_on()
             more = (self._clock() - began) / len(taken)
             for name, (seconds, unread) in taken.items():
-                dear.took(name, 1e3 * (seconds + more), unread)
+                known.took(name, 1e3 * (seconds + more), unread)
 
     def _add(self, place: int, tree: Tree, began: float, at: int = ROOT) -> None:
         """Hang what the source of this number guesses, which was asked when the clock said `began`,
@@ -279,9 +279,9 @@ class Auto(Drafter):
             self._united.add(tree, 1 << place, at)
 
     def _go_on(self) -> None:
-        """Ask cheap sources what follows the likeliest ends of dear guesses."""
-        dear = sum(1 << place for place in self._asked if place in self._costly)
-        for node in self._united.ends(dear, _LEAVES):
+        """Ask cheap sources what follows the likeliest ends of costly guesses."""
+        costly = sum(1 << place for place in self._asked if place in self._costly)
+        for node in self._united.ends(costly, _LEAVES):
             path = self._united.path_to(node)
             for place, lookup in self._consulted.items():
                 began = self._clock()
@@ -292,8 +292,8 @@ class Auto(Drafter):
         for place, sure in self._asked.items():
             rows, claimed = round.rows_owed_to(place)
             tokens = round.owed_to(place) if rows else 0
-            self._dear.judge(self.source_names[place], sure, tokens, claimed, width, rows)
+            self._known.judge(self.source_names[place], sure, tokens, claimed, width, rows)
         if not round.prefill:
             drafting, target = self._drafted - self._wanted, self._clock() - self._drafted
             tokens = len(round.path.tokens)
-            self._dear.played(len(self._text) - 1, width, tokens, 1e3 * drafting, 1e3 * target)
+            self._known.played(len(self._text) - 1, width, tokens, 1e3 * drafting, 1e3 * target)

@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 SOURCES = ("anpd", "suffix", "llma", "rest", "eagle", "medusa", "chimera", "speculative", "ppd")
-"""Methods that `auto` asks, as far as there are such for the model; of dear ones those that are
+"""Methods that `auto` asks, as far as there are such for the model; of costly ones those that are
 tried first stand first."""
 
 ALTERNATIVES = {"speculative": ("speculative:draft=self", "speculative")}

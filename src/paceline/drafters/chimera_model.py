@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import nn
@@ -32,8 +32,8 @@ from torch.nn import functional as F
 from paceline.drafters.attention_rows import Columns
 from paceline.drafters.context_encoder import Context, ContextEncoder
 from paceline.drafters.guesses import Guesses, guesses_of
-from paceline.drafters.head_configs import ChimeraConfig
-from paceline.drafters.medusa_heads import HeadModule, OutputHead, ResidualBlocks
+from paceline.drafters.head_configs import ChimeraConfig, HeadWeights
+from paceline.drafters.medusa_heads import Compile, HeadModule, OutputHead, ResidualBlocks
 from paceline.drafters.ngram_encoder import Embed, NgramEncoder, ngram_places
 from paceline.errors import ModelError
 from paceline.kernels.linear import PlainLinear
@@ -118,12 +118,12 @@ class ChimeraModel(HeadModule):
 
     # ---- drafting ----
 
-    def ready(self, *args: Any, **kwargs: Any) -> Self:
+    def ready(self, weights: HeadWeights = "fastest", compiled: Compile | None = None) -> Self:
         """See `HeadModule.ready`."""
         name = "output" if self.config.form == "full" else "joint"
         self.own_heads.extend(PlainLinear(part, None) for part in getattr(self, name))
         delattr(self, name)
-        return super().ready(*args, **kwargs)
+        return super().ready(weights, compiled)
 
     def green(self, ids: torch.Tensor) -> torch.Tensor:
         """n-grams int64 [n, order] -> green states [n, hidden]."""

@@ -25,12 +25,23 @@ from paceline.kernels.programs.builder import layer_of
 from paceline.records import WordTable
 from paceline.tree import Tree
 
-__all__ = ["HeadModule", "MedusaHeads", "OutputHead", "ResidualBlocks", "compile_medusa"]
+__all__ = [
+    "Compile",
+    "HeadModule",
+    "MedusaHeads",
+    "OutputHead",
+    "ResidualBlocks",
+    "compile_medusa",
+]
 
 _ROWS = 4  # Medusa's heads, or the nodes of a level of Chimera's tree
 
 OutputHead = tuple[torch.Tensor, torch.Tensor]
 """Weights [outputs, hidden] and biases [outputs], see `Target.output_head`."""
+
+
+Compile = Callable[[Any, type[BlockLinear]], object | None]
+"""A `HeadModule` and a kind of layers -> programs, see `HeadModule.ready`."""
 
 
 class ResidualBlocks(nn.Module):
@@ -100,7 +111,7 @@ class HeadModule(nn.Module):
     def ready(
         self,
         weights: HeadWeights = "fastest",
-        compiled: Callable[[Any, type[BlockLinear]], object | None] | None = None,
+        compiled: Compile | None = None,
     ) -> Self:
         """Made ready to guess: with linear layers of this kind, and nothing learns any more.
         Returns itself.

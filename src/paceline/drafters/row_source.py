@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 
-from paceline.drafters.dear_sources import DearSources
+from paceline.drafters.costly_sources import CostlySources
 from paceline.protocols import Drafter
 from paceline.records import Round
 from paceline.tree import Tree
@@ -26,13 +26,13 @@ class RowSource(Drafter):
 class RowSources:
     """Those of one text, and the rows that they had in the last pass.
 
-    sources: by number; names: of all sources of their host. dear: judges what they are worth.
+    sources: by number; names: of all sources of their host. known: judges what they are worth.
     """
 
     def __init__(
-        self, sources: Mapping[int, RowSource], names: Sequence[str], dear: DearSources
+        self, sources: Mapping[int, RowSource], names: Sequence[str], known: CostlySources
     ) -> None:
-        self.sources, self._names, self._dear = sources, names, dear
+        self.sources, self._names, self._known = sources, names, known
         # By source: how sure the others were, and its rows.
         self._added: dict[int, tuple[float, int]] = {}
         # The same of the pass before, with the width of that.
@@ -50,10 +50,10 @@ class RowSources:
         """A tree of at most `budget` nodes, with rows of those sources whose next guesses are worth
         them; and which these are.
 
-        sure: see `DearSources.asks`.
+        sure: see `CostlySources.asks`.
         """
         for place, source in self.sources.items():
-            if self._dear.asks(self._names[place], sure):
+            if self._known.asks(self._names[place], sure):
                 wider = source.add_rows(tree, budget - len(tree))
                 if len(wider) > len(tree):
                     self._added[place] = sure, len(wider) - len(tree)
@@ -64,7 +64,7 @@ class RowSources:
         """What the rows of the pass before have brought is known."""
         for place, (sure, rows, width) in self._bought.items():
             tokens, (_, claimed) = round.owed_to(place), round.rows_owed_to(place)
-            self._dear.judge(self._names[place], sure, tokens, claimed, width, rows)
+            self._known.judge(self._names[place], sure, tokens, claimed, width, rows)
         nodes = len(round.tree)  # without those that the end of the text has cut off
         self._bought = {
             place: (sure, min(rows, nodes), 1 + nodes)

@@ -1,4 +1,4 @@
-"""What is known about one source of `auto` over all texts, see `paceline.drafters.dear_sources`."""
+"""What is known about one source of `auto` over all texts, see `paceline.drafters.costly_sources`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TRUST, _SHOWN = 0.6, 2
 counts as."""
 CREDIT = 1.0
 """Passes of plain decoding that all budgets hold together at first, and most that one keeps, unless
-it saves for something dearer."""
+it saves for something costlier."""
 _MOST, _DOUBT = 0.1, 4
 """Passes that are expected in a text that begins, and the rounds that this counts as."""
 _MEMORY, _LONG_MEMORY = 24, 128

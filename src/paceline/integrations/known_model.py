@@ -13,8 +13,8 @@ from paceline.draft_models import DraftModels
 from paceline.drafters import Host
 from paceline.models.fingerprint import loaded_fingerprint
 from paceline.planning.cost_curve import CostCurve
+from paceline.planning.first_curve import known_curve
 from paceline.planning.planner import TreePlanner
-from paceline.planning.sketch import known_curve
 from paceline.protocols import Target
 from paceline.targets.late_model import LateModel
 
@@ -38,10 +38,10 @@ class KnownModel:
     learned: dict[Any, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, model: PreTrainedModel, target: Target, sketch: bool) -> KnownModel:
-        """target: runs `model`. sketch: whether to measure what passes cost, where nobody has."""
+    def of(cls, model: PreTrainedModel, target: Target, measure: bool) -> KnownModel:
+        """target: runs `model`. measure: whether to measure what passes cost, where nobody has."""
         fingerprint = loaded_fingerprint(model)
-        curve = known_curve(target, fingerprint, sketch)
+        curve = known_curve(target, fingerprint, measure)
         return cls(ref(model), torch.device(model.device), fingerprint, curve, TreePlanner(curve))
 
     def fits(self, model: PreTrainedModel) -> bool:

@@ -148,7 +148,7 @@ class Pace:
     def _meet(self, model: PreTrainedModel, target: Target) -> KnownModel:
         """What is known of the model, which begins anew where it is another one or has moved."""
         if self._known is None or not self._known.fits(model):
-            self._known = KnownModel.of(model, target, sketch=self._plans)
+            self._known = KnownModel.of(model, target, measure=self._plans)
         return self._known
 
     def _drafters(

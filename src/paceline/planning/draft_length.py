@@ -4,7 +4,7 @@ What a pass takes is measured. What it gains is the chance that its token will b
 the time that a token takes as things are: that is what an accepted guess saves. The chance is that
 of all guesses so far, by the draft model's own word corrected by what came true, times the share of
 guesses that are right in general, since what the next one claims is not known yet. So a doubtful
-guess ends the draft where passes of the draft model are dear, and does not where they are cheap.
+guess ends the draft where passes of the draft model are costly, and does not where they are cheap.
 
 Before a draft all of that is known but for what its guesses claim. So whether it goes on is a table:
 by how many guesses there are, the least chance that all of them are right together, and by depth and

@@ -29,7 +29,7 @@ _MOST_SAVED = 4.0
 class TrialBudget:
     """What may be spent on finding out, in passes of plain decoding; one for all texts.
 
-    It holds a few passes, or as many as the dearest trial takes that somebody waits for.
+    It holds a few passes, or as many as the costliest trial takes that somebody waits for.
     """
 
     def __init__(self) -> None:

@@ -21,6 +21,9 @@ __all__ = ["BatchCounts", "Heard", "answered_together", "batch_server", "run_bat
 _AHEAD = 2
 """Requests under way for each text that is written, so that none of those waits for its prompt."""
 
+_UNREFUSED = 1 << 30
+"""Requests that may wait: all of them. Who reads the file decides how many are under way."""
+
 _DAY = 86_400.0
 """Seconds within which a request must be answered, as long as OpenAI gives a batch."""
 
@@ -60,9 +63,7 @@ def batch_server(session: Session, names: Sequence[str], max_batch: int) -> Serv
 
     max_batch: most texts that are written at a time.
     """
-    settings = ServeSettings(
-        max_batch=max_batch, max_queue=_AHEAD * max_batch, time_limit=_DAY, grace=0.0
-    )
+    settings = ServeSettings(max_batch=max_batch, max_queue=_UNREFUSED, time_limit=_DAY, grace=0.0)
     return Server(session, names, settings)
 
 

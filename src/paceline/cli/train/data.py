@@ -61,7 +61,7 @@ def data(
     )
     with common.writing(out):
         out.mkdir(parents=True, exist_ok=True)
-    session = common.open_session(model, method, sketch=False, **placement.given)
+    session = common.open_session(model, method, measure=False, **placement.given)
     manifest = _make(session, files, tokens, out, asking, common.circumstances(session, model))
     _report(manifest, out, asking)
 

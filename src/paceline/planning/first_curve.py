@@ -29,24 +29,24 @@ _SWEEP = 15
 def known_curve(
     target: Target,
     fingerprint: str,
-    sketch: bool = True,
-    on_sketch: Callable[[], None] = lambda: None,
+    measure: bool = True,
+    on_measure: Callable[[], None] = lambda: None,
 ) -> CostCurve | None:
-    """The curve kept for a target here; where there is none, a sketch of it, kept from now on.
+    """The curve kept for a target here; where there is none, a rough one, kept from now on.
 
-    fingerprint: as in `Session.fingerprint`. sketch: whether to make one; None is returned where
-    not. on_sketch: called before passes are timed.
+    fingerprint: as in `Session.fingerprint`. measure: whether to make one; None is returned where
+    not. on_measure: called before passes are timed.
 
-    A sketch takes as long as some ninety tokens of plain decoding, some forty where they are
+    It takes as long as some ninety tokens of plain decoding, some forty where they are
     slow; once, for it is kept, unless other work on the machine disturbs it or the cache folder
     cannot be written. The target keeps nothing of closed texts afterwards. None for a model
     without room for two tokens.
     """
     key, root = curve_key(target, fingerprint), cache_root()
     curve = load_curve(key, root)
-    if curve is not None or not sketch:
+    if curve is not None or not measure:
         return curve
-    on_sketch()
+    on_measure()
     try:
         times = time_passes(target, _WIDTHS, (_CONTEXT,), _repeats(target))
     except UsageError:

@@ -1,6 +1,6 @@
 """Which sources are asked beside the first lookup, see `Auto`.
 
-A dear source is worth the tokens that nobody else would have brought, times what a token takes as
+A costly source is worth the tokens that nobody else would have brought, times what a token takes as
 things are, less its own time and that of its rows. How many these are depends on how sure the
 others are already: after a long copy there is little to add, where nothing is known much. So what
 asking has saved is counted by source and class of sureness, in this text over all classes, from
@@ -14,7 +14,7 @@ begins to be of use pays for its own trials, and one that is of none costs no mo
 gets, a small share of all time. What a source has to read first in this text is paid as well,
 before it is asked, and only where the text is expected to go on for long enough.
 
-No dear source is asked in a text that is behind plain decoding by more than a small share of it,
+No costly source is asked in a text that is behind plain decoding by more than a small share of it,
 whatever it promises: what was lost there is to be won back by others first.
 
 Of lookups, which take next to no time, only the tokens count.
@@ -31,7 +31,7 @@ from paceline.planning.adaptive_tree import MILD, Costs
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.running_time import RunningTime
 
-__all__ = ["DearSources"]
+__all__ = ["CostlySources"]
 
 _SHARE, _LARGE_SHARE = 0.01, 0.02
 """Of all time, for the budgets; the large one while drafting saves more than that."""
@@ -58,8 +58,8 @@ _AVERAGED = 64
 """Rounds over which it is averaged what a token takes."""
 
 
-class DearSources:
-    """What is known about the dear sources of a host, over any number of texts.
+class CostlySources:
+    """What is known about the costly sources of a host, over any number of texts.
 
     lookups: names of sources that take little, and are asked until they have shown to add nothing
     to what those say that were asked before them. promises: see `Drafter.promise`, by name.
@@ -166,7 +166,7 @@ class DearSources:
         if account.lookup:
             account.judge(sure, 0.0, account.expected(claimed, tokens) - _LOOKUP)
             return
-        # A width may be dearer than a wider one, but no plan would have chosen it without these rows.
+        # A width may be costlier than a wider one, but no plan would have chosen it without these rows.
         rows = max(0.0, self._relative(width) - self._relative(width - own))
         price = self._in_passes(account.time.value) + rows
         # Plain decoding has a token for a pass, however long rounds take as things are.

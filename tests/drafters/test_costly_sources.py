@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from paceline.drafters.dear_sources import DearSources
+from paceline.drafters.costly_sources import CostlySources
 from paceline.planning.cost_curve import CostCurve, CostPoint
 
 PASS = 10.0
@@ -14,7 +14,7 @@ PASS = 10.0
 
 
 def play(
-    dear: DearSources, gained: float, milliseconds: float, rounds: int, others: float = 0.0
+    costly: CostlySources, gained: float, milliseconds: float, rounds: int, others: float = 0.0
 ) -> tuple[int, float]:
     """Rounds with one source that gains so many tokens on average where it is asked, and others
     that take so many milliseconds; how often it was asked, and the passes that all of them took."""
@@ -22,57 +22,57 @@ def play(
     asked, passes = 0, 0.0
     for _ in range(rounds):
         tokens, drafting = 1, others
-        if dear.asks("draft", 0.0):
+        if costly.asks("draft", 0.0):
             asked, drafting = asked + 1, others + milliseconds
             tokens += int(rng.random() < gained)
-            dear.took("draft", milliseconds)
-            dear.judge("draft", 0.0, tokens - 1, 0.5, 1, 0)
-        dear.played(100, 1, tokens, drafting, PASS)
+            costly.took("draft", milliseconds)
+            costly.judge("draft", 0.0, tokens - 1, 0.5, 1, 0)
+        costly.played(100, 1, tokens, drafting, PASS)
         passes += 1 + drafting / PASS
     return asked, passes
 
 
 @pytest.mark.parametrize("milliseconds", [0.5, 2.0, 9.0])
 def test_one_that_gains_nothing_costs_what_the_budget_gets(milliseconds: float) -> None:
-    asked, passes = play(DearSources(["draft"]), 0.0, milliseconds, 2000)
+    asked, passes = play(CostlySources(["draft"]), 0.0, milliseconds, 2000)
     assert 1 <= asked < 500
     assert passes < 2000 * 1.02 + 2.0
 
 
 def test_one_that_gains_more_than_it_takes_is_asked() -> None:
-    asked, _ = play(DearSources(["draft"]), 0.6, 2.0, 500)
+    asked, _ = play(CostlySources(["draft"]), 0.6, 2.0, 500)
     assert asked > 450
 
 
 def test_a_token_is_worth_no_more_than_a_pass_however_slow_rounds_are() -> None:
-    asked, _ = play(DearSources(["draft"]), 0.5, 6.5, 600, others=2 * PASS)
+    asked, _ = play(CostlySources(["draft"]), 0.5, 6.5, 600, others=2 * PASS)
     assert asked < 150
 
 
 def test_the_first_text_pays_little_for_trials() -> None:
     """A pass for all of them together."""
     names = ("medusa", "chimera", "draft")
-    dear, lost = DearSources(names), 0.0
+    costly, lost = CostlySources(names), 0.0
     for _ in range(48):
         for name in names:
-            if dear.asks(name, 0.0):
-                dear.took(name, 2.0)
-                dear.judge(name, 0.0, 0, 0.0, 1, 0)
+            if costly.asks(name, 0.0):
+                costly.took(name, 2.0)
+                costly.judge(name, 0.0, 0, 0.0, 1, 0)
                 lost += 2.0 / PASS
-        dear.played(100, 1, 1, 0.0, PASS)
+        costly.played(100, 1, 1, 0.0, PASS)
     assert 0 < lost < 2.0
 
 
-def seasoned(gained: int) -> DearSources:
+def seasoned(gained: int) -> CostlySources:
     """Many rounds in which asking took a tenth of a pass, and reading a token a hundredth."""
-    dear = DearSources(["draft"])
+    costly = CostlySources(["draft"])
     for _ in range(100):
-        if dear.asks("draft", 0.0):
-            dear.took("draft", PASS / 10)
-            dear.judge("draft", 0.0, gained, float(gained), 1, 0)
-        dear.played(100, 1, 1 + gained, PASS / 10, PASS)
-    dear.took("draft", PASS / 10 + 200 * PASS / 100, unread=200)
-    return dear
+        if costly.asks("draft", 0.0):
+            costly.took("draft", PASS / 10)
+            costly.judge("draft", 0.0, gained, float(gained), 1, 0)
+        costly.played(100, 1, 1 + gained, PASS / 10, PASS)
+    costly.took("draft", PASS / 10 + 200 * PASS / 100, unread=200)
+    return costly
 
 
 @pytest.mark.parametrize(
@@ -86,58 +86,58 @@ def test_a_prompt_is_read_where_the_text_goes_on_for_long_enough(
 
 
 def test_one_that_gains_nothing_reads_no_prompts() -> None:
-    dear = seasoned(0)
-    assert not dear.asks("draft", 0.0, 1000, 10**6)
+    costly = seasoned(0)
+    assert not costly.asks("draft", 0.0, 1000, 10**6)
     for _ in range(200):  # the budget holds no more than what is saved for
-        dear.played(100, 1, 1, 0.0, PASS)
-        assert not dear.asks("draft", 0.0, 1000, 10**6)
+        costly.played(100, 1, 1, 0.0, PASS)
+        assert not costly.asks("draft", 0.0, 1000, 10**6)
 
 
 def test_what_has_shone_elsewhere_is_soon_given_up_where_it_gains_nothing() -> None:
-    dear, asked = seasoned(2), 0
-    dear.begin()
+    costly, asked = seasoned(2), 0
+    costly.begin()
     for place in range(48):
         sure = (0.0, 0.3, 0.7)[place % 3]
-        if dear.asks("draft", sure):
+        if costly.asks("draft", sure):
             asked += 1
-            dear.took("draft", PASS / 2)
-            dear.judge("draft", sure, 0, 0.0, 1, 0)
-        dear.played(100, 1, 1, 0.0, PASS)
+            costly.took("draft", PASS / 2)
+            costly.judge("draft", sure, 0, 0.0, 1, 0)
+        costly.played(100, 1, 1, 0.0, PASS)
     assert 2 <= asked < 16
-    dear.begin()
-    assert dear.asks("draft", 0.0)
+    costly.begin()
+    assert costly.asks("draft", 0.0)
 
 
 def test_texts_are_expected_to_be_as_long_as_others_were() -> None:
-    dear = DearSources(["draft"])
-    assert dear.left(0, 20) == 20
+    costly = CostlySources(["draft"])
+    assert costly.left(0, 20) == 20
     for _ in range(40):
-        dear.ended(400)
-    assert dear.left(0, 1000) == pytest.approx(400, rel=0.02)
-    assert dear.left(100, 1000) == pytest.approx(300, rel=0.02)
-    assert 0 < dear.left(5000, 1000) < 100
-    assert dear.left(0, 30) == 30
+        costly.ended(400)
+    assert costly.left(0, 1000) == pytest.approx(400, rel=0.02)
+    assert costly.left(100, 1000) == pytest.approx(300, rel=0.02)
+    assert 0 < costly.left(5000, 1000) < 100
+    assert costly.left(0, 30) == 30
 
 
 def test_rows_that_make_a_pass_cheaper_are_no_merit() -> None:
-    """Passes of three rows are dear for a while, those of five are not; without the source's rows no
+    """Passes of three rows are costly for a while, those of five are not; without the source's rows no
     plan would have had three."""
     curve = CostCurve(
         (CostPoint(1, 0, PASS), CostPoint(3, 0, 4 * PASS), CostPoint(5, 0, 1.1 * PASS))
     )
-    dear, asked = DearSources(["draft"], curve=curve), 0
+    costly, asked = CostlySources(["draft"], curve=curve), 0
     for _ in range(400):
-        if dear.asks("draft", 0.0):
+        if costly.asks("draft", 0.0):
             asked += 1
-            dear.took("draft", 2.0)
-            dear.judge("draft", 0.0, 0, 0.0, 5, 2)
-        dear.played(100, 5, 2, 2.0, 1.1 * PASS)
+            costly.took("draft", 2.0)
+            costly.judge("draft", 0.0, 0, 0.0, 5, 2)
+        costly.played(100, 5, 2, 2.0, 1.1 * PASS)
     assert 1 <= asked < 100
 
 
 def test_what_was_measured_with_its_parts_is_believed_where_the_others_are_not_sure() -> None:
     def asked(promise: float, sure: float) -> bool:
-        return DearSources(["eagle"], promises={"eagle": promise}).asks("eagle", sure, unread=60)
+        return CostlySources(["eagle"], promises={"eagle": promise}).asks("eagle", sure, unread=60)
 
     assert asked(1.5, 0.0) and asked(1.5, 0.3)
     assert not asked(1.5, 3.0), "what the others know already it does not add"
@@ -148,6 +148,6 @@ def test_what_was_measured_with_its_parts_is_believed_where_the_others_are_not_s
 def test_a_promise_is_forgotten_for_what_comes_true(
     gained: float, shares: tuple[float, float]
 ) -> None:
-    dear = DearSources(["draft"], promises={"draft": 1.5})
-    asked, _ = play(dear, gained, 2.0, 100)
+    costly = CostlySources(["draft"], promises={"draft": 1.5})
+    asked, _ = play(costly, gained, 2.0, 100)
     assert shares[0] <= asked / 100 <= shares[1]

@@ -1,4 +1,4 @@
-"""Curves that are sketched when nobody has measured one."""
+"""Rough curves, made where nobody has measured one."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from tests.tiny_models import new_model
 
-from paceline.planning import sketch
+from paceline.planning import first_curve
 from paceline.planning.cost_curve import CostCurve, CostPoint
 from paceline.planning.curve_store import curve_key, load_curve, save_curve
+from paceline.planning.first_curve import known_curve
 from paceline.planning.measure import PassTimes
-from paceline.planning.sketch import known_curve
 from paceline.protocols import Target
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.toy import ToyTarget
@@ -46,7 +46,7 @@ def times(monkeypatch: pytest.MonkeyPatch, found: PassTimes, plain: float = 0.00
         calls.append(repeats)
         return found
 
-    monkeypatch.setattr(sketch, "time_passes", time_passes)
+    monkeypatch.setattr(first_curve, "time_passes", time_passes)
     return calls
 
 
@@ -55,7 +55,7 @@ def test_it_is_made_once_and_kept(
 ) -> None:
     calls, told = times(monkeypatch, STEADY), []
     for _ in range(2):
-        curve = known_curve(target, "mark", on_sketch=lambda: told.append(len(calls)))
+        curve = known_curve(target, "mark", on_measure=lambda: told.append(len(calls)))
         assert curve is not None and (curve.cost(1), curve.cost(8)) == (1.0, 2.0)
     assert len(calls) == 1 and told == [0]
     assert load_curve(curve_key(target, "mark"), cache) == curve
@@ -68,7 +68,7 @@ def test_what_was_measured_well_is_left_alone(
     tuned = CostCurve((CostPoint(1, 8, 5.0),))
     save_curve(curve_key(target, "mark"), tuned)
     calls = times(monkeypatch, STEADY)
-    assert known_curve(target, "mark") == known_curve(target, "mark", sketch=False) == tuned
+    assert known_curve(target, "mark") == known_curve(target, "mark", measure=False) == tuned
     assert not calls
 
 
@@ -76,7 +76,7 @@ def test_without_a_sketch_there_is_none(
     target: Target, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = times(monkeypatch, STEADY)
-    assert known_curve(target, "mark", sketch=False) is None
+    assert known_curve(target, "mark", measure=False) is None
     assert not calls and not list(cache.iterdir())
 
 
