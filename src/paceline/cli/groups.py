@@ -99,7 +99,8 @@ def options_of(
 ) -> list[inspect.Parameter]:
     """An option for each field of a dataclass.
 
-    defaults: an instance; without one, those of the fields are taken, and nothing is checked. panel: of `--help`, for fields that name none.
+    defaults: an instance; without one, those of the fields are taken, and nothing is checked.
+    panel: of `--help`, for fields that name none.
     """
     hints = get_type_hints(group, include_extras=True)
     return [
