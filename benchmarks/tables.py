@@ -9,14 +9,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from paceline.tables import Table as Described
+from paceline.tables import terminal_table
+
 
 def new_table(title: str, first: str, *others: str) -> Table:
     """The first column to the left, the others to the right."""
-    result = Table(title=title, title_justify="left")
-    result.add_column(first, overflow="fold")
-    for name in others:
-        result.add_column(name, justify="right", overflow="fold")
-    return result
+    return terminal_table(Described(title, [first, *others], []))
 
 
 def number(value: float | None, unit: str = "") -> str:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bench_tables import markdown
+from paceline.tables import markdown_table
 
 __all__ = ["joining_table", "throughput_table"]
 
@@ -26,7 +26,6 @@ def throughput_table(name: str) -> str:
     counts = sorted({row["at_once"] for row in rows})
     lines = [
         ["tokens per second, texts at once", *map(str, counts)],
-        ["---", *["--:"] * len(counts)],
     ]
     for column, title in COLUMNS.items():
         for method in dict.fromkeys(row["method"] for row in rows):
@@ -37,7 +36,7 @@ def throughput_table(name: str) -> str:
                 for count in counts
             ]
             lines.append([f"`{method}`, {title}", *cells])
-    return markdown(lines)
+    return markdown_table(lines)
 
 
 def joining_table() -> str:
@@ -52,7 +51,6 @@ def joining_table() -> str:
             "worst while nothing is read, of the median",
             "its first token, s",
         ],
-        ["---", *["--:"] * 6],
     ]
     for run in report("joining")["joining"]["runs"]:
         lines.append(
@@ -66,4 +64,4 @@ def joining_table() -> str:
                 f"{run['seconds_to_first_token']:.1f}",
             ]
         )
-    return markdown(lines)
+    return markdown_table(lines)

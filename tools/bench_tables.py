@@ -11,6 +11,7 @@ from papers import figures
 
 from paceline.bench.metrics import Group, MethodSummary, Summary, summarise
 from paceline.bench.results import read_results
+from paceline.tables import markdown_table
 
 FOLDER = Path(__file__).parent.parent / "benchmarks/results/bench"
 SMALL, LARGE = "smollm2-135m", "qwen2.5-coder-1.5b"
@@ -34,11 +35,6 @@ def found(kind: str, model: str) -> tuple[dict[str, Any], Summary]:
     return header["run"], summarise(entries)
 
 
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Rows as a table; the second one holds alignments."""
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
 def overall_table(kind: str, *models: str) -> str:
     """Every method, all tasks together, model beside model."""
     return overall({model: found(kind, model) for model in models})
@@ -47,16 +43,17 @@ def overall_table(kind: str, *models: str) -> str:
 def overall(runs: dict[str, tuple[dict[str, Any], Summary]]) -> str:
     """All tasks of every model's run together; the first one has the most methods."""
     first = next(iter(runs.values()))
-    rows = [["method"], ["---"]]
+    rows = [["method"]]
     for model in runs:
         rows[0] += [f"{model}: tokens/s", "speed-up", "tokens per pass", "same text"]
-        rows[1] += ["--:"] * 4
     for method in first[1].overall.methods:
         row = [f"`{method}`"]
         for _, summary in runs.values():
             row += _overall_cells(summary.overall.methods.get(method))
         rows.append(row)
-    return f"{markdown(rows)}\n\n{' '.join(_basis(model, *run) for model, run in runs.items())}"
+    return (
+        f"{markdown_table(rows)}\n\n{' '.join(_basis(model, *run) for model, run in runs.items())}"
+    )
 
 
 def _overall_cells(method: MethodSummary | None) -> list[str]:
@@ -101,14 +98,13 @@ def by_task(summary: Summary) -> str:
     methods = [name for name in summary.overall.methods if name != "plain"]
     rows = [
         ["task", "texts", *(f"`{name}`" for name in methods)],
-        ["---", *["--:"] * (1 + len(methods))],
     ]
     for group in [*summary.groups, summary.overall]:
         rows.append([group.name, str(group.texts), *_speedups(group, methods)])
     calm = summary.overall_without_loops
     if calm is not None:
         rows.append(["overall, without loops", str(calm.texts), *_speedups(calm, methods)])
-    return markdown(rows)
+    return markdown_table(rows)
 
 
 def texts_table(kind: str, model: str) -> str:
@@ -124,7 +120,6 @@ def texts_table(kind: str, model: str) -> str:
             "drafting, ms a round",
             "were it free",
         ],
-        ["---", *["--:"] * 5],
     ]
     plain = methods["plain"].times
     for name, each in methods.items():
@@ -147,7 +142,7 @@ def texts_table(kind: str, model: str) -> str:
     fastest = sum(min(times[key] for times in single) for key in common)
     best = sum(plain[key] for key in common) / fastest
     rows.append(["the fastest of the others for each text", f"{best:.2f}x", *["-"] * 4])
-    return markdown(rows)
+    return markdown_table(rows)
 
 
 def _speedups(group: Group, methods: Sequence[str]) -> list[str]:
@@ -159,17 +154,16 @@ def trace_table() -> str:
     """Recorded outputs followed by force."""
     _, summary = found(TRACES, SMALL)
     methods = [name for name in summary.overall.methods if name != "plain"]
-    rows = [["recorded outputs", "texts"], ["---", "--:"]]
+    rows = [["recorded outputs", "texts"]]
     for name in methods:
         rows[0] += [f"`{name}`", "tokens per pass"]
-        rows[1] += ["--:"] * 2
     for group in [*summary.groups, summary.overall]:
         row = [group.name, str(group.texts)]
         for name in methods:
             cell = group.methods[name]
             row += [f"{cell.speedup:.2f}x", f"{cell.stats.mean_acceptance_length:.2f}"]
         rows.append(row)
-    return markdown(rows)
+    return markdown_table(rows)
 
 
 def cell(kind: str, model: str, group: str, method: str) -> MethodSummary | None:
@@ -181,9 +175,9 @@ def cell(kind: str, model: str, group: str, method: str) -> MethodSummary | None
     return methods.get(method) or methods.get(_BARE.get(method, method))
 
 
-def beside(papers: Sequence[Sequence[str]], ours: dict[str, tuple[str, str, str, str]]) -> str:
-    """A paper's rows, and ours below: label -> (kind, model, group, method)."""
-    rows = [*map(list, papers)]
+def _ours(ours: dict[str, tuple[str, str, str, str]]) -> str:
+    """Our figures: label -> (kind, model, group, method)."""
+    rows = [_HEADINGS]
     for label, place in ours.items():
         summary = cell(*place)
         if summary is not None:
@@ -199,7 +193,7 @@ def beside(papers: Sequence[Sequence[str]], ours: dict[str, tuple[str, str, str,
                     str(summary.texts),
                 ]
             )
-    return markdown(rows)
+    return markdown_table(rows)
 
 
 _HEADINGS = [
@@ -261,9 +255,8 @@ def _beside(
     paper: dict[str, str],
     ours: dict[str, tuple[str, str, str, str]],
 ) -> str:
-    theirs = [["task and model", f"{source}: speed-up"], ["---", "--:"], *map(list, paper.items())]
-    alignments = ["---", *["--:"] * (len(_HEADINGS) - 1)]
-    return f"{markdown(theirs)}\n\n{beside([_HEADINGS, alignments], ours)}"
+    theirs = [["task and model", f"{source}: speed-up"], *map(list, paper.items())]
+    return f"{markdown_table(theirs)}\n\n{_ours(ours)}"
 
 
 def ablation(name: str) -> str:

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench_tables import by_task, markdown, overall
+from bench_tables import by_task, overall
 
 from paceline.bench.metrics import summarise
 from paceline.bench.results import read_results
 from paceline.errors import PacelineError
+from paceline.tables import markdown_table
 
 FOLDER = Path(__file__).parent.parent / "benchmarks/results/gpu"
 
@@ -59,8 +60,7 @@ def _one(folder: Path, name: str) -> dict[str, Any] | None:
 def _table(headings: Sequence[str], rows: Rows, left: int = 1) -> str:
     """A table whose first columns, `left` of them, are text and the others numbers; "" without
     rows."""
-    aligned = ["---"] * left + ["--:"] * (len(headings) - left)
-    return markdown([headings, aligned, *rows]) if rows else ""
+    return markdown_table([headings, *rows], left) if rows else ""
 
 
 def machine(folder: Path) -> str:
@@ -93,7 +93,7 @@ def tests(folder: Path) -> str:
         for name, found in content["tests"].items()
         if found["outcome"] == "failed"
     ]
-    listed = markdown([["failed", "reason"], ["---", "---"], *failed]) if failed else ""
+    listed = _table(["failed", "reason"], failed, left=2)
     return f"{counts}.\n\n{listed}".strip()
 
 

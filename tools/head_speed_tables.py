@@ -7,13 +7,14 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from bench_tables import SMALL, markdown, times
+from bench_tables import SMALL, times
 from head_tables import ABLATIONS, UNMEASURED
 from papers import figures
 
 from paceline.bench.entries import Entry, LeftOut
 from paceline.bench.metrics import Group, MethodSummary, summarise
 from paceline.bench.results import read_results
+from paceline.tables import markdown_table
 
 METHODS = {"medusa": "Medusa", "chimera": "Chimera"}
 DECODINGS, TREES = ("greedy", "typical"), ("fixed", "planned")
@@ -28,7 +29,6 @@ def lengths_table() -> str:
         ["", "decoding", "trees", "texts",
          *(f"{name}: {what}" for name in METHODS.values() for what in ("tokens per pass", "speed-up")),
          "paper's Chimera: tokens per pass", "speed-up"],
-        ["---", "---", "---", *["--:"] * 7],
     ]  # fmt: skip
     for suite, called in SUITES.items():
         for decoding, trees, found in _runs():
@@ -46,7 +46,7 @@ def lengths_table() -> str:
                         f"{speedup:.2f}x",
                     ]
                 )
-    return f"{markdown(rows)}\n\n{_basis()}" if len(rows) > 2 else UNMEASURED
+    return f"{markdown_table(rows, left=3)}\n\n{_basis()}" if len(rows) > 1 else UNMEASURED
 
 
 def cases_table(trees: str) -> str:
@@ -55,7 +55,7 @@ def cases_table(trees: str) -> str:
     if not found:
         return UNMEASURED
     groups = {decoding: _groups(run, "case") for decoding, run in found.items()}
-    rows = [["", "texts"], ["---", *["--:"] * (1 + 3 * len(found))]]
+    rows = [["", "texts"]]
     for decoding in found:
         rows[0] += [f"{name}, {decoding}" for name in METHODS.values()]
         rows[0] += [f"paper's Chimera, {decoding}"]
@@ -68,19 +68,18 @@ def cases_table(trees: str) -> str:
                 row += [_case(group, name) for name in METHODS]
                 row.append(f"{theirs[DECODINGS.index(decoding)]:.2f}")
             rows.append(row)
-    return markdown(rows)
+    return markdown_table(rows)
 
 
 def times_table() -> str:
     """Where the time goes behind the prompt: milliseconds per pass."""
     rows = [
         ["", "decoding", "trees", "draft", "target", "commit", "draft over target", "reading a prompt"],
-        ["---", "---", "---", *["--:"] * 5],
     ]  # fmt: skip
     for decoding, trees, (_, lines) in _runs():
         for name, method in summarise(lines).overall.methods.items():
             rows.append([f"`{name}`", decoding, trees, *_parts(method)])
-    return markdown(rows) if len(rows) > 2 else UNMEASURED
+    return markdown_table(rows, left=3) if len(rows) > 1 else UNMEASURED
 
 
 _Found = tuple[dict[str, Any], list[Entry | LeftOut]]

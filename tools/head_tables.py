@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from bench_tables import markdown
 from papers import figures
+
+from paceline.tables import markdown_table
 
 ROOT = Path(__file__).parent.parent
 SHIPPED = {
@@ -47,7 +48,6 @@ def heads_table() -> str:
     """Table 5: the shipped heads beside the paper's."""
     rows = [
         ["head", "", "top-1", "top-2", "top-3", "top-4", "top-5", "paper: top-1", "top-5"],
-        ["--:", "---", *["--:"] * 7],
     ]
     notes = []
     for head in range(4):
@@ -66,28 +66,26 @@ def heads_table() -> str:
             f"{record['evaluation']['points']:,} places in {record['texts']['held_back']} answers "
             f"that were held back ({_known(record['evaluation']['points'])}), {size / 1e6:.1f} MB."
         )
-    return f"{markdown(rows)}\n\n{' '.join(notes)}"
+    return f"{markdown_table(rows, left=2)}\n\n{' '.join(notes)}"
 
 
 def orders_table() -> str:
     """Table 6: what reads the newest tokens, top-5 by head, ours and the paper's; see `_both`."""
     rows = [
         ["", *(f"head {head}" for head in range(4)), *(f"paper: {head}" for head in range(4))],
-        ["---", *["--:"] * 8],
     ]
     for name, file in FILES.items():
         found = _ablation(file)
         if found is not None:
             theirs = [f"{share:.2f}" for share in ORDERS[name]]
             rows.append([name, *_both(found["evaluation"], "top5"), *theirs])
-    return f"{markdown(rows)}\n\n{_basis(FILES.values())}"
+    return f"{markdown_table(rows)}\n\n{_basis(FILES.values())}"
 
 
 def variants_table() -> str:
     """Figure 8 and what else was varied: top-1 by head, see `_both`."""
     rows = [
         ["", *(f"top-1, head {head}" for head in range(4)), "steps", "numbers", "MB", "minutes"],
-        ["---", *["--:"] * 8],
     ]
     for name, file in OTHERS.items():
         found = _ablation(file)
@@ -103,7 +101,7 @@ def variants_table() -> str:
                     f"{found['seconds'] / 60:.1f}",
                 ]
             )
-    return f"{markdown(rows)}\n\n{_basis(OTHERS.values())}"
+    return f"{markdown_table(rows)}\n\n{_basis(OTHERS.values())}"
 
 
 NATIVE = "native"
@@ -120,7 +118,6 @@ def costs_table(model: str) -> str:
     rows = [
         ["", "levels", "layers", "beam", "store of n-grams",
          *(f"{state}: {each}" for state in ("cold", "warm") for each in what)],
-        ["---", "---", "---", "--:", "---", *["--:"] * 2 * len(what)],
     ]  # fmt: skip
     for one in report["rows"]:
         beam = "" if one["beam"] is None else str(one["beam"])
@@ -131,7 +128,7 @@ def costs_table(model: str) -> str:
     parts = "random parts of the same sizes" if report["untrained"] else "trained parts"
     machine = report["machine"]
     note = f"{model}, {parts}, {machine['processor']}, {machine['threads']} threads."
-    return f"{markdown(rows)}\n\n{note}"
+    return f"{markdown_table(rows, left=5)}\n\n{note}"
 
 
 def _cost(found: dict[str, Any]) -> list[str]:

@@ -10,8 +10,9 @@ from pathlib import Path
 from statistics import stdev
 from typing import Any
 
-from bench_tables import markdown
 from papers import figures
+
+from paceline.tables import markdown_table
 
 RESULTS = Path(__file__).parent.parent / "benchmarks/results"
 MODEL = "smollm2-135m"
@@ -58,7 +59,7 @@ def _number(value: float | None) -> str:
 
 
 def _head(*names: str) -> list[list[str]]:
-    return [list(names), ["---", *["--:"] * (len(names) - 1)]]
+    return [list(names)]
 
 
 def _parts(report: Report) -> str:
@@ -83,7 +84,7 @@ def _parts(report: Report) -> str:
                 "" if theirs is None else f"{theirs / THEIR_PARTS['speculative']:.2f}x",
             ]
         )
-    return markdown(rows)
+    return markdown_table(rows)
 
 
 fixed_table = measured("ouroboros/fixed")(_parts)
@@ -102,7 +103,7 @@ def efficiency_table(report: Report) -> str:
         for name, paper in zip(METHODS, theirs):
             cells += [f"{named[name]['tasks'][task]['tokens_per_pass']:.2f}", f"{paper:.2f}"]
         rows.append(cells)
-    return markdown(rows)
+    return markdown_table(rows)
 
 
 @measured("ouroboros/fixed", "ouroboros/planned")
@@ -118,7 +119,7 @@ def tasks_table(fixed: Report, planned: Report) -> str:
                 for name in METHODS
             ]
             rows.append([task.replace("_", " "), *found])
-    return markdown(rows)
+    return markdown_table(rows)
 
 
 @measured("ouroboros/fixed", "ouroboros/temperatures")
@@ -135,7 +136,7 @@ def sampling_table(greedy: Report, sampled: Report) -> str:
                 ours = [named[one]["tasks"].get(task) for one in (name, "plain")]
                 cells += ["" if None in ours else _over(*ours), f"{speed / plain:.2f}x"]
             rows.append(cells)
-    return markdown(rows)
+    return markdown_table(rows)
 
 
 @measured("ouroboros/sensitivity")
@@ -152,9 +153,7 @@ def sensitivity_table(report: Report) -> str:
     for length in dict.fromkeys(key[0] for key in speeds):
         rows.append([str(length), *(f"{speeds[(length, *column)]:.2f}x" for column in columns)])
     spread = stdev(speeds.values()) if len(speeds) > 1 else 0.0
-    return (
-        f"{markdown(rows)}\n\nStandard deviation of the speed-up: {spread:.2f}; the paper's: 0.04."
-    )
+    return f"{markdown_table(rows)}\n\nStandard deviation of the speed-up: {spread:.2f}; the paper's: 0.04."
 
 
 @measured("ouroboros/lengths")
@@ -167,7 +166,7 @@ def lengths_table(report: Report) -> str:
         own = named[name]["lengths"]
         ours = [_over(own[mark], named["plain"]["lengths"][mark]) for mark in marks]
         rows.append([name, *ours, *(f"{speed:.2f}x" for speed in theirs)])
-    return markdown(rows)
+    return markdown_table(rows)
 
 
 @measured("ouroboros/locality")
@@ -188,7 +187,7 @@ def locality_table(report: Report) -> str:
                 f"{speed / THEIR_LOCALITY['cold start']:.2f}x",
             ]
         )
-    return markdown(rows)
+    return markdown_table(rows)
 
 
 @measured("ouroboros/simulation")
@@ -202,7 +201,7 @@ def crossings_table(report: Report) -> str:
         rows.append([label, *(_stretches(one["ahead"][name], *ends) for name in names)])
     ratio = f"The ratio here is {report['cost_ratio']:.2f}."
     picture = f"![speed-up by cost ratio](images/{PICTURE.name})\n\n" if PICTURE.exists() else ""
-    return f"{picture}{markdown(rows)}\n\n{ratio}"
+    return f"{picture}{markdown_table(rows)}\n\n{ratio}"
 
 
 def _stretches(stretches: list[tuple[float, float]], least: float, most: float) -> str:
@@ -233,7 +232,7 @@ def texts_table() -> str:
             gaps = [one["gap"] for one in report["different"] if one["gap"] is not None]
             gap = f"{max(gaps):.1e}" if gaps else ""
             rows.append([study, str(report["compared_texts"]), str(report["different_texts"]), gap])
-    return markdown(rows) if len(rows) > 2 else "Not measured yet."
+    return markdown_table(rows) if len(rows) > 1 else "Not measured yet."
 
 
 @measured("memory")
@@ -247,7 +246,7 @@ def memory_table(report: Report) -> str:
             for point in one["points"]
         ]
         rows.append([f"`{one['method']}`", *cells])
-    return markdown(rows)
+    return markdown_table(rows)
 
 
 OUROBOROS: dict[str, Callable[[], str]] = {

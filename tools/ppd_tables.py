@@ -7,8 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bench_tables import DEV, LARGE, SMALL, found, markdown, times
+from bench_tables import DEV, LARGE, SMALL, found, times
 from papers import figures
+
+from paceline.tables import markdown_table
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks/results/ppd"
@@ -32,7 +34,6 @@ def ablation_table(table: str) -> str:
     """The rows of one table of the thesis, its own beside ours."""
     rows = [
         ["ours", "@1 top-1", "@1 top-5", "@2 top-1", "@2 top-5", "trained numbers"],
-        ["---", *["--:"] * 5],
     ]
     for one in ablations()["variants"]:
         if table in one["tables"]:
@@ -41,17 +42,15 @@ def ablation_table(table: str) -> str:
             rows.append([one["name"], *cells, f"{one['trained_numbers']:,}"])
     theirs = [
         ["the thesis, Vicuna-7B", "@1 top-1", "@1 top-5", "@2 top-1", "@2 top-5"],
-        ["---", *["--:"] * 4],
         *([name, *(f"{share:.3f}" for share in each)] for name, each in THESIS[table].items()),
     ]
-    return f"{markdown(rows)}\n\n{markdown(theirs)}"
+    return f"{markdown_table(rows)}\n\n{markdown_table(theirs)}"
 
 
 def accuracy_table() -> str:
     """The shipped prompt tokens: accuracy by distance, training, memory."""
     rows = [
         ["prompt tokens of", "distance", "top-1", "top-5", "top-10"],
-        ["---", *["--:"] * 4],
     ]
     notes = []
     for folder in sorted(PARTS.iterdir(), reverse=True):
@@ -77,7 +76,7 @@ def accuracy_table() -> str:
         ["Vicuna-7B (thesis, table 6.5)", "1", "0.485", "0.779", ""],
         ["", "2", "0.261", "0.586", ""],
     ]
-    return f"{markdown(rows)}\n\n{' '.join(notes)}"
+    return f"{markdown_table(rows)}\n\n{' '.join(notes)}"
 
 
 def speed_table() -> str:
@@ -86,7 +85,6 @@ def speed_table() -> str:
     methods = ("ppd", "anpd")
     rows = [
         ["task", "texts", *(f"`{name}`: {what}" for name in methods for what in _WHAT)],
-        ["---", *["--:"] * (1 + len(_WHAT) * len(methods))],
     ]
     for group in [*summary.groups, summary.overall]:
         row = [group.name, str(group.texts)]
@@ -101,7 +99,7 @@ def speed_table() -> str:
         f"at most {run['options']['max_new_tokens']} new tokens, each {times(run['repeats'])}; "
         f"{differ} texts differ from plain decoding's."
     )
-    return f"{markdown(rows)}\n\n{note}"
+    return f"{markdown_table(rows)}\n\n{note}"
 
 
 _WHAT = ("tokens per pass", "speed-up", "behind the prompt")
@@ -116,7 +114,6 @@ def _short(kind: str) -> str:
     report = json.loads((RESULTS / f"{kind}-{LARGE}.json").read_text("utf-8"))
     rows = [
         ["method", "tokens/s", "speed-up", "behind the prompt", "tokens per pass", "same text"],
-        ["---", *["--:"] * 5],
     ]
     for one in report["methods"]:
         behind = "-" if one["decode_speedup"] is None else f"{one['decode_speedup']:.2f}x"
@@ -135,7 +132,7 @@ def _short(kind: str) -> str:
         f"{report['options']['max_new_tokens']} new tokens, each {times(report['options']['repeats'])}"
         ": a short run."
     )
-    return f"{markdown(rows)}\n\n{note}"
+    return f"{markdown_table(rows)}\n\n{note}"
 
 
 def trees_table(model: str) -> str:
@@ -143,7 +140,6 @@ def trees_table(model: str) -> str:
     trees = json.loads((RESULTS / f"tune-{model}.json").read_text("utf-8"))["trees"]
     rows = [
         ["rows of a pass", "tokens per pass", "predicted", "tokens per pass, measured", "measured"],
-        ["--:"] * 5,
     ]
     for one in trees["widths"]:
         measured = one["measured"]
@@ -156,4 +152,4 @@ def trees_table(model: str) -> str:
                 f"{sorted(measured)[len(measured) // 2]:.2f}x" if measured else "",
             ]
         )
-    return markdown(rows)
+    return markdown_table(rows, left=0)

@@ -25,7 +25,6 @@ from bench_tables import (
     ablation,
     anpd_table,
     llma_table,
-    markdown,
     overall_table,
     task_table,
     texts_table,
@@ -56,6 +55,8 @@ from speed_tables import (
     start_up_table,
 )
 from trained_tables import eagle_accuracy_table, eagle_curve_table
+
+from paceline.tables import markdown_table
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks/results"
@@ -138,11 +139,11 @@ def planning_table() -> str:
         "pld, as proposed": "lookup, whole",
         "pld, planned": "planned",
     }
-    rows = [["file", *columns.values()], ["---", *["--:"] * len(columns)]]
+    rows = [["file", *columns.values()]]
     for file, found in report["files"].items():
         speedups = [f"{found[name]['speedup']:.2f}x" for name in columns]
         rows.append([file.replace("_", " "), *speedups])
-    return markdown(rows)
+    return markdown_table(rows)
 
 
 PAGES: dict[Path, dict[str, Callable[[], str]]] = {

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench_tables import markdown
+from paceline.tables import markdown_table
 
 __all__ = ["edits_table", "peers_table", "serve_table"]
 
@@ -31,7 +31,6 @@ def _throughput(file: Path, kinds: Sequence[str]) -> str:
     report = json.loads(file.read_text("utf-8"))
     rows = [
         ["clients", "method", "tokens/s", "over off", *kinds, "first token", "95 %"],
-        ["--:", "---", *["--:"] * (4 + len(kinds))],
     ]
     base = {each["clients"]: each for each in report["rows"] if each["variant"] == "off"}
     for each in report["rows"]:
@@ -46,7 +45,7 @@ def _throughput(file: Path, kinds: Sequence[str]) -> str:
         rows.append(
             [str(each["clients"]), each["variant"], f"{speed:.0f}", over, *each_kind, *first]
         )
-    return markdown(rows)
+    return markdown_table(rows, left=2)
 
 
 def peers_table() -> str:
@@ -57,7 +56,6 @@ def peers_table() -> str:
     report = json.loads(file.read_text("utf-8"))
     rows = [
         ["clients", "server", "at once", "tokens/s", "over plain", "first token"],
-        ["--:", "---", *["--:"] * 4],
     ]
     for each in report["rows"]:
         first = each["first_token_median"]
@@ -71,7 +69,7 @@ def peers_table() -> str:
                 "-" if first is None else f"{1e3 * first:.0f} ms",
             ]
         )
-    return markdown(rows)
+    return markdown_table(rows, left=2)
 
 
 def _speed(row: dict[str, dict[str, dict[str, float]]], kind: str) -> float:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from bench_tables import markdown
+from paceline.tables import markdown_table
 
 __all__ = [
     "caches_table",
@@ -26,13 +26,13 @@ RESULTS = Path(__file__).parent.parent / "benchmarks/results"
 def quality_table() -> str:
     """What quantised weights cost in quality."""
     columns = "model", "weights", "perplexity", "best token as with native weights"
-    rows = [[*columns], ["---", "---", "--:", "--:"]]
+    rows = [[*columns]]
     for path in sorted(RESULTS.glob("weights-quality-*.json")):
         report = json.loads(path.read_text("utf-8"))
         for name, found in report["weights"].items():
             agrees = f"{found['best_token_agrees']:.1%}"
             rows.append([report["model"], f"`{name}`", f"{found['perplexity']:.3f}", agrees])
-    return markdown(rows)
+    return markdown_table(rows, left=2)
 
 
 def caches_table() -> str:
@@ -40,13 +40,12 @@ def caches_table() -> str:
     report = json.loads((RESULTS / "caches-smollm2-135m.json").read_text("utf-8"))
     rows = [
         ["weights", "cache", "MB per 1,000 tokens", "perplexity", "best token as with float32"],
-        ["---", "---", "--:", "--:", "--:"],
     ]
     for weights, caches in report["caches"].items():
         for name, found in caches.items():
             numbers = f"{found['slot_bytes'] / 1e3:.1f}", f"{found['perplexity']:.3f}"
             rows.append([weights, name, *numbers, f"{found['best_token_agrees']:.1%}"])
-    return markdown(rows)
+    return markdown_table(rows, left=2)
 
 
 def long_texts_table() -> str:
@@ -55,7 +54,6 @@ def long_texts_table() -> str:
     widths = list(report["models"][0]["passes"][0]["ms"])
     rows = [
         ["model", "cache", "tokens before", *(f"{width} rows, ms" for width in widths), "8 of 1"],
-        ["---", "---", *["--:"] * (len(widths) + 2)],
     ]
     for found in report["models"]:
         for each in found["passes"]:
@@ -69,7 +67,7 @@ def long_texts_table() -> str:
                     f"{times['8'] / times['1']:.2f}x",
                 ]
             )
-    return markdown(rows)
+    return markdown_table(rows, left=2)
 
 
 def start_up_table() -> str:
@@ -77,24 +75,23 @@ def start_up_table() -> str:
     report = json.loads((RESULTS / "start-up.json").read_text("utf-8"))
     rows = [
         ["", "file", "first start", "later starts", "peak memory, first and later"],
-        ["---", *["--:"] * 4],
     ]
     for found in report["models"]:
         peaks = f"{found['first_peak_megabytes']:.0f} and {found['later_peak_megabytes']:.0f} MB"
         seconds = f"{found['first_seconds']:.1f} s", f"{found['later_seconds']:.1f} s"
         rows.append([found["model"], f"{found['file_megabytes']:.0f} MB", *seconds, peaks])
-    return markdown(rows)
+    return markdown_table(rows)
 
 
 def drafts_table() -> str:
     """What drafts cost, as shares of a pass of one row."""
     report = json.loads((RESULTS / "draft-shares.json").read_text("utf-8"))
-    rows = [["", "ms", "of a pass", "tokens per pass"], ["---", "--:", "--:", "--:"]]
+    rows = [["", "ms", "of a pass", "tokens per pass"]]
     for name, found in report["rows"].items():
         label = "a pass of one row" if name == "plain" else name
         gained = f"{found['tokens_per_pass']:.2f}"
         rows.append([label, f"{found['ms']:.2f}", f"{found['share']:.1%}", gained])
-    return markdown(rows)
+    return markdown_table(rows)
 
 
 def passes_table() -> str:
@@ -107,10 +104,9 @@ def passes_table() -> str:
     reports = [
         json.loads((RESULTS / f"target-pass-{file}.json").read_text("utf-8")) for file in files
     ]
-    rows = [["width"], ["--:"]]
+    rows = [["width"]]
     for name in files.values():
         rows[0] += [f"{name}, ms", "of one token", "transformers takes"]
-        rows[1] += ["--:"] * 3
     for points in zip(*(report["passes"]["widths"] for report in reports), strict=True):
         cells = [str(points[0]["width"])]
         for point in points:
@@ -120,7 +116,7 @@ def passes_table() -> str:
                 f"{point['transformers_over_paceline']:.2f}x",
             ]
         rows.append(cells)
-    return markdown(rows)
+    return markdown_table(rows, left=0)
 
 
 def plain_table() -> str:
@@ -134,7 +130,6 @@ def plain_table() -> str:
     floors = [report["passes"]["floor"] for report in reports]
     rows = [
         ["smollm2-135m, over `transformers.generate` in float32", *files],
-        ["---", *["--:"] * len(files)],
         ["tokens/s, prompt included", *_ratios(each["total_speedup"] for each in plain)],
         ["tokens/s behind the prompt", *_ratios(each["median_decode_speedup"] for each in plain)],
         [
@@ -156,7 +151,7 @@ def plain_table() -> str:
         ["the floor's rate", *rates],
         ["peak memory of the process", *peaks],
     ]
-    return markdown(rows)
+    return markdown_table(rows)
 
 
 def _ratios(speedups: Iterable[dict[str, float]]) -> list[str]:
@@ -176,7 +171,6 @@ def llama_table(model: str) -> str:
             "decoding",
             "first token",
         ],
-        ["---", *["--:"] * 3, "---", *["--:"] * 2],
     ]
     for found in report["contestants"]:
         over = found.get("over_base")
@@ -197,7 +191,7 @@ def llama_table(model: str) -> str:
                 ),
             ]
         )
-    return markdown(rows)
+    return markdown_table(rows)
 
 
 def products_table() -> str:
@@ -206,7 +200,6 @@ def products_table() -> str:
     widths = next(iter(report["products"].values()))["milliseconds"]
     rows = [
         ["weights", "MB", "reading them", *(f"{width} rows" for width in widths)],
-        ["---", *["--:"] * (2 + len(widths))],
     ]
     for name, found in report["products"].items():
         times = (f"{each:.1f}" for each in found["milliseconds"].values())
@@ -215,6 +208,6 @@ def products_table() -> str:
     machine = report["machine"]
     rate = report["products"]["Q4_K"]["gigabytes_per_second"]
     return (
-        f"{markdown(rows)}\n\n{machine['processor']}, {machine['threads']} threads, "
+        f"{markdown_table(rows)}\n\n{machine['processor']}, {machine['threads']} threads, "
         f"{report['tier']}, {rate:.0f} GB/s; torch's packed matrices are four of twelve."
     )

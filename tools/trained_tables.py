@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bench_tables import markdown
+from paceline.tables import markdown_table
 
 __all__ = ["eagle_accuracy_table", "eagle_curve_table"]
 
@@ -18,7 +18,6 @@ def eagle_accuracy_table() -> str:
     """Right guesses by step of drafting, on texts of the test split."""
     rows = [
         ["model", "step", "top-1 (95 %)", "top-2", "top-3", "top-5", "top-10", "not in its vocabulary"],
-        ["---", *["--:"] * 7],
     ]  # fmt: skip
     notes = []
     for name, record in _records().items():
@@ -30,12 +29,12 @@ def eagle_accuracy_table() -> str:
             top = f"{share:.1%} ({low:.1%} to {high:.1%})"
             rows.append([f"`{name}`", str(step + 1), top, *more, lost])
         notes.append(_note(name, record))
-    return f"{markdown(rows)}\n\n{' '.join(notes)}"
+    return f"{markdown_table(rows)}\n\n{' '.join(notes)}"
 
 
 def eagle_curve_table() -> str:
     """Right first guesses on validation texts, by places learned from."""
-    rows = [["model", "places", "loss", "held back", "top-1 by step"], ["---", *["--:"] * 4]]
+    rows = [["model", "places", "loss", "held back", "top-1 by step"]]
     for name, record in _records().items():
         curve, each = record["loss_curve"], record["places"] / record["steps"]
         apart = max(1, len(curve) // _CURVE_ROWS)
@@ -44,7 +43,7 @@ def eagle_curve_table() -> str:
             places = f"{point['step'] * each:,.0f}"
             losses = f"{point['loss']:.3f}", f"{point['held_back_loss']:.3f}"
             rows.append([f"`{name}`", places, *losses, tops])
-    return markdown(rows)
+    return markdown_table(rows)
 
 
 def _note(name: str, record: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from paceline.bench.metrics import Group, MethodSummary, Summary
 from paceline.bench.trial import PLAIN
 from paceline.errors import UsageError
+from paceline.tables import markdown_table
 
 __all__ = ["ABLATIONS", "QUANTITIES", "Ablation", "find_ablation", "markdown"]
 
@@ -119,7 +120,7 @@ def markdown(ablation: Ablation, summary: Summary) -> str:
 
 def _table(ablation: Ablation, group: Group) -> str:
     headings = ["method", *QUANTITIES, "speed-up, 95 % interval"]
-    rows = [headings, ["---", *(["--:"] * (len(headings) - 1))]]
+    rows = [headings]
     for method in ablation.methods:
         if method in group.methods:
             found = group.methods[method]
@@ -129,4 +130,4 @@ def _table(ablation: Ablation, group: Group) -> str:
         else:
             rows.append([f"`{method}`", group.failed.get(method, "not run")])
             rows[-1] += [""] * (len(headings) - 2)
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return markdown_table(rows)

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from paceline.cli import common, drafts, flags
 from paceline.cli.bench import shared
 from paceline.cli.findings import Findings, method_as_json
 from paceline.cli.groups import Machine, Request, grouped
+from paceline.tables import Table
 
 if TYPE_CHECKING:
     from paceline.bench.entries import Entry, LeftOut
@@ -111,49 +111,52 @@ def _show(found: Findings, by_prompt: bool) -> None:
 
 
 def _table(found: Findings) -> Table:
-    table = Table("method", title="all prompts together", title_justify="left")
-    for heading in ("tokens/s", "speed-up", "tokens per round", "drafts accepted", "identical"):
-        table.add_column(heading, justify="right")
+    headings = ("tokens/s", "speed-up", "tokens per round", "drafts accepted", "identical")
+    rows = []
     for method in found.methods:
         stats, different = method.stats, found.differences(method)
-        table.add_row(
-            method.method,
-            f"{method.tokens_per_second:.1f}",
-            f"{method.speedup:.2f}x",
-            f"{stats.mean_acceptance_length:.2f}",
-            f"{stats.draft_acceptance_rate:.0%}" if stats.drafted else "-",
-            "lossy" if method.lossy else f"no ({len(different)})" if different else "yes",
+        rows.append(
+            (
+                method.method,
+                f"{method.tokens_per_second:.1f}",
+                f"{method.speedup:.2f}x",
+                f"{stats.mean_acceptance_length:.2f}",
+                f"{stats.draft_acceptance_rate:.0%}" if stats.drafted else "-",
+                "lossy" if method.lossy else f"no ({len(different)})" if different else "yes",
+            )
         )
-    return table
+    return Table.of_text("all prompts together", ["method", *headings], rows)
 
 
 def _source_table(found: Findings) -> Table:
     """What each source of a method that has some did; see `SourceStats`."""
-    table = Table("method", "source", title="guesses by source", title_justify="left")
-    for heading in ("rounds asked", "proposed", "scored", "accepted", "gained", "ms per round"):
-        table.add_column(heading, justify="right")
-    for method in found.methods:
-        for name, source in method.stats.sources.items():
-            counts = source.proposed, source.scored, source.accepted, source.gained
-            table.add_row(
-                method.method,
-                name,
-                f"{source.asked / source.rounds:.0%}",
-                *map(str, counts),
-                f"{1e3 * source.seconds / source.rounds:.2f}",
-            )
-    return table
+    headings = ("rounds asked", "proposed", "scored", "accepted", "gained", "ms per round")
+    rows = [
+        (
+            method.method,
+            name,
+            f"{source.asked / source.rounds:.0%}",
+            *map(str, (source.proposed, source.scored, source.accepted, source.gained)),
+            f"{1e3 * source.seconds / source.rounds:.2f}",
+        )
+        for method in found.methods
+        for name, source in method.stats.sources.items()
+    ]
+    return Table.of_text("guesses by source", ["method", "source", *headings], rows, left=2)
 
 
 def _prompt_table(found: Findings) -> Table:
-    table = Table("prompt", title="speed-up by prompt", title_justify="left")
-    for method in found.methods:
-        table.add_column(method.method, justify="right")
-    for key, label in found.labels.items():
-        speedups = [method.speedups.get(key) for method in found.methods]
-        if any(speedups):
-            table.add_row(label, *("-" if each is None else f"{each:.2f}x" for each in speedups))
-    return table
+    speedups = {
+        label: [method.speedups.get(key) for method in found.methods]
+        for key, label in found.labels.items()
+    }
+    rows = [
+        (label, *("-" if each is None else f"{each:.2f}x" for each in row))
+        for label, row in speedups.items()
+        if any(row)
+    ]
+    names = [method.method for method in found.methods]
+    return Table.of_text("speed-up by prompt", ["prompt", *names], rows)
 
 
 def _print_mismatches(found: Findings) -> None:

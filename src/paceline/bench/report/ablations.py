@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 from itertools import groupby
 
-from paceline.bench.report.blocks import Block, Cell, Paragraph, Picture, Table
+from paceline.bench.report.blocks import Block, Paragraph, Picture
 from paceline.bench.report.folder import Ablation
+from paceline.tables import Cell, Table
 
 __all__ = ["blocks", "title"]
 

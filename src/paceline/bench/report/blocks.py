@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from paceline.tables import Table
+
 __all__ = [
     "Block",
-    "Cell",
     "Chapter",
     "Document",
     "Listing",
@@ -17,26 +18,9 @@ __all__ = [
     "Picture",
     "Plot",
     "Section",
-    "Table",
     "Verdict",
     "Verdicts",
 ]
-
-
-_NARROW, _TALL = 7, 40
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One cell of a table.
-
-    detail: said more quietly behind the text; tone: "up", "down" or "even" for a speed-up that was
-    judged, else "".
-    """
-
-    text: str
-    detail: str = ""
-    tone: str = ""
 
 
 @dataclass(frozen=True)
@@ -53,32 +37,6 @@ class Listing:
 
     kind: ClassVar[str] = "listing"
     text: str
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows under headings.
-
-    left: so many columns, the first ones, hold words; numbers stand in the others. note: what has
-    to be known to read it.
-    """
-
-    kind: ClassVar[str] = "table"
-    caption: str
-    headings: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    left: int = 1
-    note: str = ""
-
-    @property
-    def narrow(self) -> bool:
-        """Whether another one finds room beside it."""
-        return self.left == 1 and len(self.headings) <= _NARROW
-
-    @property
-    def tall(self) -> bool:
-        """Whether it should not be shown at full length."""
-        return len(self.rows) > _TALL
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,14 @@ from pathlib import Path
 from paceline.bench.report import ablations, charts, listings, sentences, tables, words
 from paceline.bench.report.blocks import (
     Block,
-    Cell,
     Chapter,
     Document,
     Paragraph,
     Section,
-    Table,
     Verdicts,
 )
 from paceline.bench.report.folder import Ablation, Folder, Run, Tuning
+from paceline.tables import Cell, Table
 
 __all__ = ["document"]
 

@@ -8,8 +8,9 @@ from typing import Any
 from paceline.bench.entries import Difference
 from paceline.bench.metrics import MethodSummary
 from paceline.bench.report import words
-from paceline.bench.report.blocks import Block, Cell, Listing, Paragraph, Table
+from paceline.bench.report.blocks import Block, Listing, Paragraph
 from paceline.bench.report.folder import Run
+from paceline.tables import Cell, Table
 
 __all__ = ["circumstances", "exceptions"]
 

@@ -8,15 +8,14 @@ from typing import Any
 
 from paceline.bench.report.blocks import (
     Block,
-    Cell,
     Document,
     Listing,
     Paragraph,
     Picture,
     Plot,
-    Table,
     Verdicts,
 )
+from paceline.tables import Table, markdown_table
 
 __all__ = ["PLOTS", "markdown"]
 
@@ -58,16 +57,10 @@ def _verdicts(verdicts: Verdicts) -> str:
 
 
 def _table(table: Table) -> str:
-    rules = ["---"] * table.left + ["--:"] * (len(table.headings) - table.left)
-    rows = [[_plain(heading) for heading in table.headings], rules]
-    rows += [[_cell(cell) for cell in row] for row in table.rows]
-    lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    rows = [[_plain(str(cell)) for cell in row] for row in (table.headings, *table.rows)]
+    lines = markdown_table(rows, table.left)
     caption = f"**{_plain(table.caption)}**" if table.caption else ""
     return "\n\n".join(filter(None, [caption, lines, _plain(table.note)]))
-
-
-def _cell(cell: Cell) -> str:
-    return _plain(f"{cell.text} ({cell.detail})" if cell.detail else cell.text)
 
 
 def _plain(text: str) -> str:

@@ -7,9 +7,9 @@ from itertools import chain
 
 from paceline.bench.metrics import Group, MethodSummary
 from paceline.bench.report import words
-from paceline.bench.report.blocks import Cell, Table
 from paceline.bench.report.folder import Run
 from paceline.bench.trial import PLAIN
+from paceline.tables import Cell, Table
 
 __all__ = [
     "PARTS",

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from paceline.cli import common, flags
 from paceline.cli.bench import shared
 from paceline.cli.findings import Findings
 from paceline.cli.groups import Placement, Sampling, grouped
+from paceline.tables import Table
 
 if TYPE_CHECKING:
     from paceline.bench.metrics import Group
@@ -111,21 +111,21 @@ def _show(found: Findings) -> None:
 
 
 def _table(groups: list[Group]) -> Table:
-    table = Table("trace", "method")
     headings = ("tokens/s", "speed-up", "95 % interval", "acceptance length", "draft hit ratio")
-    for heading in headings:
-        table.add_column(heading, justify="right")
+    rows = []
     for group in groups:
         for name, method in group.methods.items():
             low, high = method.interval
             stats = method.stats
-            table.add_row(
-                group.name,
-                name,
-                f"{method.tokens_per_second:.1f}",
-                f"{method.speedup:.2f}x",
-                f"{low:.2f}–{high:.2f}",
-                f"{stats.mean_acceptance_length:.2f}",
-                f"{stats.draft_acceptance_rate:.0%}" if stats.drafted else "-",
+            rows.append(
+                (
+                    group.name,
+                    name,
+                    f"{method.tokens_per_second:.1f}",
+                    f"{method.speedup:.2f}x",
+                    f"{low:.2f}–{high:.2f}",
+                    f"{stats.mean_acceptance_length:.2f}",
+                    f"{stats.draft_acceptance_rate:.0%}" if stats.drafted else "-",
+                )
             )
-    return table
+    return Table.of_text("", ["trace", "method", *headings], rows, left=2)

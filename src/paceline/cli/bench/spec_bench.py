@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from paceline.cli import common
 from paceline.errors import UsageError
+from paceline.tables import Table
 
 __all__ = ["app"]
+
+_HEADINGS = ("task", "questions", "same text", "mean accepted", "tokens/s", "speed-up")
 
 app = typer.Typer(
     name="spec-bench",
@@ -64,11 +66,8 @@ def show(
     baseline = read_answers(base)
     for path in files:
         answers = read_answers(path)
-        table = Table("task", title=answers[0].model_id, title_justify="left")
-        for heading in ("questions", "same text", "mean accepted", "tokens/s", "speed-up"):
-            table.add_column(heading, justify="right")
-        for row in compare(baseline, answers):
-            table.add_row(
+        rows = [
+            (
                 row.task,
                 str(row.questions),
                 str(row.same_texts),
@@ -76,4 +75,6 @@ def show(
                 f"{row.tokens_per_second:.1f}",
                 f"{row.speedup:.2f}x",
             )
-        common.print_table(table)
+            for row in compare(baseline, answers)
+        ]
+        common.print_table(Table.of_text(answers[0].model_id, _HEADINGS, rows))

@@ -1,0 +1,84 @@
+"""Tables as data, written for a terminal and as Markdown; `bench/report` writes the same as HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from rich.table import Table as TerminalTable
+
+__all__ = ["Cell", "Table", "markdown_table", "terminal_table"]
+
+_NARROW, _TALL = 7, 40
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a table.
+
+    detail: said more quietly after the text; tone: "up", "down" or "even" for a speed-up that was
+    judged, else "".
+    """
+
+    text: str
+    detail: str = ""
+    tone: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.detail})" if self.detail else self.text
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under headings.
+
+    left: so many columns, the first ones, hold words; numbers stand in the others. note: what has
+    to be known to read it.
+    """
+
+    kind: ClassVar[str] = "table"
+    caption: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    left: int = 1
+    note: str = ""
+
+    @classmethod
+    def of_text(
+        cls, caption: str, headings: Sequence[str], rows: Iterable[Iterable[str]], left: int = 1
+    ) -> Table:
+        """A table whose cells have nothing but their text."""
+        return cls(caption, headings, [[Cell(text) for text in row] for row in rows], left)
+
+    @property
+    def narrow(self) -> bool:
+        """Whether another one finds room beside it."""
+        return self.left == 1 and len(self.headings) <= _NARROW
+
+    @property
+    def tall(self) -> bool:
+        """Whether it should not be shown at full length."""
+        return len(self.rows) > _TALL
+
+
+def markdown_table(rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Lines of Markdown. The first row holds the headings; `left` as in `Table`. Cells are written
+    as they are, so they may hold markup, and none may hold a bar that is not escaped."""
+    headings, *others = rows
+    rules = ["---"] * left + ["--:"] * (len(headings) - left)
+    return "\n".join(f"| {' | '.join(row)} |" for row in (headings, rules, *others))
+
+
+def terminal_table(table: Table) -> TerminalTable:
+    """The table for rich; headings and cells fold where they find no room."""
+    from rich.table import Table as TerminalTable
+
+    written = TerminalTable(title=table.caption or None, title_justify="left")
+    for place, heading in enumerate(table.headings):
+        words = place < table.left
+        written.add_column(heading, justify="left" if words else "right", overflow="fold")
+    for row in table.rows:
+        written.add_row(*map(str, row))
+    return written
