@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from importlib.resources import files
+from typing import Any
 
-from paceline.bench import conversions as rows_of
+from paceline.bench import conversions
 from paceline.bench.conversions import Convert
 from paceline.bench.suites import ALL, SUITES
 from paceline.errors import UsageError
@@ -55,146 +58,24 @@ class Source:
     convert: Convert
 
 
-def _file(repository: str, commit: str, *paths: str) -> RepositoryFiles:
-    return RepositoryFiles(repository, commit, paths)
+def _source(stem: str, entry: dict[str, Any]) -> Source:
+    """An entry of `sources.json`, converted by the function of that name in `conversions`."""
+    told = dict(entry)
+    licence: str = told.pop("licence")
+    if "dataset" in told:
+        place: RepositoryFiles | HubTable = HubTable(**told)
+    else:
+        place = RepositoryFiles(**{**told, "paths": tuple(told["paths"])})
+    return Source(place, licence, getattr(conversions, stem))
 
 
-_FASTCHAT = ("lm-sys/FastChat", "0e6d3e4beaab66f4d3f93db72541a4abab8af28d")
-_LMOPS = ("microsoft/LMOps", "4f2a9deb5f08e459fd44c2e4792344d78ca89fc3")
-_QUESTIONS = "fastchat/llm_judge/data/{}/question.jsonl"
-_NEWS = "texts of the newspapers, for research"
+def _listed() -> dict[str, dict[str, Any]]:
+    text = files(__package__).joinpath("sources.json").read_text(encoding="utf-8")
+    found: dict[str, dict[str, Any]] = json.loads(text)
+    return found
 
-SOURCES: dict[str, Source] = {
-    "spec_bench": Source(
-        _file(
-            "hemingkx/Spec-Bench",
-            "fd2c1cd7d2201ef71db4c5f4e455008f017967bf",
-            "data/spec_bench/question.jsonl",
-        ),
-        "Apache-2.0; parts keep their own: WMT14, CNN/DM, Natural Questions CC BY-SA, GSM8K MIT",
-        rows_of.spec_bench,
-    ),
-    "mt_bench": Source(
-        _file(*_FASTCHAT, _QUESTIONS.format("mt_bench")), "Apache-2.0", rows_of.mt_bench
-    ),
-    "vicuna_bench": Source(
-        _file(*_FASTCHAT, _QUESTIONS.format("vicuna_bench")), "Apache-2.0", rows_of.vicuna_bench
-    ),
-    "humaneval": Source(
-        _file(
-            "openai/human-eval",
-            "6d43fb980f9fee3c892a914eda09951f772ad10d",
-            "data/HumanEval.jsonl.gz",
-        ),
-        "MIT",
-        rows_of.humaneval,
-    ),
-    "humanevalfix": Source(
-        _file(
-            "bigcode-project/octopack",
-            "e17a8f6470264286bc6a52eb8263582083bf3bf6",
-            "evaluation/create/humaneval-x/data/python/data/humanevalpack.jsonl",
-        ),
-        "MIT",
-        rows_of.humanevalfix,
-    ),
-    "mbpp": Source(
-        _file(
-            "google-research/google-research",
-            "2251e8c67a7fe7d6348714967ee101080b28e956",
-            "mbpp/mbpp.jsonl",
-        ),
-        "CC BY 4.0",
-        rows_of.mbpp,
-    ),
-    "gsm8k": Source(
-        _file(
-            "openai/grade-school-math",
-            "3101c7d5072418e28b9008a6636bde82a006892c",
-            "grade_school_math/data/test.jsonl",
-        ),
-        "MIT",
-        rows_of.gsm8k,
-    ),
-    "math500": Source(
-        _file(
-            "hemingkx/TokenSkip",
-            "ef02f53b8c0f1be1922add79dfc06d74bda22d97",
-            "datasets/math-500/test.jsonl",
-        ),
-        "MIT",
-        rows_of.math500,
-    ),
-    "llma_rag": Source(
-        _file(*_LMOPS, "llma/src/data/rag.jsonl"),
-        "MIT; passages of MS MARCO, for research",
-        rows_of.llma_rag,
-    ),
-    "llma_cnndm": Source(
-        _file(*_LMOPS, "llma/src/data/cnndm.jsonl"), f"MIT; {_NEWS}", rows_of.llma_cnndm
-    ),
-    "editeval": Source(
-        _file(
-            "qishenghu/CodeInstruct",
-            "43010410414c49bb442335178686512d482b89c8",
-            "edit_eval/edit_eval.jsonl",
-        ),
-        "MIT",
-        rows_of.editeval,
-    ),
-    "jfleg": Source(
-        _file(
-            "keisks/jfleg",
-            "ee06ff806a208aba815ac45313f4e750a48330a5",
-            "test/test.src",
-            *(f"test/test.ref{number}" for number in range(4)),
-        ),
-        "CC BY-NC-SA 4.0",
-        rows_of.jfleg,
-    ),
-    "asset": Source(
-        _file(
-            "facebookresearch/asset",
-            "9d659040d0d8942dbc4cd65cf357563b43fd9ab4",
-            "dataset/asset.test.orig",
-            *(f"dataset/asset.test.simp.{number}" for number in range(10)),
-        ),
-        "CC BY-NC 4.0",
-        rows_of.asset,
-    ),
-    "mteval_refine": Source(
-        _file(
-            "KwanWaiChung/MT-Eval",
-            "bfe3a46e41c9837a8ca2a9957c1b1699e5fffef1",
-            "raw_data/refinement_multi_inst.jsonl",
-        ),
-        "MIT",
-        rows_of.mteval_refine,
-    ),
-    "mtbench101": Source(
-        _file(
-            "mtbench101/mt-bench-101",
-            "bc18b3e2c18c99164e11528f1a79c92083db5953",
-            "data/subjective/mtbench101.jsonl",
-        ),
-        "Apache-2.0",
-        rows_of.mtbench101,
-    ),
-    "cnndm": Source(
-        HubTable("abisee/cnn_dailymail", "3.0.0"), f"Apache-2.0; {_NEWS}", rows_of.cnndm
-    ),
-    "xsum": Source(
-        HubTable("EdinburghNLP/xsum"), "MIT; texts of the BBC, for research", rows_of.xsum
-    ),
-    "wmt16_deen": Source(
-        HubTable("wmt/wmt16", "de-en"), "newstest2016, free for research", rows_of.wmt16_deen
-    ),
-    "canitedit": Source(
-        HubTable("nuprl/CanItEdit"),
-        "BSD-3-Clause with a restriction: not to be used as training data",
-        rows_of.canitedit,
-    ),
-}
+
+SOURCES: dict[str, Source] = {stem: _source(stem, entry) for stem, entry in _listed().items()}
 """Name of a file without its ending -> its source."""
 
 
