@@ -23,7 +23,7 @@ import platform
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ import torch
 from generations import Save, measure_edits, measure_plain, show_generations
 from paceline.machine import describe_machine, describe_versions
 from paceline.planning.cost_curve import CostCurve, CostPoint
-from paceline.planning.measure import Floor, measure_floor
+from paceline.planning.measure import Floor, bandwidth_now, measure_floor
 from paceline.targets.engines import DEFAULT_ENGINE, ENGINES
 from paceline.targets.prepare import AUTO, WEIGHTS
 from paceline.targets.weights import weight_bytes
@@ -152,7 +152,7 @@ def _passes(pair: Pair, options: argparse.Namespace, save: Save) -> None:
         "context": first,
         "repeats": options.repeats,
         "widths": _rows(curves, options.widths),
-        "floor": _floor(pair, curves),
+        "floor": _floor(pair, options, curves),
         "others": [],
     }
     save({"passes": section})
@@ -202,7 +202,7 @@ def _curves(pair: Pair, options: argparse.Namespace, context: int) -> dict[str, 
     }
 
 
-def _floor(pair: Pair, curves: dict[str, CostCurve]) -> dict[str, Any]:
+def _floor(pair: Pair, options: argparse.Namespace, curves: dict[str, CostCurve]) -> dict[str, Any]:
     """How near each side comes to reading its weights at the memory's speed."""
     prepared = measure_floor(pair.session.target)
     floors = {
@@ -218,7 +218,27 @@ def _floor(pair: Pair, curves: dict[str, CostCurve]) -> dict[str, Any]:
         }
         for side, floor in floors.items()
     }
-    return {"gb_per_s": prepared.gb_per_s, "sides": sides}
+    in_turns = _in_turns(pair, options, prepared.weight_bytes)
+    return {"gb_per_s": prepared.gb_per_s, "sides": sides, "in_turns": in_turns}
+
+
+def _in_turns(pair: Pair, options: argparse.Namespace, weight_bytes: int) -> dict[str, Any]:
+    """Passes of one row, each right after memory was read: where other programs use the machine,
+    both see the same moments."""
+    random, size = Random(2), pair.session.target.vocab_size
+    bandwidth, rates, seconds = bandwidth_now(pair.native.device), [], []
+    with pair.passes([random.randrange(size) for _ in range(CONTEXT + 1)]) as (_, own):
+        for _ in range(3 * options.repeats):
+            rates.append(bandwidth())
+            seconds.append(own([]))
+    ratios = [1e9 * rate * taken / weight_bytes for rate, taken in zip(rates, seconds)]
+    low, middle, high = quantiles(ratios, n=4)
+    return {
+        "gb_per_s": median(rates),
+        "pass_ms": 1000 * median(seconds),
+        "over_reading": middle,
+        "quartiles": [low, high],
+    }
 
 
 def _show_passes(section: dict[str, Any]) -> None:
@@ -250,6 +270,11 @@ def _show_floor(section: dict[str, Any]) -> None:
             f"{found['share']:.0%}",
         )
     show(table)
+    found, (low, high) = section["in_turns"], section["in_turns"]["quartiles"]
+    print(
+        f"in turns with reading memory ({found['gb_per_s']:.1f} GB/s): {found['pass_ms']:.2f} ms, "
+        f"{found['over_reading']:.2f} times reading the weights, quartiles {low:.2f} and {high:.2f}"
+    )
 
 
 def _prefill(pair: Pair, options: argparse.Namespace, save: Save) -> None:

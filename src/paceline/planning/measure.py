@@ -28,6 +28,7 @@ __all__ = [
     "WIDTHS",
     "Floor",
     "PassTimes",
+    "bandwidth_now",
     "count_passes",
     "curve_of",
     "measure_bandwidth",
@@ -222,18 +223,29 @@ def measure_bandwidth(device: torch.device) -> float:
 
     The buffer is smaller where little memory is free.
     """
+    moved, kernels = _kernels(device)
+    return max(_best_rate(kernel, moved, device) for kernel in kernels)
+
+
+def bandwidth_now(device: torch.device) -> Callable[[], float]:
+    """What tells how fast memory is at the moment, in GB/s, by one run of the fastest of the ways
+    of `measure_bandwidth`: to be called in turns with what is compared with it.
+    """
+    moved, kernels = _kernels(device)
+    fastest = max(kernels, key=lambda kernel: _best_rate(kernel, moved, device))
+    return lambda: _rate(fastest, moved, device)
+
+
+def _kernels(device: torch.device) -> tuple[int, list[Callable[[], object]]]:
+    """Bytes that each moves, and what moves them."""
     if device.type == "cuda":
-        return _copy_bandwidth(device)
+        free, _ = torch.cuda.mem_get_info(device)
+        source = torch.ones(_buffer_bytes(free), dtype=torch.uint8, device=device)
+        place = torch.empty_like(source)
+        return source.nbytes + place.nbytes, [lambda: place.copy_(source)]
     rows = max(1, _buffer_bytes(_spare_memory()) // (4 * _COLUMNS))
     matrix = torch.ones(rows, _COLUMNS)
-    return max(_best_rate(kernel, matrix.nbytes, device) for kernel in _read_kernels(matrix))
-
-
-def _copy_bandwidth(device: torch.device) -> float:
-    free, _ = torch.cuda.mem_get_info(device)
-    source = torch.ones(_buffer_bytes(free), dtype=torch.uint8, device=device)
-    place = torch.empty_like(source)
-    return _best_rate(lambda: place.copy_(source), source.nbytes + place.nbytes, device)
+    return matrix.nbytes, list(_read_kernels(matrix))
 
 
 def _read_kernels(matrix: torch.Tensor) -> Iterator[Callable[[], object]]:
@@ -253,14 +265,15 @@ def _read_kernels(matrix: torch.Tensor) -> Iterator[Callable[[], object]]:
 
 
 def _best_rate(kernel: Callable[[], object], moved: int, device: torch.device) -> float:
+    return max(_rate(kernel, moved, device) for _ in range(_BANDWIDTH_REPEATS))
+
+
+def _rate(kernel: Callable[[], object], moved: int, device: torch.device) -> float:
     """GB/s of a kernel that moves so many bytes."""
-    best = float("inf")
-    for _ in range(_BANDWIDTH_REPEATS):
-        began = perf_counter()
-        kernel()
-        _wait(device)
-        best = min(best, perf_counter() - began)
-    return moved / best / 1e9
+    began = perf_counter()
+    kernel()
+    _wait(device)
+    return moved / (perf_counter() - began) / 1e9
 
 
 def _buffer_bytes(spare: int | None) -> int:
