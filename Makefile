@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := src/paceline/kernels/native
 
-.PHONY: demo test install format docs gpu gpu-tables
+.PHONY: demo test types pytest install format docs gpu gpu-tables
 
 PIP := $(BIN)/python -m pip install --constraint constraints.txt
 SOURCES := pyproject.toml constraints.txt hatch_build.py \
@@ -18,10 +18,11 @@ $(VENV)/.runs: $(SOURCES)
 	$(PIP) --editable .
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.runs
-	@echo "Installing what the tests need, too."
+$(VENV)/.installed: $(SOURCES)
+	@echo "Installing paceline and what its tests need into $(VENV), and compiling a C library."
+	$(PYTHON) -m venv $(VENV)
 	$(PIP) --quiet --editable ".[dev]"
-	@touch $@
+	@touch $(VENV)/.runs $@
 
 install: $(VENV)/.installed
 
@@ -31,7 +32,12 @@ demo: $(VENV)/.runs
 test: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(MAKE) --jobs 2 types pytest
+
+types: install
 	$(BIN)/mypy
+
+pytest: install
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 # What waits for a GPU, in calls of nine minutes; options go into GPU="--data DIR --only PIECE".

@@ -53,12 +53,19 @@ def write(
 def test_greedy_text_is_that_of_transformers(
     session: Session, prompts: dict[str, list[int]]
 ) -> None:
-    for name, prompt in prompts.items():
-        generated = session.target.model.generate(  # type: ignore[attr-defined]
+    generated = {
+        name: session.target.model.generate(  # type: ignore[attr-defined]
             torch.tensor([prompt]), max_new_tokens=NEW_TOKENS, do_sample=False
         )[0, len(prompt) :].tolist()
-        for method in METHODS:
-            assert write(session, method, [prompt]) == [generated], (name, method)
+        for name, prompt in prompts.items()
+    }
+    alone, *together = prompts
+    for method in METHODS:
+        assert write(session, method, [prompts[alone]]) == [generated[alone]], method
+        written = write(session, method, [prompts[name] for name in together])
+        assert dict(zip(together, written, strict=True)) == {
+            name: generated[name] for name in together
+        }, method
 
 
 def test_sampled_text_is_that_of_plain_decoding(
