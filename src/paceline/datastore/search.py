@@ -45,18 +45,24 @@ class Found(NamedTuple):
     """How texts went on behind the longest suffix of a tail that occurs.
 
     matched: its tokens, 0 where none does. shorter: tokens of the longest suffix that stands in
-    more places, 0 for none. places: behind it, how many.
+    more places, 0 for none. begin, end: where the places behind it are in the order of all.
     tree: what follows there, likeliest first, of equally likely ones what stands last; weights are
     chances of paths.
     """
 
     matched: int
     shorter: int
-    places: int
+    begin: int
+    end: int
     tree: Tree
 
+    @property
+    def places(self) -> int:
+        """How many."""
+        return self.end - self.begin
 
-NOTHING = Found(0, 0, 0, EMPTY)
+
+NOTHING = Found(0, 0, 0, 0, EMPTY)
 
 
 class _Group(NamedTuple):
@@ -93,7 +99,7 @@ def look_up(tokens: Int32, order: Int32, tail: Sequence[int], budget: int, searc
     count = min(end - begin, search.hits)
     budget = min(budget, search.per_match * matched or budget)
     hits = [int(order[begin + i * (end - begin) // count]) for i in range(count)]
-    return Found(matched, shorter, end - begin, _tree(tokens, hits, matched, budget, search))
+    return Found(matched, shorter, begin, end, _tree(tokens, hits, matched, budget, search))
 
 
 def insert_place(tokens: Int32, order: Int32, place: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -74,7 +74,7 @@ class SuffixArray:
         self._native.look_up(self._address)
         if not call.matched:
             return NOTHING
-        return Found(call.matched, call.shorter, call.end - call.begin, self._tree())
+        return Found(call.matched, call.shorter, call.begin, call.end, self._tree())
 
     def look_up_lengths(
         self, tail: Sequence[int], budget: int, search: Search, lengths: int, more_than: float
@@ -91,6 +91,18 @@ class SuffixArray:
         call.total = more_than
         self._native.look_up_lengths(self._address, lengths)
         return (self._tree(), call.total) if call.nodes else (EMPTY, more_than)
+
+    def around(self, found: Found, before: int, after: int) -> Iterator[tuple[int, Int32]]:
+        """The documents in which the places of `found` are, as far as so many tokens before and
+        after each: where they begin, and their tokens."""
+        for place in self._order[found.begin : found.end].tolist():
+            first = max(0, place - before)
+            borders = (self._tokens[first:place] == BORDER).nonzero()[0]
+            first += int(borders[-1]) + 1 if len(borders) else 0
+            rest = self._tokens[place : min(place + after, len(self))]
+            borders = (rest == BORDER).nonzero()[0]
+            last = place + (int(borders[0]) if len(borders) else len(rest))
+            yield first, self._tokens[first:last]
 
     def _look_up_lengths(
         self, near: Sequence[int], budget: int, search: Search, lengths: int, more_than: float

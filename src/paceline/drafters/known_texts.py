@@ -7,6 +7,7 @@ from pathlib import Path
 
 from paceline.datastore import NOTHING, Datastore, Found, Search, SuffixArray
 from paceline.drafters.host import Host
+from paceline.drafters.near_texts import NearTexts
 from paceline.errors import ModelError, StoreError
 
 __all__ = ["NO_DATASTORE", "KnownTexts"]
@@ -48,11 +49,18 @@ class KnownTexts:
             self._version = self._store.version
             self._arrays = self._store.arrays()
 
-    def look_up(self, tail: Sequence[int], budget: int, search: Search) -> Found:
-        """The longest match; of equally long ones the newest texts'."""
+    def look_up(
+        self, tail: Sequence[int], budget: int, search: Search, near: NearTexts | None = None
+    ) -> Found:
+        """The longest match; of equally long ones the newest texts'.
+
+        near: takes the documents of these matches.
+        """
         best = NOTHING
         for array in self._arrays:
             found = array.look_up(tail, budget, search)
+            if near is not None and found.matched:
+                near.take(found, array)
             if found.matched > best.matched:
                 best = found
         return best

@@ -1,7 +1,8 @@
 """REST: retrieval from a datastore (He et al. 2023, arXiv 2311.08252, section 3).
 
 The longest suffix of the text that stands in a datastore of other texts is looked up, and the most
-frequent continuations there make a tree. The text itself is not looked at.
+frequent continuations there make a tree. The text itself is not looked at. What the documents of
+long matches say behind short ones is proposed instead where it promises more.
 
     datastore: … for i in range(10): … for i in range(n): … for i in range(n): …
     text: … for i in range(   ->  draft: n ): … (2 of 3), 10 ): … (1 of 3)
@@ -22,6 +23,7 @@ from paceline.drafters.confidence import FOLLOWER_DOUBT
 from paceline.drafters.host import Host
 from paceline.drafters.known_texts import KnownTexts
 from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.near_texts import NearTexts
 from paceline.drafters.settings import at_least
 from paceline.errors import UsageError
 from paceline.records import Round, TextStart
@@ -36,6 +38,8 @@ class RestSettings:
 
     n: shortest match, >= 1 (the paper: 2). longest: match that is looked for, `n` to 32 (the
     paper: 16). k: depth of the tree, >= 1 (the paper: 10); plans cut it.
+    near: documents with a long match that are searched apart, too, see `NearTexts`, >= 0 (the
+    paper: 0).
     datastore: its folder; "" is the session's, or the model's own one, which has to be there.
 
     Raises UsageError for a value out of range.
@@ -44,6 +48,7 @@ class RestSettings:
     n: int = 2
     longest: int = 16
     k: int = 10
+    near: int = 16
     datastore: str = ""
 
     def __post_init__(self) -> None:
@@ -52,6 +57,7 @@ class RestSettings:
         if self.longest > LONGEST:
             raise UsageError(f"longest must be at most {LONGEST}, got {self.longest}")
         at_least(1, k=self.k)
+        at_least(0, near=self.near)
 
 
 class Rest(LookupDrafter):
@@ -73,6 +79,7 @@ class Rest(LookupDrafter):
         self._search = Search(least=own.n, depth=own.k, hits=MOST_HITS, doubt=FOLLOWER_DOUBT)
         self._longest = own.longest
         self._texts = texts or KnownTexts()
+        self._near = NearTexts(own.near, own.k)
         self._tail: list[int] = []
 
     @classmethod
@@ -83,6 +90,11 @@ class Rest(LookupDrafter):
     def start(self, text: TextStart) -> None:
         """See where the text is, and what the datastore has new."""
         self._texts.refresh()
+        self._near.forget()
+        self.resume(text)
+
+    def resume(self, text: TextStart) -> None:
+        """See where the text is."""
         self._tail = list(text.context[-self._longest :])
 
     def observe(self, round: Round) -> None:
@@ -92,4 +104,6 @@ class Rest(LookupDrafter):
     def propose_after(self, path: Sequence[int], budget: int) -> Tree:
         """The most frequent continuations behind the longest match."""
         tail = [*self._tail, *path][-self._longest :]
-        return self._texts.look_up(tail, budget, self._search).tree
+        found = self._texts.look_up(tail, budget, self._search, None if path else self._near)
+        tree, total = self._near.look_up(tail, budget)
+        return tree if total > sum(found.tree.weights or ()) else found.tree

@@ -22,6 +22,7 @@ from typing import Any
 from paceline.datastore import BORDER, PROMPT_TOKENS, GrowingSuffixArray, Search
 from paceline.drafters.confidence import FOLLOWER_DOUBT
 from paceline.drafters.host import Host
+from paceline.drafters.near_texts import NearTexts
 from paceline.drafters.settings import at_least
 from paceline.drafters.text_lookup import TextLookup
 from paceline.records import TextStart
@@ -39,6 +40,7 @@ class SuffixSettings:
     paper's alpha, of 1 to 4); plans cut it.
     lengths: of matches that are tried in each of both, longest first, >= 1.
     most: tokens of answers that are kept in memory, >= 1024; the oldest answers go.
+    near: answers with a long match that are searched apart, too, see `NearTexts`, >= 0 (the paper: 0).
     persist: keep what the session has answered; off, only the text itself is looked at.
 
     Raises UsageError for a value out of range.
@@ -48,6 +50,7 @@ class SuffixSettings:
     factor: int = 64
     lengths: int = 3
     most: int = 1 << 17
+    near: int = 16
     persist: bool = True
 
     def __post_init__(self) -> None:
@@ -55,6 +58,7 @@ class SuffixSettings:
         at_least(1, factor=self.factor)
         at_least(1, lengths=self.lengths)
         at_least(1024, most=self.most)
+        at_least(0, near=self.near)
 
 
 class Answers:
@@ -95,6 +99,7 @@ class Suffix(TextLookup):
         self._search = Search(depth=own.k, doubt=FOLLOWER_DOUBT, per_match=own.factor)
         self._lengths, self._persist = own.lengths, own.persist
         self._answers = answers or Answers(own.most)
+        self._near = NearTexts(own.near, own.k)
         self._prompt = 0
 
     @classmethod
@@ -105,6 +110,7 @@ class Suffix(TextLookup):
     def start(self, text: TextStart) -> None:
         """See `TextLookup.start`."""
         super().start(text)
+        self._near.forget()
         self._prompt = len(text.context)
 
     def stop(self) -> None:
@@ -124,5 +130,13 @@ class Suffix(TextLookup):
         tree, score = self._own.look_up_lengths(tail, budget, search, lengths, 0.0)
         if not self._persist:
             return tree
-        other, better = self._answers.array.look_up_lengths(tail, budget, search, lengths, score)
-        return other if better > score else tree
+        answers = self._answers.array
+        if not path:
+            self._near.take(answers.look_up(tail, 1, search), answers)
+        for other, better in (
+            answers.look_up_lengths(tail, budget, search, lengths, 0.0),
+            self._near.look_up(tail, budget),
+        ):
+            if better > score:
+                tree, score = other, better
+        return tree
