@@ -51,16 +51,12 @@ def load(
     method, settings: as in "anpd:n=5,k=7"; "plain" for none.
     device, dtype, device_map, attn_implementation: as in transformers; by default the GPU where
     there is one (bfloat16), else the CPU (float32). A draft model follows unless settings differ.
-    weights: how linear layers hold them: "auto" (on the CPU in the blocks of a GGUF file, others
-    packed, or in bfloat16), "native", "packed", "packed+plain", "bfloat16", "int8", "int4",
-    "fused"; see docs/speed.md.
-    cache_dtype: what keys and values are held in: "float32", "float16", "int8"; see docs/speed.md.
-    engine: what runs the model, one of `paceline.targets.engines.ENGINES`.
+    weights, cache_dtype: how linear layers, and keys and values, are held, of `WEIGHTS` and
+    `CACHE_DTYPES`; see docs/speed.md. engine: what runs the model, of `ENGINES`.
     store: keeps answers as references for similar queries, see `ReferenceStore`.
     datastore: folder of texts to guess from, to which answers are added; "own": the model's own.
     options: defaults of requests; without a budget trees are planned by what passes cost here.
-    measure: whether to do that now, roughly, where nobody has; by default where trees are
-    going to be planned.
+    measure: whether to do that now, roughly, where nobody has; by default where trees are planned.
 
     Raises UsageError for an unknown method, setting or choice of these, ModelError where the model
     cannot be found, read or driven, or has no parts for the method, StoreError for a bad datastore.

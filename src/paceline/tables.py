@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["Cell", "Table", "markdown_table", "terminal_table"]
 
 _NARROW, _TALL = 7, 40
+_NAME = 20
 
 
 @dataclass(frozen=True)
@@ -72,13 +73,19 @@ def markdown_table(rows: Sequence[Sequence[str]], left: int = 1) -> str:
 
 
 def terminal_table(table: Table) -> TerminalTable:
-    """The table for rich; headings and cells fold where they find no room."""
+    """The table for rich; headings and cells fold where they find no room, short names of rows excepted."""
     from rich.table import Table as TerminalTable
 
     written = TerminalTable(title=table.caption or None, title_justify="left")
     for place, heading in enumerate(table.headings):
         words = place < table.left
-        written.add_column(heading, justify="left" if words else "right", overflow="fold")
+        names = [len(str(row[0])) for row in table.rows] if place == 0 else []
+        written.add_column(
+            heading,
+            justify="left" if words else "right",
+            overflow="fold",
+            no_wrap=0 < max(names, default=0) <= _NAME,
+        )
     for row in table.rows:
         written.add_row(*map(str, row))
     return written

@@ -64,8 +64,8 @@ def test_it_shows_writes_and_stores_the_curve(
     rows = {cells[1].strip(): cells for line in out.splitlines() if (cells := line.split("│"))[1:]}
     assert {"floor", *map(str, measure.WIDTHS)} <= rows.keys()
     for width in measure.WIDTHS:
-        assert rows[str(width)][2].strip() == f"{curve.cost(width):.2f}"
-        assert rows[str(width)][3].strip() == f"{curve.relative(width):.2f}x"
+        assert rows[str(width)][3].strip() == f"{curve.cost(width):.2f}"
+        assert rows[str(width)][4].strip() == f"{curve.relative(width):.2f}x"
     for words in (
         "memory bandwidth",
         "floor: ",

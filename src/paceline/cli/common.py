@@ -18,8 +18,6 @@ from paceline.errors import UsageError
 from paceline.tables import Table, terminal_table
 
 if TYPE_CHECKING:
-    from rich.table import Table as TerminalTable
-
     from paceline.prompts import PromptRecord
     from paceline.session import Session
 
@@ -201,16 +199,13 @@ def output_console() -> Console:
     return Console(highlight=False, markup=False, emoji=False)
 
 
-def print_table(table: Table | TerminalTable) -> None:
+def print_table(table: Table) -> None:
     """Print a table as a result; what finds no room in a column is folded, and never cut off."""
     console = output_console()
     # Below 80 columns nothing fits; and without a terminal a row is one line, for `grep` and `awk`.
     console.width = max(console.width, 80) if console.is_terminal else 200
-    written = terminal_table(table) if isinstance(table, Table) else table
-    for column in written.columns:
-        column.overflow = "fold"
     with writing("the table"):
-        console.print(written)
+        console.print(terminal_table(table))
 
 
 def error_console() -> Console:

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from paceline.cli.common import interruptible, note, print_table
 from paceline.errors import ModelError
+from paceline.tables import Table
 
 app = typer.Typer(
     help="List, fetch, locate and remove the models that have an alias.", no_args_is_help=True
@@ -23,20 +23,19 @@ def list_() -> None:
     """Show every alias, whether it is here, and its licence."""
     from paceline.models import list_models
 
-    table = Table("alias", "here", "download", "on disk", "licence", "what")
-    table.columns[0].no_wrap = True
-    for info in list_models():
-        here = "damaged" if info.damage else "yes" if info.pulled else "no"
-        disk = info.size_on_disk or info.stored_size
-        table.add_row(
+    rows = [
+        (
             info.alias,
-            here,
+            "damaged" if info.damage else "yes" if info.pulled else "no",
             f"{info.download_size / 1e6:.0f} MB",
-            f"{disk / 1e6:.0f} MB",
+            f"{(info.size_on_disk or info.stored_size) / 1e6:.0f} MB",
             info.licence,
             info.description,
         )
-    print_table(table)
+        for info in list_models()
+    ]
+    headings = ("alias", "here", "download", "on disk", "licence", "what")
+    print_table(Table.of_text("", headings, rows, left=len(headings)))
 
 
 @app.command()

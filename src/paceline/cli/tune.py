@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
-from rich.table import Table
 
 from paceline.cli import common, drafts, flags
 from paceline.cli.groups import Placement, grouped
 from paceline.errors import UsageError
+from paceline.tables import Table
 
 if TYPE_CHECKING:
     from paceline.planning.cost_curve import CostCurve
@@ -59,10 +59,9 @@ def tune(
     be for little more than one token. The curve is kept in the cache folder: where a request sets
     no budget, its trees are planned by it from now on.
 
-    With --method, for one that was trained for the model: what its trees promise by width, and the
-    best one as a picture; with --verify, what those around it bring on prompts, the bundled ones
-    where no file is given. For one with a draft model or a window: its settings one after the
-    other, tried on such prompts, and the best of them to be written behind --method.
+    With --method, for one trained for the model: what its trees promise by width, and the best one
+    as a picture; with --verify, what those around it bring on prompts, by default the bundled ones.
+    For one with a draft model or a window: the best of its settings, tried on such prompts.
     """
     common.check_writable(json_file)
     if draft_model is not None:
@@ -75,8 +74,7 @@ def tune(
 
     curve, report = _curve(session, model, repeats or _REPEATS)
     if study is not None:
-        # What is tried has to be planned by the curve just measured, not by a stored one.
-        session.use_curve(curve)
+        session.use_curve(curve)  # what is tried is planned by it, not by a stored one
         study.run(session, prompts, options, repeats)
         report |= _shown(study, plots)
     if json_file is not None:
@@ -195,25 +193,22 @@ def _setting(key: CurveKey) -> str:
 
 
 def _table(curve: CostCurve, floor: Floor, title: str) -> Table:
-    """One row per width below that of the floor; ratios and bars are those of the first column."""
-    table = Table(title=title, title_justify="left")
-    table.add_column("width", justify="right")
-    for context in curve.contexts:
-        table.add_column(f"ms at {context}", justify="right")
-    table.add_column("of one token", justify="right")
-    table.add_column(f"at {curve.contexts[0]}", no_wrap=True)
+    """One row per width below that of the floor; ratios and bars are those of the first context."""
     longest = max(curve.cost(width) for width in curve.widths)
-    times = [f"{floor.milliseconds:.2f}"] * len(curve.contexts)
-    bar = _bar(floor.milliseconds / longest)
-    table.add_row("floor", *times, f"{floor.share(curve):.2f}x", bar, end_section=True)
-    for width in curve.widths:
-        table.add_row(
-            str(width),
-            *(f"{curve.cost(width, context):.2f}" for context in curve.contexts),
-            f"{curve.relative(width):.2f}x",
+    contexts, least = curve.contexts, floor.milliseconds
+    lowest = ["floor", _bar(least / longest), *[f"{least:.2f}"] * len(contexts)]
+    rows = [
+        [
+            f"{width:>5}",
             _bar(curve.cost(width) / longest),
-        )
-    return table
+            *(f"{curve.cost(width, context):.2f}" for context in contexts),
+            f"{curve.relative(width):.2f}x",
+        ]
+        for width in curve.widths
+    ]
+    headings = ["width", f"at {contexts[0]}", *(f"ms at {each}" for each in contexts)]
+    every = [[*lowest, f"{floor.share(curve):.2f}x"], *rows]
+    return Table.of_text(title, [*headings, "of one token"], every, left=2)
 
 
 def _bar(share: float) -> str:

@@ -8,10 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
 from paceline.errors import UsageError
 from paceline.planning.settings_search import Settings, Step, Trial, search
+from paceline.tables import Table
 
 if TYPE_CHECKING:
     from paceline.prompts import PromptRecord
@@ -69,21 +68,15 @@ class SettingsStudy:
     def table(self) -> Table:
         """One row per trial, settings as they stood."""
         title = f"{self.method}: what settings bring here"
-        table = Table(title=title, title_justify="left")
         columns = list(self.steps[0].best.settings)
-        table.add_column("tried")
-        for heading in (*columns, "tokens per pass", "speed-up"):
-            table.add_column(heading, justify="right")
-        for step in self.steps:
-            for trial in step.trials:
-                mark = " *" if trial is step.best else ""
-                last = trial is step.trials[-1]
-                table.add_row(
-                    ", ".join(step.names), *_cells(trial, columns, mark), end_section=last
-                )
-        for trial in self.last:
-            table.add_row("once more", *_cells(trial, columns, ""))
-        return table
+        tried = [
+            [", ".join(step.names), *_cells(trial, columns, " *" if trial is step.best else "")]
+            for step in self.steps
+            for trial in step.trials
+        ]
+        again = [["once more", *_cells(trial, columns, "")] for trial in self.last]
+        headings = ["tried", *columns, "tokens per pass", "speed-up"]
+        return Table.of_text(title, headings, [*tried, *again])
 
     def lines(self) -> list[str]:
         """The method with the best settings, and the verdict."""

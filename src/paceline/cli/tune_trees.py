@@ -7,9 +7,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
 from paceline.cli import common
+from paceline.tables import Table
 
 if TYPE_CHECKING:
     from paceline.planning.tree_search import FittedTree
@@ -69,31 +68,26 @@ class TreeStudy:
 
     def table(self) -> Table:
         """One row per width."""
-        title = f"{self.method}: what trees promise here"
-        table = Table(title=title, title_justify="left")
         headings = ["rows", "tokens per pass", "ms", "speed-up"]
         headings += ["measured", "tokens per pass"] if self.measured else []
-        for heading in headings:
-            table.add_column(heading, justify="right")
-        for one in self.survey:
-            row = [
-                f"{one.width}{' *' if one is self.best else ''}",
-                f"{one.tree.tokens_per_pass:.2f}",
-                f"{one.milliseconds:.2f}",
-                f"{one.speedup:.2f}x",
-            ]
-            if self.measured:
-                found = self.measured.get(one.width)
-                row += (
-                    ["", ""]
-                    if not found
-                    else [
-                        f"{median(found):.2f}x",
-                        f"{self.acceptance_length[one.width]:.2f}",
-                    ]
-                )
-            table.add_row(*row)
-        return table
+        rows = [[*self._promised(one), *self._brought(one.width)] for one in self.survey]
+        return Table.of_text(f"{self.method}: what trees promise here", headings, rows, left=0)
+
+    def _promised(self, one: FittedTree) -> list[str]:
+        return [
+            f"{one.width}{' *' if one is self.best else ''}",
+            f"{one.tree.tokens_per_pass:.2f}",
+            f"{one.milliseconds:.2f}",
+            f"{one.speedup:.2f}x",
+        ]
+
+    def _brought(self, width: int) -> list[str]:
+        if not self.measured:
+            return []
+        found = self.measured.get(width)
+        if not found:
+            return ["", ""]
+        return [f"{median(found):.2f}x", f"{self.acceptance_length[width]:.2f}"]
 
     def lines(self) -> list[str]:
         """The tree with most promise as a picture, and the verdict."""

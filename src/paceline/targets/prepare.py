@@ -129,6 +129,16 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
     if in_floats:
         done.halves = str(model.dtype).removeprefix("torch.")
         compute_in_floats(model, head_is_table)
+    _replace_others(model, places, done)
+    quantised = done.weights in ("int8", "int4", BLOCKS)
+    compare(model, before[0], done.weights, quantised)
+    return done
+
+
+def _replace_others(
+    model: PreTrainedModel, places: dict[nn.Module, list[str]], done: Preparation
+) -> None:
+    """Norms and attention; and the memory that all is in."""
     for module, names in places.items():
         norm = fast_norm(module)
         if norm is not None:
@@ -139,9 +149,6 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
     copies = [each for each in model.modules() if isinstance(each, PackedAndPlainLinear)]
     if copies:
         done.plain_copy = keep_faster(copies)
-    quantised = done.weights in ("int8", "int4", BLOCKS)
-    compare(model, before[0], done.weights, quantised)
-    return done
 
 
 def arithmetic_of(model: PreTrainedModel) -> str:
