@@ -116,7 +116,7 @@ def untrained(session: Session, vocabulary: int) -> dict[str, Path]:
 def play(
     session: Session, drafter: Drafter, ids: Sequence[int], options: argparse.Namespace
 ) -> list[Round]:
-    """The rounds behind the prompt."""
+    """The rounds after the prompt."""
     session.target.forget()
     generation = Generation(ids, drafter, Stopping(options.max_new_tokens))
     played = decode(session.target, [generation], options.budget)

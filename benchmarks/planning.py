@@ -8,7 +8,7 @@ and planner, but no model runs: a pass takes what a measured cost curve says for
 context, and everything else takes no time. So the result is the same on every machine. It shows
 what a plan is worth, not how fast anything is: times of drafters and noise of clocks are left out.
 
-Speed-ups are those behind the prompt: tokens per second over those of plain decoding.
+Speed-ups are those after the prompt: tokens per second over those of plain decoding.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A contender on one file. seconds: of the clock, behind the prompts."""
+    """A contender on one file. seconds: of the clock, after the prompts."""
 
     seconds: float
     stats: Stats

@@ -151,7 +151,7 @@ def _header(options: argparse.Namespace, session: Session, began: int) -> dict[s
 def table(lines: Sequence[dict[str, Any]]) -> Table:
     """Speed-ups over plain decoding by tens of questions."""
     ways = [name for name in METHODS if name != PLAIN]
-    heads = [f"{name}{part}" for name in ways for part in ("", ", behind the prompt")]
+    heads = [f"{name}{part}" for name in ways for part in ("", ", after the prompt")]
     shown = new_table("speed-up over plain decoding", "questions", *heads, "tokens", "same texts")
     last = 1 + max(line["question"] for line in lines)
     spans = [(first, min(first + STEP, last)) for first in range(0, last, STEP)]

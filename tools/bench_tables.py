@@ -199,7 +199,7 @@ def _ours(ours: dict[str, tuple[str, str, str, str]]) -> str:
 _HEADINGS = [
     "task and model",
     "speed-up",
-    "behind the prompt",
+    "after the prompt",
     "tokens per pass",
     "hit ratio",
     "texts",

@@ -72,7 +72,7 @@ def cases_table(trees: str) -> str:
 
 
 def times_table() -> str:
-    """Where the time goes behind the prompt: milliseconds per pass."""
+    """Where the time goes after the prompt: milliseconds per pass."""
     rows = [
         ["", "decoding", "trees", "draft", "target", "commit", "draft over target", "reading a prompt"],
     ]  # fmt: skip

@@ -102,7 +102,7 @@ def speed_table() -> str:
     return f"{markdown_table(rows)}\n\n{note}"
 
 
-_WHAT = ("tokens per pass", "speed-up", "behind the prompt")
+_WHAT = ("tokens per pass", "speed-up", "after the prompt")
 
 
 def short_tables() -> str:
@@ -113,7 +113,7 @@ def short_tables() -> str:
 def _short(kind: str) -> str:
     report = json.loads((RESULTS / f"{kind}-{LARGE}.json").read_text("utf-8"))
     rows = [
-        ["method", "tokens/s", "speed-up", "behind the prompt", "tokens per pass", "same text"],
+        ["method", "tokens/s", "speed-up", "after the prompt", "tokens per pass", "same text"],
     ]
     for one in report["methods"]:
         behind = "-" if one["decode_speedup"] is None else f"{one['decode_speedup']:.2f}x"

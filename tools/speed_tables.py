@@ -131,7 +131,7 @@ def plain_table() -> str:
     rows = [
         ["smollm2-135m, over `transformers.generate` in float32", *files],
         ["tokens/s, prompt included", *_ratios(each["total_speedup"] for each in plain)],
-        ["tokens/s behind the prompt", *_ratios(each["median_decode_speedup"] for each in plain)],
+        ["tokens/s after the prompt", *_ratios(each["median_decode_speedup"] for each in plain)],
         [
             "texts alike",
             *(

@@ -35,7 +35,7 @@ class MethodSummary:
 
     texts: on which both it and plain decoding came through; failures: reasons by text.
     tokens, seconds: sums over texts of a text's first trial, and of its median time.
-    speedup, interval: over plain decoding; decode_speedup: the same behind the prompt, None where
+    speedup, interval: over plain decoding; decode_speedup: the same after the prompt, None where
     nothing was generated behind the first pass.
     mean_of_ratios: speed-up as Spec-Bench computes it, from mean speeds of questions.
     stats: sums over the first trials.

@@ -28,7 +28,7 @@ ASSISTANT = "assistant"
 class Forced(Sampler):
     """A sampler that does its work and then says what was recorded.
 
-    recorded: stands behind the prompt; behind its end the model speaks for itself.
+    recorded: stands after the prompt; behind its end the model speaks for itself.
     """
 
     recorded: Sequence[int] = ()

@@ -82,7 +82,7 @@ class SettingsStudy:
         """The method with the best settings, and the verdict."""
         best = self.best
         verdict = (
-            f"best of those tried: {best.speedup:.2f}x plain decoding behind the prompt, "
+            f"best of those tried: {best.speedup:.2f}x plain decoding after the prompt, "
             f"{best.tokens_per_pass:.2f} tokens per pass"
         )
         if best.speedup <= 1:

@@ -27,7 +27,7 @@ _MARGIN = 1.01
 class Trial:
     """What settings brought.
 
-    speedup: over plain decoding, behind the prompt. tokens_per_pass: of the target.
+    speedup: over plain decoding, after the prompt. tokens_per_pass: of the target.
     different: texts that were not plain decoding's.
     """
 

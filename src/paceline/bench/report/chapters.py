@@ -25,7 +25,7 @@ _WORDS = {
     "the median of its trials, from the token ids of the prompt to those of the output",
     "interval": "where the speed-up lies with 95 % confidence, from resampling texts in pairs; it "
     "knows how texts differ, not how another machine would; one text has none",
-    "behind the prompt": "the speed-up without the first pass, which reads the prompt",
+    "after the prompt": "the speed-up without the first pass, which reads the prompt",
     "ratio of means": "mean speed of texts over plain decoding's mean speed, as Spec-Bench has it",
     "acceptance length": "tokens gained per round, the one that comes without a guess included",
     "draft hit ratio": "share of guessed tokens that were accepted",

@@ -34,7 +34,7 @@ _OVERALL = (
     "texts",
     "tokens/s",
     "speed-up",
-    "behind the prompt",
+    "after the prompt",
     "ratio of means",
     "acceptance length",
     "draft hit ratio",
