@@ -112,12 +112,12 @@ class CostlySources:
         if spare < 0:
             return False
         reading = self._reading(account, unread) if unread > _FEW else 0.0
-        gain = account.gain(sure) - _MARGIN - self._in_passes(_PLANNING)
+        price = PRICE if account.time.value is None else self._in_passes(account.time.value)
+        gain = account.gain(sure, price, self._each) - _MARGIN - self._in_passes(_PLANNING)
         if gain > 0 and (not reading or gain * left / self._tokens > _RETURN * reading):
             account.trial = False
             return True
         # Of two that guess alike each would seem to add nothing, so one is tried at a time.
-        price = PRICE if account.time.value is None else self._in_passes(account.time.value)
         if self._tried_in == self._rounds or spare < price + reading:
             return False
         if not account.can_pay(price + reading):
@@ -169,8 +169,7 @@ class CostlySources:
         # A width may be costlier than a wider one, but no plan would have chosen it without these rows.
         rows = max(0.0, self._relative(width) - self._relative(width - own))
         price = self._in_passes(account.time.value) + rows
-        # Plain decoding has a token for a pass, however long rounds take as things are.
-        each, expected = min(1.0, self._passes / self._tokens), account.expected(claimed, tokens)
+        each, expected = self._each, account.expected(claimed, tokens)
         account.judge(sure, tokens * each - price, expected * each - price)
 
     def played(self, context: int, width: int, tokens: int, drafting: float, target: float) -> None:
@@ -196,6 +195,11 @@ class CostlySources:
             self._curve = live or stored or MILD
             self._costs_of.clear()
         self._rounds += 1
+
+    @property
+    def _each(self) -> float:
+        """Passes that a token takes; plain decoding has one for a pass, however long rounds take."""
+        return min(1.0, self._passes / self._tokens)
 
     def _relative(self, width: int) -> float:
         """What a pass costs, in passes of plain decoding."""

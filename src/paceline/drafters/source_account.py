@@ -60,24 +60,26 @@ class SourceAccount:
             self._here.expect(min(_MOST, self._gain.mean / 2), 0)
         self._classes.clear()
 
-    def gain(self, sure: float) -> float:
+    def gain(self, sure: float, price: float = PRICE, each: float = 1.0) -> float:
         """What asking saves where the others are that sure; as long as little is known of that,
-        what it saves in this text."""
+        what it saves in this text.
+
+        price: of asking; each: what a token takes. Both say what a promise is worth here."""
         place = bisect_right(_SURENESS, sure)
         own = self._classes.get(place)
         if own is None:
             if not self._promise:
                 return self._here.mean
-            own = self._promised(place)
+            own = self._promised(place, price, each)
         return own.mean + self._here.mean * _DOUBT / (_DOUBT + own.rounds)
 
-    def _promised(self, place: int) -> Gain:
+    def _promised(self, place: int, price: float, each: float) -> Gain:
         """The class begins with what it has saved in other texts, and what was promised."""
         known = self._known.get(place)
         if known is None:
             surely = _SURENESS[place - 1] if place else 0.0
             known = self._known[place] = Gain(_LONG_MEMORY)
-            known.expect(max(0.0, _TRUST * self._promise - surely) - PRICE, _SHOWN)
+            known.expect(max(0.0, _TRUST * self._promise - surely) * each - price, _SHOWN)
         own = self._classes[place] = Gain(_MEMORY)
         own.expect(known.mean, _SHOWN)
         return own
