@@ -1,11 +1,12 @@
 """What drafts cost, as shares of a pass of the target over one row.
 
     python benchmarks/draft_shares.py --json draft-shares.json
+    python benchmarks/draft_shares.py --methods anpd,rest:datastore=DIR --text FILE --context 8000
 
 Texts by plain decoding, with the draft model, Medusa, Chimera and EAGLE go on in turn, round by
 round, on one target: between two drafts the target has been read, as it always is. The draft model
 says --length tokens a round; heads grow trees of --budget nodes. What there is not for the model is
-left out; --eagle names a folder with other parts. A draft's time is what the loop spends
+left out; --eagle names a folder with other parts; --methods measures others. A draft's time is what the loop spends
 outside of the target: proposing and observing.
 """
 
@@ -13,12 +14,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import sys
 from pathlib import Path
 from statistics import median, quantiles
 
 import paceline
+from paceline.cli.bench.shared import split_methods
 from paceline.drafters import make_drafter
 from paceline.errors import ModelError
 from paceline.loop import Batch, FixedBudget, Generation
@@ -26,6 +27,7 @@ from paceline.machine import describe_run
 from paceline.records import Round
 from paceline.session import Session
 from paceline.stopping import Stopping
+from tables import shown_command
 
 PROMPTS = (
     "Why is the sky blue?",
@@ -36,6 +38,8 @@ PROMPTS = (
 
 def methods(session: Session, options: argparse.Namespace) -> dict[str, str]:
     """What is reported -> the method, as far as there are such for the model."""
+    if options.methods:
+        return {name: name for name in split_methods(f"plain,{options.methods}")}
     every = {
         "plain": "plain",
         "draft token": f"speculative:length={options.length}",
@@ -47,6 +51,16 @@ def methods(session: Session, options: argparse.Namespace) -> dict[str, str]:
         every["eagle"] = f"eagle:parts={options.eagle}"
         every["eagle, 4 levels"] = f"eagle:parts={options.eagle},depth=4,least=0"
     return {name: method for name, method in every.items() if is_there(method, session)}
+
+
+def prompts(session: Session, options: argparse.Namespace) -> list[list[int]]:
+    """Questions, or the beginning of a text."""
+    if options.text is None:
+        return [session.encode([{"role": "user", "content": prompt}]) for prompt in PROMPTS]
+    ids = session.encode(options.text.read_text(encoding="utf-8"))[: options.context]
+    if len(ids) < options.context:
+        raise SystemExit(f"{options.text} has {len(ids)} tokens: name a longer text")
+    return [ids]
 
 
 def is_there(method: str, session: Session) -> bool:
@@ -93,14 +107,16 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=4, help="tokens of the draft model's drafts")
     parser.add_argument("--budget", type=int, default=16, help="nodes of a tree at most")
     parser.add_argument("--eagle", default="", help="a folder with EAGLE parts")
+    parser.add_argument("--methods", default="", help="others, separated by commas")
+    parser.add_argument("--text", type=Path, help="a file to go on from, instead of questions")
+    parser.add_argument("--context", type=int, default=1000, help="tokens of it")
     parser.add_argument("--json", type=Path, help="write the results there, too")
     options = parser.parse_args()
     session = paceline.load(options.model, method="plain")
     session.settle()
     chosen = methods(session, options)
     found: dict[str, list[Round]] = {name: [] for name in chosen}
-    for prompt in PROMPTS:
-        ids = session.encode([{"role": "user", "content": prompt}])
+    for ids in prompts(session, options):
         play(session, ids, options, chosen, found)
     rows = {}
     for name, rounds in found.items():
@@ -122,7 +138,7 @@ def main() -> None:
     if options.json:
         content = {
             **describe_run(session.target.describe()),
-            "command": f"python benchmarks/draft_shares.py {shlex.join(sys.argv[1:])}",
+            "command": shown_command(),
             "rows": rows,
         }
         options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
