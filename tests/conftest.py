@@ -15,6 +15,7 @@ from paceline.planning import first_curve
 
 # Tiny models are slower on several threads than on one; and tests may share few cores.
 torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of processes that tests start
 
 # No deadline: the first example of a test pays for imports and caches.
 settings.register_profile("paceline", deadline=None)

@@ -64,8 +64,8 @@ def test_mistakes_are_told_before_a_model_is_loaded(command: Command, tmp_path: 
 
 def test_ctrl_c_leaves_a_file_that_goes_on(command: Command, tiny: Path, tmp_path: Path) -> None:
     asked, output, whole = (tmp_path / name for name in ("in", "out", "whole"))
-    count = 50
-    write_requests(asked, "tiny", count, max_tokens=60, ignore_eos=True)
+    count = 24
+    write_requests(asked, "tiny", count, max_tokens=40, ignore_eos=True)
     words = ["batch", "--input", asked, "--model", tiny, "--method", "plain", "--max-batch", 2]
     command_line = [sys.executable, "-m", "paceline", *map(str, words), "--output", str(output)]
     running = subprocess.Popen(command_line, stderr=subprocess.PIPE, text=True)
