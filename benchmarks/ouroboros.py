@@ -8,6 +8,7 @@ al. 2024, arXiv 2402.13720).
     fixed         4, 12    part by part, drafts of fixed length, nobody rests; other lengths for
                            the simulation (benchmarks/ouroboros_simulation.py)
     planned       4, 12    part by part, as users have it
+    copy          4        the same with a quantised copy as the draft model; needs --weights packed
     temperatures  3        T = 0.5 and 1.0, fixed; T = 0 is in `fixed`
     sensitivity   9        draft length, window and level, every combination, fixed
     lengths       14       generation lengths, fixed: a half, a quarter … of the longest
@@ -94,6 +95,10 @@ def planned(session: Session, options: argparse.Namespace) -> Report:
     return side_by_side(session, options, studies.PLANNED, studies.TASKS, 2, 40, fixed=False)
 
 
+def copy(session: Session, options: argparse.Namespace) -> Report:
+    return side_by_side(session, options, studies.COPY, studies.TASKS, 3, 96, fixed=False)
+
+
 def temperatures(session: Session, options: argparse.Namespace) -> Report:
     texts = read_texts(session, options, studies.TALKING, 2)
     contenders = [
@@ -160,6 +165,7 @@ STUDIES: dict[str, Callable[[Session, argparse.Namespace], Report]] = {
     "costs": costs,
     "fixed": fixed,
     "planned": planned,
+    "copy": copy,
     "temperatures": temperatures,
     "sensitivity": sensitivity,
     "lengths": lengths,
@@ -168,12 +174,17 @@ STUDIES: dict[str, Callable[[Session, argparse.Namespace], Report]] = {
 }
 
 
+ALL = [name for name in STUDIES if name != "copy"]
+"""On weights as published, of which no copy is smaller."""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="folder with TASK.jsonl")
     parser.add_argument("--study", choices=[*STUDIES, "all"], required=True)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/ouroboros"))
     parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--weights", default="auto", help="of the model, as in paceline.load")
     parser.add_argument("--tasks", help="only these, by commas")
     parser.add_argument("--limit", type=int, help="prompts per task")
     parser.add_argument("--longest-prompt", type=int, default=384, help="tokens; the last ones")
@@ -182,9 +193,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--again", action="store_true", help="measure what is there already, too")
     options = parser.parse_args()
-    session = paceline.load(options.model, method="plain")
+    session = paceline.load(options.model, method="plain", weights=options.weights)
     session.settle()
-    for name in STUDIES if options.study == "all" else [options.study]:
+    for name in ALL if options.study == "all" else [options.study]:
         path = options.out / f"{name}-{options.model}.json"
         if path.exists() and not options.again:
             print(f"{path} is there already: --again measures it again", file=sys.stderr)
@@ -192,7 +203,13 @@ def main() -> None:
         print(name, file=sys.stderr, flush=True)
         began = perf_counter()
         report = STUDIES[name](session, options)
-        run = {**describe_run(), "command": shown_command(), "study": name, "model": options.model}
+        run = {
+            **describe_run(),
+            "command": shown_command(),
+            "study": name,
+            "model": options.model,
+            "weights": options.weights,
+        }
         run["measured_seconds"] = round(perf_counter() - began, 1)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({**run, **report}, indent=1) + "\n", encoding="utf-8")

@@ -24,7 +24,8 @@ LENGTHS = (2, 8)
 
 # Windows are whole or smaller: this is more than the largest one here has.
 _DRAFT_BUDGET = 128
-_FIXED = f"branches=0,budget={_DRAFT_BUDGET}"
+_WINDOW = "window=7,text=false"
+_FIXED = f"branches=0,budget={_DRAFT_BUDGET},{_WINDOW}"
 
 
 def speculative(length: int = LENGTH) -> str:
@@ -72,6 +73,24 @@ PLANNED = {
     "+ history": "ouroboros:branches=0",
 }
 """The same rows as users have them: lengths, and whether to draft at all, are planned."""
+
+_SELF = "draft=self,branches=0"
+_COLD = "history=false"
+COPY = {
+    "plain": "plain",
+    "anpd": "anpd",
+    "speculative": f"speculative:{_SELF}",
+    "speculative, anpd inside": f"speculative:{_SELF},inner=anpd",
+    "+ phrases for drafting": f"ouroboros:{_SELF},lengthen=0,verification=none,{_COLD}",
+    "+ lengthening": f"ouroboros:{_SELF},verification=none,{_COLD}",
+    "+ phrases from verification": f"ouroboros:{_SELF},{_COLD}",
+    "+ history": f"ouroboros:{_SELF}",
+    "+ phrases of the prompt": f"ouroboros:{_SELF},prompt=true",
+    "+ phrases beside each token": f"ouroboros:{_SELF},prompt=true,hang=all",
+    "windows, no phrases of texts": f"ouroboros:{_SELF},{_WINDOW}",
+}
+"""With a quantised copy of the target as the draft model, which is near the paper's cost ratio and
+agreement; each row from "+ lengthening" to "+ phrases beside each token" adds to the one before."""
 
 GRID = {"length": (2, 4, 8), "window": (3, 7, 10), "level": (3, 5, 7)}
 """Of table 9, which has three settings with three values each."""

@@ -13,7 +13,9 @@ from tests.draft_hosts import toy_host
 from tests.helpers import generate
 
 from paceline.drafters import Ouroboros, OuroborosSettings, PhrasePool
+from paceline.drafters.lookahead import Lookahead, LookaheadSettings
 from paceline.drafters.ouroboros import Verification
+from paceline.drafters.text_phrases import TextPhrases
 from paceline.drafters.verified_phrases import Verified, corrected, matching, refined
 from paceline.errors import ModelError, UsageError
 from paceline.loop import Generation, decode
@@ -40,9 +42,10 @@ def test_runs_that_go_along_with_the_rejected_draft_become_phrases() -> None:
     # token, then shifted ones go along.
     seen = verified([3, 4, 5, 6, 7], [3, 9, 5, 6, 7, 8])
     assert (seen.right, seen.accepted) == (1, False)
-    assert matching(seen, 3) == [(4, (5, 6, 7)), (5, (6, 7, 8))]
-    assert matching(seen, 4) == [(4, (5, 6, 7, 8))]
-    assert matching(seen, 5) == []
+    assert matching(seen, 3, 3) == [(4, (5, 6, 7)), (5, (6, 7, 8))]
+    assert matching(seen, 4, 4) == [(4, (5, 6, 7, 8))]
+    assert matching(seen, 5, 5) == []
+    assert matching(seen, 4, 2) == [(4, (5, 6, 7, 8)), (5, (6, 7, 8)), (6, (7, 8))]
 
 
 def test_all_outputs_from_the_rejection_on_become_phrases() -> None:
@@ -66,9 +69,10 @@ def test_phrases_behind_an_accepted_draft_are_put_right() -> None:
     draft=st.lists(st.integers(0, 3), min_size=1, max_size=8),
     outputs=st.lists(st.integers(0, 3), min_size=9, max_size=9),
     size=st.integers(1, 4),
+    shortest=st.integers(1, 5),
 )
 def test_matching_against_the_rule_word_by_word(
-    draft: list[int], outputs: list[int], size: int
+    draft: list[int], outputs: list[int], size: int, shortest: int
 ) -> None:
     outputs = outputs[: len(draft) + 1]
     seen = verified(draft, outputs)
@@ -82,9 +86,9 @@ def test_matching_against_the_rule_word_by_word(
             and draft[place + len(phrase)] == phrase[-1]
         ):
             phrase.append(behind[place + len(phrase)])
-        if len(phrase) == size:
+        if len(phrase) >= min(size, shortest):
             expected.append((draft[place], tuple(phrase)))
-    assert matching(seen, size) == expected
+    assert matching(seen, size, shortest) == expected
 
 
 def test_phrases_hang_behind_the_draft() -> None:
@@ -100,6 +104,68 @@ def test_phrases_hang_behind_the_draft() -> None:
     tree = drafter.propose(20)
     assert tree.find(text[:4]) is not None  # the draft, and a phrase behind it
     assert tree.find([*text[:2], 9, 9]) is not None
+
+
+def test_phrases_hang_along_the_draft() -> None:
+    """With hang=all behind the root and each guess, each node knowing who proposed it."""
+    pool = PhrasePool(3)
+    drafter = Ouroboros(
+        toy_host(), draft="twin", length=2, branches=0, level=3, pool=pool, text=False, hang="all"
+    )
+    prompt = [3, 1, 4, 1, 5]
+    text, _, _ = generate(ToyTarget(), drafter, prompt, 12, budget=0)
+    for key in (prompt[-1], *text[:2]):
+        pool.add(key, (9, 9))
+    pool.add(prompt[-1], tuple(text[:2]))
+    drafter.start(TextStart(prompt))
+    tree = drafter.propose(20)
+    for place in range(3):
+        assert tree.find([*text[:place], 9, 9]) is not None
+    first = tree.find(text[:1])
+    assert first is not None and tree.sources is not None
+    assert tree.sources[first] == 0b11  # the draft model says it, and so does a phrase
+    assert tree.weights is not None
+    assert [one.name for one in drafter.report()] == ["draft", "phrases"]
+
+
+def test_text_and_draft_become_phrases() -> None:
+    """Every key with what came after it; the prompt only where that is wanted."""
+    prompt = [3, 1, 4, 1, 5]
+    for learn in (False, True):
+        drafter = Ouroboros(
+            toy_host(), draft="near", length=2, level=3, verification="none", prompt=learn
+        )
+        output, _, _ = generate(ToyTarget(), drafter, prompt, 8)
+        held = {(key, phrase) for key, phrases in drafter.pool for phrase in phrases}
+        whole = [*prompt, *output]
+        said = {(whole[at], tuple(whole[at + 1 : at + 3])) for at in range(len(whole) - 2)}
+        assert {one for one in said if one[0] not in prompt} <= held
+        assert ((3, (1, 4)) in held) is learn
+
+
+@given(pieces=st.lists(st.lists(st.integers(0, 9), max_size=4), max_size=6), size=st.integers(1, 4))
+def test_phrases_of_a_text_against_all_of_it_at_once(pieces: list[list[int]], size: int) -> None:
+    pool, known = PhrasePool(50), [7, 8]
+    phrases = TextPhrases(pool, size)
+    phrases.begin(known, True)
+    for piece in pieces:
+        phrases.drafted([11, 12, 13])  # never said
+        phrases.said(piece)
+        known += piece
+    held = {(key, phrase) for key, found in pool for phrase in found if max(key, *phrase) < 10}
+    ends = range(size + 1, len(known) + 1)
+    assert held == {(known[end - size - 1], tuple(known[end - size : end])) for end in ends}
+
+
+def test_without_a_window_the_draft_model_reads_phrases_alone() -> None:
+    pool = PhrasePool(2)
+    drafter = Lookahead(LookaheadSettings(window=0, level=3), pool=pool)
+    assert drafter.sized_by == "nodes" and Lookahead().sized_by == "whole"
+    drafter.start(TextStart([1, 2]))
+    assert not len(drafter.propose(9))
+    pool.add(2, (3, 4))
+    assert drafter.propose(9).find([3, 4]) is not None
+    assert len(drafter.propose(1)) == 1
 
 
 def test_the_draft_model_reads_no_phrase_of_tokens_that_it_does_not_have() -> None:

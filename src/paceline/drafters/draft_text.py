@@ -141,5 +141,6 @@ class DraftText:
 
 
 def _planner(host: Host, inner: Drafter) -> TreePlanner:
-    planner: TreePlanner = host.learn((TreePlanner, type(inner)), lambda: TreePlanner(host.curve))
+    key = (TreePlanner, type(inner), inner.sized_by)
+    planner: TreePlanner = host.learn(key, lambda: TreePlanner(host.curve))
     return planner

@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from paceline.drafters.phrases import PhrasePool
+from paceline.drafters.phrases import PhrasePool, phrase_tree
 from paceline.drafters.settings import at_least
 from paceline.prefix import common_prefix
 from paceline.protocols import SHADOW_TOKENS, TREES, Drafter, SizedBy
@@ -49,7 +49,8 @@ __all__ = ["Lookahead", "LookaheadSettings", "Window"]
 class LookaheadSettings:
     """Settings of `Lookahead`.
 
-    window: columns, >= 1 (the paper's W).
+    window: columns (the paper's W); 0 for none: then only what others put into the pool is guessed, and
+    what `pool_from_prompt` does.
     level: tokens of an n-gram, >= 2 (the paper's N).
     guesses: phrases that a pass checks, >= 1, and that are kept behind each token (the paper's G).
     pool_from_prompt: put the n-grams of the prompt and of the generated text into the pool, too.
@@ -70,7 +71,7 @@ class LookaheadSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        at_least(1, window=self.window)
+        at_least(0, window=self.window)
         at_least(2, level=self.level)
         at_least(1, guesses=self.guesses)
 
@@ -86,8 +87,6 @@ class Lookahead(Drafter):
     Where the budget is too small the guesses shrink first, to one phrase, and then the window.
     """
 
-    sized_by: SizedBy = "whole"
-
     def __init__(
         self,
         settings: LookaheadSettings | None = None,
@@ -102,7 +101,10 @@ class Lookahead(Drafter):
         self.guesses = own.guesses
         self.pool_from_prompt = own.pool_from_prompt
         self.pool = PhrasePool(own.guesses) if pool is None else pool
-        self.requires = frozenset({TREES} if own.accept_window else {SHADOW_TOKENS, TREES})
+        real = own.accept_window or not own.window
+        self.requires = frozenset({TREES} if real else {SHADOW_TOKENS, TREES})
+        # Rows of a window buy the guesses of later rounds; phrases alone can be cut anywhere.
+        self.sized_by: SizedBy = "whole" if own.window else "nodes"
         self._mark = 0 if own.accept_window else SHADOWS
         self._readable = sys.maxsize if readable is None else readable
         self._keeps_pool = own.history or pool is not None
@@ -118,7 +120,7 @@ class Lookahead(Drafter):
             if not self._keeps_pool:
                 self.pool.clear()
             self._text, self._window, self._shown = [], Window([]), 0
-        if not self._window.columns:
+        if self.columns and not self._window.columns:
             draw = Random(self._seed).choice  # noqa: S311 - no secret
             spare = self.level - 2
             self._window = Window([[draw(text.context)] for _ in range(self.columns + spare)])
@@ -132,21 +134,27 @@ class Lookahead(Drafter):
 
     def propose(self, budget: int) -> Tree:
         """Phrases behind the root, newest first, and as much of the window as fits."""
-        window = self._window_within(budget - (self.level - 1))
         known = self.pool.newest(self._text[-1])
         phrases = [phrase for phrase in known if max(phrase) < self._readable][: self.guesses]
+        if not self.columns:
+            return phrase_tree(phrases).prune(budget)
+        window = self._window_within(budget - (self.level - 1))
         return Tree.of_paths(phrases).prune(budget - len(window)).graft(window).merge()
 
     def observe(self, round: Round) -> None:
         """Take the window's next level from the rows of the one before, as far as they were scored,
         and its n-grams into the pool."""
+        if self.columns:
+            self._advance(round)
+        self._learn(round.path.tokens)
+
+    def _advance(self, round: Round) -> None:
         ends = [round.tree.find(path) for path in self._window.paths(self._mark)[: self._shown]]
         scored = [end for end in ends if end is not None]
         if scored:
             best = likeliest(round.logits)  # a copy of some rows would take longer
             results = [None if end is None else best[end + 1] for end in ends]
             self._window.advance(results, self.level, self._text[-1], self.pool.add)
-        self._learn(round.path.tokens)
 
     def _window_within(self, room: int) -> Tree:
         """As many of the window's columns as `room` nodes hold; EMPTY where none would be left when

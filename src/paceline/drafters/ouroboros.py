@@ -1,15 +1,16 @@
-"""Ouroboros: phrases for a draft model, from it, and behind its drafts (Zhao et al. 2024, "Ouroboros:
+"""Ouroboros: phrases for a draft model, from it, and along its drafts (Zhao et al. 2024, "Ouroboros:
 Generating Longer Drafts Phrase by Phrase for Faster Speculative Decoding", arXiv 2402.13720).
 
 A draft model drafts as in `Speculative`, with one pool of phrases that four parts fill and use:
 
-1. the draft model drafts by Lookahead decoding: phrases of the pool are its guesses, and its window
-   makes new ones (section 3.1);
-2. phrases that begin where the draft ends make it longer at almost no cost (3.2);
+1. phrases of the pool are the draft model's own guesses, and its outputs become phrases: by Lookahead
+   decoding (section 3.1), or, without a window, as they are;
+2. phrases that begin where the draft ends make it longer at almost no cost (3.2), and others may hang
+   beside each of its tokens;
 3. what the target said along the rejected part of a draft becomes phrases (3.3);
 4. the pool is kept from text to text (3.4).
 
-    pool, behind c: (d, e), (f, g)
+    pool, after c: (d, e), (f, g)
     text … a, root b     the draft model says c
     tree: root ─ c ─┬─ d ─ e
                     └─ f ─ g
@@ -27,21 +28,23 @@ from typing import Any, Literal
 
 from paceline.drafters.host import Host, ModelChoice
 from paceline.drafters.lookahead import Lookahead, LookaheadSettings
-from paceline.drafters.phrases import MOST_PHRASES, PhrasePool
+from paceline.drafters.phrases import MOST_PHRASES, PhrasePool, phrase_tree
+from paceline.drafters.registry import check_method
 from paceline.drafters.settings import at_least
 from paceline.drafters.speculative import DraftSettings, Speculative, open_draft
+from paceline.drafters.text_phrases import TextPhrases
 from paceline.drafters.verified_phrases import Verified, corrected, matching, refined
 from paceline.protocols import Drafter
-from paceline.records import Round, TextStart
-from paceline.tree import ROOT, Tree
+from paceline.records import Round, SourceRound, TextStart
+from paceline.tree import EMPTY, ROOT, Tree
 
 __all__ = ["Ouroboros", "OuroborosSettings", "Verification"]
 
 Verification = Literal["paper", "package", "none"]
 
-# How likely a phrase's first token and each further one are by our own word; plans correct it. The
-# newest phrase is the likeliest.
-_FIRST, _NEXT = 0.4, 0.7
+Hang = Literal["end", "all"]
+
+_DRAFT, _PHRASES = 0, 1  # bits of `Tree.sources`
 
 
 @dataclass(frozen=True)
@@ -49,37 +52,50 @@ class OuroborosSettings(DraftSettings):
     """Settings of `Ouroboros`, besides those of the draft model.
 
     drafting: phrases accelerate the draft model; else it says token by token.
-    window, level, guesses: of its Lookahead decoding; `level` - 1 is the length of all phrases, and
-    `guesses` how many are kept behind a token.
-    lengthen: phrases that are hung behind a draft (the paper's K); 0 for none.
+    inner: the draft model's own drafter in their place, as a method of its own.
+    window, level, guesses: of its Lookahead decoding; without a window phrases alone are guessed.
+    `level` - 1 is the length of phrases, and `guesses` how many are kept after a token.
+    text, prompt: what is committed and what the draft model says becomes phrases, and so does the
+    prompt.
+    lengthen: phrases that are hung after a draft (the paper's K), and with `hang=all` beside each of
+    its tokens as well; 0 for none.
     verification: how phrases come from what the target says: where it goes along with the rejected
     draft ("paper", section 3.3), all that it says there ("package", the later published program's
     rule), or not at all.
+    shortest: tokens of a phrase from a rejected draft at least, by the paper's rule.
     history: keep the pool when another text begins; all drafters of a host with the same settings
     share it. Else each has its own, emptied for every text.
     most: phrases in the pool.
     phrases: a file that they are read from at first, if it is there, and written to in the end.
 
-    Raises UsageError for a value out of range.
+    Raises UsageError for a value out of range, or an unknown `inner`.
     """
 
     drafting: bool = True
-    window: int = LookaheadSettings.window
+    inner: str = ""
+    window: int = 0
     level: int = LookaheadSettings.level
     guesses: int = LookaheadSettings.guesses
+    text: bool = True
+    prompt: bool = False
     lengthen: int = 3
+    hang: Hang = "end"
     verification: Verification = "paper"
+    shortest: int = 2
     history: bool = True
     most: int = MOST_PHRASES
     phrases: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.inner()
+        self.lookahead()
         at_least(0, lengthen=self.lengthen)
         at_least(1, most=self.most)
+        at_least(1, shortest=self.shortest)
+        if self.inner:
+            check_method(self.inner)
 
-    def inner(self) -> LookaheadSettings:
+    def lookahead(self) -> LookaheadSettings:
         """How phrases accelerate the draft model."""
         return LookaheadSettings(window=self.window, level=self.level, guesses=self.guesses)
 
@@ -98,6 +114,8 @@ class Ouroboros(Drafter):
     Raises what `Speculative` does, and ModelError for a file that holds no phrases of this model.
     """
 
+    source_names = ("draft", "phrases")
+
     def __init__(
         self,
         host: Host,
@@ -107,15 +125,16 @@ class Ouroboros(Drafter):
         **changes: Any,
     ) -> None:
         own = replace(settings or OuroborosSettings(), **changes)
+        self.settings = own
         self.pool = _pool_of(host, own) if pool is None else _filled(pool, host, own.phrases)
         self._draft = _draft_of(host, own, self.pool)
         self._size = own.level - 1
-        self._lengthen = own.lengthen
-        self._verification = own.verification
-        self._history = own.history
+        self._text = TextPhrases(self.pool, self._size)
         self._root = 0
         self._chain: tuple[int, ...] = ()
         self._used: tuple[tuple[int, ...], ...] = ()
+        self._clock, self._spent = host.clock, [0.0, 0.0]
+        self._proposed = [0, 0]
         if own.phrases:
             size, fingerprint = host.target.vocab_size, host.fingerprint
             weakref.finalize(self, self.pool.save, Path(own.phrases), size, fingerprint)
@@ -127,48 +146,83 @@ class Ouroboros(Drafter):
 
     def start(self, text: TextStart) -> None:
         """Begin a text, with the phrases of earlier ones unless `history` is off."""
-        if not self._history:
+        if not self.settings.history:
             self.pool.clear()
-        self._root = text.context[-1]
+        self._begin(text, self.settings.prompt)
         self._draft.start(text)
 
     def resume(self, text: TextStart) -> None:
         """Go on with other last tokens; the pool stays."""
-        self._root = text.context[-1]
+        self._begin(text, False)
         self._draft.resume(text)
 
     def stop(self) -> None:
         """See `Drafter.stop`."""
         self._draft.stop()
 
+    def unread(self) -> int:
+        """See `Drafter.unread`."""
+        return self._draft.unread()
+
     def propose(self, budget: int) -> Tree:
-        """The draft model's draft, and phrases behind its end."""
-        tree = self._draft.propose(budget)
-        nodes = _chain(tree)
-        self._chain = tuple(tree.tokens[node] for node in nodes)
-        self._used = self.pool.newest((self._root, *self._chain)[-1], self._lengthen)
-        if self._used:
-            tree = tree.graft(_weighed(self._used), at=nodes[-1] if nodes else ROOT)
-        return tree.merge().prune(budget)
+        """The draft model's draft, and phrases along it."""
+        began = self._clock()
+        draft = self._draft.propose(budget)
+        drafted = self._clock()
+        nodes = _chain(draft)
+        self._chain = tuple(draft.tokens[node] for node in nodes)
+        if self.settings.text:
+            self._text.drafted(self._chain)
+        tree = self._with_phrases(draft.marked(_DRAFT), nodes)
+        self._proposed = [len(draft), len(tree) - len(draft)]
+        self._spent = [drafted - began, self._clock() - drafted]
+        return tree.merge().prune(budget) if len(tree) and budget > 0 else EMPTY
+
+    def report(self) -> tuple[SourceRound, ...]:
+        """See `Drafter.report`."""
+        rounds = zip(self.source_names, self._proposed, self._spent)
+        found = tuple(SourceRound(name, bool(nodes), nodes, spent) for name, nodes, spent in rounds)
+        self._proposed, self._spent = [0, 0], [0.0, 0.0]
+        return found
 
     def observe(self, round: Round) -> None:
         """Make phrases of what the target said along the draft, and let the draft model go on."""
         self._learn(round)
+        if self.settings.text:
+            self._text.said(round.path.tokens)
         self._root = round.path.tokens[-1]
         self._draft.observe(round)
 
+    def _begin(self, text: TextStart, learn: bool) -> None:
+        self._root, self._chain, self._used = text.context[-1], (), ()
+        self._text.begin(text.context, learn)
+
+    def _with_phrases(self, tree: Tree, nodes: Sequence[int]) -> Tree:
+        """The draft along these nodes, with phrases after its end or each of its tokens."""
+        along = (ROOT, *nodes)
+        for node, token in zip(along, (self._root, *self._chain)):
+            if node != along[-1] and self.settings.hang == "end":
+                continue
+            found = self.pool.newest(token, self.settings.lengthen)
+            if node == along[-1]:
+                self._used = found
+            if found:
+                tree = tree.graft(phrase_tree(found).marked(_PHRASES), at=node)
+        return tree
+
     def _learn(self, round: Round) -> None:
-        if self._verification == "none":
+        rule = self.settings.verification
+        if rule == "none" or not self._chain:
             return
         seen = Verified.of(round, self._root, self._chain, self._used)
-        if self._verification == "package":
+        if rule == "package":
             added = refined(seen, self._size)
         elif seen.accepted:
             added = []
             for old, new in corrected(seen, self._size):
                 self.pool.replace(seen.last, old, new)
         else:
-            added = matching(seen, self._size)
+            added = matching(seen, self._size, self.settings.shortest)
         for key, phrase in added:
             self.pool.add(key, phrase)
 
@@ -197,7 +251,9 @@ def _draft_of(host: Host, own: OuroborosSettings, pool: PhrasePool) -> Speculati
     # What the target says goes into the pool as well, and may be no token of the draft model.
     size = small.target.vocab_size
     readable = size if small.tokens is None else min(size, small.tokens)
-    inner = Lookahead(own.inner(), pool=pool, readable=readable) if own.drafting else "plain"
+    inner: Any = own.inner or "plain"
+    if own.drafting and not own.inner:
+        inner = Lookahead(own.lookahead(), pool=pool, readable=readable)
     return Speculative(host, inner=inner, **{**own.of_draft(), "draft": small})
 
 
@@ -207,16 +263,3 @@ def _chain(tree: Tree) -> list[int]:
     while children := tree.children.get(nodes[-1] if nodes else ROOT):
         nodes.append(min(children.values()))
     return nodes
-
-
-def _weighed(phrases: Sequence[Sequence[int]]) -> Tree:
-    """Phrases, newest first, as one tree with weights."""
-    tree = Tree.of_paths(phrases)
-    ranks = {token: rank for rank, token in enumerate(dict.fromkeys(one[0] for one in phrases))}
-    weights: list[float] = []
-    for token, parent in zip(tree.tokens, tree.parents):
-        if parent == ROOT:
-            weights.append(_FIRST / (1 + ranks[token]))
-        else:
-            weights.append(_NEXT * weights[parent])
-    return Tree(tree.tokens, tree.parents, tuple(weights))

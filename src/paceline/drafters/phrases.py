@@ -17,13 +17,18 @@ from uuid import uuid4
 
 from paceline.drafters.settings import at_least
 from paceline.errors import ModelError
+from paceline.tree import ROOT, Tree
 
-__all__ = ["MOST_PHRASES", "Phrase", "PhrasePool"]
+__all__ = ["MOST_PHRASES", "Phrase", "PhrasePool", "phrase_tree"]
 
 Phrase = tuple[int, ...]
 
 MOST_PHRASES = 1 << 16
 """Of a pool whose owner does not say; some twenty megabytes where phrases have four tokens."""
+
+# How likely a phrase's first token and each further one are by our own word; plans correct it. The
+# newest phrase is the likeliest.
+_FIRST, _NEXT = 0.4, 0.7
 
 _KIND = "paceline phrases"
 _VERSION = 1
@@ -157,6 +162,19 @@ class PhrasePool:
             self._phrases[key] = phrases[1:]  # which leaves the key in its place
         else:
             del self._phrases[key]
+
+
+def phrase_tree(phrases: Sequence[Phrase]) -> Tree:
+    """Phrases, newest first, as one tree with weights."""
+    tree = Tree.of_paths(phrases)
+    ranks = {token: rank for rank, token in enumerate(dict.fromkeys(one[0] for one in phrases))}
+    weights: list[float] = []
+    for token, parent in zip(tree.tokens, tree.parents):
+        if parent == ROOT:
+            weights.append(_FIRST / (1 + ranks[token]))
+        else:
+            weights.append(_NEXT * weights[parent])
+    return Tree(tree.tokens, tree.parents, tuple(weights))
 
 
 def _check_model(head: dict[str, Any], path: Path, vocab_size: int, fingerprint: str) -> None:

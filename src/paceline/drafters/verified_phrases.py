@@ -5,8 +5,8 @@ likeliest behind each node are its outputs.
 
     draft c d e f, root b    outputs: b: c, c: x, d: e, e: f, f: g    (d was rejected: x is said)
 
-    matching, 3 tokens long:  d -> (e, f, g)          where the outputs go along with the draft
-    refined, 3 tokens long:   x -> (e, f, g)          all outputs from the rejection on
+    matching, 3 tokens long:  d -> (e, f, g), e -> (f, g)    where the outputs go along with the draft
+    refined, 3 tokens long:   x -> (e, f, g)                 all outputs from the rejection on
 """
 
 from __future__ import annotations
@@ -67,15 +67,18 @@ class Verified:
         )
 
 
-def matching(seen: Verified, size: int) -> list[tuple[int, Phrase]]:
-    """Keys and phrases of `size` tokens out of the rejected part of a draft: runs of the target's
-    outputs that go along with the draft up to their last token; shorter ones are left out."""
+def matching(seen: Verified, size: int, shortest: int = 2) -> list[tuple[int, Phrase]]:
+    """Keys and phrases out of the rejected part of a draft: runs of the target's outputs that go along
+    with the draft up to their last token, the paper's sub-segments.
+
+    size: tokens of a phrase at most. shortest: of a run; where `size` is less, that.
+    """
     found = []
     for place in range(seen.right, len(seen.draft)):
         outputs, following = seen.outputs[place + 1 :], seen.draft[place + 1 :]
-        length = 1 + common_prefix(outputs, following)
-        if length >= size and len(outputs) >= size:
-            found.append((seen.draft[place], outputs[:size]))
+        length = min(1 + common_prefix(outputs, following), len(outputs), size)
+        if length >= min(shortest, size):
+            found.append((seen.draft[place], outputs[:length]))
     return found
 
 

@@ -1,0 +1,47 @@
+"""Phrases out of a text as it grows, and out of drafts behind it.
+
+size 2, text a b c, draft d e:   a -> (b, c)   from the text
+                                 b -> (c, d), c -> (d, e)   from the draft
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.drafters.phrases import PhrasePool
+
+__all__ = ["TextPhrases"]
+
+
+class TextPhrases:
+    """Puts what a text says into a pool.
+
+    size: tokens of a phrase, >= 1; its key is the token before them.
+    """
+
+    def __init__(self, pool: PhrasePool, size: int) -> None:
+        self._pool = pool
+        self._size = size
+        self._tail: list[int] = []  # of the text: what the next phrase may begin with
+
+    def begin(self, context: Sequence[int], learn: bool) -> None:
+        """A text begins, or goes on with other last tokens.
+
+        learn: its phrases go into the pool.
+        """
+        self._tail = []
+        if learn:
+            self.said(context)
+        self._tail = list(context[-self._size :])
+
+    def said(self, tokens: Sequence[int]) -> None:
+        """The text goes on."""
+        self.drafted(tokens)
+        self._tail = [*self._tail, *tokens][-self._size :]
+
+    def drafted(self, tokens: Sequence[int]) -> None:
+        """Somebody would go on with these."""
+        whole = [*self._tail, *tokens]
+        for end in range(max(len(self._tail), self._size) + 1, len(whole) + 1):
+            key, *phrase = whole[end - self._size - 1 : end]
+            self._pool.add(key, phrase)
