@@ -87,6 +87,7 @@ COPY = {
     "+ history": f"ouroboros:{_SELF}",
     "+ phrases of the prompt": f"ouroboros:{_SELF},prompt=true",
     "+ phrases beside each token": f"ouroboros:{_SELF},prompt=true,hang=all",
+    "anpd inside, lengthened by phrases": f"ouroboros:{_SELF},prompt=true,inner=anpd",
     "windows, no phrases of texts": f"ouroboros:{_SELF},{_WINDOW}",
 }
 """With a quantised copy of the target as the draft model, which is near the paper's cost ratio and

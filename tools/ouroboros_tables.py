@@ -89,6 +89,7 @@ def _parts(report: Report) -> str:
 
 fixed_table = measured("ouroboros/fixed")(_parts)
 planned_table = measured("ouroboros/planned")(_parts)
+copy_table = measured("ouroboros/copy")(_parts)
 
 
 @measured("ouroboros/fixed")
@@ -219,7 +220,7 @@ def _stretches(stretches: list[tuple[float, float]], least: float, most: float) 
     return ", ".join(found) or "never"
 
 
-STUDIES = ("fixed", "planned", "temperatures", "sensitivity", "lengths", "locality")
+STUDIES = ("fixed", "planned", "copy", "temperatures", "sensitivity", "lengths", "locality")
 
 
 def texts_table() -> str:
@@ -252,6 +253,7 @@ def memory_table(report: Report) -> str:
 OUROBOROS: dict[str, Callable[[], str]] = {
     "parts-fixed": fixed_table,
     "parts-planned": planned_table,
+    "parts-copy": copy_table,
     "efficiency": efficiency_table,
     "tasks": tasks_table,
     "sampling": sampling_table,
