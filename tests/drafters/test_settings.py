@@ -136,7 +136,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("anpd:n=1", {}, "n must be a whole number >= 2, got 1"),
     ("anpd:k=0", {}, "k must be a whole number >= 1, got 0"),
     ("anpd:branches=-2", {}, "branches must be a whole number >= 1, got -2"),
-    ("lookahead:window=0", {}, "window must be a whole number >= 1, got 0"),
+    ("lookahead:window=-1", {}, "window must be a whole number >= 0, got -1"),
     ("lookahead:level=1", {}, "level must be a whole number >= 2, got 1"),
     ("lookahead:guesses=0", {}, "guesses must be a whole number >= 1, got 0"),
     (
