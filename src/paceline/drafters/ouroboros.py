@@ -125,7 +125,7 @@ class Ouroboros(Drafter):
         **changes: Any,
     ) -> None:
         own = replace(settings or OuroborosSettings(), **changes)
-        self.settings = own
+        self._settings = own
         self.pool = _pool_of(host, own) if pool is None else _filled(pool, host, own.phrases)
         self._draft = _draft_of(host, own, self.pool)
         self._size = own.level - 1
@@ -146,9 +146,9 @@ class Ouroboros(Drafter):
 
     def start(self, text: TextStart) -> None:
         """Begin a text, with the phrases of earlier ones unless `history` is off."""
-        if not self.settings.history:
+        if not self._settings.history:
             self.pool.clear()
-        self._begin(text, self.settings.prompt)
+        self._begin(text, self._settings.prompt)
         self._draft.start(text)
 
     def resume(self, text: TextStart) -> None:
@@ -171,7 +171,7 @@ class Ouroboros(Drafter):
         drafted = self._clock()
         nodes = _chain(draft)
         self._chain = tuple(draft.tokens[node] for node in nodes)
-        if self.settings.text:
+        if self._settings.text:
             self._text.drafted(self._chain)
         tree = self._with_phrases(draft.marked(_DRAFT), nodes)
         self._proposed = [len(draft), len(tree) - len(draft)]
@@ -188,7 +188,7 @@ class Ouroboros(Drafter):
     def observe(self, round: Round) -> None:
         """Make phrases of what the target said along the draft, and let the draft model go on."""
         self._learn(round)
-        if self.settings.text:
+        if self._settings.text:
             self._text.said(round.path.tokens)
         self._root = round.path.tokens[-1]
         self._draft.observe(round)
@@ -201,9 +201,9 @@ class Ouroboros(Drafter):
         """The draft along these nodes, with phrases after its end or each of its tokens."""
         along = (ROOT, *nodes)
         for node, token in zip(along, (self._root, *self._chain)):
-            if node != along[-1] and self.settings.hang == "end":
+            if node != along[-1] and self._settings.hang == "end":
                 continue
-            found = self.pool.newest(token, self.settings.lengthen)
+            found = self.pool.newest(token, self._settings.lengthen)
             if node == along[-1]:
                 self._used = found
             if found:
@@ -211,8 +211,8 @@ class Ouroboros(Drafter):
         return tree
 
     def _learn(self, round: Round) -> None:
-        rule = self.settings.verification
-        if rule == "none" or not self._chain:
+        rule = self._settings.verification
+        if rule == "none":
             return
         seen = Verified.of(round, self._root, self._chain, self._used)
         if rule == "package":
@@ -222,7 +222,7 @@ class Ouroboros(Drafter):
             for old, new in corrected(seen, self._size):
                 self.pool.replace(seen.last, old, new)
         else:
-            added = matching(seen, self._size, self.settings.shortest)
+            added = matching(seen, self._size, self._settings.shortest)
         for key, phrase in added:
             self.pool.add(key, phrase)
 
