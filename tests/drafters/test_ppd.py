@@ -20,11 +20,13 @@ from paceline.drafters import Host, Ppd, check_method, make_drafter, needs_host,
 from paceline.errors import ModelError, UsageError
 from paceline.planning import adaptive_tree
 from paceline.planning.acceptance import AcceptanceTable
+from paceline.planning.cost_curve import CostCurve, CostPoint
 from paceline.planning.sizing import MOST_WHOLE
 from paceline.planning.tree_search import build_tree
 from paceline.protocols import Target
 from paceline.records import Path as Accepted
 from paceline.records import Round, TextStart
+from paceline.sampling import Sampler
 from paceline.stats import Stats
 from paceline.targets.toy import ToyTarget
 from paceline.tree import EMPTY, ROOT, Tree
@@ -163,7 +165,7 @@ def test_far_guesses_are_judged_however_the_near_ones_turn_out() -> None:
     seen: list[tuple[int, int | None]] = []
     target = Clairvoyant(story(80), 2, 1, lambda place, distance: 99 if distance == 1 else 0)
     drafter = Ppd(host_on(target), parts=str(saved_parts(2, 1, vocab=32)), size=12)
-    drafter._guesses._tell = lambda distance, rank: seen.append((distance, rank))
+    drafter._guesses._tell = lambda distance, rank, shares: seen.append((distance, rank))
     _, rounds, _ = generate(target, drafter, PROMPT, 40)
     assert len(rounds) == 40  # nothing is ever accepted
     assert seen.count((1, None)) == len(rounds) - 1
@@ -229,6 +231,80 @@ def test_its_tree_is_there_before_the_first_round(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(adaptive_tree, "build_tree", searched)
     assert len(drafter.propose(MOST_WHOLE)) > 0
+
+
+class Doubtful(Clairvoyant):
+    """Its prompt tokens are sure of the token that it will say, or of one that it will not, and say
+    how sure."""
+
+    def __init__(self, story: Sequence[int], knows: Callable[[int], bool]) -> None:
+        super().__init__(story, 1, 1, lambda place, distance: 0 if knows(place) else 99)
+        self.knows = knows
+
+    def _guess(self, place: int, distance: int, ept: int) -> torch.Tensor:
+        row = super()._guess(place, distance, ept)
+        return row if self.knows(place) else torch.zeros_like(row)
+
+
+def test_rounds_are_as_wide_as_their_guesses_are_sure() -> None:
+    """Every other stretch of ten tokens is known; rows cost enough that the others are not tried."""
+    target = Doubtful(story(120), lambda place: place // 10 % 2 == 0)
+    curve = CostCurve((CostPoint(1, 0, 1.0), CostPoint(2, 0, 1.1), CostPoint(64, 0, 7.0)))
+    parts = saved_parts(1, 1, vocab=32)
+    drafter = Ppd(Host(target, TOY, curve=curve), parts=str(parts))
+    output, rounds, _ = generate(target, drafter, PROMPT, 100, budget=63)
+    assert output == target.story[len(PROMPT) :][:100]
+    widths: dict[bool, list[int]] = {True: [], False: []}
+    length = len(PROMPT)
+    for round in rounds:
+        if round.tree.tokens and length > 60:  # by then it has learned what shares are worth
+            guesses = sum(token < 32 for token in round.tree.tokens)
+            widths[target.knows(length)].append(guesses)
+        length += len(round.path.tokens)
+    assert sum(widths[True]) / len(widths[True]) > 0.7
+    assert max(widths[False]) == 0
+
+
+def test_a_table_or_a_size_gives_all_rounds_of_a_state_one_tree() -> None:
+    for settings in ("size=12", "shape=table,width=8"):
+        drafter = toy_drafter(f"ppd 2x1:{settings}")
+        drafter.start(TextStart([1]))
+        shapes = set()
+        for seed in range(4):
+            logits = torch.randn(3, 16, generator=torch.Generator().manual_seed(seed))
+            first = Tree((16, 17), (ROOT, 0))
+            drafter.observe(Round(0, first, logits, Accepted((), (5,))))
+            shapes.add((drafter.propose(64).parents, drafter.propose(64).weights))
+        assert len(shapes) == 1
+
+
+@pytest.mark.parametrize("width", [2, 3, 5, 8])
+def test_no_round_is_wider_than_it_may_be(width: int) -> None:
+    drafter = toy_drafter(f"ppd 3x1:width={width}")
+    drafter.start(TextStart([1]))
+    for seed in range(6):
+        tree = drafter.propose(64)
+        assert len(tree) < width
+        logits = torch.randn(1 + len(tree), 16, generator=torch.Generator().manual_seed(seed))
+        drafter.observe(Round(0, tree, 9 * logits, Accepted((), (5,))))
+
+
+def test_where_tokens_are_drawn_guesses_come_in_the_order_of_the_draw() -> None:
+    """The guesser sees what the target sees: its first guess is what the target draws."""
+    logits = 4 * torch.randn(400, generator=torch.Generator().manual_seed(3))
+    sampler = Sampler(seed=5, temperature=0.9)
+    drafter = Ppd(host_on(ToyTarget(vocab_size=400)), parts=str(saved_parts(2, 1, vocab=400)))
+    hits = 0
+    for length in range(1, 60):
+        drafter.start(TextStart([1] * length, sampler=sampler))
+        tree = Tree((400, 401), (ROOT, 0))
+        drafter.observe(Round(0, tree, torch.stack([logits] * 3), Accepted((), (7,))))
+        for ahead, guesses in enumerate(drafter._guesses.tokens):
+            drawn = sampler.draw(logits, [1] * (length + 1 + ahead))
+            hits += guesses[0] == drawn
+        assert all(sum(shares) <= 1.0001 for shares in drafter._guesses.shares)
+    # Of tokens that are not among the likeliest the noise was not looked at.
+    assert hits > 100  # of 118; what is not among the likeliest was not looked at
 
 
 def test_prompt_tokens_do_not_count_as_guesses() -> None:

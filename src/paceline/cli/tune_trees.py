@@ -152,9 +152,12 @@ def _verify(
     place = study.survey.index(study.best)
     near = study.survey[max(place - _AROUND, 0) : place + _AROUND + 1]
     given = "".join(
-        f"{key}={value}," for key, value in settings.items() if key not in ("width", "size")
+        f"{key}={value},"
+        for key, value in settings.items()
+        if key not in ("width", "size", "shape")
     )
-    names = {f"{name}:{given}width={one.width}": one.width for one in near}
+    # The trees of the survey are those of the table.
+    names = {f"{name}:{given}shape=table,width={one.width}": one.width for one in near}
     contenders = [Method(each, session) for each in (PLAIN, *names)]
     texts = [Text("prompts", record) for record in prompts]
     sink = Memory()

@@ -16,13 +16,14 @@ pass checks this round's guesses and makes the next round's.
 
 The paper's tree begins with the token that the last pass is certain of; here that is the root. So
 guesses at depth i come from the i-th prompt token behind the last accepted node. How many there are
-is the *state*, and each state has a tree of its own, see `paceline.planning.dynamic_tree`.
+is the *state*. In the paper each state has a tree of its own, see `paceline.planning.dynamic_tree`;
+here each round has, by how sure its guesses are, see `paceline.planning.round_tree`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from paceline.drafters.host import Host
 from paceline.drafters.parts import check_parts, find_parts
@@ -31,6 +32,8 @@ from paceline.drafters.prompt_tokens import PromptTokens
 from paceline.drafters.settings import at_least
 from paceline.errors import UsageError
 from paceline.planning.adaptive_tree import AdaptiveTree
+from paceline.planning.dynamic_tree import StateTree
+from paceline.planning.round_tree import best_tree
 from paceline.planning.sizing import MOST_WHOLE
 from paceline.planning.tree_search import FittedTree
 from paceline.planning.tree_shape import lay_out
@@ -39,6 +42,8 @@ from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, Tree
 
 __all__ = ["Ppd", "PpdSettings"]
+
+Shape = Literal["confidence", "table"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,9 @@ class PpdSettings:
     size: guesses and prompt tokens of a tree at most, without the root and the prompt tokens behind
     it, as the paper counts; 0 takes the size that promises most on this machine.
     width: rows of a pass at most, all counted; takes the place of `size`.
+    shape: what decides which guesses and prompt tokens make the tree: how sure the guesses are here
+    and now, or the table of acceptance beside the parts, which gives every round in a state the same
+    tree (the paper's; always so where a size is given).
 
     Raises UsageError for a size out of range; ModelError for a folder without prompt tokens.
     """
@@ -56,6 +64,7 @@ class PpdSettings:
     parts: str = ""
     size: int = 0
     width: int = 0
+    shape: Shape = "confidence"
 
     def __post_init__(self) -> None:
         if self.size != 0:
@@ -100,6 +109,8 @@ class Ppd(Drafter):
         )
         self._tree.fitting(MOST_WHOLE)  # takes long the first time: better here than in a round
         self._guesses = PromptGuesses(found, host, self._tree.observe)
+        self._by_table = own.shape == "table" or own.size > 0
+        self._width = own.width or MOST_WHOLE
         self._length = 1
 
     def survey(self) -> list[FittedTree]:
@@ -109,23 +120,31 @@ class Ppd(Drafter):
     def start(self, text: TextStart) -> None:
         """Begin without guesses; what was learned about their worth is kept. References are not
         looked at."""
-        self._guesses.start()
+        self._guesses.start(text)
         self._length = len(text.context)
 
     def propose(self, budget: int) -> Tree:
-        """The tree of the state that the last round has led to, the first prompt tokens where there
-        was none; empty where not even a guess with a prompt token fits."""
-        tree = self._tree.fitting(budget)
-        if tree is None:
+        """The tree of this round or of the state that the last one has led to, the first prompt
+        tokens where there was none; empty where not even a guess with a prompt token fits, or
+        nothing is worth its time."""
+        state = self._state(budget)
+        if state is None:
             return EMPTY
-        known = self._guesses.tokens
-        state = tree.states[min(len(known), tree.prompt_tokens)]
-        shape = lay_out(state)
+        shape, known = lay_out(state), self._guesses.tokens
         guesses = [known[distance][rank] for distance, rank in shape.guesses]
         prompts = [self._guesses.first + embedding for embedding in shape.prompts]
         return Tree(
             (*guesses, *prompts), shape.parents, (*state.candidates.reach, *[0.0] * len(prompts))
         )
+
+    def _state(self, budget: int) -> StateTree | None:
+        tree = self._tree.fitting(budget)
+        if tree is None:
+            return None
+        if self._by_table:
+            return tree.states[min(len(self._guesses.tokens), tree.prompt_tokens)]
+        chances = self._tree.chances.of(self._guesses.shares)
+        return best_tree(chances, self._tree.prospects, min(budget, self._width - 1), self._epts)
 
     def observe(self, round: Round) -> None:
         """Judge earlier guesses, and read the next ones behind the last accepted node."""

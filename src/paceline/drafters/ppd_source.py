@@ -7,17 +7,14 @@ are worth their time is learned, as for every source that takes time.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from paceline.drafters.host import Host
 from paceline.drafters.parts import find_parts
 from paceline.drafters.ppd import PpdSettings
 from paceline.drafters.prompt_guesses import PromptGuesses, acceptance_of
 from paceline.drafters.prompt_tokens import PromptTokens
 from paceline.drafters.row_source import RowSource
-from paceline.planning.acceptance import AcceptanceTable
 from paceline.planning.adaptive_tree import AdaptiveTree
-from paceline.planning.candidate_tree import CandidateTree, likeliest
+from paceline.planning.candidate_tree import likeliest_of
 from paceline.protocols import TREES, VIRTUAL_TOKENS
 from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, ROOT, Tree
@@ -52,7 +49,7 @@ class PpdSource(RowSource):
 
     def start(self, text: TextStart) -> None:
         """Begin without guesses; what was learned about their worth is kept."""
-        self._guesses.start()
+        self._guesses.start(text)
         self._stand = False
 
     def propose(self, budget: int) -> Tree:
@@ -60,7 +57,8 @@ class PpdSource(RowSource):
         known = self._guesses.tokens
         if not known or budget < 1:
             return EMPTY
-        found = _combined(self._known.table, len(known), min(budget, _MOST_GUESSES))
+        chances = self._known.chances.of(self._guesses.shares)
+        found = likeliest_of(chances, min(budget, _MOST_GUESSES))
         tokens = tuple([known[len(path) - 1][path[-1]] for path in found.paths])
         return Tree(tokens, found.parents, found.reach)
 
@@ -76,11 +74,6 @@ class PpdSource(RowSource):
         """Judge earlier guesses, and read the next ones behind the last accepted node."""
         self._guesses.observe(round, read=self._stand)
         self._stand = False
-
-
-@lru_cache(maxsize=64)
-def _combined(table: AcceptanceTable, depth: int, count: int) -> CandidateTree:
-    return likeliest(table, depth, count)
 
 
 def _prompts(first: int, prompt_tokens: int, epts: int) -> Tree:

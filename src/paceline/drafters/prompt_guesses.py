@@ -5,51 +5,65 @@ See `paceline.drafters.ppd` for where they stand.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from paceline.drafters.host import Host
 from paceline.drafters.prompt_tokens import PromptTokens
 from paceline.errors import ModelError
+from paceline.noise import noise_at
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.planning.adaptive_tree import unmeasured
-from paceline.records import Round
+from paceline.records import Round, TextStart
 from paceline.tree import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import torch
 
-__all__ = ["PromptGuesses", "acceptance_of"]
+    from paceline.sampling import Sampler
+
+__all__ = ["Judge", "PromptGuesses", "acceptance_of"]
+
+Floats = NDArray[np.floating[Any]]
+
+Judge = Callable[[int, int | None, Sequence[float]], None]
+
+_HEARD = 4
+"""Where tokens are drawn, so many times as many guesses are looked at: of the unlikely ones the noise
+makes some likely."""
 
 
 class PromptGuesses:
     """The guesses of one text.
 
     parts: prompt tokens that were trained for the host's model, which gets their embeddings.
-    judge: is told the distance of each guess whose token is known, and the rank of the right one,
-    or None where none was right.
+    judge: is told the distance of each token that is known now, the rank of the guess that was
+    right, or None where none was, and the shares of all.
 
     first: id of the first virtual token. tokens: of the last round by rank, likeliest first, for
-    every distance that can be guessed at.
+    every distance that can be guessed at. shares: of the same in the softmax of their rows.
     """
 
-    def __init__(
-        self, parts: PromptTokens, host: Host, judge: Callable[[int, int | None], None]
-    ) -> None:
+    def __init__(self, parts: PromptTokens, host: Host, judge: Judge) -> None:
         self._epts = parts.config.epts
         self._ranks = acceptance_of(parts, host.target.vocab_size).ranks
         self._weights = _weights(parts)
         self._tell = judge
         self.first = host.target.add_virtual_tokens(parts.embeddings.flatten(0, 1))
         self.tokens: list[list[int]] = []
-        # Guesses whose token is yet to come: how many tokens come before it, distance, tokens.
-        self._open: list[tuple[int, int, list[int]]] = []
+        self.shares: list[list[float]] = []
+        # Guesses whose token is yet to come: how many tokens come before it, distance, tokens, shares.
+        self._open: list[tuple[int, int, list[int], list[float]]] = []
+        self._sampler: Sampler | None = None
+        self._length = 0
 
-    def start(self) -> None:
+    def start(self, text: TextStart) -> None:
         """A text begins, without guesses."""
-        self.tokens, self._open = [], []
+        self.tokens, self.shares, self._open = [], [], []
+        self._sampler, self._length = text.sampler, len(text.context)
 
     def observe(self, round: Round, read: bool = True) -> None:
         """Judge earlier guesses, and read the next ones behind the last accepted node.
@@ -58,25 +72,28 @@ class PromptGuesses:
         """
         if self._open:
             self._judge(round.path.tokens)
-        self.tokens = self._read(round) if read else []
-        self._open += [(place, place + 1, tokens) for place, tokens in enumerate(self.tokens)]
+        self._length += len(round.path.tokens)
+        found = self._read(round) if read else []
+        self.tokens, self.shares = [tokens for tokens, _ in found], [shares for _, shares in found]
+        self._open += [(place, place + 1, *guesses) for place, guesses in enumerate(found)]
 
     def _judge(self, said: Sequence[int]) -> None:
         """Tell of guesses whose token is now known. A far one may have to wait for another round:
         judged only where those before it are right, it would look too good."""
         waiting = []
-        for ahead, distance, tokens in self._open:
+        for ahead, distance, tokens, shares in self._open:
             if ahead < len(said):
                 right = said[ahead]
                 rank = tokens.index(right) if right in tokens else None
-                self._tell(distance, rank)
+                self._tell(distance, rank, shares)
             else:
-                waiting.append((ahead - len(said), distance, tokens))
+                waiting.append((ahead - len(said), distance, tokens, shares))
         self._open = waiting
 
-    def _read(self, round: Round) -> list[list[int]]:
-        """The likeliest tokens by distance, as far as the scored tree has prompt tokens behind the
-        last accepted node: it may be another one than was proposed, or cut short."""
+    def _read(self, round: Round) -> list[tuple[list[int], list[float]]]:
+        """The likeliest tokens by distance with their shares, as far as the scored tree has prompt
+        tokens behind the last accepted node: it may be another one than was proposed, or cut short.
+        """
         last = round.path.nodes[-1] if round.path.nodes else ROOT
         above, rows = [last] * self._epts, []
         for prompt in range(len(self._weights)):
@@ -91,23 +108,44 @@ class PromptGuesses:
         if not rows:
             return []
         return [
-            self._likeliest(round.logits, group, weights)
-            for group, weights in zip(rows, self._weights)
+            self._likeliest(round.logits, group, weights, self._length + ahead)
+            for ahead, (group, weights) in enumerate(zip(rows, self._weights))
         ]
 
     def _likeliest(
-        self, logits: torch.Tensor, rows: Sequence[int], weights: torch.Tensor
-    ) -> list[int]:
-        """By the weighted sum of some rows; of one row as it lies, without a copy."""
+        self, logits: torch.Tensor, rows: Sequence[int], weights: torch.Tensor, position: int
+    ) -> tuple[list[int], list[float]]:
+        """By the weighted sum of some rows; of one row as it lies, without a copy. position: of the
+        token that they guess."""
         from paceline.kernels.likeliest import likeliest  # torch takes a while to import
 
         if self._epts > 1:
             scores = weights.to(logits.device) @ logits[list(rows)].float()
         else:
             scores = logits[rows[0]]
-        places, _ = likeliest(scores[None].float().cpu().numpy(), self._ranks)
-        found: list[int] = places[0].tolist()
-        return found
+        numbers = scores[None].float().cpu().numpy()
+        if self._sampler is None or self._sampler.greedy or logits.device.type != "cpu":
+            places, shares = likeliest(numbers, self._ranks)
+        else:
+            places, shares = likeliest(numbers, _HEARD * self._ranks)
+            noise = noise_at(self._sampler.seed, position, numbers.shape[1], places[0])
+            order, shares = as_drawn(shares[0], self._sampler.temperature * noise)
+            places, shares = places[:, order[: self._ranks]], shares[None, : self._ranks]
+        return places[0].tolist(), shares[0].tolist()
+
+
+def as_drawn(shares: Floats, noise: Floats) -> tuple[NDArray[np.intp], Floats]:
+    """Guesses in the order in which the target draws them if it sees what the guesser sees, and
+    their shares in that order, how far ahead of the others the noise puts them.
+
+    shares: of each guess in a softmax. noise: what is added to their logits, in the scale of these.
+    """
+    with np.errstate(divide="ignore"):
+        scores = np.log(shares) + noise
+    order = np.argsort(-scores, kind="stable")
+    scores = scores[order]
+    found = np.exp(scores - scores[0]) if np.isfinite(scores[0]) else np.zeros_like(scores)
+    return order, found / max(1.0, found.sum())
 
 
 def acceptance_of(parts: PromptTokens, vocab_size: int) -> AcceptanceTable:

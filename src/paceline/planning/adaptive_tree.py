@@ -8,6 +8,8 @@ from functools import lru_cache
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.planning.cost_curve import CostCurve, CostPoint
 from paceline.planning.dynamic_tree import DynamicTree
+from paceline.planning.round_tree import Prospects, prospects_of
+from paceline.planning.share_chances import ShareChances
 from paceline.planning.tree_search import FittedTree, build_tree, survey_widths
 
 __all__ = ["AdaptiveTree", "Costs", "unmeasured"]
@@ -49,6 +51,8 @@ def unmeasured(distances: int, ranks: int = 10) -> AcceptanceTable:
 class AdaptiveTree:
     """The dynamic sparse tree of a drafter, which follows what its guesses turn out to be worth.
 
+    chances: how likely guesses are by their shares, as learned so far.
+
     table: measured beforehand; it counts as much as 256 observations at every distance.
     curve: what passes cost here; None for `MILD`. costs: what they turn out to cost, in the place
     of the curve as soon as something is known; see `follow`. The width is the one that promises
@@ -86,6 +90,7 @@ class AdaptiveTree:
         self._seen = [0] * table.distances
         self._revision = _FIRST_REVISION
         self.table = table
+        self.chances = ShareChances(table.distances)
 
     def fitting(self, budget: int) -> DynamicTree | None:
         """The tree whose states have at most `budget` nodes, or None where that is too few."""
@@ -102,7 +107,18 @@ class AdaptiveTree:
         curve = live or (None if self._stored is None else self._stored.at(context))
         if curve is not None and _differs(curve, self._curve or MILD):
             self._curve = curve
-            self._fitting(self._budget)
+            self._prepare()
+
+    @property
+    def prospects(self) -> Prospects:
+        """What its trees promise now, with all prompt tokens behind every root."""
+        curve, tree = self._curve or MILD, self._fitting(self._budget)
+        return _prospects(self.table, curve, tree, self._epts)
+
+    def _prepare(self) -> None:
+        """Build what the next round asks for."""
+        self._fitting(self._budget)
+        _ = self.prospects
 
     def _fitting(self, budget: int) -> DynamicTree | None:
         if self._size:
@@ -120,18 +136,20 @@ class AdaptiveTree:
         curve = self._curve or MILD
         return survey_widths(self.table, curve, _coarse(curve), epts=self._epts)
 
-    def observe(self, distance: int, rank: int | None) -> None:
-        """One more guess can be judged.
+    def observe(self, distance: int, rank: int | None, shares: Sequence[float] = ()) -> None:
+        """One more token is known that was guessed at.
 
-        distance: from 1. rank: of the guess that was right, from 0; None where none was.
+        distance: from 1. rank: of the guess that was right, from 0; None where none was. shares: of
+        the guesses, see `chances`.
         """
+        self.chances.learn(distance, shares, rank)
         self._seen[distance - 1] += 1
         if rank is not None:
             self._hits[distance - 1][rank] += 1
         if distance == 1 and self._seen[0] >= self._revision:
             self._revision *= 2
             self.table = self._posterior()
-            self._fitting(self._budget)
+            self._prepare()
 
     def _posterior(self) -> AcceptanceTable:
         return AcceptanceTable(
@@ -172,6 +190,18 @@ def _fastest(
     near = _next_to(best.width, (*widths, most))
     found = [best, *(survey_widths(table, curve, near, epts=epts) if near else [])]
     return max(found, key=lambda fitted: fitted.speedup).tree
+
+
+@lru_cache(maxsize=128)
+def _prospects(
+    table: AcceptanceTable, curve: CostCurve, best: DynamicTree | None, epts: int
+) -> Prospects:
+    """What is to be had with all prompt tokens, which the best trees of all rounds may not use."""
+    whole = 1 + epts * (1 + table.distances)
+    rows = whole if best is None else max(whole, *(state.width for state in best.states))
+    rate = 0.0 if best is None else best.tokens_per_pass / best.milliseconds(curve)
+    size = max(1 + epts, rows - 1 - epts * table.distances)
+    return prospects_of(build_tree(table, size, epts=epts), curve, rate)
 
 
 def _coarse(curve: CostCurve) -> tuple[int, ...]:

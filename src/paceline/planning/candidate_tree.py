@@ -7,6 +7,7 @@ token after it". Which tokens these are is known only when the tree is used.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.tree import ROOT
 
-__all__ = ["CandidateTree", "Ranks", "likeliest"]
+__all__ = ["CandidateTree", "Ranks", "likeliest", "likeliest_of"]
 
 Ranks = tuple[int, ...]
 """The rank of the guess at each depth on the way from the root to a node; 0 is the likeliest."""
@@ -98,3 +99,12 @@ def likeliest(table: AcceptanceTable, depth: int, count: int) -> CandidateTree:
         reach.append(-found)
         coming = [(above, path[:-1], place + 1), (found, path, 0)]
     return CandidateTree(tuple(paths), tuple(reach))
+
+
+def likeliest_of(chances: Sequence[Sequence[float]], count: int) -> CandidateTree:
+    """The same of guesses with these chances at depths 1, 2, …, each by rank; those at a depth that
+    add up to more than 1 count in proportion."""
+    if not chances or count < 1:
+        return CandidateTree()
+    rows = [tuple([chance / max(1.0, sum(row)) for chance in row]) for row in chances]
+    return likeliest(AcceptanceTable(tuple(rows)), len(rows), count)

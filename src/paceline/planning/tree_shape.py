@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 from paceline.planning.dynamic_tree import StateTree
 from paceline.tree import ROOT
@@ -25,7 +24,6 @@ class TreeShape:
     prompts: tuple[int, ...]
 
 
-@lru_cache(maxsize=256)
 def lay_out(state: StateTree) -> TreeShape:
     """The nodes of a state's tree.
 

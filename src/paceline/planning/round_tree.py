@@ -1,0 +1,87 @@
+"""The tree of one round of PPD, by how sure its guesses are.
+
+A dynamic sparse tree (`paceline.planning.dynamic_tree`) has one shape for all rounds in a state: that
+of the average round. Here guesses have the chances of this round, and every row must be worth its
+time: a guess by the tokens that it is expected to bring now, a prompt token by what the guesses that
+it makes bring later. So an unsure round is narrow, and a sure one wide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline.planning.candidate_tree import likeliest_of
+from paceline.planning.cost_curve import CostCurve
+from paceline.planning.dynamic_tree import DynamicTree, StateTree, Vector
+
+__all__ = ["Prospects", "best_tree", "prospects_of"]
+
+_MOST_GUESSES = 32
+_WIDEST = 96
+_PATIENCE = 3
+"""So many numbers of guesses in a row may gain nothing before no larger one is tried."""
+
+
+@dataclass(frozen=True)
+class Prospects:
+    """What is expected of the rounds to come, in tokens.
+
+    worth: [m + 1], what it is worth to begin the next round with 0, 1, … m prompt tokens behind the
+    root, over m of them; no increase is larger than the one before.
+    prices: [most rows], what comes in the time of a pass of 1, 2, … rows in the long run.
+    """
+
+    worth: Vector
+    prices: Vector
+
+
+def prospects_of(tree: DynamicTree, curve: CostCurve, rate: float = 0.0) -> Prospects:
+    """What the average trees promise on this machine: the relative values of a semi-Markov decision
+    process (Howard 1960, chapter 4; Puterman 1994, chapter 11.4).
+
+    rate: tokens per millisecond that are to be had in the long run, where these are more than those
+    of the tree and of plain decoding.
+    """
+    costs = np.array([curve.cost(state.width) for state in tree.states])
+    gained = 1 + tree.accepted
+    own = float(tree.steady_state @ gained / (tree.steady_state @ costs))
+    rate = max(rate, own, 1 / curve.cost(1))
+    # worth = gained - rate x costs + transitions @ worth, and worth[m] = 0.
+    equations = np.eye(len(costs)) - tree.transitions
+    equations[-1] = np.eye(len(costs))[-1]
+    worth = np.linalg.solve(equations, np.append((gained - own * costs)[:-1], 0.0))
+    steps = np.minimum.accumulate(np.maximum(np.diff(worth), 0.0))
+    prices = rate * np.array([curve.cost(width) for width in range(1, _WIDEST + 1)])
+    return Prospects(np.append(0.0, steps.cumsum()) - steps.sum(), prices)
+
+
+def best_tree(
+    chances: Sequence[Sequence[float]], prospects: Prospects, most: int, epts: int = 1
+) -> StateTree:
+    """The tree that gains most tokens for the time of its pass, those of later rounds counted.
+
+    chances: of the guesses at distances 1, 2, …, as far as there are prompt tokens' rows, each by
+    rank; guesses of a path count as independent (PPD, proposition 5.6.1).
+    most: nodes. epts: rows that each prompt token takes.
+    """
+    most = min(most, len(prospects.prices) - 1)
+    guesses = likeliest_of(chances, min(most, _MOST_GUESSES))
+    steps = np.diff(prospects.worth)
+    best, worth, behind = 0, -np.inf, np.empty(0, dtype=np.intp)
+    for count in range(len(guesses) + 1):
+        if count > best + _PATIENCE:
+            break
+        some = guesses.first(count)
+        ends = np.append(1 - some.last.sum(), some.last)  # the root comes first
+        gains = np.outer(ends, steps).ravel()
+        order = np.argsort(-gains, kind="stable")[: (most - count) // epts]
+        values = some.expected + np.append(0.0, gains[order].cumsum())
+        values -= prospects.prices[count : count + epts * len(order) + 1 : epts]
+        prompts = int(values.argmax())
+        if values[prompts] > worth:
+            best, worth, behind = count, float(values[prompts]), order[:prompts] // len(steps)
+    root, *others = np.bincount(behind, minlength=1 + best).tolist()
+    return StateTree(guesses.first(best), tuple(others), root, epts)
