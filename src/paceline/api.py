@@ -13,11 +13,12 @@ from paceline.models import DEFAULT_MODEL, ProgressCallback
 from paceline.models.progress import ignore_progress
 from paceline.models.vocabulary import vocabulary_mark
 from paceline.options import Options
+from paceline.planning.cost_curve import CostCurve
 from paceline.planning.first_curve import known_curve
 from paceline.prepared_models import ModelOrder, OpenedModel, open_model
 from paceline.session import Session, Store
 from paceline.targets.cache_dtypes import FLOAT32
-from paceline.targets.engines import DEFAULT_ENGINE, check_choices
+from paceline.targets.engines import DEFAULT_ENGINE
 from paceline.targets.prepare import AUTO
 
 if TYPE_CHECKING:
@@ -44,43 +45,44 @@ def load(
     progress: ProgressCallback = ignore_progress,
     **settings: Any,
 ) -> Session:
-    """Load a model and make it fast: `paceline.load("smollm2-135m")`, or with a method of your
-    choice, `paceline.load("smollm2-135m", method="anpd", n=5, k=7)`.
+    """Load a model and make it fast, e.g. `paceline.load("smollm2-135m", method="anpd", n=5, k=7)`.
 
     model: an alias (see `paceline models list`), a folder, a GGUF file or a hub id.
     method, settings: as in "anpd:n=5,k=7"; "plain" for none.
-    device, dtype, device_map, attn_implementation: as in transformers; by default the GPU where
-    there is one (bfloat16), else the CPU (float32). A draft model follows unless settings differ.
+    device, dtype, device_map, attn_implementation: as in transformers; by default a GPU (bfloat16)
+    or else the CPU (float32), and of a draft model the same.
     weights, cache_dtype: how linear layers, and keys and values, are held, of `WEIGHTS` and
     `CACHE_DTYPES`; see docs/speed.md. engine: what runs the model, of `ENGINES`.
     store: keeps answers as references for similar queries, see `ReferenceStore`.
     datastore: folder of texts to guess from, to which answers are added; "own": the model's own.
-    options: defaults of requests; without a budget trees are planned by what passes cost here.
-    measure: whether to do that now, roughly, where nobody has; by default where trees are planned.
+    options: defaults of requests; without a budget trees are planned by what passes cost here, and
+    measure says whether to find that out, roughly, where nobody has (by default yes).
 
     Raises UsageError for an unknown method, setting or choice of these, ModelError where the model
     cannot be found, read or driven, or has no parts for the method, StoreError for a bad datastore.
     """
-    check_choices(engine, weights, cache_dtype)
     check_method(method, **settings)  # a wrong method must not wait for the model
-    order = ModelOrder(
-        model, device, dtype, device_map, attn_implementation, weights, engine, cache_dtype
-    )
+    place = device, dtype, device_map, attn_implementation
+    order = ModelOrder(model, *place, weights, engine, cache_dtype)
     opened = open_model(order, progress)
-    measure = _plans(method, options) if measure is None else measure
-    mark = opened.fingerprint
     return Session(
         opened.target,
         opened.tokenizer,
         method,
         settings=settings,
-        eos_ids=opened.eos_ids,
         store=store,
         datastore=_datastore(datastore, opened.tokenizer),
         options=options,
-        fingerprint=mark,
-        curve=known_curve(opened.target, mark, measure, lambda: progress("measure", 0, None)),
+        curve=_curve(opened, _plans(method, options, measure), progress),
         drafts=_draft_models(opened, order, progress),
+        eos_ids=opened.eos_ids,
+        fingerprint=opened.fingerprint,
+    )
+
+
+def _curve(opened: OpenedModel, measure: bool, progress: ProgressCallback) -> CostCurve | None:
+    return known_curve(
+        opened.target, opened.fingerprint, measure, lambda: progress("measure", 0, None)
     )
 
 
@@ -105,6 +107,8 @@ def _datastore(name: str | Path | None, tokenizer: Any) -> Datastore | None:
     return Datastore(Datastore.default_folder(mark) if name == "own" else Path(name), mark)
 
 
-def _plans(method: str, options: Options | None) -> bool:
-    """Whether trees are going to be planned."""
+def _plans(method: str, options: Options | None, measure: bool | None) -> bool:
+    """Whether trees are going to be planned, as far as nobody has said."""
+    if measure is not None:
+        return measure
     return method != "plain" and (options is None or options.budget is None)

@@ -27,7 +27,7 @@ from paceline.models.source import ModelSource, resolve
 from paceline.protocols import Target
 from paceline.targets.cache_dtypes import FLOAT32
 from paceline.targets.causal_lm import CausalLMTarget
-from paceline.targets.engines import DEFAULT_ENGINE, open_target
+from paceline.targets.engines import DEFAULT_ENGINE, check_choices, open_target
 from paceline.targets.late_model import LateModel, ModelFacts
 from paceline.targets.one_call.compiled_pass import compiled
 from paceline.targets.one_call.stored import read_steps, written_steps
@@ -57,7 +57,7 @@ class OpenedModel:
 
 @dataclass(frozen=True)
 class ModelOrder:
-    """A model, and how it is wanted; see `paceline.load`."""
+    """A model, and how it is wanted; see `paceline.load`. Raises UsageError for an unknown choice."""
 
     name: str
     device: str | torch.device | None = None
@@ -67,6 +67,9 @@ class ModelOrder:
     weights: str = AUTO
     engine: str = DEFAULT_ENGINE
     cache_dtype: str = FLOAT32
+
+    def __post_init__(self) -> None:
+        check_choices(self.engine, self.weights, self.cache_dtype)
 
     @property
     def may_be_kept(self) -> bool:

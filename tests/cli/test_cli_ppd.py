@@ -79,7 +79,7 @@ def test_a_loaded_model_finds_its_prompt_tokens(places: tuple[Path, Path]) -> No
     assert loaded_fingerprint(model) == load_causal_lm(str(folder)).fingerprint
     ids = torch.tensor([[5, 6, 7, 5, 6]])
     expected = model.generate(ids, max_new_tokens=12, do_sample=False)
-    fast = paceline.accelerate(model, "ppd", parts=str(parts), budget=64)
+    fast = paceline.accelerate(model, "ppd", parts=str(parts), size=9, budget=64)
     for _ in range(2):
         assert torch.equal(fast.generate(ids, max_new_tokens=12, do_sample=False), expected)
     assert fast.stats[0].drafted > 0

@@ -127,11 +127,12 @@ def target_outputs(target: CausalLMTarget, text: list[int]) -> torch.Tensor:
     ],
     ids=str,
 )
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_a_draft_in_one_call_is_the_draft_level_by_level(
-    settings: dict[str, Any], config: dict[str, Any]
+    temperature: float, settings: dict[str, Any], config: dict[str, Any]
 ) -> None:
     """Prompts that are shorter and longer than what one call reads, of several texts in turn."""
-    seen = []
+    seen, sampler = [], Sampler(seed=3, temperature=temperature)
     for by_level in (False, True):
         target = CausalLMTarget(tiny_model("llama"), check=False)
         drafter = eagle_on(target, config, **settings)
@@ -139,7 +140,8 @@ def test_a_draft_in_one_call_is_the_draft_level_by_level(
         assert isinstance(programs, EaglePrograms) and programs.call is not None
         noted = Noted(step_by_step(drafter) if by_level else drafter)
         for length, budget in ((2, 3), (7, 30), (30, 1), (40, 200)):
-            play(target, [Generation(some_prompt(length), noted, Stopping(12))], budget=budget)
+            text = Generation(some_prompt(length), noted, Stopping(12), sampler)
+            play(target, [text], budget=budget)
         seen.append(noted.seen)
     assert len(seen[0]) > 20
     for (_, one), (_, other) in zip(*seen, strict=True):

@@ -158,11 +158,12 @@ def test_chimera_proposes_what_its_model_says_of_the_whole_text(
     ],
     ids=str,
 )
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_a_draft_in_one_call_is_the_draft_level_by_level(
-    settings: dict[str, Any], config: dict[str, Any]
+    temperature: float, settings: dict[str, Any], config: dict[str, Any]
 ) -> None:
     """Prompts that are shorter and longer than what one call takes over, of several texts in turn."""
-    seen = []
+    seen, sampler = [], Sampler(seed=3, temperature=temperature)
     for by_level in (False, True):
         target = CausalLMTarget(tiny_model("llama"), check=False)
         folder = str(saved_chimera(**MEDUSA, **config))
@@ -173,7 +174,8 @@ def test_a_draft_in_one_call_is_the_draft_level_by_level(
             level_by_level(drafter)
         noted = Noted(drafter)
         for length, budget in ((2, 3), (7, 30), (30, 1), (40, 200)):
-            play(target, [Generation(some_prompt(length), noted, Stopping(12))], budget=budget)
+            text = Generation(some_prompt(length), noted, Stopping(12), sampler)
+            play(target, [text], budget=budget)
         seen.append(noted.seen)
     assert len(seen[0]) > 20
     for (_, one), (_, other) in zip(*seen, strict=True):

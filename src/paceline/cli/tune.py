@@ -27,19 +27,23 @@ _BAR_CELLS = 24
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
+_RepeatsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--repeats", min=1, help="Passes per width, 7; trials per text, 7 for trees, else 2."
+    ),
+]
+_MethodOption = Annotated[
+    str | None,
+    typer.Option("--method", help="Look for its best trees or settings, e.g. ppd, ouroboros."),
+]
+
+
 @grouped
 def tune(
     model: flags.ModelOption = common.DEFAULT_MODEL,
-    repeats: Annotated[
-        int | None,
-        typer.Option(
-            "--repeats", min=1, help="Passes per width, 7; trials per text, 7 for trees, else 2."
-        ),
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option("--method", help="Look for its best trees or settings, e.g. ppd, ouroboros."),
-    ] = None,
+    repeats: _RepeatsOption = None,
+    method: _MethodOption = None,
     draft_model: drafts.DraftModelOption = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Decode with trees around the best one, too.")

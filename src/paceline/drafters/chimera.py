@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.drafters.draw_noise import DrawNoise
 from paceline.drafters.head_configs import HeadWeights
 from paceline.drafters.host import Host
 from paceline.drafters.level_tree import LevelTree
@@ -121,6 +122,7 @@ class Chimera(Drafter):
         key = (NgramCache, id(self._model), own.cache, own.dictionary, own.spill)
         self._greens: NgramCache = host.learn(key, store)
         self._settings = own
+        self._noise = DrawNoise(self._model, host.target.vocab_size)
         self._text: list[int] = []
         self._levels: Levels | None = None  # made for the first draft of a text
         self._seen: torch.Tensor | None = None
@@ -133,6 +135,7 @@ class Chimera(Drafter):
     def start(self, text: TextStart) -> None:
         """Begin with nothing read. References are not looked at."""
         self._text = list(text.context)
+        self._noise = self._noise.for_text(text.sampler)
         self._levels = None
         self._seen = None
 
@@ -153,6 +156,7 @@ class Chimera(Drafter):
         if self._levels is None:
             self._levels = self._new_levels(len(self._text))
         levels = self._levels
+        levels.noise = self._noise.rows(len(self._text), self._model.config.heads)
         # Of a prompt n-grams are looked up; what is new in a round is encoded in the draft's own call.
         fresh = len(states) - levels.length
         root = self._read(levels, states) if fresh > levels.most_fresh else None

@@ -35,11 +35,13 @@ __all__ = ["Levels", "ModuleLevels", "ProgramLevels", "encoded", "levels_of", "r
 class Levels(ABC):
     """What is kept of one text, and a draft below it.
 
-    length: tokens that the target has read. most_fresh: so many may be new to `draft`.
+    length: tokens that the target has read. most_fresh: so many may be new to `draft`. noise: float32
+    [levels, outputs], of the target's draws at the places of the next draft; None for none.
     """
 
     length: int
     most_fresh = 0
+    noise: torch.Tensor | None = None
 
     @abstractmethod
     def read(self, states: torch.Tensor, greens: Sequence[State]) -> None:
@@ -101,7 +103,8 @@ class ModuleLevels(Levels):
     ) -> Guesses:
         """See `Levels.grow`."""
         states = self._draft.grow(_rows_of(greens), parents)
-        return self._model.guess(depth, self._mature, states, ranks)
+        noise = None if self.noise is None else self.noise[depth]
+        return self._model.guess(depth, self._mature, states, ranks, noise)
 
 
 class ProgramLevels(Levels):
@@ -163,7 +166,8 @@ class ProgramLevels(Levels):
         if states.dtype != torch.float32 or states.stride(-1) != 1:
             return None
         self._make_room(len(states) + 1 + (config.heads - 1) * settings.beam)
-        tree = call.draft(text, self.length, states, self._addresses, budget, settings)
+        where = self._addresses
+        tree = call.draft(text, self.length, states, where, budget, settings, self.noise)
         self.length += fresh
         return tree
 
@@ -203,7 +207,8 @@ class ProgramLevels(Levels):
         for row, green in enumerate(greens):
             given[row, :hidden] = green
         program.run(count, position + 1, see)
-        return guesses_of_program(program, count, ranks, self._token_list)
+        noise = None if self.noise is None else self.noise[depth]
+        return guesses_of_program(program, count, ranks, self._token_list, noise)
 
     def _make_room(self, places: int) -> None:
         room = self._held.shape[3]

@@ -145,9 +145,17 @@ class ChimeraModel(HeadModule):
         return self._scores(depth, mature.expand_as(drafts), drafts)
 
     @torch.no_grad()
-    def guess(self, depth: int, mature: torch.Tensor, drafts: torch.Tensor, ranks: int) -> Guesses:
-        """The `ranks` likeliest tokens behind each of n nodes; see `logits`."""
-        return guesses_of(self.logits(depth, mature, drafts), ranks, self.token_ids)
+    def guess(
+        self,
+        depth: int,
+        mature: torch.Tensor,
+        drafts: torch.Tensor,
+        ranks: int,
+        noise: torch.Tensor | None = None,
+    ) -> Guesses:
+        """The `ranks` likeliest tokens behind each of n nodes; see `logits`. noise: [outputs], see
+        `DrawNoise`."""
+        return guesses_of(self.logits(depth, mature, drafts), ranks, self.token_ids, noise)
 
     # ---- training ----
 

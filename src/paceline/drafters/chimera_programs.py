@@ -196,12 +196,14 @@ class ChimeraCall:
         layers: ctypes.Array[native.Layer],
         budget: int,
         settings: BeamSettings,
+        noise: torch.Tensor | None = None,
     ) -> Tree:
         """The likeliest guesses.
 
         text: up to the root, `order` tokens or more. length: tokens that have columns. states:
         float32 [tokens that the target has read, hidden], of which at most `MOST_FRESH` are new.
-        layers: where columns are, with room for the new ones and the draft's.
+        layers: where columns are, with room for the new ones and the draft's. noise: see
+        `FoundTree.native`.
         """
         one, fresh = self._one, len(states) - length
         self._make_room(1 + MOST_FRESH if fresh >= settings.beam else settings.beam)
@@ -210,7 +212,7 @@ class ChimeraCall:
         one.length, one.fresh, one.beam, one.least = length, fresh, settings.beam, settings.least
         one.states, one.states_stride = states.data_ptr(), states.stride(0)
         one.layers = ctypes.addressof(layers)
-        one.guesses = self._found.native(budget, settings.ranks)
+        one.guesses = self._found.native(budget, settings.ranks, noise)
         kernels().draft_chimera(ctypes.addressof(one))
         return self._found.tree(one.guesses.nodes)
 

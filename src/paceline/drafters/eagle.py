@@ -23,6 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from paceline.chains import ChainEnd, certain_end
+from paceline.drafters.draw_noise import DrawNoise
 from paceline.drafters.eagle_parts import EagleParts
 from paceline.drafters.head_configs import HeadWeights
 from paceline.drafters.host import Host
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
     from paceline.drafters.eagle_levels import Levels
 
 __all__ = ["Eagle", "EagleSettings"]
+
+_HEARD = 8
+"""Levels for which the noise of draws is made."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,7 @@ class Eagle(Drafter):
         if not own.depth:
             key = DraftLength, id(self._model), own.beam
             self._plan = host.learn(key, lambda: DraftLength(host.curve))
+        self._noise = DrawNoise(self._model, host.target.vocab_size)
         self._text: list[int] = []
         self._levels: Levels | None = None  # made for the first draft of a text
         self._seen: torch.Tensor | None = None
@@ -118,12 +123,14 @@ class Eagle(Drafter):
     def start(self, text: TextStart) -> None:
         """Begin with nothing read. References are not looked at."""
         self._text = list(text.context)
+        self._noise = self._noise.for_text(text.sampler)
         self._levels = self._seen = self._asked = None
 
     def resume(self, text: TextStart) -> None:
         """Go on with other last tokens; rows of what is the same are kept."""
         same = common_prefix(self._text, text.context)
         self._text = list(text.context)
+        self._noise = self._noise.for_text(text.sampler)
         self._seen = self._asked = None
         if self._levels is not None:
             # A row reads its own token. The root's is read again, since its output is needed.
@@ -153,6 +160,8 @@ class Eagle(Drafter):
             levels.read(self._text, states)
             began = self._clock()
         end = self._end()
+        heard = min(len(end.least), _HEARD)
+        levels.noise = self._noise.rows(len(self._text), heard)
         found = levels.draft(self._text, states, budget, self._settings, end)
         if found is None and levels.length < len(states):
             levels.read(self._text, states)

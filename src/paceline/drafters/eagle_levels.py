@@ -31,10 +31,12 @@ class Levels(ABC):
     guesses come behind and are overwritten by what the text goes on with.
 
     length: rows of the text, as many as tokens that the target has read. most_fresh: so many may be
-    new to `draft`.
+    new to `draft`. noise: float32 [levels, outputs], of the target's draws at the places of the next
+    draft's first levels; None for none.
     """
 
     most_fresh = 0
+    noise: torch.Tensor | None = None
 
     def __init__(self, columns: torch.Tensor) -> None:
         self.length = 0
@@ -76,6 +78,10 @@ class Levels(ABC):
         """All of a draft, and how many levels it took; see `EagleCall.draft`. None where that is to
         be done step by step."""
         return None
+
+    def _noise_at(self, level: int) -> torch.Tensor | None:
+        """[outputs], for a level from 0."""
+        return None if self.noise is None or level >= len(self.noise) else self.noise[level]
 
     def _placed(self, parents: Sequence[int]) -> range:
         """Slots of new nodes below these ones."""
@@ -119,7 +125,7 @@ class ModuleLevels(Levels):
     def begin(self, ranks: int) -> Guesses:
         """See `Levels.begin`."""
         self._sees, self._outputs = [[]], self._outputs[:1]
-        return self._model.guess(self._outputs, ranks)
+        return self._model.guess(self._outputs, ranks, self._noise_at(0))
 
     @torch.no_grad()
     def grow(self, tokens: Sequence[int], parents: Sequence[int], ranks: int) -> Guesses:
@@ -136,7 +142,7 @@ class ModuleLevels(Levels):
             sees[row, own] = True
         outputs = self._run(rows, places, slots, torch.from_numpy(sees).to(device))
         self._outputs = torch.cat([self._outputs, outputs])
-        return self._model.guess(outputs, ranks)
+        return self._model.guess(outputs, ranks, self._noise_at(len(seen[0])))
 
     def _run(
         self, rows: torch.Tensor, places: torch.Tensor, slots: range, sees: torch.Tensor
@@ -199,7 +205,7 @@ class ProgramLevels(Levels):
         self._room_for(len(features) + len(end.least) * settings.beam)
         root = self._root.ctypes.data
         found = call.draft(
-            text, self.length, features, root, self._addresses, budget, settings, end
+            text, self.length, features, root, self._addresses, budget, settings, end, self.noise
         )
         self.length = len(features)
         return found
@@ -207,7 +213,7 @@ class ProgramLevels(Levels):
     def begin(self, ranks: int) -> Guesses:
         """See `Levels.begin`."""
         self._sees, self._outputs = [[]], self._root
-        return self._guessed(self._root, ranks)
+        return self._guessed(self._root, ranks, self._noise_at(0))
 
     def grow(self, tokens: Sequence[int], parents: Sequence[int], ranks: int) -> Guesses:
         """See `Levels.grow`."""
@@ -230,13 +236,13 @@ class ProgramLevels(Levels):
         self._put_words(tokens, given[:, hidden:])
         outputs = program.run(count, slots.stop, see)
         self._outputs = np.concatenate([self._outputs, outputs])
-        return self._guessed(outputs, ranks)
+        return self._guessed(outputs, ranks, self._noise_at(len(seen[0])))
 
-    def _guessed(self, outputs: np.ndarray, ranks: int) -> Guesses:
+    def _guessed(self, outputs: np.ndarray, ranks: int, noise: torch.Tensor | None) -> Guesses:
         head, count = self._programs.head, len(outputs)
         head.given(count)[:] = outputs
         head.run(count)
-        return guesses_of_program(head, count, ranks, self._model.token_list)
+        return guesses_of_program(head, count, ranks, self._model.token_list, noise)
 
     def _put_words(self, tokens: Sequence[int], given: np.ndarray) -> None:
         given[:] = self._model.embeddings(torch.tensor(tokens)).float().numpy()

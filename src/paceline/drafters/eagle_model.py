@@ -172,9 +172,12 @@ class EagleModel(HeadModule):
     # ---- drafting ----
 
     @torch.no_grad()
-    def guess(self, outputs: torch.Tensor, ranks: int) -> Guesses:
-        """The `ranks` likeliest tokens after each of n rows; see `logits`."""
-        return guesses_of(self.logits(outputs), ranks, self.token_ids)
+    def guess(
+        self, outputs: torch.Tensor, ranks: int, noise: torch.Tensor | None = None
+    ) -> Guesses:
+        """The `ranks` likeliest tokens after each of n rows; see `logits`. noise: [outputs], see
+        `DrawNoise`."""
+        return guesses_of(self.logits(outputs), ranks, self.token_ids, noise)
 
     # ---- training ----
 

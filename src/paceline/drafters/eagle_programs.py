@@ -147,6 +147,7 @@ class EagleCall:
         budget: int,
         settings: BeamSettings,
         end: ChainEnd,
+        noise: torch.Tensor | None = None,
     ) -> tuple[Tree, int]:
         """The likeliest guesses, and how many levels were grown.
 
@@ -154,7 +155,7 @@ class EagleCall:
         target has read, width], of which at most `MOST_FRESH` are new. root: the address of the
         root's output, which is kept from call to call. layers: where columns are, with room for the
         new ones and the draft's. end: where no more levels are wanted, by the chance that what is
-        gone on from is right.
+        gone on from is right. noise: see `FoundTree.native`.
         """
         one, fresh = self._one, len(features) - length
         one.depth, one.beam, one.least = len(end.least), settings.beam, settings.least
@@ -164,7 +165,7 @@ class EagleCall:
         one.length, one.fresh, one.root = length, fresh, root
         one.states, one.states_stride = features.data_ptr(), features.stride(0)
         one.layers, one.end = ctypes.addressof(layers), self._end.address(end)
-        one.guesses = self._found.native(budget, settings.ranks)
+        one.guesses = self._found.native(budget, settings.ranks, noise)
         kernels().draft_eagle(ctypes.addressof(one))
         return self._found.tree(one.guesses.nodes), one.levels
 

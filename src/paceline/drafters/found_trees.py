@@ -26,9 +26,11 @@ class FoundTree:
         )
         self._outputs, self._room = outputs, 0
 
-    def native(self, budget: int, ranks: int) -> native.Guesses:
-        """What the library is to find: at most `budget` nodes, and `ranks` of each row."""
-        one = self._guesses
+    def native(self, budget: int, ranks: int, noise: torch.Tensor | None = None) -> native.Guesses:
+        """What the library is to find: at most `budget` nodes, and `ranks` of each row. noise:
+        float32 [depths, outputs], see `DrawNoise`."""
+        one, self._noise = self._guesses, noise  # held for the library
+        one.noise, one.heard = (None, 0) if noise is None else (noise.data_ptr(), len(noise))
         one.budget, one.ranks = budget, min(ranks, self._outputs)
         if budget > self._room:
             self._room = budget

@@ -24,12 +24,18 @@ class Guesses:
     probabilities: tuple[tuple[float, ...], ...]
 
 
-def guesses_of(logits: torch.Tensor, ranks: int, token_ids: torch.Tensor | None) -> Guesses:
+def guesses_of(
+    logits: torch.Tensor,
+    ranks: int,
+    token_ids: torch.Tensor | None,
+    noise: torch.Tensor | None = None,
+) -> Guesses:
     """The `ranks` likeliest tokens of each row, fewer where there are fewer columns.
 
     logits: [rows, outputs]. token_ids: [outputs] int64, the tokens that columns stand for; None:
-    columns are token ids.
+    columns are token ids. noise: of the target's draw, added to all rows or to each its own.
     """
+    logits = logits if noise is None else logits.float() + noise
     best = logits.float().softmax(dim=-1).topk(min(ranks, logits.shape[-1]), dim=-1)
     places = best.indices if token_ids is None else token_ids[best.indices]
     shares = best.values.double()
@@ -39,9 +45,15 @@ def guesses_of(logits: torch.Tensor, ranks: int, token_ids: torch.Tensor | None)
 
 
 def guesses_of_program(
-    program: GivenRows, rows: int, ranks: int, token_ids: Sequence[int] | None
+    program: GivenRows,
+    rows: int,
+    ranks: int,
+    token_ids: Sequence[int] | None,
+    noise: torch.Tensor | None = None,
 ) -> Guesses:
     """The same of the last rows of a program, in one call. token_ids: as a list."""
+    if noise is not None:
+        program.out(rows)[:] += noise.numpy()
     tokens, shares = program.likeliest(rows, ranks)
     if token_ids is not None:
         tokens = [[token_ids[place] for place in row] for row in tokens]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from paceline.drafters.draw_noise import DrawNoise
 from paceline.drafters.head_configs import HeadWeights
 from paceline.drafters.host import Host
 from paceline.drafters.parts import check_parts, find_parts
@@ -75,12 +76,14 @@ class Medusa(Drafter):
         heads = found.config.heads
         self._table = None if own.shape == "confidence" else found.acceptance or unmeasured(heads)
         self._ranks = own.ranks
+        self._noise = DrawNoise(self._heads, host.target.vocab_size)
         self._length = 0
         self._state: torch.Tensor | None = None
 
     def start(self, text: TextStart) -> None:
         """Begin without a state. References are not looked at."""
         self._length, self._state = len(text.context), None
+        self._noise = self._noise.for_text(text.sampler)
 
     def see(self, states: torch.Tensor) -> None:
         """Take the state that the last token but the root was read with; see `Drafter.see`."""
@@ -91,11 +94,12 @@ class Medusa(Drafter):
         """The likeliest paths over all heads; empty until the model has read the prompt."""
         if self._state is None or budget < 1:
             return EMPTY
+        noise = self._noise.rows(self._length, self._heads.config.heads)
         if self._table is None:
-            tree = self._heads.tree(self._state, budget, self._ranks)
+            tree = self._heads.tree(self._state, budget, self._ranks, noise)
             if tree is not None:
                 return tree
-        guesses = self._heads.guess(self._state, self._ranks)
+        guesses = self._heads.guess(self._state, self._ranks, noise)
         if self._table is None:
             table = AcceptanceTable(guesses.probabilities)
         else:

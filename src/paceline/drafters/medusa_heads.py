@@ -176,22 +176,25 @@ class MedusaHeads(HeadModule):
             return torch.bmm(found, self.output.mT) + self._bias
         return found
 
-    def tree(self, state: torch.Tensor, budget: int, ranks: int) -> Tree | None:
+    def tree(
+        self, state: torch.Tensor, budget: int, ranks: int, noise: torch.Tensor | None = None
+    ) -> Tree | None:
         """The `budget` likeliest paths over all heads behind a state [1, hidden], as the heads say
-        themselves, of `ranks` guesses each; None where that takes more than one call."""
+        themselves, of `ranks` guesses each; None where that takes more than one call. noise: [heads,
+        outputs], see `DrawNoise`."""
         programs = self.programs
         if not isinstance(programs, MedusaPrograms) or state.dtype != torch.float32:
             return None
-        return programs.tree(state, budget, ranks)
+        return programs.tree(state, budget, ranks, noise)
 
     @torch.no_grad()
-    def guess(self, state: torch.Tensor, ranks: int) -> Guesses:
+    def guess(self, state: torch.Tensor, ranks: int, noise: torch.Tensor | None = None) -> Guesses:
         """The `ranks` likeliest tokens of every head behind the state [1, hidden] of the last token
-        that the target has read."""
+        that the target has read. noise: see `tree`."""
         if isinstance(self.programs, MedusaPrograms):
             head = self.programs.run(state.float().numpy())
-            return guesses_of_program(head, self.config.heads, ranks, self.token_list)
-        return guesses_of(self(state)[0], ranks, self.token_ids)
+            return guesses_of_program(head, self.config.heads, ranks, self.token_list, noise)
+        return guesses_of(self(state)[0], ranks, self.token_ids, noise)
 
 
 def compile_medusa(module: HeadModule, kind: type[BlockLinear]) -> MedusaPrograms | None:

@@ -49,15 +49,18 @@ class MedusaPrograms:
         blocks, of_heads = (part.native for part in self._parts)
         self._one = native.Medusa(blocks=blocks, head=of_heads, heads=heads, hidden=hidden)
 
-    def tree(self, state: torch.Tensor, budget: int, ranks: int) -> Tree | None:
+    def tree(
+        self, state: torch.Tensor, budget: int, ranks: int, noise: torch.Tensor | None = None
+    ) -> Tree | None:
         """The likeliest paths over all heads, see `candidate_tree.likeliest`, in one call.
 
-        state: float32 [1, hidden]. None for more heads than the library takes.
+        state: float32 [1, hidden]. noise: see `FoundTree.native`. None for more heads than the
+        library takes.
         """
         one = self._one
         if one.heads > _MOST_HEADS:
             return None
-        one.state, one.guesses = state.data_ptr(), self._found.native(budget, ranks)
+        one.state, one.guesses = state.data_ptr(), self._found.native(budget, ranks, noise)
         kernels().draft_medusa(ctypes.addressof(one))
         return self._found.tree(one.guesses.nodes)
 

@@ -210,8 +210,8 @@ class Guesses(ctypes.Structure):
     """`struct pl_guesses`."""
 
     _fields_ = (
-        *((name, c_int64) for name in ("outputs", "ranks", "budget", "nodes")),
-        *((name, c_void_p) for name in ("ids", "tokens", "parents", "reach")),
+        *((name, c_int64) for name in ("outputs", "ranks", "budget", "nodes", "heard")),
+        *((name, c_void_p) for name in ("ids", "noise", "tokens", "parents", "reach")),
     )
 
 

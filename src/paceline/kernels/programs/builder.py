@@ -222,6 +222,10 @@ class GivenRows:
         self._program.play(self._rows.native, positions)
         return self._out[:count]
 
+    def out(self, count: int) -> NDArray[np.float32]:
+        """The first `count` rows of what the last `run` has made, in place."""
+        return self._out[:count]
+
     def likeliest(self, count: int, most: int) -> tuple[list[list[int]], list[list[float]]]:
         """Of each of the last `run`'s rows the `most` largest outputs, fewer where there are fewer:
         their places and shares, see `paceline.kernels.likeliest`."""

@@ -73,7 +73,9 @@ static int grow_level(struct draft *on, int64_t depth, int64_t count, const floa
         at->seen += 2;
     }
     const int failed = pl_run_part(level, count, &on->level.pass, on->threads);
-    return failed ? failed : pl_add_level(&on->tree, &of->guesses, level->out, count);
+    if (failed) return failed;
+    pl_hear(&of->guesses, level->out, count, depth, 0);
+    return pl_add_level(&on->tree, &of->guesses, level->out, count);
 }
 
 /* Rows of the next level: the likeliest nodes of this one; how many. */

@@ -14,10 +14,13 @@ struct pl_part {
 
 /* What heads guess, by rows of `outputs` logits. ranks: likeliest tokens of each row. ids [outputs]:
    tokens that columns stand for, NULL where these are their places. budget: nodes of the tree.
-   Found: nodes, with tokens, parents (-1: the root) and chances, as in `Tree`, [budget] each. */
+   noise [heard, outputs]: of the target's draws at the first `heard` depths, added to the logits of
+   guesses there; NULL for none. Found: nodes, with tokens, parents (-1: the root) and chances, as in `Tree`, [budget] each. */
 struct pl_guesses {
     int64_t outputs, ranks, budget, nodes;
+    int64_t heard;
     const int64_t *ids;
+    const float *noise;
     int64_t *tokens, *parents;
     double *reach;
 };

@@ -85,7 +85,9 @@ static int guess(struct draft *on, float *outputs, int64_t count) {
     struct pl_part head = on->of->head;
     head.given = outputs;
     const int failed = pl_run_part(&head, count, &on->level.pass, on->threads);
-    return failed ? failed : pl_add_level(&on->tree, &on->of->guesses, head.out, count);
+    if (failed) return failed;
+    pl_hear(&on->of->guesses, head.out, count, on->of->levels, 0);
+    return pl_add_level(&on->tree, &on->of->guesses, head.out, count);
 }
 
 static int grow(struct draft *on) {

@@ -17,6 +17,15 @@ void pl_put_word(const void *words, int64_t format, int64_t hidden, int64_t toke
     else pl_row_values((enum pl_format)format, words, hidden, token, to);
 }
 
+void pl_hear(const struct pl_guesses *of, float *logits, int64_t rows, int64_t depth, int64_t step) {
+    if (!of->noise) return;
+    for (int64_t row = 0; row < rows; row++, depth += step, logits += of->outputs) {
+        if (depth >= of->heard) return;
+        const float *noise = of->noise + depth * of->outputs;
+        for (int64_t i = 0; i < of->outputs; i++) logits[i] += noise[i];
+    }
+}
+
 int pl_guess(const struct pl_guesses *of, const float *logits, int64_t rows, int64_t *tokens,
              float *shares, double *chances) {
     const int failed = pl_likeliest(logits, rows, of->outputs, of->ranks, tokens, shares);
