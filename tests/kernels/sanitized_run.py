@@ -357,7 +357,10 @@ def drafts(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> None:
 
     def guesses(budget: int) -> Any:
         of = [keep(np.zeros(budget, kind)) for kind in (np.int64, np.int64, np.float64)]
-        return native.Guesses(OUTPUTS, 3, budget, 0, keep(np.arange(OUTPUTS)[::-1]), *of)
+        heard = 2  # fewer than there are levels
+        noise = keep(np.zeros((heard, OUTPUTS), np.float32))
+        ids = keep(np.arange(OUTPUTS)[::-1])
+        return native.Guesses(OUTPUTS, 3, budget, 0, heard, ids, noise, *of)
 
     hidden, heads, beam, fresh = OUTPUTS, 3, 2, 3
     state = keep(rng.standard_normal(hidden, dtype=np.float32))
