@@ -129,12 +129,12 @@ class PromptGuesses:
         else:
             places, shares = likeliest(numbers, _HEARD * self._ranks)
             noise = noise_at(self._sampler.seed, position, numbers.shape[1], places[0])
-            order, shares = as_drawn(shares[0], self._sampler.temperature * noise)
+            order, shares = _as_drawn(shares[0], self._sampler.temperature * noise)
             places, shares = places[:, order[: self._ranks]], shares[None, : self._ranks]
         return places[0].tolist(), shares[0].tolist()
 
 
-def as_drawn(shares: Floats, noise: Floats) -> tuple[NDArray[np.intp], Floats]:
+def _as_drawn(shares: Floats, noise: Floats) -> tuple[NDArray[np.intp], Floats]:
     """Guesses in the order in which the target draws them if it sees what the guesser sees, and
     their shares in that order, how far ahead of the others the noise puts them.
 
