@@ -3,8 +3,9 @@
     python benchmarks/memory_growth.py --data DIR --json benchmarks/results/memory-smollm2-135m.json
 
 After 10, 50 and 100 prompts: memory of the process, live tensors and the bytes behind them, phrases
-in the pool and states in the store of n-grams, as far as the drafter has such. Trees are fixed,
-since a planner would let drafts rest, and then nothing could grow.
+in the pool and states in the store of n-grams, as far as the drafter has such. Every method has a
+process of its own, so that methods can be set beside one another. Trees are fixed, since a planner
+would let drafts rest, and then nothing could grow.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -22,7 +26,6 @@ from paceline.drafters import make_drafter
 from paceline.loop import Generation, decode
 from paceline.machine import describe_run
 from paceline.prompts import PromptRecord, read_prompts
-from paceline.session import Session
 from paceline.stopping import Stopping
 from tables import shown_command
 
@@ -37,10 +40,10 @@ def prompts_of(data: Path, count: int) -> list[PromptRecord]:
     return [record for row in zip(*piles) for record in row][:count]
 
 
-def watch(
-    session: Session, method: str, prompts: list[PromptRecord], options: argparse.Namespace
-) -> dict[str, Any]:
+def watch(options: argparse.Namespace, method: str) -> dict[str, Any]:
     """One method on all prompts."""
+    session = paceline.load(options.model, method="plain")
+    prompts = prompts_of(options.data, max(options.marks))
     drafter, found, began = make_drafter(method, session.host.fresh()), [], perf_counter()
     for place, record in enumerate(prompts, start=1):
         ids = session.encode(record.turns[0])[-options.longest_prompt :]
@@ -71,15 +74,15 @@ def main() -> None:
     parser.add_argument("--longest-prompt", type=int, default=32, help="tokens; the last ones")
     parser.add_argument("--max-new-tokens", type=int, default=4)
     parser.add_argument("--marks", default=(10, 50, 100), type=lambda text: [*map(int, text.split(","))])  # fmt: skip
+    parser.add_argument("--methods", nargs="+", default=METHODS)
     options = parser.parse_args()
-    session = paceline.load(options.model, method="plain")
-    prompts = prompts_of(options.data, max(options.marks))
+    fresh = ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1)
     content = {
         **describe_run(),
         "command": shown_command(),
         "model": options.model,
         "marks": options.marks,
-        "methods": [watch(session, method, prompts, options) for method in METHODS],
+        "methods": list(fresh.map(partial(watch, options), options.methods)),
     }
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

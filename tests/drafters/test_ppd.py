@@ -266,7 +266,7 @@ def test_rounds_are_as_wide_as_their_guesses_are_sure() -> None:
 
 
 def test_a_table_or_a_size_gives_all_rounds_of_a_state_one_tree() -> None:
-    for settings in ("size=12", "shape=table,width=8"):
+    for settings in ("size=12", "shape=table,width=8", "shape=static,size=12"):
         drafter = toy_drafter(f"ppd 2x1:{settings}")
         drafter.start(TextStart([1]))
         shapes = set()
@@ -411,6 +411,7 @@ def test_settings_are_checked_without_a_model(method: str, said: str) -> None:
 
 def test_a_size_without_room_for_an_ensemble_is_refused() -> None:
     assert "size must be at least 6" in refused(saved_parts(2, 5), size=5)
+    assert "size must be at least 7" in refused(saved_parts(2, 3), size=6, shape="static")
 
 
 def test_a_model_is_needed() -> None:

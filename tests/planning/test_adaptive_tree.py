@@ -9,7 +9,7 @@ from tests.planning.tables import VICUNA, tables
 
 from paceline.planning import adaptive_tree
 from paceline.planning.acceptance import AcceptanceTable
-from paceline.planning.adaptive_tree import AdaptiveTree, unmeasured
+from paceline.planning.adaptive_tree import AdaptiveTree, Limits, unmeasured
 from paceline.planning.candidate_tree import CandidateTree
 from paceline.planning.cost_curve import CostCurve, CostPoint
 from paceline.planning.dynamic_tree import StateTree
@@ -36,7 +36,7 @@ def width(tree: AdaptiveTree, budget: int) -> int:
 def test_no_tree_has_more_nodes_than_there_may_be(
     table: AcceptanceTable, size: int, epts: int, budget: int
 ) -> None:
-    found = AdaptiveTree(table, None, size, epts).fitting(budget)
+    found = AdaptiveTree(table, None, Limits(size, epts=epts)).fitting(budget)
     # The least: a prompt token behind the root, a guess, a prompt token behind that.
     assert (found is None) == (budget < 1 + 2 * epts)
     if found is not None:
@@ -45,9 +45,20 @@ def test_no_tree_has_more_nodes_than_there_may_be(
 
 
 def test_a_named_size_is_the_papers() -> None:
-    assert AdaptiveTree(VICUNA, size=60).fitting(64) == build_tree(VICUNA, 60)
-    assert AdaptiveTree(VICUNA, size=60).fitting(1000) == build_tree(VICUNA, 60)
-    assert width(AdaptiveTree(VICUNA, size=60), 20) == 21
+    assert AdaptiveTree(VICUNA, limits=Limits(60)).fitting(64) == build_tree(VICUNA, 60)
+    assert AdaptiveTree(VICUNA, limits=Limits(60)).fitting(1000) == build_tree(VICUNA, 60)
+    assert width(AdaptiveTree(VICUNA, limits=Limits(60)), 20) == 21
+
+
+@pytest.mark.parametrize("size", [4, 12, 60])
+def test_in_a_static_tree_every_guess_has_all_prompt_tokens(size: int) -> None:
+    """One state, and never more tokens per pass than with a dynamic tree of the size."""
+    static = AdaptiveTree(VICUNA, limits=Limits(size, floor=3)).fitting(64)
+    assert static is not None
+    assert all({*state.prompts} <= {3} for state in static.states)
+    assert static.steady_state[-1] == pytest.approx(1)
+    dynamic = build_tree(VICUNA, size)
+    assert static.tokens_per_pass <= dynamic.tokens_per_pass + 1e-9
 
 
 def test_costly_rows_make_narrow_trees() -> None:

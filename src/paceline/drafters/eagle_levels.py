@@ -11,7 +11,7 @@ import torch
 from paceline.chains import ChainEnd
 from paceline.drafters.attention_rows import wider
 from paceline.drafters.eagle_model import EagleModel
-from paceline.drafters.eagle_programs import AT_ONCE, MOST_FRESH, EaglePrograms
+from paceline.drafters.eagle_programs import AT_ONCE, MOST_FRESH, EaglePrograms, TextColumns
 from paceline.drafters.guesses import Guesses, guesses_of_program
 from paceline.drafters.level_tree import BeamSettings
 from paceline.kernels.native import signatures as native
@@ -203,10 +203,8 @@ class ProgramLevels(Levels):
         if features.dtype != torch.float32 or features.stride(-1) != 1:
             return None
         self._room_for(len(features) + len(end.least) * settings.beam)
-        root = self._root.ctypes.data
-        found = call.draft(
-            text, self.length, features, root, self._addresses, budget, settings, end, self.noise
-        )
+        columns = TextColumns(self.length, self._root.ctypes.data, self._addresses)
+        found = call.draft(text, columns, features, budget, settings, end, self.noise)
         self.length = len(features)
         return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from functools import reduce
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ from paceline.kernels.programs.table_addresses import TableAddresses
 from paceline.records import WordTable
 from paceline.tree import Tree
 
-__all__ = ["AT_ONCE", "MOST_FRESH", "EaglePrograms", "Floats", "compile_eagle"]
+__all__ = ["AT_ONCE", "MOST_FRESH", "EaglePrograms", "Floats", "TextColumns", "compile_eagle"]
 
 Floats = NDArray[np.float32]
 
@@ -108,6 +109,18 @@ class EaglePrograms:
         )
 
 
+class TextColumns(NamedTuple):
+    """What is kept of a text from call to call.
+
+    length: rows that have columns. root: the address of the root's output. layers: where columns
+    are.
+    """
+
+    length: int
+    root: int
+    layers: ctypes.Array[native.Layer]
+
+
 class EagleCall:
     """Drafts with these programs, for any text.
 
@@ -140,10 +153,8 @@ class EagleCall:
     def draft(
         self,
         text: Sequence[int],
-        length: int,
+        columns: TextColumns,
         features: torch.Tensor,
-        root: int,
-        layers: ctypes.Array[native.Layer],
         budget: int,
         settings: BeamSettings,
         end: ChainEnd,
@@ -151,20 +162,19 @@ class EagleCall:
     ) -> tuple[Tree, int]:
         """The likeliest guesses, and how many levels were grown.
 
-        text: up to the root. length: rows that have columns. features: float32 [tokens that the
-        target has read, width], of which at most `MOST_FRESH` are new. root: the address of the
-        root's output, which is kept from call to call. layers: where columns are, with room for the
-        new ones and the draft's. end: where no more levels are wanted, by the chance that what is
-        gone on from is right. noise: see `FoundTree.native`.
+        text: up to the root. columns: those of its rows, with room for the new ones and the
+        draft's. features: float32 [tokens that the target has read, width], of which at most
+        `MOST_FRESH` are new. end: where no more levels are wanted, by the chance that what is gone
+        on from is right. noise: see `FoundTree.native`.
         """
-        one, fresh = self._one, len(features) - length
+        one, fresh = self._one, len(features) - columns.length
         one.depth, one.beam, one.least = len(end.least), settings.beam, settings.least
         self._make_room(max(settings.beam, MOST_FRESH))
         self._tables.reach(one, len(features) + one.depth)
         self._text[:fresh] = list(text[len(text) - fresh :])
-        one.length, one.fresh, one.root = length, fresh, root
+        one.length, one.fresh, one.root = columns.length, fresh, columns.root
         one.states, one.states_stride = features.data_ptr(), features.stride(0)
-        one.layers, one.end = ctypes.addressof(layers), self._end.address(end)
+        one.layers, one.end = ctypes.addressof(columns.layers), self._end.address(end)
         one.guesses = self._found.native(budget, settings.ranks, noise)
         kernels().draft_eagle(ctypes.addressof(one))
         return self._found.tree(one.guesses.nodes), one.levels

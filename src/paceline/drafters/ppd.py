@@ -31,7 +31,7 @@ from paceline.drafters.prompt_guesses import PromptGuesses, acceptance_of
 from paceline.drafters.prompt_tokens import PromptTokens
 from paceline.drafters.settings import at_least
 from paceline.errors import UsageError
-from paceline.planning.adaptive_tree import AdaptiveTree
+from paceline.planning.adaptive_tree import AdaptiveTree, Limits
 from paceline.planning.dynamic_tree import StateTree
 from paceline.planning.round_tree import best_tree
 from paceline.planning.sizing import MOST_WHOLE
@@ -43,7 +43,7 @@ from paceline.tree import EMPTY, Tree
 
 __all__ = ["Ppd", "PpdSettings"]
 
-Shape = Literal["confidence", "table"]
+Shape = Literal["confidence", "table", "static"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,8 @@ class PpdSettings:
     width: rows of a pass at most, all counted; takes the place of `size`.
     shape: what decides which guesses and prompt tokens make the tree: how sure the guesses are here
     and now, or the table of acceptance beside the parts, which gives every round in a state the same
-    tree (the paper's; always so where a size is given).
+    tree (the paper's; always so where a size is given). In a static tree all guesses have all prompt
+    tokens, so that there is one state: what the paper compares with (figure 6.6a).
 
     Raises UsageError for a size out of range; ModelError for a folder without prompt tokens.
     """
@@ -95,21 +96,22 @@ class Ppd(Drafter):
     def __init__(self, host: Host, settings: PpdSettings | None = None, **changes: Any) -> None:
         own = replace(settings or PpdSettings(), **changes)
         found = find_parts(PromptTokens, own.parts, host.fingerprint)
-        self._epts = found.config.epts
-        if 0 < own.size < 1 + self._epts:
-            raise UsageError(
-                f"size must be at least {1 + self._epts}, a guess and a prompt token with "
-                f"{self._epts} embeddings, got {own.size}"
-            )
         table = acceptance_of(found, host.target.vocab_size)
+        floor = table.distances if own.shape == "static" else 1
+        self._epts = found.config.epts
+        limits = Limits(own.size, own.width, self._epts, floor)
+        if 0 < own.size < limits.least:
+            raise UsageError(
+                f"size must be at least {limits.least}, a guess and its prompt tokens, got {own.size}"
+            )
         # What guesses turn out to be worth in one text is known in the next one.
         self._tree: AdaptiveTree = host.learn(
             (AdaptiveTree, own),
-            lambda: AdaptiveTree(table, host.curve, own.size, self._epts, own.width, host.costs),
+            lambda: AdaptiveTree(table, host.curve, limits, host.costs),
         )
         self._tree.fitting(MOST_WHOLE)  # takes long the first time: better here than in a round
         self._guesses = PromptGuesses(found, host, self._tree.observe)
-        self._by_table = own.shape == "table" or own.size > 0
+        self._by_table = own.shape != "confidence" or own.size > 0
         self._width = own.width or MOST_WHOLE
         self._length = 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from paceline.planning.acceptance import AcceptanceTable
@@ -12,7 +13,7 @@ from paceline.planning.round_tree import Prospects, prospects_of
 from paceline.planning.share_chances import ShareChances
 from paceline.planning.tree_search import FittedTree, build_tree, survey_widths
 
-__all__ = ["AdaptiveTree", "Costs", "unmeasured"]
+__all__ = ["AdaptiveTree", "Costs", "Limits", "unmeasured"]
 
 MILD = CostCurve((CostPoint(1, 0, 1.0), CostPoint(101, 0, 2.0)))
 """Stands in for a curve that nobody has measured: a row more costs one per cent of a pass."""
@@ -37,6 +38,28 @@ Costs = Callable[[int], CostCurve | None]
 """Tokens in the cache -> what passes cost there as far as is known by now; None for nothing."""
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What a tree may be.
+
+    size: guesses and prompt tokens, as `build_tree` counts them, at least `least`; 0 leaves it to the
+    curve.
+    width: rows of a pass at most, in the place of a size; 0 for none.
+    epts: rows that each prompt token takes. floor: the least number of them behind a guess; all of
+    them make a static tree.
+    """
+
+    size: int = 0
+    width: int = 0
+    epts: int = 1
+    floor: int = 1
+
+    @property
+    def least(self) -> int:
+        """The smallest size: a guess and its prompt tokens."""
+        return 1 + self.floor * self.epts
+
+
 def unmeasured(distances: int, ranks: int = 10) -> AcceptanceTable:
     """A table for guesses that nobody has measured yet: falling with distance and rank about as
     measured ones do, and a little low, so that trees start small."""
@@ -57,10 +80,6 @@ class AdaptiveTree:
     curve: what passes cost here; None for `MILD`. costs: what they turn out to cost, in the place
     of the curve as soon as something is known; see `follow`. The width is the one that promises
     most tokens per millisecond (PPD, section 5.6.3). Whether guessing pays at all is not asked.
-    size: guesses and prompt tokens, as `build_tree` counts them, at least 1 + epts; 0 leaves it to
-    the curve.
-    epts: rows that each prompt token takes.
-    width: rows of a pass at most, in the place of a size; 0 for none.
 
     Trees are built anew after 128 rounds whose guesses could be judged, and then whenever that
     number has doubled: what is known changes ever more slowly. They are also chosen anew when costs
@@ -72,9 +91,7 @@ class AdaptiveTree:
         self,
         table: AcceptanceTable,
         curve: CostCurve | None = None,
-        size: int = 0,
-        epts: int = 1,
-        width: int = 0,
+        limits: Limits = Limits(),
         costs: Costs | None = None,
     ) -> None:
         self._prior = table
@@ -83,9 +100,7 @@ class AdaptiveTree:
         self._context = 0
         self._rounds = 0
         self._budget = 0
-        self._size = size
-        self._epts = epts
-        self._width = width
+        self._limits = limits
         self._hits = [[0] * table.ranks for _ in table.rows]
         self._seen = [0] * table.distances
         self._revision = _FIRST_REVISION
@@ -113,7 +128,7 @@ class AdaptiveTree:
     def prospects(self) -> Prospects:
         """What its trees promise now, with all prompt tokens behind every root."""
         curve, tree = self._curve or MILD, self._fitting(self._budget)
-        return _prospects(self.table, curve, tree, self._epts)
+        return _prospects(self.table, curve, tree, self._limits.epts)
 
     def _prepare(self) -> None:
         """Build what the next round asks for."""
@@ -121,20 +136,21 @@ class AdaptiveTree:
         _ = self.prospects
 
     def _fitting(self, budget: int) -> DynamicTree | None:
-        if self._size:
-            whole = self._size + self._epts * self.table.distances
+        limits = self._limits
+        if limits.size:
+            whole = limits.size + limits.epts * self.table.distances
             if whole <= budget:
-                return _whole(self.table, self._size, self._epts)
-            return _of_width(self.table, _FREE, budget + 1, self._epts)
-        if self._width:
-            rows = min(self._width, budget + 1)
-            return _of_width(self.table, self._curve or MILD, rows, self._epts)
-        return _fastest(self.table, self._curve, budget, self._epts)
+                return _whole(self.table, limits)
+            return _of_width(self.table, _FREE, budget + 1, limits)
+        if limits.width:
+            rows = min(limits.width, budget + 1)
+            return _of_width(self.table, self._curve or MILD, rows, limits)
+        return _fastest(self.table, self._curve, budget, limits)
 
     def survey(self) -> list[FittedTree]:
         """What the trees of all widths promise, see `survey_widths`."""
         curve = self._curve or MILD
-        return survey_widths(self.table, curve, _coarse(curve), epts=self._epts)
+        return _surveyed(self.table, curve, _coarse(curve), self._limits)
 
     def observe(self, distance: int, rank: int | None, shares: Sequence[float] = ()) -> None:
         """One more token is known that was guessed at.
@@ -162,34 +178,45 @@ class AdaptiveTree:
 
 # A tree takes milliseconds to build, and every text of a batch asks for the same one.
 @lru_cache(maxsize=128)
-def _whole(table: AcceptanceTable, size: int, epts: int) -> DynamicTree:
+def _whole(table: AcceptanceTable, limits: Limits) -> DynamicTree:
     """The paper's tree of that size, with all prompt tokens behind the root."""
-    return build_tree(table, size, epts=epts)
+    return build_tree(table, limits.size, limits.floor, limits.epts)
 
 
 @lru_cache(maxsize=128)
-def _of_width(table: AcceptanceTable, curve: CostCurve, rows: int, epts: int) -> DynamicTree | None:
+def _of_width(
+    table: AcceptanceTable, curve: CostCurve, rows: int, limits: Limits
+) -> DynamicTree | None:
     """The tree of so many rows that promises most, with fewer prompt tokens if need be."""
-    found = survey_widths(table, curve, (rows,), epts=epts) if rows > 0 else []
+    found = _surveyed(table, curve, (rows,) if rows > 0 else (), limits)
     return found[0].tree if found else None
 
 
 @lru_cache(maxsize=128)
 def _fastest(
-    table: AcceptanceTable, curve: CostCurve | None, budget: int, epts: int
+    table: AcceptanceTable, curve: CostCurve | None, budget: int, limits: Limits
 ) -> DynamicTree | None:
     """The tree that promises most tokens per millisecond."""
     curve, most = curve or MILD, max(budget, 0) + 1
     widths = tuple(width for width in _coarse(curve) if width <= most)
-    found = survey_widths(table, curve, widths, epts=epts) if widths else []
+    found = _surveyed(table, curve, widths, limits)
     # Where no tree fits a width that is tried first, one may still fit all there is room for.
-    found = found or survey_widths(table, curve, (most,), epts=epts)
+    found = found or _surveyed(table, curve, (most,), limits)
     if not found:
         return None
     best = max(found, key=lambda fitted: fitted.speedup)
     near = _next_to(best.width, (*widths, most))
-    found = [best, *(survey_widths(table, curve, near, epts=epts) if near else [])]
+    found = [best, *_surveyed(table, curve, near, limits)]
     return max(found, key=lambda fitted: fitted.speedup).tree
+
+
+def _surveyed(
+    table: AcceptanceTable, curve: CostCurve, widths: Sequence[int], limits: Limits
+) -> list[FittedTree]:
+    """Nothing without widths, for which `survey_widths` takes all that the curve has."""
+    if not widths:
+        return []
+    return survey_widths(table, curve, widths, floor=limits.floor, epts=limits.epts)
 
 
 @lru_cache(maxsize=128)

@@ -51,6 +51,24 @@ def check_drafter(
         suite.check_full_context()
 
 
+@dataclass(frozen=True)
+class _Text:
+    """A text that is asked for.
+
+    limit: how many new tokens there are at most. asked: how many are asked for, where they cannot
+    all be had. steps: rounds; None for all to its end.
+    """
+
+    prompt: Sequence[int]
+    temperature: float = 0.0
+    budget: int = 64
+    eos_ids: Collection[int] = ()
+    limit: int = _LENGTH
+    asked: int | None = None
+    references: Sequence[Sequence[int]] = ()
+    steps: int | None = None
+
+
 @dataclass
 class _Suite:
     """make, target: see `check_drafter`."""
@@ -71,7 +89,8 @@ class _Suite:
         for temperature in _TEMPERATURES:
             for budget in _BUDGETS:
                 where = f"at temperature {temperature} with a budget of {budget}"
-                self._play(self.target(), self._watched(where), self.prompt, temperature, budget)
+                text = _Text(self.prompt, temperature, budget)
+                self._play(self.target(), self._watched(where), text)
 
     def check_ends(self) -> None:
         """EOS ids at every place of the text, and limits."""
@@ -80,10 +99,11 @@ class _Suite:
             for place in range(0, _LENGTH, 3):
                 eos = stream[place]
                 watched = self._watched(f"at temperature {temperature} with EOS id {eos}")
-                self._play(self.target(), watched, self.prompt, temperature, eos_ids=(eos,))
+                text = _Text(self.prompt, temperature, eos_ids=(eos,))
+                self._play(self.target(), watched, text)
             for limit in (1, 2, 3, 8):
                 watched = self._watched(f"at temperature {temperature} with {limit} new tokens")
-                self._play(self.target(), watched, self.prompt, temperature, limit=limit)
+                self._play(self.target(), watched, _Text(self.prompt, temperature, limit=limit))
 
     def check_references(self) -> None:
         """They change nothing, whatever they are."""
@@ -91,7 +111,8 @@ class _Suite:
             stream = self._plain(self.prompt, temperature)
             for references in ([stream], [stream[3:], [], self._tokens(9)], [[1 << 20, 1 << 21]]):
                 watched = self._watched(f"at temperature {temperature} with references")
-                self._play(self.target(), watched, self.prompt, temperature, references=references)
+                text = _Text(self.prompt, temperature, references=references)
+                self._play(self.target(), watched, text)
 
     def check_taken_back(self) -> None:
         """A text that goes on from other last tokens than those said."""
@@ -123,8 +144,8 @@ class _Suite:
         prompts += [self.prompt[:3], self.prompt, self._tokens(1)]
         for place, prompt in enumerate(prompts):
             temperature = _TEMPERATURES[place % 2]
-            self._play(target, watched, prompt, temperature, steps=2)
-            self._play(target, watched, prompt, temperature)
+            self._play(target, watched, _Text(prompt, temperature, steps=2))
+            self._play(target, watched, _Text(prompt, temperature))
 
     def check_together(self) -> None:
         """Drafters of several texts in a batch, which join and leave at any time."""
@@ -154,40 +175,24 @@ class _Suite:
         for room in (1, 2, 7):
             watched = self._watched(f"with room for {room} tokens in the model's context")
             target = ToyTarget(max_context=len(self.prompt) + room)
-            self._play(target, watched, self.prompt, 0.0, limit=room, asked=1000)
+            self._play(target, watched, _Text(self.prompt, limit=room, asked=1000))
 
-    def _play(
-        self,
-        target: Target,
-        watched: WatchedDrafter,
-        prompt: Sequence[int],
-        temperature: float,
-        budget: int = 64,
-        *,
-        eos_ids: Collection[int] = (),
-        limit: int = _LENGTH,
-        asked: int | None = None,
-        references: Sequence[Sequence[int]] = (),
-        steps: int | None = None,
-    ) -> None:
-        """One text to its end, or for so many rounds.
-
-        asked: new tokens that are asked for, where they cannot all be had.
-        """
-        sampler = self._sampler(temperature)
-        stopping = Stopping(asked or limit, eos_ids)
-        generation = Generation(list(prompt), watched, stopping, sampler, references)
-        batch = Batch(target, FixedBudget(budget))
+    def _play(self, target: Target, watched: WatchedDrafter, text: _Text) -> None:
+        """To its end, or for so many rounds."""
+        sampler = self._sampler(text.temperature)
+        stopping = Stopping(text.asked or text.limit, text.eos_ids)
+        generation = Generation(list(text.prompt), watched, stopping, sampler, text.references)
+        batch = Batch(target, FixedBudget(text.budget))
         batch.add(generation)
-        self._step(batch, generation, steps)
+        self._step(batch, generation, text.steps)
         batch.close()
-        expected = self.reference.continued(prompt, limit, sampler)
-        ends = [place for place, token in enumerate(expected, 1) if token in eos_ids]
-        expected = expected[: min([*ends, limit])]
+        expected = self.reference.continued(text.prompt, text.limit, sampler)
+        ends = [place for place, token in enumerate(expected, 1) if token in text.eos_ids]
+        expected = expected[: min([*ends, text.limit])]
         said = generation.output
-        kept = generation.context == [*prompt, *said]
+        kept = generation.context == [*text.prompt, *said]
         require(kept, f"{watched.where}: the drafter changed the text: work on a copy")
-        _compare(said, expected if steps is None else expected[: len(said)], watched.where)
+        _compare(said, expected if text.steps is None else expected[: len(said)], watched.where)
 
     def _step(self, batch: Batch, generation: Generation, steps: int | None) -> None:
         """Play rounds, to the end where no number is given."""
