@@ -62,15 +62,15 @@ class CandidateTree:
         return CandidateTree(self.paths[:count], self.reach[:count])
 
 
-def likeliest(table: AcceptanceTable, depth: int, count: int) -> CandidateTree:
+def likeliest(table: AcceptanceTable, depth: int, count: int, least: float = 0.0) -> CandidateTree:
     """The `count` likeliest paths of at most `depth` guesses, likeliest first.
 
         acceptance .5 .2 | .4 .1, depth 2, count 4:  0 (.5)   1 (.2)   0,0 (.2)   1,0 (.08)
 
     A path is taken to be as likely as the product of its guesses, as if they were independent
     (PPD, proposition 5.6.1; Medusa and Sequoia build their trees so too). Of equally likely paths
-    the one that comes first in lexical order comes first. What cannot be right is left out, so
-    there may be fewer than `count`.
+    the one that comes first in lexical order comes first. What is no likelier than `least` is left
+    out, so there may be fewer than `count`.
 
     Every beginning of the list is a tree, and the best one of its size: no path is likelier than
     the one above it.
@@ -90,7 +90,7 @@ def likeliest(table: AcceptanceTable, depth: int, count: int) -> CandidateTree:
             if len(path) < len(orders) and place < table.ranks:
                 rank = orders[len(path)][place]
                 found = above * table.rows[len(path)][rank]
-                if found < 0:
+                if found < -least:
                     heapq.heappush(heap, (found, (*path, rank), place, above))
         if not heap:
             break
@@ -101,10 +101,12 @@ def likeliest(table: AcceptanceTable, depth: int, count: int) -> CandidateTree:
     return CandidateTree(tuple(paths), tuple(reach))
 
 
-def likeliest_of(chances: Sequence[Sequence[float]], count: int) -> CandidateTree:
+def likeliest_of(
+    chances: Sequence[Sequence[float]], count: int, least: float = 0.0
+) -> CandidateTree:
     """The same of guesses with these chances at depths 1, 2, …, each by rank; those at a depth that
     add up to more than 1 count in proportion."""
     if not chances or count < 1:
         return CandidateTree()
     rows = [tuple([chance / max(1.0, sum(row)) for chance in row]) for row in chances]
-    return likeliest(AcceptanceTable(tuple(rows)), len(rows), count)
+    return likeliest(AcceptanceTable(tuple(rows)), len(rows), count, least)

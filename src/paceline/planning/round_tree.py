@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -36,6 +37,13 @@ class Prospects:
 
     worth: Vector
     prices: Vector
+
+    @cached_property
+    def least(self) -> float:
+        """No guess pays that is less likely to be right: by what it changes at most, in this round
+        and in the next ones, a row costs more wherever it is cheapest."""
+        span = float(self.worth[-1] - self.worth[0])
+        return max(0.0, float(np.diff(self.prices).min())) / (1 + span)
 
 
 def prospects_of(tree: DynamicTree, curve: CostCurve, rate: float = 0.0) -> Prospects:
@@ -68,7 +76,7 @@ def best_tree(
     most: nodes. epts: rows that each prompt token takes.
     """
     most = min(most, len(prospects.prices) - 1)
-    guesses = likeliest_of(chances, min(most, _MOST_GUESSES))
+    guesses = likeliest_of(chances, min(most, _MOST_GUESSES), prospects.least)
     steps = np.diff(prospects.worth)
     best, worth, behind = 0, -np.inf, np.empty(0, dtype=np.intp)
     for count in range(len(guesses) + 1):
