@@ -84,20 +84,7 @@ ALL = [*METHOD_VARIANTS, *HOSTILE]
 COPYING = [
     name
     for name in METHOD_VARIANTS
-    if not name.startswith(
-        (
-            "plain",
-            "rest",
-            "ppd",
-            "medusa",
-            "chimera",
-            "eagle",
-            "lookahead",
-            "jacobi",
-            "spec",
-            "ouro",
-        )
-    )
+    if name.startswith(("auto", "anpd", "llma", "pld", "suffix", "sam"))
     or "pool_from_prompt" in name
 ]
 

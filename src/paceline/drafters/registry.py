@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 METHODS: dict[str, MethodSpec[Any]] = {}
-"""All methods of this package, by name."""
+"""All methods of this package, by name: the rows in `paceline.drafters`."""
 
 _DRAFT = "draft"
 
