@@ -25,7 +25,6 @@ TEN = "../planned/ten"
 """Every suite, as paceline runs by default and on float32 weights."""
 TRACES = "../planned/traces"
 _SLOW = 0.98
-DEV = "../planned/dev"  # ANPD and PPD on every suite
 
 
 @cache

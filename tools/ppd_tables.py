@@ -1,138 +1,125 @@
-"""Tables about PPD: its ablations, accuracies and trees, for docs/paper-ppd.md."""
+"""Tables about PPD, for docs/paper-ppd.md."""
 
 from __future__ import annotations
 
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bench_tables import DEV, LARGE, SMALL, found, times
+from bench_tables import SMALL, found
 from papers import figures
+from trained_tables import PARTS, record_of
 
+from paceline.drafters.prompt_tokens import PromptTokens
+from paceline.planning.ppd.adaptive_tree import Limits
+from paceline.planning.ppd.tree_search import build_tree
 from paceline.tables import markdown_table
 
-ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "benchmarks/results/ppd"
-PARTS = ROOT / "src/paceline/data/ppd"
+RESULTS = Path(__file__).parent.parent / "benchmarks/results/ppd"
+SYNERGY, SIZES = "../ppd/draft", "../ppd/sizes"
 
-THESIS = {
-    table: figures("ppd", table) for table in ("6.4", "6.5", "6.6", "6.7", "6.8", "6.9", "6.10")
-}
-
-
-@cache
-def ablations() -> dict[str, Any]:
-    """Variants that were trained side by side."""
-    report: dict[str, Any] = json.loads(
-        (RESULTS / "ablations-smollm2-135m.json").read_text("utf-8")
-    )
-    return report
-
-
-def ablation_table(table: str) -> str:
-    """The rows of one table of the thesis, its own beside ours."""
-    rows = [
-        ["ours", "@1 top-1", "@1 top-5", "@2 top-1", "@2 top-5", "trained numbers"],
-    ]
-    for one in ablations()["variants"]:
-        if table in one["tables"]:
-            shares = (one[f"top{k}"][distance] for distance in (0, 1) for k in (1, 5))
-            cells = [f"{share:.3f}" for share in shares]
-            rows.append([one["name"], *cells, f"{one['trained_numbers']:,}"])
-    theirs = [
-        ["the thesis, Vicuna-7B", "@1 top-1", "@1 top-5", "@2 top-1", "@2 top-5"],
-        *([name, *(f"{share:.3f}" for share in each)] for name, each in THESIS[table].items()),
-    ]
-    return f"{markdown_table(rows)}\n\n{markdown_table(theirs)}"
+_DISTANCES = 3
+_COMPARED = (("ppd", SMALL), ("medusa", SMALL), ("ppd", "qwen2.5-coder-1.5b"))
 
 
 def accuracy_table() -> str:
-    """The shipped prompt tokens: accuracy by distance, training, memory."""
-    rows = [
-        ["prompt tokens of", "distance", "top-1", "top-5", "top-10"],
-    ]
-    notes = []
-    for folder in sorted(PARTS.iterdir(), reverse=True):
-        if not (folder / "training.json").exists():
-            continue
-        record = json.loads((folder / "training.json").read_text("utf-8"))
-        judged = record["evaluation"]
-        for distance in range(len(judged["top1"])):
-            shares = [f"{judged[f'top{k}'][distance]:.3f}" for k in (1, 5, 10)]
-            rows.append([folder.name, str(distance + 1), *shares])
-        size = (folder / "model.safetensors").stat().st_size
-        tuned = RESULTS / f"tune-{folder.name}.json"
-        share = ""
-        if tuned.exists():
-            weights = json.loads(tuned.read_text("utf-8"))["weight_bytes"]
-            share = f", {size / weights:.4%} of the weights that a pass reads"
-        notes.append(
-            f"{folder.name}: {record['steps']} steps on {record['texts']['learned']} answers in "
-            f"{record['seconds'] / 60:.0f} minutes, judged on {judged['points']:,} places in "
-            f"{record['texts']['held_back']} answers that were held back; {size:,} bytes{share}."
-        )
-    rows += [
-        ["Vicuna-7B (thesis, table 6.5)", "1", "0.485", "0.779", ""],
-        ["", "2", "0.261", "0.586", ""],
-    ]
+    """How often guesses are right by distance, PPD's and Medusa's, ours and the thesis's."""
+    rows = [["", "distance", "top-1 (95 %)", "top-5", "top-10"]]
+    for method, model in _COMPARED:
+        judged = record_of(method, model)["evaluation"]
+        for distance in range(_DISTANCES):
+            more = [f"{judged[f'top{k}'][distance]:.3f}" for k in (5, 10)]
+            label = f"`{method}`, {model}" if distance == 0 else ""
+            rows.append([label, str(distance + 1), _with_interval(judged, distance), *more])
+    near = figures("ppd", "6.5")["1 EPT, 12 epochs"]
+    for label, far in figures("ppd", "6.3").items():
+        for distance, top10 in enumerate(far):
+            known = near[2 * distance : 2 * distance + 2] if label == "PPD" else []
+            shares = [f"{share:.3f}" for share in known] or ["", ""]
+            first = f"thesis, Vicuna-7B: {label}" if distance == 0 else ""
+            rows.append([first, str(distance + 1), *shares, f"{top10:.3f}"])
+    notes = [_note(method, model) for method, model in _COMPARED]
     return f"{markdown_table(rows)}\n\n{' '.join(notes)}"
 
 
-def speed_table() -> str:
-    """PPD on the tasks of its thesis beside ANPD, both planned, by the harness of every method."""
-    run, summary = found(DEV, SMALL)
-    methods = ("ppd", "anpd")
-    rows = [
-        ["task", "texts", *(f"`{name}`: {what}" for name in methods for what in _WHAT)],
-    ]
-    for group in [*summary.groups, summary.overall]:
-        row = [group.name, str(group.texts)]
-        for name in methods:
-            one = group.methods[name]
-            behind = "-" if one.decode_speedup is None else f"{one.decode_speedup:.2f}x"
-            row += [f"{one.stats.mean_acceptance_length:.2f}", f"{one.speedup:.2f}x", behind]
+def _with_interval(judged: dict[str, Any], distance: int) -> str:
+    share, intervals = f"{judged['top1'][distance]:.3f}", judged.get("top1_interval")
+    if intervals is None:
+        return share
+    low, high = intervals[distance]
+    return f"{share} ({low:.3f} to {high:.3f})"
+
+
+def _note(method: str, model: str) -> str:
+    record = record_of(method, model)
+    texts, judged = record["texts"], record["evaluation"]
+    learned = texts["learned"] if "learned" in texts else texts["train"]["texts"]
+    held_back = texts["held_back"] if "held_back" in texts else judged["texts"]
+    size = (PARTS / method / model / "model.safetensors").stat().st_size
+    return (
+        f"`{method}`, {model}: {record['steps']:,} steps on {learned:,} texts in "
+        f"{record['seconds'] / 60:.0f} minutes, judged on {judged['points']:,} places in {held_back} "
+        f"others; {size:,} bytes."
+    )
+
+
+def memory_table(*models: str) -> str:
+    """What processes hold that have loaded a model and decoded with a method (figure 6.4)."""
+    rows = [["model", "method", "parts, MB", "process, MB", "over plain", "of plain"]]
+    for model in models:
+        report = json.loads((RESULTS / f"memory-{model}.json").read_text("utf-8"))
+        held = {one["method"]: one["points"][-1]["resident_bytes"] for one in report["methods"]}
+        for method, resident in held.items():
+            folder = PARTS / method.partition(":")[0].replace("speculative", "draft") / model
+            files = folder.glob("*.safetensors") if method != "plain" else ()
+            parts = sum(file.stat().st_size for file in files)
+            more = resident - held["plain"]
+            cells = [f"{parts / 1e6:.2f}" if parts else "", f"{resident / 1e6:,.0f}"]
+            rows.append(
+                [
+                    model,
+                    f"`{method}`",
+                    *cells,
+                    f"{more / 1e6:+,.0f}",
+                    f"{more / held['plain']:+.1%}",
+                ]
+            )
+    return markdown_table(rows)
+
+
+def sizes_table(*models: str) -> str:
+    """Tokens per pass by size of the tree, dynamic and static, by formula and by run (figure
+    6.6a)."""
+    shapes = {"dynamic": "ppd:size={}", "static": "ppd:shape=static,size={}"}
+    run, summary = found(SIZES, SMALL)
+    methods = summary.overall.methods
+    sizes = [int(name.rpartition("=")[2]) for name in methods if name.startswith("ppd:size=")]
+    rows = [["size"]]
+    for model in models:
+        measured = [f"{shape}, measured" for shape in shapes] if model == SMALL else []
+        rows[0] += [f"{model}: dynamic", "static", *measured]
+    for size in sizes:
+        row = [str(size)]
+        for model in models:
+            row += [f"{tau:.2f}" for tau in _promised(model, size)]
+            if model == SMALL:
+                runs = (methods[name.format(size)].stats for name in shapes.values())
+                row += [f"{stats.mean_acceptance_length:.2f}" for stats in runs]
         rows.append(row)
-    differ = sum(len(one.differences) for one in summary.overall.methods.values())
     note = (
-        f"{SMALL}, float32, {run['machine']['processor']}, {run['machine']['threads']} threads, "
-        f"at most {run['options']['max_new_tokens']} new tokens, each {times(run['repeats'])}; "
-        f"{differ} texts differ from plain decoding's."
+        f"Measured on {summary.overall.texts} texts of {len(summary.groups)} tasks, at most "
+        f"{run['options']['max_new_tokens']} tokens each."
     )
-    return f"{markdown_table(rows)}\n\n{note}"
+    return f"{markdown_table(rows, left=0)}\n\n{note}"
 
 
-_WHAT = ("tokens per pass", "speed-up", "after the prompt")
-
-
-def short_tables() -> str:
-    """The larger model on a few bundled prompts, with a budget and planned: short runs."""
-    return f"With `--budget 64`:\n\n{_short('compare-fixed')}\n\nPlanned:\n\n{_short('compare')}"
-
-
-def _short(kind: str) -> str:
-    report = json.loads((RESULTS / f"{kind}-{LARGE}.json").read_text("utf-8"))
-    rows = [
-        ["method", "tokens/s", "speed-up", "after the prompt", "tokens per pass", "same text"],
-    ]
-    for one in report["methods"]:
-        behind = "-" if one["decode_speedup"] is None else f"{one['decode_speedup']:.2f}x"
-        rows.append(
-            [
-                f"`{one['method']}`",
-                f"{one['tokens_per_second']:.2f}",
-                f"{one['speedup']:.2f}x",
-                behind,
-                f"{one['mean_acceptance_length']:.2f}",
-                "all" if one["identical"] else "no",
-            ]
-        )
-    note = (
-        f"{LARGE}, {len(report['prompts'])} bundled prompts, at most "
-        f"{report['options']['max_new_tokens']} new tokens, each {times(report['options']['repeats'])}"
-        ": a short run."
-    )
-    return f"{markdown_table(rows)}\n\n{note}"
+def _promised(model: str, size: int) -> list[float]:
+    """Tokens per pass of the dynamic and the static tree."""
+    parts = PromptTokens.found_in(PARTS / "ppd" / model)
+    assert parts is not None and parts.acceptance is not None  # noqa: S101 - they are shipped
+    table = parts.acceptance
+    floors = (Limits().floor, table.distances)
+    return [build_tree(table, size, floor).tokens_per_pass for floor in floors]
 
 
 def trees_table(model: str) -> str:

@@ -34,11 +34,10 @@ from head_speed_tables import cases_table, lengths_table, times_table
 from head_tables import costs_table, heads_table, orders_table, variants_table
 from ouroboros_tables import OUROBOROS
 from ppd_tables import (
-    THESIS,
-    ablation_table,
+    SYNERGY,
     accuracy_table,
-    short_tables,
-    speed_table,
+    memory_table,
+    sizes_table,
     trees_table,
 )
 from serve_tables import edits_table, peers_table, serve_table
@@ -54,7 +53,7 @@ from speed_tables import (
     quality_table,
     start_up_table,
 )
-from trained_tables import eagle_accuracy_table, eagle_curve_table
+from trained_tables import curve_table, eagle_accuracy_table
 
 from paceline.tables import markdown_table
 
@@ -147,12 +146,12 @@ def planning_table() -> str:
 
 
 PAGES: dict[Path, dict[str, Callable[[], str]]] = {
-    ROOT / "README.md": {"bench": lambda: overall_table(PUBLISHED, SMALL), "loop": quoted_loop},
+    ROOT / "README.md": {"bench": lambda: overall_table(TEN, SMALL, LARGE), "loop": quoted_loop},
     ROOT / "docs/bench.md": {
         "twelve": lambda: task_table(PUBLISHED, SMALL),
         "overall-float32": lambda: overall_table(FLOAT32, SMALL),
         "twelve-float32": lambda: task_table(FLOAT32, SMALL),
-        "overall-ten": lambda: overall_table(TEN, SMALL, LARGE),
+        "overall-twelve": lambda: overall_table(PUBLISHED, SMALL),
         "tasks-ten": lambda: task_table(TEN, SMALL),
         "tasks-ten-large": lambda: task_table(TEN, LARGE),
         "texts-ten": lambda: texts_table(TEN, SMALL),
@@ -172,10 +171,13 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     ROOT / "docs/paper-llma.md": {"llma": llma_table, "llma-ablation": lambda: ablation("llma")},
     ROOT / "docs/paper-ppd.md": {
         "accuracy": accuracy_table,
-        "speed": speed_table,
-        "short": short_tables,
+        "curve": lambda: curve_table("ppd"),
+        "speed": lambda: overall_table(TEN, LARGE),
+        "tasks": lambda: task_table(TEN, LARGE),
+        "draft": lambda: overall_table(SYNERGY, SMALL),
+        "memory": lambda: memory_table(SMALL),
+        "sizes": lambda: sizes_table(SMALL, LARGE),
         "trees": lambda: trees_table(SMALL),
-        **{f"table-{table}": lambda table=table: ablation_table(table) for table in THESIS},
     },
     ROOT / "docs/paper-chimera.md": {
         "heads": heads_table,
@@ -201,7 +203,7 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     },
     ROOT / "docs/training.md": {
         "eagle-accuracy": eagle_accuracy_table,
-        "eagle-curve": eagle_curve_table,
+        "eagle-curve": lambda: curve_table("eagle"),
     },
     ROOT / "docs/planning.md": {
         "planning": planning_table,

@@ -1,4 +1,4 @@
-"""What the training records in the package say of their parts, for docs/training.md."""
+"""What the training records in the package say of their parts, for docs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from paceline.tables import markdown_table
 
-__all__ = ["eagle_accuracy_table", "eagle_curve_table"]
+__all__ = ["PARTS", "curve_table", "eagle_accuracy_table", "record_of"]
 
-PARTS = Path(__file__).parent.parent / "src/paceline/data/eagle"
+PARTS = Path(__file__).parent.parent / "src/paceline/data"
 _CURVE_ROWS = 8
 
 
@@ -20,7 +20,7 @@ def eagle_accuracy_table() -> str:
         ["model", "step", "top-1 (95 %)", "top-2", "top-3", "top-5", "top-10", "not in its vocabulary"],
     ]  # fmt: skip
     notes = []
-    for name, record in _records().items():
+    for name, record in _records("eagle").items():
         found = record["evaluation"]
         for step, share in enumerate(found["top1"]):
             low, high = found["top1_interval"][step]
@@ -32,10 +32,12 @@ def eagle_accuracy_table() -> str:
     return f"{markdown_table(rows)}\n\n{' '.join(notes)}"
 
 
-def eagle_curve_table() -> str:
+def curve_table(method: str) -> str:
     """Right first guesses on validation texts, by places learned from."""
     rows = [["model", "places", "loss", "held back", "top-1 by step"]]
-    for name, record in _records().items():
+    for name, record in _records(method).items():
+        if "places" not in record:  # by an earlier trainer, which did not count them
+            continue
         curve, each = record["loss_curve"], record["places"] / record["steps"]
         apart = max(1, len(curve) // _CURVE_ROWS)
         for point in curve[::-1][::apart][::-1]:
@@ -47,7 +49,10 @@ def eagle_curve_table() -> str:
 
 
 def _note(name: str, record: dict[str, Any]) -> str:
-    found, size = record["evaluation"], (PARTS / name / "model.safetensors").stat().st_size
+    found, size = (
+        record["evaluation"],
+        (PARTS / "eagle" / name / "model.safetensors").stat().st_size,
+    )
     low, high = found["tokens_per_pass_interval"]
     return (
         f"{name}: {record['places']:,} places in {record['steps']:,} steps, "
@@ -58,8 +63,13 @@ def _note(name: str, record: dict[str, Any]) -> str:
     )
 
 
-def _records() -> dict[str, dict[str, Any]]:
-    return {
-        path.parent.name: json.loads(path.read_text("utf-8"))
-        for path in sorted(PARTS.glob("*/training.json"))
-    }
+def record_of(method: str, model: str) -> dict[str, Any]:
+    """How the parts for a model were trained."""
+    path = PARTS / method / model / "training.json"
+    record: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return record
+
+
+def _records(method: str) -> dict[str, dict[str, Any]]:
+    names = sorted(path.parent.name for path in (PARTS / method).glob("*/training.json"))
+    return {name: record_of(method, name) for name in names}

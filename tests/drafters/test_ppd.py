@@ -18,11 +18,11 @@ from tests.prompt_parts import TOY, falling, host_on, random_parts, saved_parts,
 
 from paceline.drafters import Host, Ppd, check_method, make_drafter, needs_host, parts
 from paceline.errors import ModelError, UsageError
-from paceline.planning import adaptive_tree
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.planning.cost_curve import CostCurve, CostPoint
+from paceline.planning.ppd import adaptive_tree
+from paceline.planning.ppd.tree_search import build_tree
 from paceline.planning.sizing import MOST_WHOLE
-from paceline.planning.tree_search import build_tree
 from paceline.protocols import Target
 from paceline.records import Path as Accepted
 from paceline.records import Round, TextStart

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.planning.tables import VICUNA, tables
 
-from paceline.planning import adaptive_tree
-from paceline.planning.acceptance import AcceptanceTable
-from paceline.planning.adaptive_tree import AdaptiveTree, Limits, unmeasured
+from paceline.planning.acceptance import AcceptanceTable, unmeasured
 from paceline.planning.candidate_tree import CandidateTree
 from paceline.planning.cost_curve import CostCurve, CostPoint
-from paceline.planning.dynamic_tree import StateTree
-from paceline.planning.tree_search import build_tree, survey_widths
-from paceline.planning.tree_shape import lay_out
+from paceline.planning.ppd import adaptive_tree
+from paceline.planning.ppd.adaptive_tree import AdaptiveTree, Limits
+from paceline.planning.ppd.dynamic_tree import StateTree
+from paceline.planning.ppd.tree_search import build_tree, survey_widths
+from paceline.planning.ppd.tree_shape import lay_out
 from paceline.tree import ROOT, Tree
 
 

@@ -13,7 +13,7 @@ from tests.planning.tables import VICUNA, tables
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.planning.candidate_tree import CandidateTree, likeliest
 from paceline.planning.cost_curve import CostCurve, CostPoint
-from paceline.planning.dynamic_tree import DynamicTree, StateTree, allocate_prompts
+from paceline.planning.ppd.dynamic_tree import DynamicTree, StateTree, allocate_prompts
 
 SHARES = st.sampled_from([0.0, 0.05, 0.1, 0.1, 0.25, 0.5])
 

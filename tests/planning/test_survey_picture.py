@@ -8,10 +8,10 @@ import pytest
 from tests.planning.tables import VICUNA
 
 from paceline.errors import UsageError
-from paceline.planning import survey_picture
 from paceline.planning.cost_curve import CostCurve, CostPoint
-from paceline.planning.survey_picture import survey_figure
-from paceline.planning.tree_search import survey_widths
+from paceline.planning.ppd import survey_picture
+from paceline.planning.ppd.survey_picture import survey_figure
+from paceline.planning.ppd.tree_search import survey_widths
 
 CURVE = CostCurve(
     tuple(CostPoint(width, 128, 20 + 0.4 * width) for width in (1, 4, 8, 16, 32, 64, 128))

@@ -8,10 +8,10 @@ import pytest
 from tests.planning.tables import VICUNA
 
 from paceline.errors import UsageError
-from paceline.planning import tree_picture
 from paceline.planning.acceptance import AcceptanceTable
-from paceline.planning.tree_picture import tree_figure, tree_text
-from paceline.planning.tree_search import build_tree
+from paceline.planning.ppd import tree_picture
+from paceline.planning.ppd.tree_picture import tree_figure, tree_text
+from paceline.planning.ppd.tree_search import build_tree
 
 
 def test_the_example_of_the_docstring() -> None:

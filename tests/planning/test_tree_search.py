@@ -15,8 +15,8 @@ from tests.planning.tables import VICUNA, tables
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.planning.candidate_tree import likeliest
 from paceline.planning.cost_curve import CostCurve, CostPoint
-from paceline.planning.dynamic_tree import DynamicTree, StateTree, allocate_prompts
-from paceline.planning.tree_search import build_tree, fastest, survey_widths
+from paceline.planning.ppd.dynamic_tree import DynamicTree, StateTree, allocate_prompts
+from paceline.planning.ppd.tree_search import build_tree, fastest, survey_widths
 
 
 def paper_trees(

@@ -11,7 +11,7 @@ from paceline.cli import common
 from paceline.tables import Table
 
 if TYPE_CHECKING:
-    from paceline.planning.tree_search import FittedTree
+    from paceline.planning.ppd.tree_search import FittedTree
     from paceline.prompts import PromptRecord
     from paceline.session import Session
 
@@ -91,7 +91,7 @@ class TreeStudy:
 
     def lines(self) -> list[str]:
         """The tree with most promise as a picture, and the verdict."""
-        from paceline.planning.tree_picture import tree_text
+        from paceline.planning.ppd.tree_picture import tree_text
 
         gain = f"a tree of {self.best.width} rows promises {self.best.speedup:.2f}x"
         if self.best.speedup <= 1:
@@ -119,8 +119,8 @@ class TreeStudy:
 
     def save_plots(self, folder: Path) -> None:
         """`survey.png` and `tree.png`; raises UsageError where they cannot be drawn or written."""
-        from paceline.planning.survey_picture import survey_figure
-        from paceline.planning.tree_picture import tree_figure
+        from paceline.planning.ppd.survey_picture import survey_figure
+        from paceline.planning.ppd.tree_picture import tree_figure
 
         figures = {
             "survey.png": survey_figure(self.survey, self.measured),

@@ -27,8 +27,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from paceline.drafters.source_account import CREDIT, PRICE, SourceAccount
-from paceline.planning.adaptive_tree import MILD, Costs
-from paceline.planning.cost_curve import CostCurve
+from paceline.planning.cost_curve import MILD, CostCurve, Costs
 from paceline.planning.running_time import RunningTime
 
 __all__ = ["CostlySources"]

@@ -8,8 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from paceline.datastore import Datastore
-from paceline.planning.adaptive_tree import Costs
-from paceline.planning.cost_curve import CostCurve
+from paceline.planning.cost_curve import CostCurve, Costs
 from paceline.protocols import Target
 
 __all__ = ["COPIES", "SELF", "Host", "ModelChoice", "Opener"]

@@ -16,8 +16,7 @@ from paceline.drafters.host import Host
 from paceline.drafters.parts import check_parts, find_parts
 from paceline.drafters.settings import at_least
 from paceline.drafters.trained_heads import MedusaParts
-from paceline.planning.acceptance import AcceptanceTable
-from paceline.planning.adaptive_tree import unmeasured
+from paceline.planning.acceptance import AcceptanceTable, unmeasured
 from paceline.planning.candidate_tree import likeliest
 from paceline.protocols import HIDDEN_STATES, Drafter
 from paceline.records import Round, TextStart

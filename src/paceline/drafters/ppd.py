@@ -16,8 +16,8 @@ pass checks this round's guesses and makes the next round's.
 
 The paper's tree begins with the token that the last pass is certain of; here that is the root. So
 guesses at depth i come from the i-th prompt token behind the last accepted node. How many there are
-is the *state*. In the paper each state has a tree of its own, see `paceline.planning.dynamic_tree`;
-here each round has, by how sure its guesses are, see `paceline.planning.round_tree`.
+is the *state*. In the paper each state has a tree of its own, see `paceline.planning.ppd.dynamic_tree`;
+here each round has, by how sure its guesses are, see `paceline.planning.ppd.round_tree`.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from paceline.drafters.prompt_guesses import PromptGuesses, acceptance_of
 from paceline.drafters.prompt_tokens import PromptTokens
 from paceline.drafters.settings import at_least
 from paceline.errors import UsageError
-from paceline.planning.adaptive_tree import AdaptiveTree, Limits
-from paceline.planning.dynamic_tree import StateTree
-from paceline.planning.round_tree import best_tree
+from paceline.planning.ppd.adaptive_tree import AdaptiveTree, Limits
+from paceline.planning.ppd.dynamic_tree import StateTree
+from paceline.planning.ppd.round_tree import best_tree
+from paceline.planning.ppd.tree_search import FittedTree
+from paceline.planning.ppd.tree_shape import lay_out
 from paceline.planning.sizing import MOST_WHOLE
-from paceline.planning.tree_search import FittedTree
-from paceline.planning.tree_shape import lay_out
 from paceline.protocols import TREES, VIRTUAL_TOKENS, Drafter, SizedBy
 from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, Tree

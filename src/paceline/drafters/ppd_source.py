@@ -13,8 +13,8 @@ from paceline.drafters.ppd import PpdSettings
 from paceline.drafters.prompt_guesses import PromptGuesses, acceptance_of
 from paceline.drafters.prompt_tokens import PromptTokens
 from paceline.drafters.row_source import RowSource
-from paceline.planning.adaptive_tree import AdaptiveTree
 from paceline.planning.candidate_tree import likeliest_of
+from paceline.planning.ppd.adaptive_tree import AdaptiveTree
 from paceline.protocols import TREES, VIRTUAL_TOKENS
 from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, ROOT, Tree

@@ -15,8 +15,7 @@ from paceline.drafters.host import Host
 from paceline.drafters.prompt_tokens import PromptTokens
 from paceline.errors import ModelError
 from paceline.noise import noise_at
-from paceline.planning.acceptance import AcceptanceTable
-from paceline.planning.adaptive_tree import unmeasured
+from paceline.planning.acceptance import AcceptanceTable, unmeasured
 from paceline.records import Round, TextStart
 from paceline.tree import ROOT
 

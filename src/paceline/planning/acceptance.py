@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from paceline.errors import ModelError
 
-__all__ = ["AcceptanceTable"]
+__all__ = ["AcceptanceTable", "unmeasured"]
 
 _FORMAT = 1
 _KIND = "acceptance"
@@ -103,3 +103,14 @@ class AcceptanceTable:
             raise ModelError(
                 f"{path} is no table of acceptance ({error}): measure it again"
             ) from error
+
+
+def unmeasured(distances: int, ranks: int = 10) -> AcceptanceTable:
+    """A table for guesses that nobody has measured yet: falling with distance and rank about as
+    measured ones do, and a little low, so that trees start small."""
+    return AcceptanceTable(
+        tuple(
+            tuple(0.4 / distance / rank**1.75 for rank in range(1, ranks + 1))
+            for distance in range(1, distances + 1)
+        )
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paceline.planning.dynamic_tree import StateTree
+from paceline.planning.ppd.dynamic_tree import StateTree
 from paceline.tree import ROOT
 
 __all__ = ["TreeShape", "lay_out"]

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from paceline.planning.acceptance import AcceptanceTable
-from paceline.planning.cost_curve import CostCurve, CostPoint
-from paceline.planning.dynamic_tree import DynamicTree
-from paceline.planning.round_tree import Prospects, prospects_of
-from paceline.planning.share_chances import ShareChances
-from paceline.planning.tree_search import FittedTree, build_tree, survey_widths
+from paceline.planning.cost_curve import MILD, CostCurve, CostPoint, Costs
+from paceline.planning.ppd.dynamic_tree import DynamicTree
+from paceline.planning.ppd.round_tree import Prospects, prospects_of
+from paceline.planning.ppd.share_chances import ShareChances
+from paceline.planning.ppd.tree_search import FittedTree, build_tree, survey_widths
 
-__all__ = ["AdaptiveTree", "Costs", "Limits", "unmeasured"]
-
-MILD = CostCurve((CostPoint(1, 0, 1.0), CostPoint(101, 0, 2.0)))
-"""Stands in for a curve that nobody has measured: a row more costs one per cent of a pass."""
+__all__ = ["AdaptiveTree", "Limits"]
 
 # Costs no more for more rows: the tree that gains most tokens is the fastest.
 _FREE = CostCurve((CostPoint(1, 0, 1.0), CostPoint(1 << 20, 0, 1.0)))
@@ -33,9 +30,6 @@ _LOOK = 16
 """Rounds between two looks at what passes cost."""
 _CHANGED = 0.05
 """Costs that have changed by less make no other tree."""
-
-Costs = Callable[[int], CostCurve | None]
-"""Tokens in the cache -> what passes cost there as far as is known by now; None for nothing."""
 
 
 @dataclass(frozen=True)
@@ -58,17 +52,6 @@ class Limits:
     def least(self) -> int:
         """The smallest size: a guess and its prompt tokens."""
         return 1 + self.floor * self.epts
-
-
-def unmeasured(distances: int, ranks: int = 10) -> AcceptanceTable:
-    """A table for guesses that nobody has measured yet: falling with distance and rank about as
-    measured ones do, and a little low, so that trees start small."""
-    return AcceptanceTable(
-        tuple(
-            tuple(0.4 / distance / rank**1.75 for rank in range(1, ranks + 1))
-            for distance in range(1, distances + 1)
-        )
-    )
 
 
 class AdaptiveTree:

@@ -1,6 +1,6 @@
 """The tree of one round of PPD, by how sure its guesses are.
 
-A dynamic sparse tree (`paceline.planning.dynamic_tree`) has one shape for all rounds in a state: that
+A dynamic sparse tree (`paceline.planning.ppd.dynamic_tree`) has one shape for all rounds in a state: that
 of the average round. Here guesses have the chances of this round, and every row must be worth its
 time: a guess by the tokens that it is expected to bring now, a prompt token by what the guesses that
 it makes bring later. So an unsure round is narrow, and a sure one wide.
@@ -16,7 +16,7 @@ import numpy as np
 
 from paceline.planning.candidate_tree import likeliest_of
 from paceline.planning.cost_curve import CostCurve
-from paceline.planning.dynamic_tree import DynamicTree, StateTree, Vector
+from paceline.planning.ppd.dynamic_tree import DynamicTree, StateTree, Vector
 
 __all__ = ["Prospects", "best_tree", "prospects_of"]
 

@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from paceline.errors import UsageError
-from paceline.planning.tree_search import FittedTree, fastest
+from paceline.planning.ppd.tree_search import FittedTree, fastest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

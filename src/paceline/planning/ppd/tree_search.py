@@ -11,7 +11,7 @@ import numpy as np
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.planning.candidate_tree import CandidateTree, likeliest
 from paceline.planning.cost_curve import CostCurve
-from paceline.planning.dynamic_tree import DynamicTree, StateTree, Vector, allocate_prompts
+from paceline.planning.ppd.dynamic_tree import DynamicTree, StateTree, Vector, allocate_prompts
 
 __all__ = ["FittedTree", "build_tree", "fastest", "survey_widths"]
 

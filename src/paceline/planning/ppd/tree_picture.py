@@ -8,7 +8,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from paceline.errors import UsageError
-from paceline.planning.dynamic_tree import DynamicTree, StateTree
+from paceline.planning.ppd.dynamic_tree import DynamicTree, StateTree
 from paceline.tree import ROOT
 
 if TYPE_CHECKING:
