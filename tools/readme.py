@@ -148,19 +148,14 @@ def planning_table() -> str:
 PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     ROOT / "README.md": {"bench": lambda: overall_table(TEN, SMALL, LARGE), "loop": quoted_loop},
     ROOT / "docs/bench.md": {
-        "twelve": lambda: task_table(PUBLISHED, SMALL),
         "overall-float32": lambda: overall_table(FLOAT32, SMALL),
-        "twelve-float32": lambda: task_table(FLOAT32, SMALL),
         "overall-twelve": lambda: overall_table(PUBLISHED, SMALL),
         "tasks-ten": lambda: task_table(TEN, SMALL),
         "tasks-ten-large": lambda: task_table(TEN, LARGE),
         "texts-ten": lambda: texts_table(TEN, SMALL),
         "texts-ten-large": lambda: texts_table(TEN, LARGE),
         "overall": lambda: overall_table(TASKS, SMALL, LARGE),
-        "tasks-small": lambda: task_table(TASKS, SMALL),
         "overall-tasks-float32": lambda: overall_table(TASKS_FLOAT32, SMALL),
-        "tasks-small-float32": lambda: task_table(TASKS_FLOAT32, SMALL),
-        "tasks-large": lambda: task_table(TASKS, LARGE),
         "traces": trace_table,
     },
     ROOT / "docs/paper-anpd.md": {

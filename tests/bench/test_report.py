@@ -432,10 +432,21 @@ def test_a_cost_curve_joins_the_run_of_its_model(tmp_path: Path) -> None:
     assert "Reading all weights once takes 1.50 ms at 40.0 GB/s, the floor." in markdown
 
 
+def test_a_file_of_any_name_has_a_report_of_its_own(tmp_path: Path) -> None:
+    lines = [trial("plain", "copy/1", 4.0), trial("fast", "copy/1", 2.0)]
+    file = write(tmp_path, lines, "published-tiny")
+    write(tmp_path, lines, "run-other")
+    page, markdown = write_report(file)
+    assert page.parent == markdown.parent == tmp_path / "published-tiny"
+    assert markdown.read_text("utf-8").count("### All methods") == 1
+
+
 def test_what_cannot_be_reported_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no folder"):
+    with pytest.raises(UsageError, match="is not there"):
         write_report(tmp_path / "nowhere")
     (tmp_path / "notes.jsonl").write_text("{}")
+    with pytest.raises(UsageError, match=r"notes\.jsonl"):
+        write_report(tmp_path / "notes.jsonl")
     with pytest.raises(UsageError, match="holds no results"):
         write_report(tmp_path)
     path = write(tmp_path, two_tasks())

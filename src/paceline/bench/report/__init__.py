@@ -16,8 +16,9 @@ from paceline.errors import UsageError
 __all__ = ["write_report"]
 
 
-def write_report(folder: Path) -> list[Path]:
-    """Write report.html, report.md and the latter's plots into the folder of the results.
+def write_report(results: Path) -> list[Path]:
+    """Write report.html, report.md and the latter's plots into the folder of the results; those of
+    a single file into a folder beside it that has its name.
 
     Returns where the two are.
 
@@ -27,7 +28,9 @@ def write_report(folder: Path) -> list[Path]:
     for package in ("jinja2", "matplotlib"):
         if find_spec(package) is None:
             raise UsageError(f"the report needs {package}: pip install 'paceline[bench]'")
-    made = document(read_folder(folder))
+    made = document(read_folder(results))
+    folder = results if results.is_dir() else results.with_suffix("")
+    folder.mkdir(exist_ok=True)
     written = {folder / "report.html": html(made), folder / "report.md": markdown(made)}
     _write_plots(made, folder / PLOTS)
     for path, text in written.items():

@@ -92,12 +92,18 @@ class Folder:
 
 
 def read_folder(path: Path) -> Folder:
-    """Read result files and those of `paceline tune --json`.
+    """Read result files and those of `paceline tune --json`; of a file's path that file alone,
+    whatever its name.
 
     Raises UsageError where there are none, or one cannot be read.
     """
+    if path.is_file():
+        return Folder([_run(path)], [], [])
     if not path.is_dir():
-        raise UsageError(f"{path} is no folder: name the one that 'paceline bench run' wrote to")
+        raise UsageError(
+            f"{path} is not there: name a file of results, or the folder that 'paceline bench run' "
+            "wrote to"
+        )
     found = Folder([], [], [])
     for file in sorted(path.glob("*.jsonl")):
         kind = file.name.partition("-")[0]

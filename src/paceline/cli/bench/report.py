@@ -12,17 +12,19 @@ from paceline.cli import common
 
 @common.interruptible()
 def report(
-    folder: Annotated[Path, typer.Argument(help="Folder that 'paceline bench run' wrote to.")],
+    results: Annotated[
+        Path, typer.Argument(help="Folder that 'paceline bench run' wrote to, or one of its files.")
+    ],
 ) -> None:
-    """Make a page and a Markdown file of the results in a folder.
+    """Make a page and a Markdown file of the results in a folder, or of one file.
 
-    Writes report.html, which needs nothing else, report.md, and the latter's plots. Results of
-    `paceline bench simulate` and `ablate` are taken in as well, and files of `paceline tune
-    --json` that lie there.
+    Writes report.html, which needs nothing else, report.md, and the latter's plots: to the folder,
+    or to one with the name of the file. Results of `paceline bench simulate` and `ablate` are taken
+    in as well, and files of `paceline tune --json` that lie in the folder.
     """
     from paceline.bench.report import write_report
 
-    with common.writing(f"the report to {folder}"):
-        written = write_report(folder)
+    with common.writing(f"the report of {results}"):
+        written = write_report(results)
     for path in written:
         common.output_console().print(str(path), soft_wrap=True)
