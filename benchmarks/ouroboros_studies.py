@@ -79,7 +79,7 @@ _COLD = "history=false"
 COPY = {
     "plain": "plain",
     "anpd": "anpd",
-    "speculative": f"speculative:{_SELF}",
+    "speculative": f"speculative:{_SELF},inner=plain",
     "speculative, anpd inside": f"speculative:{_SELF},inner=anpd",
     "+ phrases for drafting": f"ouroboros:{_SELF},lengthen=0,verification=none,{_COLD}",
     "+ lengthening": f"ouroboros:{_SELF},verification=none,{_COLD}",

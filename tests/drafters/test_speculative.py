@@ -15,7 +15,7 @@ from tests.tiny_models import some_prompt, tiny_model
 from paceline.drafters import Host, Speculative, check_method, make_drafter, needs_host
 from paceline.drafters.draft_target import in_vocabulary
 from paceline.drafters.draft_text import DraftText, Guess
-from paceline.drafters.speculative import guess_tree
+from paceline.drafters.speculative import SpeculativeSettings, guess_tree
 from paceline.errors import UsageError
 from paceline.records import Path, Round, TextStart
 from paceline.sampling import GREEDY, Sampler
@@ -308,6 +308,13 @@ def test_an_inner_drafter_may_be_an_object() -> None:
     drafter = Speculative(toy_host(), draft="near", inner=RandomTrees(seed=3))
     output, _, _ = generate(ToyTarget(), drafter, PROMPT, 30)
     assert output == naive_stream(ToyTarget(), PROMPT, 30)
+
+
+def test_copies_draft_with_n_grams_inside_unless_told_otherwise() -> None:
+    assert SpeculativeSettings(draft="self").inner_method == "anpd"
+    assert SpeculativeSettings(draft="self", inner="plain").inner_method == "plain"
+    assert SpeculativeSettings(draft="near").inner_method == "plain"
+    assert SpeculativeSettings(draft=toy_host()).inner_method == "plain"
 
 
 def test_a_host_may_be_kept_by_hand() -> None:

@@ -96,17 +96,24 @@ class DraftSettings:
 class SpeculativeSettings(DraftSettings):
     """Settings of `Speculative`.
 
-    inner: the draft model's own drafter, as a method of its own or, in Python, as an object.
+    inner: the draft model's own drafter, as a method of its own or, in Python, as an object; "" for
+    n-grams in a copy of the model, whose passes take long, and nothing in a smaller one.
 
     Raises UsageError for a value out of range, ModelError for parts of `inner` that are not there.
     """
 
-    inner: Any = "plain"
+    inner: Any = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.inner, str):
-            check_method(self.inner)
+            check_method(self.inner_method)
+
+    @property
+    def inner_method(self) -> str:
+        """Of an `inner` that is none yet: which one is made."""
+        copies = isinstance(self.draft, str) and self.draft == SELF
+        return self.inner or ("anpd" if copies else "plain")
 
 
 class Speculative(Drafter):
@@ -132,7 +139,8 @@ class Speculative(Drafter):
         own = replace(settings or SpeculativeSettings(), **changes)
         choice = ModelChoice(own.draft, own.device, own.dtype, own.weights)
         small = open_draft(host, choice)
-        inner = make_drafter(own.inner, small) if isinstance(own.inner, str) else own.inner
+        named = isinstance(own.inner, str)
+        inner = make_drafter(own.inner_method, small) if named else own.inner
         self._draft = DraftText(small, inner, host.target.vocab_size, own.branches, own.budget)
         self._most = own.length or LONGEST
         self._behind, self._waits = small.behind, False
