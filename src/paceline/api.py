@@ -49,7 +49,7 @@ def load(
 
     model: an alias (see `paceline models list`), a folder, a GGUF file or a hub id.
     method, settings: as in "anpd:n=5,k=7"; "plain" for none.
-    device, dtype, device_map, attn_implementation: as in transformers; by default a GPU where it can.
+    device, dtype, device_map, attn_implementation: as in transformers; by default a GPU, if any.
     weights, cache_dtype: how linear layers, and keys and values, are held, of `WEIGHTS` and
     `CACHE_DTYPES`; see docs/speed.md. engine: what runs the model, of `ENGINES`.
     store: keeps answers as references for similar queries, see `ReferenceStore`.
