@@ -16,7 +16,7 @@ from paceline.planning.ppd.tree_search import build_tree
 from paceline.tables import markdown_table
 
 RESULTS = Path(__file__).parent.parent / "benchmarks/results/ppd"
-SYNERGY, SIZES = "../ppd/draft", "../ppd/sizes"
+SPEED, SYNERGY, SIZES = "../ppd/speed", "../ppd/draft", "../ppd/sizes"
 
 _DISTANCES = 3
 _COMPARED = (("ppd", SMALL), ("medusa", SMALL), ("ppd", "qwen2.5-coder-1.5b"))

@@ -34,6 +34,7 @@ from head_speed_tables import cases_table, lengths_table, times_table
 from head_tables import costs_table, heads_table, orders_table, variants_table
 from ouroboros_tables import OUROBOROS
 from ppd_tables import (
+    SPEED,
     SYNERGY,
     accuracy_table,
     memory_table,
@@ -167,8 +168,8 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     ROOT / "docs/paper-ppd.md": {
         "accuracy": accuracy_table,
         "curve": lambda: curve_table("ppd"),
-        "speed": lambda: overall_table(TEN, LARGE),
-        "tasks": lambda: task_table(TEN, LARGE),
+        "speed": lambda: overall_table(SPEED, LARGE),
+        "tasks": lambda: task_table(SPEED, LARGE),
         "draft": lambda: overall_table(SYNERGY, SMALL),
         "memory": lambda: memory_table(SMALL),
         "sizes": lambda: sizes_table(SMALL, LARGE),
