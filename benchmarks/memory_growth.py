@@ -76,13 +76,14 @@ def main() -> None:
     parser.add_argument("--marks", default=(10, 50, 100), type=lambda text: [*map(int, text.split(","))])  # fmt: skip
     parser.add_argument("--methods", nargs="+", default=METHODS)
     options = parser.parse_args()
-    fresh = ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1)
+    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as fresh:
+        watched = list(fresh.map(partial(watch, options), options.methods))
     content = {
         **describe_run(),
         "command": shown_command(),
         "model": options.model,
         "marks": options.marks,
-        "methods": list(fresh.map(partial(watch, options), options.methods)),
+        "methods": watched,
     }
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bench_tables import SMALL, found
+from bench_tables import LARGE, SMALL, found
 from papers import figures
 from trained_tables import PARTS, record_of
 
@@ -19,7 +19,7 @@ RESULTS = Path(__file__).parent.parent / "benchmarks/results/ppd"
 SPEED, SYNERGY, SIZES = "../ppd/speed", "../ppd/draft", "../ppd/sizes"
 
 _DISTANCES = 3
-_COMPARED = (("ppd", SMALL), ("medusa", SMALL), ("ppd", "qwen2.5-coder-1.5b"))
+_COMPARED = (("ppd", SMALL), ("medusa", SMALL), ("ppd", LARGE))
 
 
 def accuracy_table() -> str:

@@ -77,8 +77,13 @@ class DraftSettings:
         at_least(0, budget=self.budget)
         if not 0 <= self.confidence <= 1:
             raise UsageError(f"confidence must be a number from 0 to 1, got {self.confidence!r}")
-        if isinstance(self.draft, str) and self.draft == SELF:
+        if self.is_copy:
             self._check_copy()
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the draft model is a copy of the target."""
+        return isinstance(self.draft, str) and self.draft == SELF
 
     def _check_copy(self) -> None:
         if self.weights and self.weights not in COPIES:
@@ -111,9 +116,8 @@ class SpeculativeSettings(DraftSettings):
 
     @property
     def inner_method(self) -> str:
-        """Of an `inner` that is none yet: which one is made."""
-        copies = isinstance(self.draft, str) and self.draft == SELF
-        return self.inner or ("anpd" if copies else "plain")
+        """What `inner` names; the default where it names nothing."""
+        return self.inner or ("anpd" if self.is_copy else "plain")
 
 
 class Speculative(Drafter):
