@@ -31,6 +31,7 @@ CHIMERA = [
     ChimeraConfig(heads=2, residual=False),
     ChimeraConfig(heads=3, final_norm=True, rotary_base=500.0),
     ChimeraConfig(heads=3, biases=True),
+    ChimeraConfig(heads=3, rank=8),
 ]
 
 
@@ -73,9 +74,10 @@ def test_levels_as_programs_guess_what_the_modules_guess(config: ChimeraConfig) 
             nodes = sorted(rng.choices(level, k=rng.randrange(1, 5)))
 
 
+@pytest.mark.parametrize("rank", [0, 8])
 @torch.no_grad()
-def test_n_grams_are_encoded_alike() -> None:
-    model = small_chimera(ChimeraConfig(heads=2)).ready("native")
+def test_n_grams_are_encoded_alike(rank: int) -> None:
+    model = small_chimera(ChimeraConfig(heads=2, rank=rank)).ready("native")
     ngrams = [tuple(ids) for ids in torch.randint(VOCAB, (11, model.config.order)).tolist()]
     expected = np.stack([state.numpy() for state in encoded(model, ngrams)])
     model.programs = compile_chimera(model, FloatLinear)

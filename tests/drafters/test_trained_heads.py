@@ -64,6 +64,7 @@ CHIMERA = [
     ChimeraConfig(heads=2),
     ChimeraConfig(heads=2, form="full", vocabulary=5),
     ChimeraConfig(heads=2, residual=False, layers=2, order=2),
+    ChimeraConfig(heads=2, rank=8),
 ]
 
 

@@ -14,6 +14,7 @@ from tests.training.killing import killed_at
 from tests.training.methods_training import SETTINGS, VOCAB, train
 from tests.training.shared import make_data, prompt_file
 
+from paceline.drafters.eight_bits import in_floats
 from paceline.drafters.trained_heads import ChimeraParts, MedusaParts
 from paceline.errors import ModelError, UsageError
 from paceline.training import run as training_run
@@ -23,6 +24,7 @@ from paceline.training.dataset import Dataset, TextSource, share_of
 from paceline.training.methods import TRAINED
 from paceline.training.order import read_prompt_files
 from paceline.training.settings import TrainerSettings
+from paceline.training.trainee import Trainee
 
 PARTS = {"config.json", "model.safetensors", "acceptance.json", "training.json"}
 KINDS = {"medusa": MedusaParts, "chimera": ChimeraParts}
@@ -211,6 +213,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("chimera", {"block": "last-layer", "intermediate": 8}),
     ("chimera", {"form": "full", "residual": False, "order": 2, "vocabulary": 0}),
     ("chimera", {"own_guesses": True, "layers": 1, "state_weight": 0.0}),
+    ("chimera", {"rank": 4, "vocabulary": 0}),
     ("chimera", {"bottom": "transformer frozen"}),
     ("chimera", {"bottom": "transformer finetune"}),
 ]
@@ -234,6 +237,26 @@ def test_weights_are_kept_as_asked(data: Path, cache: Path, tmp_path: Path) -> N
         parts = train(data, tmp_path / saved, "medusa", cache, save_dtype=saved, steps=1)
         kinds = {part.dtype for part in parts.tensors.values() if part.is_floating_point()}
         assert kinds == {getattr(torch, saved)}
+
+
+@pytest.mark.parametrize("method", ["medusa", "chimera", "eagle"])
+def test_what_is_kept_in_eight_bits_is_what_was_measured(
+    data: Path, cache: Path, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[dict[str, torch.Tensor]] = []
+    measure = Trainee.measure
+
+    def noted(self: Trainee, *arguments: Any) -> Any:
+        measured.append(self.tensors())
+        return measure(self, *arguments)
+
+    monkeypatch.setattr(Trainee, "measure", noted)
+    parts = train(data, tmp_path, method, cache, save_dtype="int8", steps=1)
+    matrices = [name for name, part in measured[0].items() if part.dim() > 1]
+    assert matrices and all(parts.tensors[name].dtype == torch.int8 for name in matrices)
+    opened = in_floats(TRAINED[method].finished().from_pretrained(tmp_path).tensors)
+    for name, part in measured[0].items():
+        torch.testing.assert_close(opened[name].float(), part)
 
 
 def test_splits_share_no_prompt_and_texts_are_mixed_in(

@@ -82,7 +82,9 @@ class ChimeraModel(HeadModule):
     Parameters: "bottom.*" and "encoder.*", see there; full heads are "output" [heads, outputs,
     2 * hidden], which begin as twice the target's side by side; compact ones "joint" [heads,
     hidden, 2 * hidden] before the target's output head, which begin as the draft state alone, and
-    "blocks.*", see `ResidualBlocks`. Without `residual` heads read hidden numbers.
+    "blocks.*", see `ResidualBlocks`. Without `residual` heads read hidden numbers. With a rank,
+    "narrow" [heads, rank, 2 * hidden] and "joint" [heads, hidden, rank] make what is added to the
+    draft state.
     """
 
     def __init__(
@@ -96,12 +98,17 @@ class ChimeraModel(HeadModule):
         super().__init__(head, token_ids)
         self.config = config
         hidden = self.hidden_size
-        self.bottom = bottom or NgramEncoder(config.order, hidden, embed)
+        self.bottom = bottom or NgramEncoder(config.order, hidden, embed, config.rank)
         self.encoder = ContextEncoder(config, hidden)
         if config.form == "full":
             weight = head[0].float()
             own = torch.cat([weight, weight], dim=-1) if config.residual else weight
             self.output = nn.Parameter(own.expand(config.heads, -1, -1).clone())
+        elif config.rank:
+            wide = hidden * (2 if config.residual else 1)
+            narrow = torch.randn(config.heads, config.rank, wide) / wide**0.5
+            self.narrow = nn.Parameter(narrow)
+            self.joint = nn.Parameter(torch.zeros(config.heads, hidden, config.rank))
         else:
             # The target's head is made for states like the draft state. The last mature state says
             # the token that is known already; what else it is good for is learned.
@@ -111,18 +118,19 @@ class ChimeraModel(HeadModule):
             self.joint = nn.Parameter(joint.expand(config.heads, -1, -1).clone())
         if config.layers:
             self.blocks = ResidualBlocks(config.heads, config.layers, hidden)
-        self.own_heads = (
-            nn.ModuleList()
-        )  # layers of the heads, one by one, when nothing learns any more
+        # The layers of each head when nothing learns any more.
+        self.own_heads = nn.ModuleList()
         self.to(self.device)
 
     # ---- drafting ----
 
     def ready(self, weights: HeadWeights = "fastest", compiled: Compile | None = None) -> Self:
         """See `HeadModule.ready`."""
-        name = "output" if self.config.form == "full" else "joint"
-        self.own_heads.extend(PlainLinear(part, None) for part in getattr(self, name))
-        delattr(self, name)
+        names = self._read_by
+        for parts in zip(*(getattr(self, name) for name in names), strict=True):
+            self.own_heads.append(nn.Sequential(*(PlainLinear(part, None) for part in parts)))
+        for name in names:
+            delattr(self, name)
         return super().ready(weights, compiled)
 
     def green(self, ids: torch.Tensor) -> torch.Tensor:
@@ -212,6 +220,13 @@ class ChimeraModel(HeadModule):
     def _scores(self, depth: int, mature: torch.Tensor, draft: torch.Tensor) -> torch.Tensor:
         return self._finished(self._ends(depth, mature, draft))
 
+    @property
+    def _read_by(self) -> tuple[str, ...]:
+        """Parameters that a head reads its states with, one after the other."""
+        if self.config.form == "full":
+            return ("output",)
+        return ("narrow", "joint") if self.config.rank else ("joint",)
+
     def _finished(self, ends: torch.Tensor) -> torch.Tensor:
         """Logits of what heads end in."""
         return ends if self.config.form == "full" else self.shared_head(ends).float()
@@ -220,12 +235,16 @@ class ChimeraModel(HeadModule):
         """See `Drafted.ends`."""
         full = self.config.form == "full"
         read = torch.cat([mature.to(draft), draft], dim=-1) if self.config.residual else draft
+        found = read
         if self.own_heads:
-            found: torch.Tensor = self.own_heads[depth](read)
+            found = self.own_heads[depth](read)
         else:
-            found = F.linear(read, (self.output if full else self.joint)[depth])
+            for name in self._read_by:
+                found = F.linear(found, getattr(self, name)[depth])
         if full:
             return (found + self._bias).float()
+        if self.config.rank:
+            found = draft + found
         return self.blocks(found, depth) if self.config.layers else found
 
 

@@ -44,7 +44,8 @@ _ALL, _GREEN, _MATURE = range(3)
 class ChimeraPrograms:
     """The parts of `model` as programs, with layers of this kind.
 
-    bottom: its n-gram encoder. heads: what each of its compact heads reads the two states with.
+    bottom: its n-gram encoder. heads: the matrices, one or two, that each of its compact heads reads
+    the two states with.
 
     green: embeddings of n-grams -> green states. read: mature and green states side by side ->
     columns in the cache. levels: by depth, green states and the last mature one side by side ->
@@ -58,7 +59,7 @@ class ChimeraPrograms:
         self,
         model: ChimeraModel,
         bottom: NgramEncoder,
-        heads: Sequence[torch.Tensor],
+        heads: Sequence[Sequence[torch.Tensor]],
         kind: type[BlockLinear],
     ) -> None:
         config, encoder = model.config, model.encoder
@@ -77,8 +78,8 @@ class ChimeraPrograms:
         self.green = self._built_green(bottom, kind)
         self.read = self._built_read()
         self.levels = [
-            self._built_level(layer_of(kind, [weight]), depth + 1 == len(heads))
-            for depth, weight in enumerate(heads)
+            self._built_level([layer_of(kind, [one]) for one in weights], depth + 1 == len(heads))
+            for depth, weights in enumerate(heads)
         ]
         self.call: ChimeraCall | None = None
         if model.words is not None and ChimeraCall.fits(len(heads), bottom.order):
@@ -110,8 +111,11 @@ class ChimeraPrograms:
 
     def _built_green(self, bottom: NgramEncoder, kind: type[BlockLinear]) -> GivenRows:
         build = Builder(bottom.order * self._hidden)
+        narrow = build.given
+        if bottom.narrow is not None:
+            narrow = build.product(narrow, layer_of(kind, [bottom.narrow.weight]))
         block = layer_of(kind, [bottom.block.weight], bottom.block.bias)
-        changed = build.product(build.given, block)
+        changed = build.product(narrow, block)
         words = build.map(changed, Join.PLUS, build.given, Function.SILU)
         return build.program(build.product(words, layer_of(kind, [bottom.down.weight])))
 
@@ -129,7 +133,7 @@ class ChimeraPrograms:
         keys = build.turned(build.part(both, 0, self._keys))
         build.store(keys, build.part(both, self._keys, self._keys), self._to(layer))
 
-    def _built_level(self, head: BlockLinear, last: bool) -> GivenRows:
+    def _built_level(self, head: Sequence[BlockLinear], last: bool) -> GivenRows:
         encoder, hidden, keys = self._model.encoder, self._hidden, self._keys
         build = Builder(2 * hidden, self.rotary)
         green = build.part(build.given, 0, hidden)
@@ -147,7 +151,11 @@ class ChimeraPrograms:
         if not last:
             self._store(build, draft, encoder.mature_norm, _MATURE)
         read = build.beside(mature, draft) if self._model.config.residual else draft
-        return build.program(build.product(build.product(read, head), self._head))
+        for layer in head:
+            read = build.product(read, layer)
+        if self._model.config.rank:
+            read = build.map(read, Join.PLUS, draft)
+        return build.program(build.product(read, self._head))
 
     def _to(self, layer: int) -> Columns:
         return Columns(layer, self._model.config.kv_heads, self._model.config.head_size)
@@ -233,7 +241,10 @@ def compile_chimera(module: HeadModule, kind: type[BlockLinear]) -> ChimeraProgr
         return None
     if module.config.form != "compact" or module.config.layers:
         return None
-    heads = [layer.weight for layer in module.own_heads if isinstance(layer, PlainLinear)]
+    heads = [
+        [layer.weight for layer in head.modules() if isinstance(layer, PlainLinear)]
+        for head in module.own_heads
+    ]
     return ChimeraPrograms(module, module.bottom, heads, kind)
 
 

@@ -1,8 +1,8 @@
 """Trained tensors in 8 bits, for folders that are to stay small.
 
-A matrix [outputs, inputs] is kept as whole numbers from -127 to 127, and beside it under its name
-and ".scale" what each group of 32 inputs, or a row where these do not come out even, is multiplied
-by, in float16.
+A matrix [..., outputs, inputs] is kept as whole numbers from -127 to 127, and beside it under its
+name and ".scale" what each group of 32 inputs, or a row where these do not come out even, is
+multiplied by, in float16.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ def in_eight_bits(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor
 
     found: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
-        if tensor.dim() != 2 or not tensor.is_floating_point():
+        if tensor.dim() < 2 or not tensor.is_floating_point():
             found[name] = tensor
             continue
-        groups = tensor.float().reshape(len(tensor), _groups(tensor.shape[1]), -1)
+        groups = tensor.float().reshape(*tensor.shape[:-1], _groups(tensor.shape[-1]), -1)
         scale = (groups.abs().amax(dim=-1) / _MOST).half()
         # Of a group of zeros, or of numbers next to that, any scale will do.
         steps = groups / scale.float().masked_fill(scale == 0, 1.0)[..., None]
         rounded = steps.round().clamp(-_MOST, _MOST)
-        found[name] = rounded.flatten(1).to(torch.int8)
+        found[name] = rounded.flatten(-2).to(torch.int8)
         found[name + _SCALE] = scale
     return found
 
@@ -49,7 +49,7 @@ def in_floats(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         if tensor.dtype == torch.int8:
             scale = tensors[name + _SCALE].float()
             groups = tensor.float().reshape(*scale.shape, -1)
-            tensor = (groups * scale[..., None]).flatten(1)
+            tensor = (groups * scale[..., None]).flatten(-2)
         found[name] = tensor
     return found
 
@@ -59,9 +59,9 @@ def scale_shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ..
     import torch
 
     return {
-        name + _SCALE: (tensor.shape[0], _groups(tensor.shape[1]))
+        name + _SCALE: (*tensor.shape[:-1], _groups(tensor.shape[-1]))
         for name, tensor in tensors.items()
-        if tensor.dtype == torch.int8 and tensor.dim() == 2
+        if tensor.dtype == torch.int8 and tensor.dim() > 1
     }
 
 

@@ -54,6 +54,8 @@ class ChimeraConfig:
     order: tokens that the n-gram encoder sees, 1 to 5; the paper's are trigrams.
     form: the paper's heads are "full".
     vocabulary: guess among so many tokens only, as in `MedusaConfig`.
+    rank: of the matrices of the n-gram encoder's block and of compact heads, each then the product of
+    two; 0 leaves them whole, as the paper's are.
     residual: whether heads see the target's last state beside the draft state (figure 8).
     layers: residual blocks of a compact head behind what joins the two states; full heads have none.
     bottom: others than "ngram" are there for the study only.
@@ -68,6 +70,7 @@ class ChimeraConfig:
     order: int = 3
     form: Form = "compact"
     vocabulary: int = 0
+    rank: int = 0
     residual: bool = True
     layers: int = 0
     bottom: Bottom = "ngram"
@@ -82,7 +85,7 @@ class ChimeraConfig:
     def __post_init__(self) -> None:
         sizes = ("heads", "attention_heads", "kv_heads", "head_size", "intermediate")
         _check_least(self, 1, *sizes)
-        _check_least(self, 0, "layers", "vocabulary")
+        _check_least(self, 0, "layers", "vocabulary", "rank")
         _check_form(self.form)
         if not 1 <= self.order <= 5:
             raise ModelError(f"order must be 1 to 5, got {self.order}")
@@ -92,6 +95,8 @@ class ChimeraConfig:
         _check_attention(self)
         if self.form == "full" and self.layers:
             raise ModelError("full heads of Chimera have no residual blocks: leave layers at 0")
+        if self.rank and (self.form == "full" or self.bottom != "ngram"):
+            raise ModelError("a rank is for compact heads on an n-gram encoder: leave it at 0")
 
 
 @dataclass(frozen=True)

@@ -38,17 +38,20 @@ def ngram_places(places: torch.Tensor, order: int, start: torch.Tensor) -> torch
 class NgramEncoder(nn.Module):
     """A residual block and a linear layer on the embeddings of `order` tokens (section 4.1.1).
 
-    embed: the target's embeddings, frozen.
+    embed: the target's embeddings, frozen. rank: see `ChimeraConfig`.
 
     Parameters: "block.weight" [order * hidden, order * hidden] and "block.bias", which begin as
-    nothing; "down.weight" [hidden, order * hidden].
+    nothing; "down.weight" [hidden, order * hidden]. With a rank "narrow.weight" [rank, order *
+    hidden] comes before the block, which is [order * hidden, rank].
     """
 
-    def __init__(self, order: int, hidden: int, embed: Embed) -> None:
+    def __init__(self, order: int, hidden: int, embed: Embed, rank: int = 0) -> None:
         super().__init__()
         self.order = order
         self._embed = (embed,)  # kept out of the module's own parts
-        self.block = nn.Linear(order * hidden, order * hidden)
+        width = order * hidden
+        self.narrow = nn.Linear(width, rank, bias=False) if rank else None
+        self.block = nn.Linear(rank or width, width)
         nn.init.zeros_(self.block.weight)
         nn.init.zeros_(self.block.bias)
         self.down = nn.Linear(order * hidden, hidden, bias=False)
@@ -56,7 +59,8 @@ class NgramEncoder(nn.Module):
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """n-grams int64 [..., order] -> green states [..., hidden]."""
         words = self.embeddings(ids).flatten(-2).float()
-        states: torch.Tensor = self.down(words + F.silu(self.block(words)))
+        narrow = words if self.narrow is None else self.narrow(words)
+        states: torch.Tensor = self.down(words + F.silu(self.block(narrow)))
         return states
 
     def embeddings(self, ids: torch.Tensor) -> torch.Tensor:

@@ -175,13 +175,16 @@ class ChimeraParts(HeadParts[ChimeraConfig, "ChimeraModel"]):
             sizes = {"query": queries, "key": keys, "value": keys}
             shapes |= {f"encoder.{name}.bias": (size,) for name, size in sizes.items()}
         if config.bottom == "ngram":
-            shapes["bottom.block.weight"] = (width, width)
+            shapes["bottom.block.weight"] = (width, config.rank or width)
             shapes["bottom.block.bias"] = (width,)
             shapes["bottom.down.weight"] = (hidden, width)
         if config.form == "full":
             shapes["output"] = (config.heads, self.outputs, read)
         else:
-            shapes["joint"] = (config.heads, hidden, read)
+            shapes["joint"] = (config.heads, hidden, config.rank or read)
+        if config.rank:
+            shapes["bottom.narrow.weight"] = (config.rank, width)
+            shapes["narrow"] = (config.heads, config.rank, read)
         if config.layers:
             shapes["blocks.weight"] = (config.layers, config.heads, hidden, hidden)
             shapes["blocks.bias"] = (config.layers, config.heads, hidden)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from paceline.drafters.eight_bits import in_eight_bits, in_floats
 from paceline.drafters.trained_parts import BaseModel
 from paceline.errors import UsageError
 from paceline.targets.prepare import arithmetic_of
@@ -161,7 +162,7 @@ class _Work:
         trainee = Trainee(self.method, self.teacher, settings, len(judged), self.precision)
         outcome = run_training(trainee, settings, self.batches, judged, folder, wanted, on_step)
         kept = _rounded(trainee.tensors(), settings.save_dtype)
-        trainee.load(kept)
+        trainee.load(in_floats(kept))
         tally = trainee.measure(self.batches.whole(data.test), len(data.test))
         evaluation = {"on": "the test split, once", **tally.as_json()}
         licences: dict[str, int] = {}
@@ -200,6 +201,8 @@ def _first_places(texts: list[Text], most: int) -> list[Text]:
 
 
 def _rounded(tensors: Mapping[str, torch.Tensor], saved: str) -> dict[str, torch.Tensor]:
+    if saved == "int8":
+        return in_eight_bits(_rounded(tensors, "float16"))
     kept = {name: part.to(getattr(torch, saved)) for name, part in tensors.items()}
     if saved == "float16" and not all(bool(part.isfinite().all()) for part in kept.values()):
         return {name: part.to(torch.bfloat16) for name, part in tensors.items()}

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 from paceline.errors import UsageError
 
-__all__ = ["HOW", "WHAT", "Form", "SoftLoss", "TrainerSettings", "option"]
+__all__ = ["HOW", "WHAT", "Form", "SavedFloats", "SoftLoss", "TrainerSettings", "option"]
 
 WHAT, HOW = "What is trained", "How"
 """Panels of the options, in the help of a command."""
@@ -22,7 +22,8 @@ Form = Literal["compact", "full"]
 """What a head ends in, see `paceline.drafters.trained_heads`, which takes torch to import."""
 
 Precision = Literal["auto", "float32", "bfloat16"]
-Saved = Literal["float16", "bfloat16", "float32"]
+SavedFloats = Literal["float16", "bfloat16", "float32"]
+Saved = Literal[SavedFloats, "int8"]
 Schedule = Literal["constant", "cosine"]
 
 T = TypeVar("T")
@@ -46,7 +47,7 @@ class TrainerSettings:
 
     heads: int = option(4, "How far ahead is guessed.", WHAT)
     vocabulary: int = option(0, "Most frequent tokens that are guessed; 0 for all.", WHAT)
-    save_dtype: Saved = option("float16", "Of the weights: float16, bfloat16, float32.", WHAT)
+    save_dtype: Saved = option("float16", "Of the weights: float16, bfloat16, float32, int8.", WHAT)
     steps: int = option(2000, "Batches to learn from.")
     rows: int = option(16, "Windows per batch.")
     length: int = option(256, "Tokens per window.")

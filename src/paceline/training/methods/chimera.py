@@ -38,6 +38,7 @@ class ChimeraSettings(TrainerSettings):
     order: int = option(3, "Tokens that the n-gram encoder sees.", WHAT)
     form: Form = option("compact", "compact (ends in the model's own head) or full.", WHAT)
     layers: int = option(0, "Residual blocks of a head.", WHAT)
+    rank: int = option(0, "Of the matrices of n-gram block and heads; 0: whole.", WHAT)
     residual: bool = option(True, "Heads see the model's last state, too.", WHAT)
     bottom: Bottom = option(
         "ngram", "ngram; for the study: transformer frozen, transformer finetune.", WHAT
@@ -73,6 +74,7 @@ class ChimeraSettings(TrainerSettings):
             order=self.order,
             form=self.form,
             vocabulary=self.vocabulary,
+            rank=self.rank,
             residual=self.residual,
             layers=self.layers,
             bottom=self.bottom,

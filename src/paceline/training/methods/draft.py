@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from paceline.errors import UsageError
 from paceline.training.method import Base, PartsInputs, TrainedMethod
-from paceline.training.settings import WHAT, TrainerSettings, option
+from paceline.training.settings import WHAT, SavedFloats, TrainerSettings, option
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +32,7 @@ class DraftSettings(TrainerSettings):
         "", "Layers that are kept, e.g. 0,10,20,29; by default the first and the last.", WHAT
     )
     standalone: bool = option(False, "Keep the embeddings in the folder, too.", WHAT)
+    save_dtype: SavedFloats = option("float16", "Of the weights: float16, bfloat16, float32.", WHAT)
     heads: int = option(4, "Longest chain of guesses that is measured.")
     decay: float = option(1.0, "Weight of a guess over the one before it, in validation.")
     learning_rate: float = option(1e-3, "Of AdamW, after the warm-up.")

@@ -43,7 +43,6 @@ class EagleSettings(TrainerSettings):
         "last-layer", "The block begins random, or as the last-layer of the model.", WHAT
     )
     intermediate: int = option(0, "Of its feed-forward; 0: as in the model's layers.", WHAT)
-    eight_bits: bool = option(False, "Save matrices in 8 bits: the folder takes half.", WHAT)
     loss: SoftLoss = option("blend", "kl, blend (kl and total variation) or labels.")
     state_weight: float = option(
         0.0, "Of the distance of its output from the model's next state in the loss (EAGLE 1)."
@@ -147,10 +146,7 @@ class Eagle(TrainedMethod[EagleSettings]):
     def parts(self, tensors: Mapping[str, torch.Tensor], common: PartsInputs) -> EagleParts:
         """See `EagleParts`."""
         from paceline.drafters.eagle_parts import EagleParts
-        from paceline.drafters.eight_bits import in_eight_bits
 
-        if self.settings.eight_bits:
-            tensors = in_eight_bits(tensors)
         ids = {} if common.token_ids is None else {"token_ids": common.token_ids}
         return EagleParts(
             self.module.config, common.base, {**tensors, **ids}, common.table, common.record

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.errors import ModelError, UsageError
 from paceline.training.method import Base, PartsInputs, TrainedMethod
-from paceline.training.settings import WHAT, Saved, Schedule, TrainerSettings, option
+from paceline.training.settings import WHAT, SavedFloats, Schedule, TrainerSettings, option
 
 if TYPE_CHECKING:
     import torch
@@ -45,7 +45,9 @@ class PpdSettings(TrainerSettings):
     )
     exits: int = option(1, "Last layers that are averaged.", WHAT)
     start: str = option("", "Folder of prompt tokens to begin with.", WHAT)
-    save_dtype: Saved = option("float32", "Of the embeddings: float16, bfloat16, float32.", WHAT)
+    save_dtype: SavedFloats = option(
+        "float32", "Of the embeddings: float16, bfloat16, float32.", WHAT
+    )
     points: int = option(64, "Places of a window that are learned from in a step.")
     learning_rate: float = option(1e-2, "Of AdamW, after the warm-up.")
     head_rate: float = option(0.1, "Of an output head, relative to that.")
