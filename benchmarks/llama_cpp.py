@@ -33,8 +33,9 @@ from statistics import median
 from time import sleep
 from typing import Any
 
+from llama_cpp_report import show_report, summary
 from llama_cpp_worker import LOOKUP_RUN, LOOKUP_TOKENS, Trial
-from tables import new_table, number, show, shown_command
+from tables import shown_command
 
 PACELINE = {"auto": "as it is", "packed": "f32", "int8": "q8_0", "int4": "as it is"}
 """paceline's weights -> the file that llama.cpp is to be compared with."""
@@ -125,8 +126,8 @@ def main() -> None:
         records: list[dict[str, Any]] = []
         for record in _measure(contestants, prompts, options):
             records.append(record)
-            save({"contestants": _summary(contestants, records), "prompts": records})
-    _show(report)
+            save({"contestants": summary(contestants, records), "prompts": records})
+    show_report(report)
 
 
 def _arguments() -> argparse.Namespace:
@@ -288,80 +289,6 @@ def _agreement(tokens: Sequence[int], others: Sequence[int]) -> int:
     """How many leading tokens are the same."""
     pairs = enumerate(zip(tokens, others))
     return next((place for place, (one, two) in pairs if one != two), min(len(tokens), len(others)))
-
-
-def _summary(
-    contestants: Sequence[Contestant], records: Sequence[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """One row per contestant over all prompts."""
-    results = {each.name: [r["results"][each.name] for r in records] for each in contestants}
-    return [_row(each, results) for each in contestants]
-
-
-def _row(contestant: Contestant, results: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    found = results[contestant.name]
-    bases = results.get(contestant.base)
-    tokens, rounds, drafted = (
-        sum(each[key] for each in found) for key in ("tokens", "rounds", "drafted")
-    )
-    row = {
-        "name": contestant.name,
-        "base": contestant.base,
-        "tokens_per_second": tokens / sum(each["seconds"] for each in found),
-        "acceptance_length": tokens / rounds,
-        "accepted": (tokens - rounds) / drafted if drafted else None,
-        "tokens_as_base": [each["tokens_as_base"] for each in found],
-        "tokens_as_plain": [each["tokens_as_plain"] for each in found],
-    }
-    for key in ("decode_tokens_per_second", "first_seconds"):
-        known = [each[key] for each in found if each[key] is not None]
-        row[f"median_{key}"] = median(known) if known else None
-    if bases is not None:
-        row["over_base"] = {
-            "tokens_per_second": _median_ratio(found, bases, "tokens_per_second"),
-            "decode_tokens_per_second": _median_ratio(found, bases, "decode_tokens_per_second"),
-            "first_seconds": _median_ratio(found, bases, "first_seconds"),
-        }
-    return row
-
-
-def _median_ratio(
-    found: Sequence[dict[str, Any]], bases: Sequence[dict[str, Any]], key: str
-) -> float | None:
-    """Over the prompts."""
-    ratios = [one[key] / base[key] for one, base in zip(found, bases) if one[key] and base[key]]
-    return median(ratios) if ratios else None
-
-
-def _show(report: dict[str, Any]) -> None:
-    title = (
-        f"{report['gguf']['name']}, {report['threads']} threads, {report['max_new_tokens']} new "
-        f"tokens, {len(report['prompts'])} prompts, medians of {report['repeats']}"
-    )
-    columns = ("tokens/s", "of base", "decoding", "of base", "first s", "of base")
-    table = new_table(title, "", *columns, "a pass", "accepted", "base", "as base", "as own plain")
-    for row in report["contestants"]:
-        over = row.get("over_base", {})
-        table.add_row(
-            row["name"],
-            number(row["tokens_per_second"]),
-            number(over.get("tokens_per_second"), "x"),
-            number(row["median_decode_tokens_per_second"]),
-            number(over.get("decode_tokens_per_second"), "x"),
-            number(row["median_first_seconds"]),
-            number(over.get("first_seconds"), "x"),
-            number(row["acceptance_length"]),
-            number(row["accepted"]),
-            row["base"],
-            _range(row["tokens_as_base"]),
-            _range(row["tokens_as_plain"]),
-        )
-    show(table)
-
-
-def _range(counts: Sequence[int | None]) -> str:
-    known = [count for count in counts if count is not None]
-    return f"{min(known)} to {max(known)}" if known else "-"
 
 
 if __name__ == "__main__":

@@ -75,20 +75,21 @@ PLANNED = {
 """The same rows as users have them: lengths, and whether to draft at all, are planned."""
 
 _SELF = "draft=self,branches=0"
+_PHRASES = f"ouroboros:{_SELF},inner=phrases"
 _COLD = "history=false"
 COPY = {
     "plain": "plain",
     "anpd": "anpd",
     "speculative": f"speculative:{_SELF},inner=plain",
     "speculative, anpd inside": f"speculative:{_SELF},inner=anpd",
-    "+ phrases for drafting": f"ouroboros:{_SELF},lengthen=0,verification=none,{_COLD}",
-    "+ lengthening": f"ouroboros:{_SELF},verification=none,{_COLD}",
-    "+ phrases from verification": f"ouroboros:{_SELF},{_COLD}",
-    "+ history": f"ouroboros:{_SELF}",
-    "+ phrases of the prompt": f"ouroboros:{_SELF},prompt=true",
-    "+ phrases beside each token": f"ouroboros:{_SELF},prompt=true,hang=all",
-    "anpd inside, lengthened by phrases": f"ouroboros:{_SELF},prompt=true,inner=anpd",
-    "windows, no phrases of texts": f"ouroboros:{_SELF},{_WINDOW}",
+    "+ phrases for drafting": f"{_PHRASES},lengthen=0,verification=none,{_COLD}",
+    "+ lengthening": f"{_PHRASES},verification=none,{_COLD}",
+    "+ phrases from verification": f"{_PHRASES},{_COLD}",
+    "+ history": _PHRASES,
+    "+ phrases of the prompt": f"{_PHRASES},prompt=true",
+    "+ phrases beside each token": f"{_PHRASES},prompt=true,hang=all",
+    "anpd inside, lengthened by phrases": f"ouroboros:{_SELF},prompt=true",
+    "windows, no phrases of texts": f"{_PHRASES},{_WINDOW}",
 }
 """With a quantised copy of the target as the draft model, which is near the paper's cost ratio and
 agreement; each row from "+ lengthening" to "+ phrases beside each token" adds to the one before."""

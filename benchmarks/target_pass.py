@@ -23,7 +23,7 @@ import platform
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
 
 import torch
@@ -31,11 +31,10 @@ import torch
 from generations import Save, measure_edits, measure_plain, show_generations
 from paceline.machine import describe_machine, describe_versions
 from paceline.planning.cost_curve import CostCurve, CostPoint
-from paceline.planning.measure import Floor, bandwidth_now, measure_floor
 from paceline.targets.engines import DEFAULT_ENGINE, ENGINES
 from paceline.targets.prepare import AUTO, WEIGHTS
-from paceline.targets.weights import weight_bytes
 from pair import Pair, rotations
+from pass_floor import beside_reading, show_floor
 from placing import add_placement, placement
 from process_memory import compared, generate_and_tell, resident_of_child, show_memory
 from tables import new_table, show, shown_command
@@ -152,7 +151,7 @@ def _passes(pair: Pair, options: argparse.Namespace, save: Save) -> None:
         "context": first,
         "repeats": options.repeats,
         "widths": _rows(curves, options.widths),
-        "floor": _floor(pair, options, curves),
+        "floor": beside_reading(pair, curves, CONTEXT, options.repeats),
         "others": [],
     }
     save({"passes": section})
@@ -202,45 +201,6 @@ def _curves(pair: Pair, options: argparse.Namespace, context: int) -> dict[str, 
     }
 
 
-def _floor(pair: Pair, options: argparse.Namespace, curves: dict[str, CostCurve]) -> dict[str, Any]:
-    """How near each side comes to reading its weights at the memory's speed."""
-    prepared = measure_floor(pair.session.target)
-    floors = {
-        "transformers": Floor(weight_bytes(pair.native), prepared.gb_per_s),
-        "paceline": prepared,
-    }
-    sides = {
-        side: {
-            "weight_bytes": floor.weight_bytes,
-            "floor_ms": floor.milliseconds,
-            "pass_ms": curves[side].cost(1),
-            "share": floor.share(curves[side]),
-        }
-        for side, floor in floors.items()
-    }
-    in_turns = _in_turns(pair, options, prepared.weight_bytes)
-    return {"gb_per_s": prepared.gb_per_s, "sides": sides, "in_turns": in_turns}
-
-
-def _in_turns(pair: Pair, options: argparse.Namespace, weight_bytes: int) -> dict[str, Any]:
-    """Passes of one row, each right after memory was read: where other programs use the machine,
-    both see the same moments."""
-    random, size = Random(2), pair.session.target.vocab_size
-    bandwidth, rates, seconds = bandwidth_now(pair.native.device), [], []
-    with pair.passes([random.randrange(size) for _ in range(CONTEXT + 1)]) as (_, own):
-        for _ in range(3 * options.repeats):
-            rates.append(bandwidth())
-            seconds.append(own([]))
-    ratios = [1e9 * rate * taken / weight_bytes for rate, taken in zip(rates, seconds)]
-    low, middle, high = quantiles(ratios, n=4)
-    return {
-        "gb_per_s": median(rates),
-        "pass_ms": 1000 * median(seconds),
-        "over_reading": middle,
-        "quartiles": [low, high],
-    }
-
-
 def _show_passes(section: dict[str, Any]) -> None:
     sides = ("paceline", "transformers")
     columns = [f"{side} {what}" for side in sides for what in ("ms", "of one token")]
@@ -255,26 +215,7 @@ def _show_passes(section: dict[str, Any]) -> None:
             ]
             table.add_row(str(row["width"]), *times, f"{row['transformers_over_paceline']:.2f}x")
         show(table)
-    _show_floor(section["floor"])
-
-
-def _show_floor(section: dict[str, Any]) -> None:
-    title = f"a pass of one token at {section['gb_per_s']:.1f} GB/s"
-    table = new_table(title, "", "weights MB", "floor ms", "ms", "share of the floor's speed")
-    for side, found in section["sides"].items():
-        table.add_row(
-            side,
-            f"{found['weight_bytes'] / 1e6:,.1f}",
-            f"{found['floor_ms']:.2f}",
-            f"{found['pass_ms']:.2f}",
-            f"{found['share']:.0%}",
-        )
-    show(table)
-    found, (low, high) = section["in_turns"], section["in_turns"]["quartiles"]
-    print(
-        f"in turns with reading memory ({found['gb_per_s']:.1f} GB/s): {found['pass_ms']:.2f} ms, "
-        f"{found['over_reading']:.2f} times reading the weights, quartiles {low:.2f} and {high:.2f}"
-    )
+    show_floor(section["floor"])
 
 
 def _prefill(pair: Pair, options: argparse.Namespace, save: Save) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import paceline
 
+HERE = Path(__file__).parents[1]
 ROOT = Path(paceline.__file__).parent
 MODULES = sorted(ROOT.rglob("*.py"))
 
@@ -60,6 +61,9 @@ ALLOWED = {
 BACK_ENDS = {"transformers", "tokenizers", "huggingface_hub", "accelerate", "gguf", "safetensors"}
 
 FILE_LINES, FUNCTION_LINES = 300, 50  # of functions without their docstrings
+PARAMETERS = 9  # with self
+OPENERS = {"api.py load", "models/load.py load_causal_lm", "session.py __init__"}
+"""What a user opens things with: by name, and nearly all of it may be left out."""
 
 
 def parsed(path: Path) -> ast.Module:
@@ -290,14 +294,25 @@ def test_everything_public_says_what_it_is() -> None:
 
 
 def test_files_and_functions_fit_into_a_head() -> None:
+    programs = [path for room in ("benchmarks", "tools") for path in (HERE / room).glob("*.py")]
     found = []
-    for path in MODULES:
+    for path in [*MODULES, *sorted(programs)]:
         lines = len(path.read_text(encoding="utf-8").splitlines())
         if lines > FILE_LINES:
-            found.append(f"{name_of(path)} has {lines} lines")
+            found.append(f"{path.name} has {lines} lines")
         for function in functions(parsed(path)):
             length = (function.end_lineno or function.lineno) - function.lineno + 1
             length -= docstring_lines(function)
             if length > FUNCTION_LINES:
-                found.append(f"{name_of(path)}:{function.lineno} {function.name} has {length}")
+                found.append(f"{path.name}:{function.lineno} {function.name} has {length}")
     assert found == []
+
+
+def test_functions_take_few_parameters() -> None:
+    found = {
+        f"{name_of(path)} {function.name}"
+        for path in MODULES
+        for function in functions(parsed(path))
+        if len(function.args.args) + len(function.args.kwonlyargs) > PARAMETERS
+    }
+    assert found == OPENERS

@@ -21,7 +21,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(curve_store, "cache_root", lambda: tmp_path / "cache")
     few: dict[str, Tried] = {
         "speculative": {("length",): (1, 3), ("branches",): (0, 1)},
-        "ouroboros": {("window", "guesses"): (2, 3), ("drafting",): (True, False)},
+        "ouroboros": {("window", "guesses"): (2, 3), ("inner",): ("", "plain")},
     }
     for name, tried in few.items():
         monkeypatch.setitem(METHODS, name, replace(METHODS[name], tried=tried))
@@ -32,7 +32,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     [
         ("speculative", {"length": 0, "branches": 1}, [{0, 1, 3}, {0, 1}]),
         ("speculative:length=2", {"branches": 1}, [{0, 1}]),
-        ("ouroboros:length=2,window=2", {"guesses": 7, "drafting": True}, [{7, 2, 3}, {True, False}]),
+        ("ouroboros:length=2,window=2", {"guesses": 7, "inner": ""}, [{7, 2, 3}, {"", "plain"}]),
     ],
 )  # fmt: skip
 def test_settings_are_tried_and_the_best_ones_are_said(
@@ -84,8 +84,8 @@ def test_what_does_not_fit_is_said_before_a_model_is_loaded(
 
 def test_the_settings_of_a_method_are_those_it_leaves_open() -> None:
     start, tried = open_settings("ouroboros:draft=x,guesses=4")
-    assert (start, list(tried)) == ({"window": 0, "drafting": True}, [("window",), ("drafting",)])
+    assert (start, list(tried)) == ({"window": 0, "inner": ""}, [("window",), ("inner",)])
     assert open_settings("anpd") == ({}, {})
-    method = with_settings("ouroboros:draft=(a,b),window=3", {"window": 9, "drafting": False})
-    assert method == "ouroboros:draft=(a,b),window=9,drafting=false"
+    method = with_settings("ouroboros:draft=(a,b),window=3", {"window": 9, "inner": "plain"})
+    assert method == "ouroboros:draft=(a,b),window=9,inner=plain"
     assert with_settings("ouroboros", {}) == "ouroboros"

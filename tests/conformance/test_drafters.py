@@ -75,7 +75,7 @@ METHOD_VARIANTS = [
     "speculative:draft=twin,inner=lookahead",
     "ouroboros:draft=twin,window=3,level=3,guesses=3",
     "ouroboros:draft=mumbling,verification=package,history=false,length=4",
-    "ouroboros:draft=stranger,drafting=false,verification=none,lengthen=0",
+    "ouroboros:draft=stranger,inner=plain,verification=none,lengthen=0",
     "ouroboros:draft=near,hang=all,prompt=true,inner=anpd",
 ]
 HOSTILE = list(hostile_drafters([0]))

@@ -94,7 +94,7 @@ def test_matching_against_the_rule_word_by_word(
 def test_phrases_hang_behind_the_draft() -> None:
     pool = PhrasePool(3)
     drafter = Ouroboros(
-        toy_host(), draft="twin", drafting=False, length=2, branches=0, level=3, pool=pool
+        toy_host(), draft="twin", inner="plain", length=2, branches=0, level=3, pool=pool
     )
     target, prompt = ToyTarget(), [3, 1, 4, 1, 5]
     text, _, _ = generate(target, drafter, prompt, 12, budget=0)
@@ -249,3 +249,12 @@ def test_bad_settings_are_named() -> None:
         OuroborosSettings(draft="twin", lengthen=-1)
     with pytest.raises(UsageError, match="level must be a whole number >= 2"):
         OuroborosSettings(level=1)
+    with pytest.raises(UsageError, match="unknown method 'phrase'"):
+        OuroborosSettings(inner="phrase")
+
+
+def test_the_draft_models_own_drafter_is_phrases_but_in_a_copy() -> None:
+    assert OuroborosSettings(draft="near").inner_method == "phrases"
+    assert OuroborosSettings(draft="self").inner_method == "anpd"
+    assert OuroborosSettings(draft="self", inner="phrases").inner_method == "phrases"
+    assert OuroborosSettings(draft="near", inner="plain").inner_method == "plain"

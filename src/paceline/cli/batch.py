@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from paceline.cli import common, drafts, flags
+from paceline.cli import common, flags
 from paceline.cli.batch_ray import Answer, How, RayOptions, Work, on_ray
-from paceline.cli.datastore import DatastoreOption
-from paceline.cli.groups import Machine, grouped
-from paceline.cli.served import AliasOption, check_installed, served_method
+from paceline.cli.groups import Choice, Machine, grouped
+from paceline.cli.served import AliasOption, check_installed
 from paceline.errors import UsageError
 from paceline.serve.batch_lines import check_custom_ids, read_lines
 from paceline.serve.batch_results import results_in
@@ -28,66 +28,72 @@ if TYPE_CHECKING:
 __all__ = ["batch"]
 
 
-@grouped
-def batch(
+@dataclass(frozen=True)
+class Files:
+    """Requests, and what came of them."""
+
     input_file: Annotated[
         Path, typer.Option("--input", help="JSONL file of requests, in OpenAI's batch format.")
-    ],
+    ]
     output: Annotated[
         Path,
         typer.Option(
             "--output", help="JSONL file of results; what is in it already is not done again."
         ),
-    ],
+    ]
     errors: Annotated[
         Path | None,
         typer.Option("--errors", help="Another file, for results of requests that failed."),
-    ] = None,
-    model: flags.ModelOption = common.DEFAULT_MODEL,
+    ] = None
+
+
+@grouped
+def batch(
+    *,
+    files: Files,
+    choice: Choice,
     alias: AliasOption = None,
-    method: drafts.MethodOption = None,
-    draft_model: drafts.DraftModelOption = None,
     max_batch: Annotated[
         int, typer.Option("--max-batch", min=1, help="Most texts that are written at a time.")
     ] = 16,
     budget: flags.BudgetOption = None,
-    machine: Machine = Machine(),  # noqa: B008
-    datastore: DatastoreOption = None,
-    ray: RayOptions = RayOptions(),  # noqa: B008
+    machine: Machine,
+    datastore: flags.DatastoreOption = None,
+    ray: RayOptions,
 ) -> None:
     """Answer the requests of a batch file; interrupted, the same command goes on."""
     common.request_options(budget=budget)
     placement = machine.given
     given = AnswersOf(
-        model=model,
-        method=served_method(method, draft_model),
-        names=[public_name(model), *(alias or ())],
+        model=choice.model,
+        method=choice.chosen,
+        names=[public_name(choice.model), *(alias or ())],
         max_batch=max_batch,
         threads=placement.pop("threads"),
         budget=budget,
         placement={**placement, "datastore": datastore},
     )
     how = on_ray(given, ray) if ray.wanted else _here(given)
-    total = _checked(input_file, output, errors)
-    with results_in(output, errors) as results:
-        left = sum(not results.has(line) for line in read_lines(input_file))
+    total = _checked(files)
+    with results_in(files.output, files.errors) as results:
+        left = sum(not results.has(line) for line in read_lines(files.input_file))
         if not left:
-            common.note(f"nothing to do: all {total} requests have results in {output}")
+            common.note(f"nothing to do: all {total} requests have results in {files.output}")
             return
         check_installed()
         with how() as answer:
-            counts = _answer_all(answer, Work(input_file, results, total - left, total))
+            counts = _answer_all(answer, Work(files.input_file, results, total - left, total))
     if counts.failed:
         raise typer.Exit(1)
 
 
-def _checked(input_file: Path, *results: Path | None) -> int:
+def _checked(files: Files) -> int:
     """The number of lines. Raises UsageError where two of the files are one, or see
     `check_custom_ids`."""
-    found = [path.resolve() for path in (input_file, *results) if path is not None]
+    found = [path.resolve() for path in astuple(files) if path is not None]
     if len({*found}) < len(found):
         raise UsageError("--input, --output and --errors must be different files")
-    return check_custom_ids(input_file)
+    return check_custom_ids(files.input_file)
 
 
 def _here(given: AnswersOf) -> How:

@@ -9,9 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.cli import common, drafts, flags
-from paceline.cli.datastore import DatastoreOption
-from paceline.cli.groups import Machine, Request, grouped
+from paceline.cli import common
+from paceline.cli.groups import Choice, Kept, Machine, Output, References, Request, grouped
 from paceline.cli.show import print_stream, summary
 from paceline.errors import PacelineError, UsageError
 
@@ -23,41 +22,35 @@ _HELP = "Type a message. /clear starts anew, /stats shows or hides figures, /qui
 
 @grouped
 def chat(
-    model: flags.ModelOption = common.DEFAULT_MODEL,
-    method: drafts.MethodOption = None,
-    draft_model: drafts.DraftModelOption = None,
-    prompt_file: flags.PromptFileOption = None,
-    limit: flags.LimitOption = None,
-    reference: flags.ReferenceOption = None,
+    *,
+    choice: Choice,
+    opening: References,
     request: Request = Request(max_new_tokens=512),  # noqa: B008
-    machine: Machine = Machine(),  # noqa: B008
-    store: flags.StoreOption = None,
-    datastore: DatastoreOption = None,
-    show_drafts: flags.ShowDraftsOption = False,
-    json_file: flags.JsonOption = None,
+    machine: Machine,
+    kept: Kept,
+    output: Output,
 ) -> None:
     """Talk with a model; each turn reads only what is new.
 
     The turns of a prompt file are said first, each record as a conversation of its own.
     """
-    options = request.options()
-    references = common.read_references(reference)
+    options, references = request.options(), opening.references()
     common.check_stdin()
-    common.check_writable(json_file)
-    opening = _opening(prompt_file, limit)
-    method = drafts.chosen_method(method, draft_model)
-    session = common.open_session(model, method, store=store, datastore=datastore, **machine.given)
+    common.check_writable(output.json_file)
+    first = _opening(opening.prompt_file, opening.limit)
+    session = common.open_session(choice.model, choice.chosen, **kept.given, **machine.given)
     session.options = session.options.with_(**options)
     if not session.tokenizer.chat_template:
-        raise UsageError(f"{model} has no chat template: use 'paceline generate' instead")
+        raise UsageError(f"{choice.model} has no chat template: use 'paceline generate' instead")
     _prepare_input()
     common.note(_HELP)
     messages: list[dict[str, str]] = []
     try:
-        _converse(session, messages, opening, references, show_drafts)
+        _converse(session, messages, first, references, output.show_drafts)
     finally:
-        if json_file is not None:
-            common.write_text(json_file, json.dumps(messages, ensure_ascii=False, indent=2) + "\n")
+        if output.json_file is not None:
+            text = json.dumps(messages, ensure_ascii=False, indent=2) + "\n"
+            common.write_text(output.json_file, text)
 
 
 def _opening(prompt_file: Path | None, limit: int | None) -> list[str]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.cli import common, drafts, flags
+from paceline.cli import common, flags
 from paceline.cli.bench import shared
 from paceline.cli.findings import Findings, method_as_json
-from paceline.cli.groups import Machine, Request, grouped
+from paceline.cli.groups import Machine, Prompts, Request, grouped
 from paceline.tables import Table
 
 if TYPE_CHECKING:
@@ -25,21 +24,13 @@ if TYPE_CHECKING:
 
 @grouped
 def compare(
+    *,
     model: flags.ModelOption = common.DEFAULT_MODEL,
-    methods: Annotated[
-        str, typer.Option("--methods", help="Names with settings, baselines as well.")
-    ] = "plain,auto,anpd,llma,pld",
-    draft_model: drafts.DraftModelOption = None,
-    prompt: Annotated[str | None, typer.Argument(help='A prompt; "-" reads stdin.')] = None,
-    prompt_file: flags.PromptFileOption = None,
-    limit: flags.LimitOption = None,
-    reference: flags.ReferenceOption = None,
-    raw: flags.RawOption = False,
+    contenders: shared.Contenders,
+    prompts: Prompts,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Runs per prompt.")] = 3,
-    request: Request = Request(),  # noqa: B008
-    warm: shared.WarmOption = False,
-    machine: Machine = Machine(),  # noqa: B008
-    gguf: shared.GgufOption = None,
+    request: Request,
+    machine: Machine,
     json_file: flags.JsonOption = None,
 ) -> None:
     """Run methods side by side on the same prompts, against plain decoding.
@@ -48,35 +39,30 @@ def compare(
     prompt or a prompt file, four bundled prompts are used.
     """
     options = request.options()
-    names = shared.checked_methods(methods, gguf, draft_model)
-    prompts = _prompts(prompt, prompt_file, limit, raw, tuple(common.read_references(reference)))
+    names = contenders.names()
+    records = _records(prompts)
     common.check_writable(json_file)
     session = common.open_baseline(model, **machine.given)
-    contenders = shared.make_contenders(names, session, model, warm, gguf=gguf, **machine.native)
-    found = Findings(_measure(session, contenders, prompts, options, repeats))
-    _show(found, len(prompts) > 1)
+    made = contenders.made(names, session, model, machine)
+    found = Findings(_measure(session, made, records, options, repeats))
+    _show(found, len(records) > 1)
     if json_file is not None:
         asked = options | {"repeats": repeats}
-        report = _report(session, model, prompts, asked, shared.state_of(warm), found)
+        report = _report(session, model, records, asked, contenders.state, found)
         common.write_text(json_file, json.dumps(report, ensure_ascii=False, indent=2) + "\n")
     if found.failures:
         raise typer.Exit(1)
 
 
-def _prompts(
-    prompt: str | None,
-    prompt_file: Path | None,
-    limit: int | None,
-    raw: bool,
-    references: tuple[str, ...],
-) -> list[PromptRecord]:
+def _records(prompts: Prompts) -> list[PromptRecord]:
     """What to compare on, each with all references."""
-    if prompt is None and prompt_file is None:
+    references = tuple(prompts.references())
+    if prompts.prompt is None and prompts.prompt_file is None:
         from paceline.prompts import demo_prompts
 
-        records = demo_prompts()[:limit]
+        records = demo_prompts()[: prompts.limit]
     else:
-        records = common.gather_prompts(prompt, prompt_file, limit, raw)
+        records = prompts.records()
     return [replace(record, references=references + record.references) for record in records]
 
 

@@ -26,16 +26,6 @@ Folder = Annotated[
 ]
 
 
-DatastoreOption = Annotated[
-    str | None,
-    typer.Option(
-        "--datastore",
-        help='Folder of texts to guess from, which keeps the answers; "own" is the model\'s own.',
-        rich_help_panel=flags.DRAFTING,
-    ),
-]
-
-
 @app.command()
 @common.interruptible()
 def build(

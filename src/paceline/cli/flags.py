@@ -111,3 +111,11 @@ StoreOption = Annotated[
         rich_help_panel=DRAFTING,
     ),
 ]
+DatastoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--datastore",
+        help='Folder of texts to guess from, which keeps the answers; "own" is the model\'s own.',
+        rich_help_panel=DRAFTING,
+    ),
+]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from paceline.cli import common, constrained, drafts, flags
-from paceline.cli.datastore import DatastoreOption
-from paceline.cli.groups import Machine, Request, grouped
+from paceline.cli import common, flags
+from paceline.cli.constrained import Constrained
+from paceline.cli.groups import Choice, Kept, Machine, Output, Prompts, Request, grouped
 from paceline.cli.show import print_stream, summary
 
 if TYPE_CHECKING:
@@ -21,37 +20,22 @@ if TYPE_CHECKING:
 
 @grouped
 def generate(
-    prompt: Annotated[
-        str | None, typer.Argument(help='The prompt; "-" reads it from stdin.')
-    ] = None,
-    model: flags.ModelOption = common.DEFAULT_MODEL,
-    method: drafts.MethodOption = None,
-    draft_model: drafts.DraftModelOption = None,
-    prompt_file: flags.PromptFileOption = None,
-    limit: flags.LimitOption = None,
-    reference: flags.ReferenceOption = None,
-    raw: flags.RawOption = False,
+    *,
+    choice: Choice,
+    prompts: Prompts,
     request: Request = Request(max_new_tokens=256),  # noqa: B008
     stop: flags.StopOption = None,
-    json_object: constrained.JsonObjectOption = False,
-    json_schema: constrained.JsonSchemaOption = None,
-    regex: constrained.RegexOption = None,
-    grammar: constrained.GrammarOption = None,
-    machine: Machine = Machine(),  # noqa: B008
-    store: flags.StoreOption = None,
-    datastore: DatastoreOption = None,
-    show_drafts: flags.ShowDraftsOption = False,
-    json_file: flags.JsonOption = None,
+    constrained: Constrained,
+    machine: Machine,
+    kept: Kept,
+    output: Output,
 ) -> None:
     """Write the answer to a prompt, or to each record of a prompt file."""
-    constraint = constrained.chosen_constraint(json_object, json_schema, regex, grammar)
-    options = request.options(stop=stop, constraint=constraint)
-    prompts = common.gather_prompts(prompt, prompt_file, limit, raw)
-    references = common.read_references(reference)
-    common.check_writable(json_file)
-    method = drafts.chosen_method(method, draft_model)
-    session = common.open_session(model, method, store=store, datastore=datastore, **machine.given)
-    _answer_all(session, prompts, references, options, show_drafts, json_file)
+    options = request.options(stop=stop, constraint=constrained.constraint())
+    records, references = prompts.records(), prompts.references()
+    common.check_writable(output.json_file)
+    session = common.open_session(choice.model, choice.chosen, **kept.given, **machine.given)
+    _answer_all(session, records, references, options, output)
 
 
 def _answer_all(
@@ -59,21 +43,22 @@ def _answer_all(
     prompts: list[PromptRecord],
     references: list[str],
     options: dict[str, Any],
-    show_drafts: bool,
-    json_file: Path | None,
+    output: Output,
 ) -> None:
     """Print all answers; the file gets those that there are, whatever happens."""
     records: list[dict[str, Any]] = []
     try:
         for record in prompts:
-            for completion in _answer(session, record, references, options, show_drafts):
+            for completion in _answer(session, record, references, options, output.show_drafts):
                 records.append(_as_json(record, completion))
                 common.note(summary(completion))
                 if completion.finish_reason == "interrupted":
                     raise typer.Exit(130)
     finally:
-        if json_file is not None:
-            common.write_text(json_file, json.dumps(records, ensure_ascii=False, indent=2) + "\n")
+        if output.json_file is not None:
+            common.write_text(
+                output.json_file, json.dumps(records, ensure_ascii=False, indent=2) + "\n"
+            )
 
 
 def _answer(

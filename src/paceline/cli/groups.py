@@ -5,14 +5,98 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import Field, asdict, dataclass, fields, is_dataclass
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from dataclasses import MISSING, Field, asdict, dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
-from paceline.cli import common, flags
+from paceline.cli import common, drafts, flags
 
-__all__ = ["Machine", "Placement", "Request", "Sampling", "grouped", "options_of"]
+if TYPE_CHECKING:
+    from paceline.prompts import PromptRecord
+
+__all__ = [
+    "Choice",
+    "Kept",
+    "Machine",
+    "Output",
+    "Placement",
+    "PromptFile",
+    "Prompts",
+    "References",
+    "Request",
+    "Sampling",
+    "grouped",
+    "options_of",
+]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A model, and what drafts for it."""
+
+    model: flags.ModelOption = common.DEFAULT_MODEL
+    method: drafts.MethodOption = None
+    draft_model: drafts.DraftModelOption = None
+
+    @property
+    def chosen(self) -> str:
+        """See `chosen_method`."""
+        return drafts.chosen_method(self.method, self.draft_model)
+
+
+@dataclass(frozen=True)
+class PromptFile:
+    """Prompts of a file."""
+
+    prompt_file: flags.PromptFileOption = None
+    limit: flags.LimitOption = None
+
+
+@dataclass(frozen=True)
+class References(PromptFile):
+    """The same, and texts that answers may resemble."""
+
+    reference: flags.ReferenceOption = None
+
+    def references(self) -> list[str]:
+        """Their texts; raises UsageError for a file that cannot be read."""
+        return common.read_references(self.reference)
+
+
+@dataclass(frozen=True)
+class Prompts(References):
+    """A prompt on the command line, or those of a file."""
+
+    prompt: Annotated[str | None, typer.Argument(help='The prompt; "-" reads it from stdin.')] = (
+        None
+    )
+    raw: flags.RawOption = False
+
+    def records(self) -> list[PromptRecord]:
+        """See `gather_prompts`."""
+        return common.gather_prompts(self.prompt, self.prompt_file, self.limit, self.raw)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Texts of earlier answers to guess from."""
+
+    store: flags.StoreOption = None
+    datastore: flags.DatastoreOption = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """By name, for `open_session`."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where what was written goes besides the terminal."""
+
+    show_drafts: flags.ShowDraftsOption = False
+    json_file: flags.JsonOption = None
 
 
 @dataclass(frozen=True)
@@ -72,14 +156,15 @@ class Machine(Placement):
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """The command with options for the fields of each parameter that is a dataclass. The defaults
-    are those of the parameter's own default."""
+    are those of the parameter's own default, where it has one."""
     shown: list[inspect.Parameter] = []
     groups: dict[str, type[Any]] = {}
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
         kind = parameter.annotation
         if is_dataclass(kind) and isinstance(kind, type):
             groups[parameter.name] = kind
-            shown += options_of(kind, parameter.default)
+            own = parameter.default is not inspect.Parameter.empty
+            shown += options_of(kind, parameter.default if own else None)
         else:
             shown.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
@@ -107,11 +192,15 @@ def options_of(
         inspect.Parameter(
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=field.default if defaults is None else getattr(defaults, field.name),
+            default=_default(field) if defaults is None else getattr(defaults, field.name),
             annotation=_annotated(field, hints[field.name], panel),
         )
         for field in fields(group)
     ]
+
+
+def _default(field: Field[Any]) -> Any:
+    return inspect.Parameter.empty if field.default is MISSING else field.default
 
 
 def _annotated(field: Field[Any], hint: Any, panel: str | None) -> Any:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from paceline.cli import common, drafts, flags
-from paceline.cli.datastore import DatastoreOption
-from paceline.cli.groups import Machine, grouped
-from paceline.cli.served import AliasOption, check_installed, served_method
+from paceline.cli import common, flags
+from paceline.cli.groups import Choice, Machine, grouped
+from paceline.cli.served import AliasOption, check_installed
 from paceline.errors import UsageError
 from paceline.serve.logs import log_to_stderr
 from paceline.serve.names import KEY_VARIABLE, checked_keys, public_name
@@ -19,47 +19,48 @@ from paceline.serve.settings import ServeSettings
 
 __all__ = ["serve"]
 
-ApiKeyOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--api-key", help=f"File of keys, one a line; without it the variable {KEY_VARIABLE}."
-    ),
-]
-AllowedHostOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allowed-host",
-        help="Name by which requests may call the server, besides loopback's and --host; may be "
-        "repeated. Default: where it listens on loopback no others, else any, as '*'.",
-    ),
-]
+
+@dataclass(frozen=True)
+class Listening:
+    """Where the server listens, and to whom."""
+
+    host: Annotated[
+        str, typer.Option("--host", help="Address to listen on; by default of this machine alone.")
+    ] = "127.0.0.1"
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any that is free.")] = (
+        8000
+    )
+    api_key: Annotated[
+        Path | None,
+        typer.Option(
+            "--api-key", help=f"File of keys, one a line; without it the variable {KEY_VARIABLE}."
+        ),
+    ] = None
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allowed-host",
+            help="Name by which requests may call the server, besides loopback's and --host; may "
+            "be repeated. Default: where it listens on loopback no others, else any, as '*'.",
+        ),
+    ] = None
 
 
 @grouped
 def serve(
-    model: flags.ModelOption = common.DEFAULT_MODEL,
-    method: Annotated[
-        str | None, typer.Option("--method", help="Method and settings. Default: auto.")
-    ] = None,
-    draft_model: drafts.DraftModelOption = None,
-    host: Annotated[
-        str, typer.Option("--host", help="Address to listen on; by default of this machine alone.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="0: any that is free.")
-    ] = 8000,
-    api_key: ApiKeyOption = None,
-    allowed_host: AllowedHostOption = None,
+    *,
+    choice: Choice,
+    listening: Listening,
     alias: AliasOption = None,
     budget: flags.BudgetOption = None,
-    machine: Machine = Machine(),  # noqa: B008
-    datastore: DatastoreOption = None,
-    settings: ServeSettings = ServeSettings(),  # noqa: B008
+    machine: Machine,
+    datastore: flags.DatastoreOption = None,
+    settings: ServeSettings,
 ) -> None:
     """Serve a model to OpenAI's clients; see docs/serve.md."""
-    keys = _keys(api_key)
+    keys = _keys(listening.api_key)
     common.request_options(budget=budget)
-    chosen = served_method(method, draft_model)
+    chosen = choice.chosen
     check_installed()
     from paceline.serve.app import Server
     from paceline.serve.heap import share_one_heap
@@ -67,12 +68,14 @@ def serve(
     from paceline.serve.running_server import bound_socket, run
 
     share_one_heap()
-    bound = bound_socket(host, port)  # before a model is loaded in vain
-    hosts = known_hosts(bound.getsockname()[0], host, allowed_host or ())
-    session = common.open_session(model, chosen, datastore=datastore, **machine.given)
+    bound = bound_socket(listening.host, listening.port)  # before a model is loaded in vain
+    here, others = bound.getsockname()[0], listening.allowed_host or ()
+    hosts = known_hosts(here, listening.host, others)
+    session = common.open_session(choice.model, chosen, datastore=datastore, **machine.given)
     session.budget = budget
     log_to_stderr()
-    run(Server(session, [public_name(model), *(alias or ())], settings), bound, keys, hosts)
+    names = [public_name(choice.model), *(alias or ())]
+    run(Server(session, names, settings), bound, keys, hosts)
 
 
 def _keys(file: Path | None) -> list[str]:

@@ -6,20 +6,15 @@ from typing import Annotated
 
 import typer
 
-from paceline.cli import common, drafts
+from paceline.cli import common
 from paceline.errors import UsageError
 
-__all__ = ["AliasOption", "check_installed", "served_method"]
+__all__ = ["AliasOption", "check_installed"]
 
 AliasOption = Annotated[
     list[str] | None,
     typer.Option("--alias", help="Another name that the model answers to; may be repeated."),
 ]
-
-
-def served_method(method: str | None, draft_model: str | None) -> str:
-    """As `drafts.chosen_method`; `auto` where the user names neither."""
-    return drafts.chosen_method(method if method or draft_model else "auto", draft_model)
 
 
 @common.interruptible()

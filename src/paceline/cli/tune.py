@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
-from paceline.cli import common, drafts, flags
-from paceline.cli.groups import Placement, grouped
+from paceline.cli import common, flags
+from paceline.cli.groups import Choice, Placement, PromptFile, grouped
 from paceline.errors import UsageError
 from paceline.tables import Table
 
@@ -27,34 +28,44 @@ _BAR_CELLS = 24
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
-_RepeatsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--repeats", min=1, help="Passes per width, 7; trials per text, 7 for trees, else 2."
-    ),
-]
-_MethodOption = Annotated[
-    str | None,
-    typer.Option("--method", help="Look for its best trees or settings, e.g. ppd, ouroboros."),
-]
+@dataclass(frozen=True)
+class _Tuned(Choice):
+    method: Annotated[
+        str | None,
+        typer.Option("--method", help="Look for its best trees or settings, e.g. ppd, ouroboros."),
+    ] = None
+
+    @property
+    def wanted(self) -> str | None:
+        """The method, None where only passes are measured."""
+        return self.method if self.draft_model is None else self.chosen
+
+
+@dataclass(frozen=True)
+class _Tried(PromptFile):
+    """What the method is tried on, and what is shown of it."""
+
+    max_new_tokens: flags.TokensOption = 128
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Decode with trees around the best one, too.")
+    ] = False
+    plots: Annotated[
+        Path | None, typer.Option("--plot", help="Folder for plots of widths and tree.")
+    ] = None
 
 
 @grouped
 def tune(
-    model: flags.ModelOption = common.DEFAULT_MODEL,
-    repeats: _RepeatsOption = None,
-    method: _MethodOption = None,
-    draft_model: drafts.DraftModelOption = None,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Decode with trees around the best one, too.")
-    ] = False,
-    prompt_file: flags.PromptFileOption = None,
-    limit: flags.LimitOption = None,
-    max_new_tokens: flags.TokensOption = 128,
-    plots: Annotated[
-        Path | None, typer.Option("--plot", help="Folder for plots of widths and tree.")
+    *,
+    choice: _Tuned,
+    repeats: Annotated[
+        int | None,
+        typer.Option(
+            "--repeats", min=1, help="Passes per width, 7; trials per text, 7 for trees, else 2."
+        ),
     ] = None,
-    placement: Placement = Placement(),  # noqa: B008
+    tried: _Tried,
+    placement: Placement,
     json_file: flags.JsonOption = None,
 ) -> None:
     """Measure what a pass costs on this machine, by the number of tokens it scores.
@@ -68,11 +79,10 @@ def tune(
     For one with a draft model or a window: the best of its settings, tried on such prompts.
     """
     common.check_writable(json_file)
-    if draft_model is not None:
-        method = drafts.chosen_method(method, draft_model)
-    options = common.request_options(max_new_tokens=max_new_tokens)
-    study = _study(method, verify, plots is not None)
-    prompts = _prompts(prompt_file, limit) if study is not None and study.decodes else []
+    method, model = choice.wanted, choice.model
+    options = common.request_options(max_new_tokens=tried.max_new_tokens)
+    study = _study(method, tried.verify, tried.plots is not None)
+    prompts = _prompts(tried) if study is not None and study.decodes else []
     session = common.open_session(model, method or "plain", measure=False, **placement.given)
     from paceline.planning.curve_store import curve_key, save_curve
 
@@ -80,7 +90,7 @@ def tune(
     if study is not None:
         session.use_curve(curve)  # what is tried is planned by it, not by a stored one
         study.run(session, prompts, options, repeats)
-        report |= _shown(study, plots)
+        report |= _shown(study, tried.plots)
     if json_file is not None:
         common.write_text(json_file, json.dumps(report, ensure_ascii=False, indent=2) + "\n")
     path = save_curve(curve_key(session.target, session.fingerprint), curve)
@@ -153,10 +163,12 @@ def _study(method: str | None, verify: bool, plots: bool) -> Study | None:
 
 
 @common.interruptible()
-def _prompts(prompt_file: Path | None, limit: int | None) -> list[PromptRecord]:
+def _prompts(file: PromptFile) -> list[PromptRecord]:
     from paceline.prompts import demo_prompts, read_prompts
 
-    return demo_prompts()[:limit] if prompt_file is None else read_prompts(prompt_file, limit)
+    if file.prompt_file is None:
+        return demo_prompts()[: file.limit]
+    return read_prompts(file.prompt_file, file.limit)
 
 
 def _shown(study: Study, plots: Path | None) -> dict[str, Any]:

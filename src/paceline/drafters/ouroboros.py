@@ -29,7 +29,6 @@ from typing import Any, Literal
 from paceline.drafters.host import Host, ModelChoice
 from paceline.drafters.lookahead import Lookahead, LookaheadSettings
 from paceline.drafters.phrases import MOST_PHRASES, PhrasePool, phrase_tree
-from paceline.drafters.registry import check_method
 from paceline.drafters.settings import at_least
 from paceline.drafters.speculative import DraftSettings, Speculative, open_draft
 from paceline.drafters.text_phrases import TextPhrases
@@ -44,6 +43,8 @@ Verification = Literal["paper", "package", "none"]
 
 Hang = Literal["end", "all"]
 
+_INNER = "phrases"
+
 _DRAFT, _PHRASES = 0, 1  # bits of `Tree.sources`
 
 
@@ -51,8 +52,8 @@ _DRAFT, _PHRASES = 0, 1  # bits of `Tree.sources`
 class OuroborosSettings(DraftSettings):
     """Settings of `Ouroboros`, besides those of the draft model.
 
-    drafting: phrases accelerate the draft model; else it says token by token.
-    inner: the draft model's own drafter in their place, as a method of its own.
+    inner: as there, but "" is "phrases" of the pool in a smaller model; plain has it say token by
+    token.
     window, level, guesses: of its Lookahead decoding; without a window phrases alone are guessed.
     `level` - 1 is the length of phrases, and `guesses` how many are kept after a token.
     text, prompt: what is committed and what the draft model says becomes phrases, and so does the
@@ -71,8 +72,6 @@ class OuroborosSettings(DraftSettings):
     Raises UsageError for a value out of range, or an unknown `inner`.
     """
 
-    drafting: bool = True
-    inner: str = ""
     window: int = 0
     level: int = LookaheadSettings.level
     guesses: int = LookaheadSettings.guesses
@@ -92,8 +91,15 @@ class OuroborosSettings(DraftSettings):
         at_least(0, lengthen=self.lengthen)
         at_least(1, most=self.most)
         at_least(1, shortest=self.shortest)
-        if self.inner:
-            check_method(self.inner)
+
+    @property
+    def inner_method(self) -> str:
+        """See `DraftSettings`."""
+        return super().inner_method if self.inner or self.is_copy else _INNER
+
+    def _check_inner(self) -> None:
+        if self.inner_method != _INNER:
+            super()._check_inner()
 
     def lookahead(self) -> LookaheadSettings:
         """How phrases accelerate the draft model."""
@@ -251,10 +257,10 @@ def _draft_of(host: Host, own: OuroborosSettings, pool: PhrasePool) -> Speculati
     # What the target says goes into the pool as well, and may be no token of the draft model.
     size = small.target.vocab_size
     readable = size if small.tokens is None else min(size, small.tokens)
-    inner: Any = own.inner or "plain"
-    if own.drafting and not own.inner:
+    inner: Any = own.inner_method
+    if inner == _INNER:
         inner = Lookahead(own.lookahead(), pool=pool, readable=readable)
-    return Speculative(host, inner=inner, **{**own.of_draft(), "draft": small})
+    return Speculative(host, **{**own.of_draft(), "draft": small, "inner": inner})
 
 
 def _chain(tree: Tree) -> list[int]:

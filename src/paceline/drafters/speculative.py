@@ -54,12 +54,14 @@ class DraftSettings:
     branches: runners-up that hang beside each guess.
     budget: nodes that the inner drafter may propose per pass of the draft model; 0 for as many as
     pay, planned as the target's are.
+    inner: the draft model's own drafter, as a method of its own or, in Python, as an object; "" for
+    n-grams in a copy of the target, whose passes take long, and nothing in a smaller model.
     device, dtype, weights: of the draft model, as in `paceline.load`. By default device and dtype
     are the target's, and weights whichever is faster here, packed or int8 with an output head of 4
     bits: guesses need not be exact. Of a copy weights are int4 or int8, and device and dtype the
     target's.
 
-    Raises UsageError for a value out of range.
+    Raises UsageError for a value out of range, ModelError for parts of `inner` that are not there.
     """
 
     draft: Any = ""
@@ -67,6 +69,7 @@ class DraftSettings:
     confidence: float = 0.0
     branches: int = 1
     budget: int = 0
+    inner: Any = ""
     device: str = ""
     dtype: str = ""
     weights: str = ""
@@ -79,11 +82,21 @@ class DraftSettings:
             raise UsageError(f"confidence must be a number from 0 to 1, got {self.confidence!r}")
         if self.is_copy:
             self._check_copy()
+        if isinstance(self.inner, str):
+            self._check_inner()
 
     @property
     def is_copy(self) -> bool:
         """Whether the draft model is a copy of the target."""
         return isinstance(self.draft, str) and self.draft == SELF
+
+    @property
+    def inner_method(self) -> str:
+        """What `inner` names; the default where it names nothing."""
+        return self.inner or ("anpd" if self.is_copy else "plain")
+
+    def _check_inner(self) -> None:
+        check_method(self.inner_method)
 
     def _check_copy(self) -> None:
         if self.weights and self.weights not in COPIES:
@@ -99,25 +112,7 @@ class DraftSettings:
 
 @dataclass(frozen=True)
 class SpeculativeSettings(DraftSettings):
-    """Settings of `Speculative`.
-
-    inner: the draft model's own drafter, as a method of its own or, in Python, as an object; "" for
-    n-grams in a copy of the model, whose passes take long, and nothing in a smaller one.
-
-    Raises UsageError for a value out of range, ModelError for parts of `inner` that are not there.
-    """
-
-    inner: Any = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if isinstance(self.inner, str):
-            check_method(self.inner_method)
-
-    @property
-    def inner_method(self) -> str:
-        """What `inner` names; the default where it names nothing."""
-        return self.inner or ("anpd" if self.is_copy else "plain")
+    """Settings of `Speculative`: those of a draft model."""
 
 
 class Speculative(Drafter):

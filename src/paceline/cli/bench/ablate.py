@@ -19,19 +19,15 @@ if TYPE_CHECKING:
 
 @grouped
 def ablate(
+    *,
     name: Annotated[str, typer.Argument(help="anpd-k, anpd-n or llma.")],
-    suites: Annotated[
-        list[str], typer.Argument(help='Suites, JSONL files, or "all" for every file in --data.')
-    ],
-    out: shared.OutOption,
+    suites: shared.SuitesArgument,
+    trials: shared.Trials,
     model: flags.ModelOption = common.DEFAULT_MODEL,
-    data: shared.DataOption = None,
-    limit: shared.LimitOption = None,
-    repeats: shared.RepeatsOption = 3,
-    resume: shared.ResumeOption = False,
-    sampling: Sampling = Sampling(),  # noqa: B008
+    chosen: shared.SuiteTexts,
+    sampling: Sampling,
     budget: flags.FixedBudgetOption = 64,  # a plan would cut the grid short
-    placement: Placement = Placement(),  # noqa: B008
+    placement: Placement,
 ) -> None:
     """Run a grid of settings of one method, and write a table and a plot to --out.
 
@@ -40,20 +36,20 @@ def ablate(
     """
     options = sampling.options(budget=budget)
     ablation = _checked(name)
-    texts = _read(suites, data, limit)
+    texts = _read(suites, chosen)
     session = common.open_baseline(model, **placement.given)
     asked = {
         "kind": "ablate",
         "ablation": name,
         "methods": ablation.methods,
         "suites": suites,
-        "limit": limit,
+        "limit": chosen.limit,
         "options": options,
-        "repeats": repeats,
+        "repeats": trials.repeats,
         "dtype": placement.dtype,
     }
-    path = shared.result_path(out, f"ablate-{name}", model)
-    found = Findings(shared.measure_methods(path, session, model, texts, asked, resume))
+    path = shared.result_path(trials.out, f"ablate-{name}", model)
+    found = Findings(shared.measure_methods(path, session, model, texts, asked, trials.resume))
     _write(ablation, found, path)
 
 
@@ -68,10 +64,10 @@ def _checked(name: str) -> Ablation:
 
 
 @common.interruptible()
-def _read(suites: list[str], data: Path | None, limit: int | None) -> list[Text]:
+def _read(suites: list[str], chosen: shared.SuiteTexts) -> list[Text]:
     from paceline.bench.suites import read_suites
 
-    return read_suites(suites, data, limit)
+    return read_suites(suites, chosen.data, chosen.limit)
 
 
 @common.interruptible()

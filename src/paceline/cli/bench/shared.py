@@ -6,13 +6,15 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from paceline.cli import common
-from paceline.cli.drafts import chosen_method
+from paceline.cli.drafts import DraftModelOption, chosen_method
+from paceline.cli.groups import Placement
 from paceline.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,28 +28,67 @@ if TYPE_CHECKING:
 DataOption = Annotated[
     Path | None, typer.Option("--data", help="Folder with the suites' JSONL files.")
 ]
-OutOption = Annotated[Path, typer.Option("--out", help="Folder for results and reports.")]
 LimitOption = Annotated[
     int | None, typer.Option("--limit", min=1, help="At most so many prompts of each task.")
 ]
-ByCategoryOption = Annotated[
-    bool,
-    typer.Option("--by-category", help="Tasks are the categories that suites name, as writing."),
+SuitesArgument = Annotated[
+    list[str], typer.Argument(help='Suites, JSONL files, or "all" for every file in --data.')
 ]
-RepeatsOption = Annotated[
-    int, typer.Option("--repeats", min=1, help="Trials per text and method; medians count.")
-]
-WarmOption = Annotated[
-    bool,
-    typer.Option(
-        "--warm",
-        help="Methods keep cache and what they learned from text to text; baselines begin cold.",
-    ),
-]
-ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")]
-GgufOption = Annotated[
-    Path | None, typer.Option("--gguf", help="The model's GGUF file, for llama.cpp.")
-]
+
+
+@dataclass(frozen=True)
+class Contenders:
+    """Methods and baselines, and how they begin."""
+
+    methods: Annotated[
+        str, typer.Option("--methods", help="Methods and baselines with settings, by commas.")
+    ] = "plain,auto,anpd,llma,pld"
+    draft_model: DraftModelOption = None
+    warm: Annotated[
+        bool,
+        typer.Option(
+            "--warm",
+            help="Methods keep cache and what they learned from text to text; baselines begin cold.",
+        ),
+    ] = False
+    gguf: Annotated[
+        Path | None, typer.Option("--gguf", help="The model's GGUF file, for llama.cpp.")
+    ] = None
+
+    def names(self) -> list[str]:
+        """See `checked_methods`."""
+        return checked_methods(self.methods, self.gguf, self.draft_model)
+
+    @property
+    def state(self) -> str:
+        """How texts begin, in the words of result files."""
+        return state_of(self.warm)
+
+    def made(
+        self, names: Sequence[str], session: Session, model: str, placement: Placement
+    ) -> list[Contender]:
+        """See `make_contenders`."""
+        native = {**placement.native, "gguf": self.gguf}
+        return make_contenders(names, session, model, self.warm, **native)
+
+
+@dataclass(frozen=True)
+class Trials:
+    """What is written where, and how often things are tried."""
+
+    out: Annotated[Path, typer.Option("--out", help="Folder for results and reports.")]
+    repeats: Annotated[
+        int, typer.Option("--repeats", min=1, help="Trials per text and method; medians count.")
+    ] = 3
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False
+
+
+@dataclass(frozen=True)
+class SuiteTexts:
+    """Which texts of suites."""
+
+    data: DataOption = None
+    limit: LimitOption = None
 
 
 def split_methods(text: str) -> list[str]:

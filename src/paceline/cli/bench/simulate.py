@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,40 +18,44 @@ if TYPE_CHECKING:
     from paceline.bench.metrics import Group
     from paceline.bench.simulate import Recording
 
-SpreadOption = Annotated[
-    int | None, typer.Option("--limit", min=1, help="So many records of each file, evenly spaced.")
-]
-AnswersOption = Annotated[
-    int, typer.Option("--answers", min=0, help="Other outputs for the same prompt as references.")
-]
-SystemOption = Annotated[
-    Path | None,
-    typer.Option("--system", help="Text for system messages, where a trace leaves it out."),
-]
+
+@dataclass(frozen=True)
+class _Recorded:
+    """Which recorded outputs."""
+
+    data: shared.DataOption = None
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", min=1, help="So many records of each file, evenly spaced."),
+    ] = None
+    answers: Annotated[
+        int,
+        typer.Option("--answers", min=0, help="Other outputs for the same prompt as references."),
+    ] = 0
+    system: Annotated[
+        Path | None,
+        typer.Option("--system", help="Text for system messages, where a trace leaves it out."),
+    ] = None
 
 
 @grouped
 def simulate(
+    *,
     traces: Annotated[
         list[str],
         typer.Argument(
             help='Trace files in --data, JSONL files, or "all" for every one in --data.'
         ),
     ],
-    out: shared.OutOption,
+    trials: shared.Trials,
     model: flags.ModelOption = common.DEFAULT_MODEL,
     methods: Annotated[
         str, typer.Option("--methods", help="Methods with settings, separated by commas.")
     ] = "plain,auto,anpd,llma,pld",
-    data: shared.DataOption = None,
-    limit: SpreadOption = None,
-    answers: AnswersOption = 0,
-    system: SystemOption = None,
-    repeats: shared.RepeatsOption = 3,
-    resume: shared.ResumeOption = False,
+    chosen: _Recorded,
     sampling: Sampling = Sampling(max_new_tokens=256),  # noqa: B008
     budget: flags.BudgetOption = None,
-    placement: Placement = Placement(),  # noqa: B008
+    placement: Placement,
 ) -> None:
     """Follow recorded outputs by force, while every pass really runs on the model.
 
@@ -59,21 +64,21 @@ def simulate(
     """
     options = sampling.options(budget=budget)
     names = _checked(methods)
-    recordings = _read(traces, data, limit, answers, system)
+    recordings = _read(traces, chosen)
     session = common.open_baseline(model, **placement.given)
     asked = {
         "kind": "simulate",
         "methods": names,
         "traces": traces,
-        "limit": limit,
-        "answers": answers,
+        "limit": chosen.limit,
+        "answers": chosen.answers,
         "options": options,
-        "repeats": repeats,
+        "repeats": trials.repeats,
         "dtype": placement.dtype,
     }
-    path = shared.result_path(out, "simulate", model)
-    _show(Findings(shared.measure_methods(path, session, model, recordings, asked, resume)))
-    common.note(f"results are in {path}; tables and plots: paceline bench report {out}")
+    path = shared.result_path(trials.out, "simulate", model)
+    _show(Findings(shared.measure_methods(path, session, model, recordings, asked, trials.resume)))
+    common.note(f"results are in {path}; tables and plots: paceline bench report {trials.out}")
 
 
 @common.interruptible()
@@ -89,13 +94,11 @@ def _checked(methods: str) -> list[str]:
 
 
 @common.interruptible()
-def _read(
-    traces: list[str], data: Path | None, limit: int | None, answers: int, system: Path | None
-) -> list[Recording]:
+def _read(traces: list[str], chosen: _Recorded) -> list[Recording]:
     from paceline.bench.traces import read_traces
 
-    (text,) = common.read_references([system]) if system else (None,)
-    return read_traces(traces, data, limit, answers, text)
+    (text,) = common.read_references([chosen.system]) if chosen.system else (None,)
+    return read_traces(traces, chosen.data, chosen.limit, chosen.answers, text)
 
 
 def _show(found: Findings) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +18,26 @@ if TYPE_CHECKING:
     from paceline.training.order import PromptFile
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """See `paceline.training.answering.Asking`, which takes a while to import."""
+
+    max_new_tokens: flags.TokensOption = 256
+    longest_prompt: Annotated[
+        int, typer.Option("--longest-prompt", min=1, help="Leave out prompts with more tokens.")
+    ] = 1024
+    temperature: flags.TemperatureOption = 0.0
+    seed: flags.SeedOption = 0
+    batch: Annotated[
+        int, typer.Option("--batch", min=1, help="Prompts that are answered together.")
+    ] = 8
+    method: flags.MethodOption = "anpd"
+    budget: flags.FixedBudgetOption = 64
+
+
 @grouped
 def data(
+    *,
     prompts: Annotated[
         list[Path],
         typer.Option("--prompts", help="JSONL file, gzip or not; may be repeated."),
@@ -30,50 +49,30 @@ def data(
         list[str] | None,
         typer.Option("--licence", help="Of the prompts: one for all files, or one for each."),
     ] = None,
-    max_new_tokens: flags.TokensOption = 256,
-    longest_prompt: Annotated[
-        int, typer.Option("--longest-prompt", min=1, help="Leave out prompts with more tokens.")
-    ] = 1024,
-    temperature: flags.TemperatureOption = 0.0,
-    seed: flags.SeedOption = 0,
-    batch: Annotated[
-        int, typer.Option("--batch", min=1, help="Prompts that are answered together.")
-    ] = 8,
-    method: flags.MethodOption = "anpd",
-    budget: flags.FixedBudgetOption = 64,
-    placement: Placement = Placement(),  # noqa: B008
+    asked: _Asked,
+    placement: Placement,
 ) -> None:
     """Let a model answer prompts, and keep its answers to train drafters with.
 
     The answers are the model's own, whatever the method: that only makes them sooner. Killed at
     any moment, the same command goes on where it was and comes to the same data.
     """
-    files, asking = _checked(
-        prompts,
-        licence or [],
-        seed=seed,
-        temperature=temperature,
-        max_new_tokens=max_new_tokens,
-        method=method,
-        budget=budget,
-        batch=batch,
-        longest_prompt=longest_prompt,
-    )
+    files, asking = _checked(prompts, licence or [], asked)
     with common.writing(out):
         out.mkdir(parents=True, exist_ok=True)
-    session = common.open_session(model, method, measure=False, **placement.given)
+    session = common.open_session(model, asked.method, measure=False, **placement.given)
     manifest = _make(session, files, tokens, out, asking, common.circumstances(session, model))
     _report(manifest, out, asking)
 
 
 @common.interruptible()
 def _checked(
-    prompts: list[Path], licences: list[str], **asking: Any
+    prompts: list[Path], licences: list[str], asked: _Asked
 ) -> tuple[list[PromptFile], Asking]:
     from paceline.training.answering import Asking
     from paceline.training.order import read_prompt_files
 
-    return read_prompt_files(prompts, licences), Asking(**asking)
+    return read_prompt_files(prompts, licences), Asking(**asdict(asked))
 
 
 def _make(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
-from inspect import Parameter, Signature, signature
+from dataclasses import dataclass, fields
+from inspect import Signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +20,7 @@ from paceline.training.settings import HOW
 if TYPE_CHECKING:
     from paceline.models import LoadedModel
     from paceline.training.method import Finished
+    from paceline.training.method_run import MethodRun
     from paceline.training.order import PromptFile
 
 __all__ = ["command_of"]
@@ -29,29 +30,34 @@ _GIGABYTE = 1e9
 Kind = type[TrainedMethod[Any]]
 
 
-def _given(
+@dataclass(frozen=True)
+class _Given:
+    """The options that are no settings of a method."""
+
     data: Annotated[
         list[Path],
         typer.Option("--data", help="Folder made by 'paceline train data'; may be repeated."),
-    ],
-    out: Annotated[Path, typer.Option("--out", help="Folder for what is trained.")],
-    model: flags.ModelOption = common.DEFAULT_MODEL,
-    texts: shared.TextsOption = None,
-    licence: shared.LicenceOption = None,
+    ]
+    out: Annotated[Path, typer.Option("--out", help="Folder for what is trained.")]
+    model: flags.ModelOption = common.DEFAULT_MODEL
+    texts: shared.TextsOption = None
+    licence: shared.LicenceOption = None
     cache: Annotated[
         Path | None,
         shared.option(
             "--cache", "Folder for the model's states, which trainings may share; else OUT-states."
         ),
-    ] = None,
+    ] = None
     cache_size: Annotated[
         float, shared.option("--cache-size", "Most gigabytes of states; 0: what the disk has.")
-    ] = 0.0,
-    threads: flags.ThreadsOption = None,
-    device: flags.DeviceOption = None,
-    dtype: flags.DtypeOption = None,
-) -> None:
-    """The options that are no settings of a method."""
+    ] = 0.0
+    threads: flags.ThreadsOption = None
+    device: flags.DeviceOption = None
+    dtype: flags.DtypeOption = None
+
+    def opened(self, blocks: bool = False) -> LoadedModel:
+        """The model; see `open_model`."""
+        return shared.open_model(self.model, self.threads, self.device, self.dtype, blocks)
 
 
 def command_of(kind: Kind) -> Callable[..., None]:
@@ -59,14 +65,12 @@ def command_of(kind: Kind) -> Callable[..., None]:
 
     def train(**options: Any) -> None:
         names = {field.name for field in fields(kind.Settings)}
-        settings = _checked(kind, {name: options[name] for name in names})
-        _train(kind, settings, **{name: options[name] for name in options.keys() - names})
+        settings = _checked(kind, {name: options.pop(name) for name in names})
+        _train(kind, settings, _Given(**options))
 
-    shown = [*_parameters_of(_given), *options_of(kind.Settings, panel=HOW)]
-    given = [each for each in shown if each.default is Parameter.empty]
-    ordered = given + [each for each in shown if each.default is not Parameter.empty]
-    train.__signature__ = Signature(ordered)  # type: ignore[attr-defined]
-    train.__annotations__ = {each.name: each.annotation for each in ordered}
+    shown = [*options_of(_Given), *options_of(kind.Settings, panel=HOW)]
+    train.__signature__ = Signature(shown)  # type: ignore[attr-defined]
+    train.__annotations__ = {each.name: each.annotation for each in shown}
     train.__doc__ = (
         f"{kind.summary}\n\n    The model itself stays as it is. Killed at any moment, the same "
         "command goes on from its latest\n    checkpoint. The folder is for 'paceline generate "
@@ -75,74 +79,42 @@ def command_of(kind: Kind) -> Callable[..., None]:
     return train
 
 
-def _parameters_of(function: Callable[..., None]) -> list[Parameter]:
-    hints = get_type_hints(function, include_extras=True)
-    hints.pop("return")
-    return [
-        each.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY)
-        for name, each in signature(function).parameters.items()
-    ]
-
-
 @common.interruptible()
 def _checked(kind: Kind, settings: dict[str, Any]) -> Any:
     return kind.Settings(**settings)
 
 
-def _train(
-    kind: Kind,
-    settings: Any,
-    *,
-    data: list[Path],
-    out: Path,
-    model: str,
-    texts: list[Path] | None,
-    licence: list[str] | None,
-    cache: Path | None,
-    cache_size: float,
-    threads: int | None,
-    device: str | None,
-    dtype: str | None,
-) -> None:
-    files = shared.text_files(texts, licence)
-    if cache_size < 0:
-        raise UsageError(f"the size of a cache must not be negative, got {cache_size}")
+def _train(kind: Kind, settings: Any, given: _Given) -> None:
+    files = shared.text_files(given.texts, given.licence)
+    if given.cache_size < 0:
+        raise UsageError(f"the size of a cache must not be negative, got {given.cache_size}")
+    out = given.out
     with common.writing(out):
         out.mkdir(parents=True, exist_ok=True)
     # What reads may read in the blocks of its file; what is learned through may not.
-    loaded = shared.open_model(model, threads, device, dtype, blocks=True)
-    place = cache or out.with_name(f"{out.name}-states")
-    run = _run(kind, settings, loaded, model, data, files, place, int(cache_size * _GIGABYTE))
-
-    def opened() -> LoadedModel:
-        return shared.open_model(model, threads, device, dtype)
-
-    _report(kind, _trained(run, loaded, opened, out), settings.heads, out)
+    loaded = given.opened(blocks=True)
+    run = _run(kind, settings, loaded, given, files)
+    _report(kind, _trained(run, loaded, given.opened, out), settings.heads, out)
 
 
 @common.interruptible()
 def _run(
-    kind: Kind,
-    settings: Any,
-    loaded: LoadedModel,
-    name: str,
-    data: list[Path],
-    files: list[PromptFile],
-    cache: Path,
-    cache_bytes: int,
-) -> Any:
+    kind: Kind, settings: Any, loaded: LoadedModel, given: _Given, files: list[PromptFile]
+) -> MethodRun:
     from paceline.machine import describe_run
     from paceline.training.dataset import TextSource
     from paceline.training.method_run import MethodRun
 
-    answers = [shared.answers_of(folder, loaded) for folder in data]
-    base = shared.base_of(loaded, name)
+    answers = [shared.answers_of(folder, loaded) for folder in given.data]
+    base = shared.base_of(loaded, given.model)
     source = TextSource(answers, files)
-    return MethodRun(kind, settings, base, source, cache, cache_bytes, describe_run())
+    cache = given.cache or given.out.with_name(f"{given.out.name}-states")
+    most = int(given.cache_size * _GIGABYTE)
+    return MethodRun(kind, settings, base, source, cache, most, describe_run())
 
 
 def _trained(
-    run: Any, loaded: LoadedModel, opened: Callable[[], LoadedModel], out: Path
+    run: MethodRun, loaded: LoadedModel, opened: Callable[[], LoadedModel], out: Path
 ) -> Finished:
     """Read and train with bars; Ctrl-C says how to go on."""
     from paceline.training.method_run import train_method
