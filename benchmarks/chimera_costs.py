@@ -56,7 +56,7 @@ STORES = {
     "dictionary": ("in memory, dictionary", "cache=8192,dictionary=4096"),
     "disk": ("small, on disk", "cache=64,spill={spill}"),
 }
-LEVELS = {"likely ones": "", "all": "least=0,"}
+LEVELS = {"as many as pay": "", "all": "depth=8,least=0,"}
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def methods(session: Session, options: argparse.Namespace) -> dict[str, str]:
         "draft token": f"speculative:length={options.length}",
         "medusa": "medusa",
         "chimera": "chimera",
-        "chimera, all levels": "chimera:least=0",
+        "chimera, all levels": "chimera:depth=8,least=0",
     }
     if options.eagle:
         every["eagle"] = f"eagle:parts={options.eagle}"

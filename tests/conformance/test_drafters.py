@@ -58,7 +58,7 @@ METHOD_VARIANTS = [
     "ppd 4x2",
     "ppd 3x1:size=20",
     "medusa:shape=table,ranks=3",
-    "chimera:beam=1,least=0",
+    "chimera:beam=1,depth=4,least=0",
     "chimera:cache=2,ranks=3,least=0",
     "eagle:beam=1,depth=5,least=0",
     "eagle:ranks=3,beam=7,least=0",

@@ -27,6 +27,7 @@ from paceline.errors import UsageError
 from paceline.loop import Generation
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.planning.candidate_tree import likeliest
+from paceline.planning.draft_length import DraftLength
 from paceline.protocols import Drafter
 from paceline.records import Round, TextStart
 from paceline.sampling import Sampler
@@ -125,7 +126,9 @@ def test_chimera_proposes_what_its_model_says_of_the_whole_text(
     model = tiny_model(name)
     target = CausalLMTarget(model, check=False)
     folder = str(saved_chimera(**MEDUSA))
-    drafter = Chimera(host(target), parts=folder, ranks=4, beam=beam, least=0.0, cache=cache or 0)
+    drafter = Chimera(
+        host(target), parts=folder, ranks=4, beam=beam, depth=4, least=0.0, cache=cache or 0
+    )
     if cache is not None:
         level_by_level(drafter)
     noted = Noted(drafter)
@@ -145,16 +148,44 @@ def test_chimera_proposes_what_its_model_says_of_the_whole_text(
     assert (drafter.lookups.memory > 0) == bool(cache)
 
 
+class Unteachable(DraftLength):
+    """Learns nothing from the clock."""
+
+    def drafted(self, milliseconds: float, tokens: int, first: bool = False) -> None: ...
+
+    def played(self, target_milliseconds: float, milliseconds: float, tokens: int) -> None: ...
+
+
+def told_what_pays(share: float = 0.2) -> DraftLength:
+    """A level takes that share of a pass of the target."""
+    found = Unteachable(longest=4)
+    for _ in range(30):
+        DraftLength.drafted(found, share, 1)
+        DraftLength.played(found, 1.0, 1.0 + share, 1)
+    return found
+
+
+@pytest.mark.parametrize(("share", "deep"), [(1e-6, True), (100.0, False)])
+def test_levels_are_grown_as_long_as_they_are_worth_their_time(share: float, deep: bool) -> None:
+    target = CausalLMTarget(tiny_model("llama"), check=False)
+    drafter = Chimera(host(target), parts=str(saved_chimera(**MEDUSA)), least=0.0)
+    drafter._plan.length = told_what_pays(share)
+    noted = Noted(drafter)
+    play(target, [Generation(some_prompt(9), noted, Stopping(12))], budget=3000)
+    assert (max(max(tree.depths, default=0) for _, tree in noted.seen) > 1) == deep
+
+
 @needs_library
 @pytest.mark.parametrize("config", [{}, {"vocabulary": 20, "order": 2, "heads": 3}], ids=str)
 @pytest.mark.parametrize(
     "settings",
     [
-        {"least": 0.0},
-        {"least": 0.02, "beam": 2},
-        {"least": 0.0, "ranks": 40, "beam": 9},
-        {"least": 0.0, "ranks": 1},
-        {"least": 1.0},
+        {"depth": 4, "least": 0.0},
+        {"depth": 4, "least": 0.02, "beam": 2},
+        {"depth": 4, "least": 0.0, "ranks": 40, "beam": 9},
+        {"depth": 2, "least": 0.0, "ranks": 1},
+        {"depth": 4, "least": 1.0},
+        {},
     ],
     ids=str,
 )
@@ -168,6 +199,8 @@ def test_a_draft_in_one_call_is_the_draft_level_by_level(
         target = CausalLMTarget(tiny_model("llama"), check=False)
         folder = str(saved_chimera(**MEDUSA, **config))
         drafter = Chimera(host(target), parts=folder, **settings)
+        if not settings:
+            drafter._plan.length = told_what_pays()
         programs = drafter._model.programs
         assert isinstance(programs, ChimeraPrograms) and programs.call is not None
         if by_level:
@@ -221,7 +254,7 @@ def test_what_one_text_had_encoded_is_there_for_the_next() -> None:
     target, folder = CausalLMTarget(tiny_model("llama"), check=False), str(saved_chimera(**MEDUSA))
     place, encoded = host(target), []
     for settings in ({}, {}, {"cache": 50}, {}):
-        drafter = Chimera(place, parts=folder, least=0.0, **settings)
+        drafter = Chimera(place, parts=folder, depth=4, least=0.0, **settings)
         level_by_level(drafter)
         target.forget()
         play(target, [Generation(some_prompt(9), drafter, Stopping(16))], budget=20)

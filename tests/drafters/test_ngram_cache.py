@@ -150,7 +150,9 @@ def test_chimera_draws_no_states_of_other_parts_from_a_shared_file(tmp_path: Pat
     replace(parts, tensors=other).save_pretrained(second)
 
     def trees(folder: Path, **settings: Any) -> list[Any]:
-        drafter = Chimera(Host(ToyTarget(), TOY), parts=str(folder), least=0.0, cache=1, **settings)
+        drafter = Chimera(
+            Host(ToyTarget(), TOY), parts=str(folder), depth=4, least=0.0, cache=1, **settings
+        )
         _, rounds, _ = generate(ToyTarget(), drafter, [3, 1, 4, 1, 5], 20)
         return [unweighted(round.tree) for round in rounds]
 

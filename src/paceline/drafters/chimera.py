@@ -3,7 +3,8 @@
 An n-gram encoder reads the tokens that the target has not read yet, a full context encoder looks
 from there at the target's own hidden states, and residual heads guess (see
 `paceline.drafters.chimera_model`). Every head is asked behind the guesses of the one before, so a
-tree grows level by level: of each level the `beam` likeliest nodes are gone on from.
+tree grows level by level, as long as that pays: of each level the `beam` likeliest nodes are gone
+on from.
 
     text … a, root b       head 0 behind b: c (0.6), d (0.3), e (0.05)
     beam 2                 head 1 behind c: f (0.5), …; behind d: f (0.2), …
@@ -19,10 +20,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.chains import ChainEnd
 from paceline.drafters.draw_noise import DrawNoise
+from paceline.drafters.guesses import Guesses
 from paceline.drafters.head_configs import HeadWeights
 from paceline.drafters.host import Host
-from paceline.drafters.level_tree import LevelTree
+from paceline.drafters.level_plan import LevelPlan
+from paceline.drafters.level_tree import LevelTree, grown
 from paceline.drafters.parts import check_parts, find_parts
 from paceline.drafters.settings import at_least
 from paceline.drafters.trained_heads import ChimeraParts
@@ -46,11 +50,11 @@ class ChimeraSettings:
 
     parts: a folder made by `paceline train chimera`, a hub id, or "" for those that come with this
     package.
+    depth: levels of a tree, at most one for each head; 0 for as many as pay, see `DraftLength`.
     ranks: how many guesses behind a node are looked at.
     beam: nodes of each level that are gone on from; with 1 there is one chain with runners-up.
     Four, since layers take hardly longer for four rows than for one.
-    least: only nodes with at least this chance to be accepted are: a level costs a pass of the
-    drafter, some twentieths of a pass of the target.
+    least: nodes that are less likely to be accepted are not gone on from.
     cache: n-grams whose states are kept in memory, 0 for none (section 4.1.1). On a CPU, where a
     draft is one call, they are those of prompts: guesses are encoded faster than looked up. dictionary: of how
     many common n-grams states are made beforehand, as far as the parts name any. spill: a file for
@@ -62,15 +66,17 @@ class ChimeraSettings:
     """
 
     parts: str = ""
+    depth: int = 0
     ranks: int = 10
     beam: int = 4
-    least: float = 0.15
+    least: float = 0.02
     cache: int = 8192
     dictionary: int = 0
     spill: str = ""
     weights: HeadWeights = "fastest"
 
     def __post_init__(self) -> None:
+        at_least(0, depth=self.depth)
         at_least(1, ranks=self.ranks)
         at_least(1, beam=self.beam)
         if not 0 <= self.least <= 1:
@@ -122,6 +128,7 @@ class Chimera(Drafter):
         key = (NgramCache, id(self._model), own.cache, own.dictionary, own.spill)
         self._greens: NgramCache = host.learn(key, store)
         self._settings = own
+        self._plan = LevelPlan(host, (id(self._model), own.beam), own.depth, found.config.heads)
         self._noise = DrawNoise(self._model, host.target.vocab_size)
         self._text: list[int] = []
         self._levels: Levels | None = None  # made for the first draft of a text
@@ -136,8 +143,8 @@ class Chimera(Drafter):
         """Begin with nothing read. References are not looked at."""
         self._text = list(text.context)
         self._noise = self._noise.for_text(text.sampler)
-        self._levels = None
-        self._seen = None
+        self._levels = self._seen = None
+        self._plan.begin_text()
 
     def unread(self) -> int:
         """See `Drafter.unread`."""
@@ -156,17 +163,23 @@ class Chimera(Drafter):
         if self._levels is None:
             self._levels = self._new_levels(len(self._text))
         levels = self._levels
+        self._plan.begin()
         levels.noise = self._noise.rows(len(self._text), self._model.config.heads)
         # Of a prompt n-grams are looked up; what is new in a round is encoded in the draft's own call.
         fresh = len(states) - levels.length
         root = self._read(levels, states) if fresh > levels.most_fresh else None
-        tree = levels.draft(self._text, states, budget, self._settings)
-        if tree is not None:
-            return tree
-        return self._grown(levels, root or self._read(levels, states), budget)
+        if root is not None:
+            self._plan.begin()
+        end = self._plan.end()
+        found = levels.draft(self._text, states, budget, self._settings, end)
+        if found is None:
+            found = self._grown(levels, root or self._read(levels, states), budget, end)
+        return self._plan.grown(*found)
 
     def observe(self, round: Round) -> None:
-        """Go on with the text: the model itself learns nothing."""
+        """Go on with the text, and learn what another level is worth; the model itself learns
+        nothing."""
+        self._plan.observe(round)
         self._text.extend(round.path.tokens)
 
     def _read(self, levels: Levels, states: torch.Tensor) -> list[State]:
@@ -178,26 +191,29 @@ class Chimera(Drafter):
         levels.read(states, greens[:-1])
         return greens[-1:]
 
-    def _grown(self, levels: Levels, greens: Sequence[State], budget: int) -> Tree:
-        """The likeliest guesses of all levels. greens: the root's."""
-        tree = LevelTree()
-        # Nodes of a level by their numbers among the guesses, with the last tokens up to them, and
-        # the number of each in the draft.
-        level, above, drafted = [ROOT], [-1], dict[int, int]()
+    def _grown(
+        self, levels: Levels, greens: Sequence[State], budget: int, end: ChainEnd
+    ) -> tuple[Tree, int]:
+        """What `ChimeraCall.draft` finds, level by level. greens: the root's."""
+        # Of guesses that are gone on from: the last tokens up to them, and their numbers.
         paths = {ROOT: tuple(self._text[-self._order :])}
+        numbers = {ROOT: 0}
         levels.begin()
-        for depth in range(self._model.config.heads):
-            if depth:
-                greens = self._greens.states([self._ngram(paths[node]) for node in level])
-            tree.add(level, levels.grow(depth, greens, above, self._settings.ranks))
+
+        def grow(tree: LevelTree, level: Sequence[int]) -> Guesses:
+            if level == [ROOT]:
+                return levels.grow(0, greens, [-1], self._settings.ranks)
+            above = [tree.parents[node] for node in level]
+            for node, parent in zip(level, above, strict=True):
+                paths[node] = (*paths[parent], tree.tokens[node])
+            depth = len(paths[level[0]]) - len(paths[ROOT])
+            found = self._greens.states([self._ngram(paths[node]) for node in level])
+            parents = [numbers[parent] for parent in above]
             for node in level:
-                drafted[node] = len(drafted)
-            level = tree.likeliest(self._settings.beam, self._settings.least)
-            if not level or budget <= depth + 1:
-                break
-            paths = {node: (*paths[tree.parents[node]], tree.tokens[node]) for node in level}
-            above = [drafted[tree.parents[node]] for node in level]
-        return tree.best(budget)
+                numbers[node] = len(numbers)
+            return levels.grow(depth, found, parents, self._settings.ranks)
+
+        return grown(self._settings, budget, end, grow)
 
 
 def _made_beforehand(encode: Encode, common: torch.Tensor | None) -> dict[Ngram, State]:

@@ -13,12 +13,14 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from paceline.chains import ChainEnd
 from paceline.drafters.chimera_model import ChimeraModel
 from paceline.drafters.chimera_programs import (
     AT_ONCE,
     MOST_FRESH,
     ChimeraPrograms,
     Floats,
+    TextColumns,
     layers_of,
 )
 from paceline.drafters.context_encoder import Context, Draft
@@ -62,11 +64,16 @@ class Levels(ABC):
         """
 
     def draft(
-        self, text: Sequence[int], states: torch.Tensor, budget: int, settings: BeamSettings
-    ) -> Tree | None:
+        self,
+        text: Sequence[int],
+        states: torch.Tensor,
+        budget: int,
+        settings: BeamSettings,
+        end: ChainEnd,
+    ) -> tuple[Tree, int] | None:
         """All of a draft, of at most `budget` nodes, below a text with its root, of which the target
-        has read at most `most_fresh` tokens that are new: they are taken over first. None where that
-        is to be done step by step."""
+        has read at most `most_fresh` tokens that are new: they are taken over first; and how many
+        levels it took. None where that is to be done step by step."""
         return None
 
 
@@ -156,8 +163,13 @@ class ProgramLevels(Levels):
         self.length = end
 
     def draft(
-        self, text: Sequence[int], states: torch.Tensor, budget: int, settings: BeamSettings
-    ) -> Tree | None:
+        self,
+        text: Sequence[int],
+        states: torch.Tensor,
+        budget: int,
+        settings: BeamSettings,
+        end: ChainEnd,
+    ) -> tuple[Tree, int] | None:
         """See `Levels.draft`: in one call, but for prompts and texts of next to no tokens."""
         fresh, config = len(states) - self.length, self._config
         call = self._programs.call
@@ -166,10 +178,10 @@ class ProgramLevels(Levels):
         if states.dtype != torch.float32 or states.stride(-1) != 1:
             return None
         self._make_room(len(states) + 1 + (config.heads - 1) * settings.beam)
-        where = self._addresses
-        tree = call.draft(text, self.length, states, where, budget, settings, self.noise)
+        columns = TextColumns(self.length, self._addresses)
+        found = call.draft(text, columns, states, budget, settings, end, self.noise)
         self.length += fresh
-        return tree
+        return found
 
     def begin(self) -> None:
         """See `Levels.begin`."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from paceline.chains import ChainEnd
 from paceline.drafters.attention_rows import EPSILON
 from paceline.drafters.chimera_model import ChimeraModel
 from paceline.drafters.found_trees import FoundTree
@@ -17,6 +19,7 @@ from paceline.drafters.level_tree import BeamSettings
 from paceline.drafters.medusa_heads import HeadModule
 from paceline.drafters.ngram_encoder import NgramEncoder
 from paceline.kernels.block_layers import BlockLinear
+from paceline.kernels.chain_ends import NativeEnd
 from paceline.kernels.linear import PlainLinear
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
@@ -27,7 +30,15 @@ from paceline.kernels.programs.table_addresses import TableAddresses
 from paceline.records import WordTable
 from paceline.tree import Tree
 
-__all__ = ["AT_ONCE", "MOST_FRESH", "ChimeraPrograms", "Floats", "compile_chimera", "layers_of"]
+__all__ = [
+    "AT_ONCE",
+    "MOST_FRESH",
+    "ChimeraPrograms",
+    "Floats",
+    "TextColumns",
+    "compile_chimera",
+    "layers_of",
+]
 
 Floats = NDArray[np.float32]
 
@@ -161,6 +172,16 @@ class ChimeraPrograms:
         return Columns(layer, self._model.config.kv_heads, self._model.config.head_size)
 
 
+class TextColumns(NamedTuple):
+    """What is kept of a text from call to call.
+
+    length: tokens that have columns. layers: where columns are.
+    """
+
+    length: int
+    layers: ctypes.Array[native.Layer]
+
+
 class ChimeraCall:
     """Drafts with these programs, for any text.
 
@@ -177,12 +198,11 @@ class ChimeraCall:
     ) -> None:
         self._programs, self._words = programs, words
         self._tables = TableAddresses(programs.rotary)
-        self._found = FoundTree(outputs, token_ids)
+        self._found, self._end = FoundTree(outputs, token_ids), NativeEnd()
         self._text = (ctypes.c_int64 * (order + MOST_FRESH))()
         self._order = order
         self._rows = 0
         self._one = native.Chimera(
-            depth=len(programs.levels),
             order=order,
             hidden=words.hidden,
             text=ctypes.addressof(self._text),
@@ -199,30 +219,31 @@ class ChimeraCall:
     def draft(
         self,
         text: Sequence[int],
-        length: int,
+        columns: TextColumns,
         states: torch.Tensor,
-        layers: ctypes.Array[native.Layer],
         budget: int,
         settings: BeamSettings,
+        end: ChainEnd,
         noise: torch.Tensor | None = None,
-    ) -> Tree:
-        """The likeliest guesses.
+    ) -> tuple[Tree, int]:
+        """The likeliest guesses, and how many levels were grown.
 
-        text: up to the root, `order` tokens or more. length: tokens that have columns. states:
-        float32 [tokens that the target has read, hidden], of which at most `MOST_FRESH` are new.
-        layers: where columns are, with room for the new ones and the draft's. noise: see
-        `FoundTree.native`.
+        text: up to the root, `order` tokens or more. columns: with room for the new ones and the
+        draft's. states: float32 [tokens that the target has read, hidden], of which at most
+        `MOST_FRESH` are new. end: see `LevelPlan.end`. noise: see `FoundTree.native`.
         """
-        one, fresh = self._one, len(states) - length
+        one, fresh = self._one, len(states) - columns.length
+        one.depth = min(len(end.least), len(self._programs.levels))
         self._make_room(1 + MOST_FRESH if fresh >= settings.beam else settings.beam)
         self._tables.reach(one, len(states) + one.depth)
         self._text[: self._order + fresh] = list(text[len(text) - self._order - fresh :])
-        one.length, one.fresh, one.beam, one.least = length, fresh, settings.beam, settings.least
+        one.length, one.fresh = columns.length, fresh
+        one.beam, one.least = settings.beam, settings.least
         one.states, one.states_stride = states.data_ptr(), states.stride(0)
-        one.layers = ctypes.addressof(layers)
+        one.layers, one.end = ctypes.addressof(columns.layers), self._end.address(end)
         one.guesses = self._found.native(budget, settings.ranks, noise)
         kernels().draft_chimera(ctypes.addressof(one))
-        return self._found.tree(one.guesses.nodes)
+        return self._found.tree(one.guesses.nodes), one.grown
 
     def _make_room(self, rows: int) -> None:
         if rows <= self._rows:

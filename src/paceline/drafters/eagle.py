@@ -18,20 +18,23 @@ as long as the chance that one of the nodes gone on from is right is worth its m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from paceline.chains import ChainEnd, certain_end
+from paceline.chains import ChainEnd
 from paceline.drafters.draw_noise import DrawNoise
 from paceline.drafters.eagle_parts import EagleParts
+from paceline.drafters.guesses import Guesses
 from paceline.drafters.head_configs import HeadWeights
 from paceline.drafters.host import Host
-from paceline.drafters.level_tree import LevelTree
+from paceline.drafters.level_plan import LevelPlan
+from paceline.drafters.level_tree import LevelTree, grown
 from paceline.drafters.parts import check_parts, find_parts
 from paceline.drafters.settings import at_least
 from paceline.errors import UsageError
-from paceline.planning.draft_length import LONGEST, DraftLength
+from paceline.planning.draft_length import LONGEST
 from paceline.prefix import common_prefix
 from paceline.protocols import HIDDEN_STATES, LAYER_OUTPUTS, Drafter
 from paceline.records import Round, TextStart
@@ -103,35 +106,30 @@ class Eagle(Drafter):
         self.promise = found.promise
         self._model = found.open(host, own.weights)
         self._new_levels = partial(levels_of, self._model)
-        self._settings, self._clock = own, host.clock
+        self._settings = own
         self.layers = found.config.layers
         if self.layers:
             self.requires |= {LAYER_OUTPUTS}
-        self._plan: DraftLength | None = None
-        if not own.depth:
-            key = DraftLength, id(self._model), own.beam
-            self._plan = host.learn(key, lambda: DraftLength(host.curve))
+        self._plan = LevelPlan(host, (id(self._model), own.beam), own.depth)
         self._noise = DrawNoise(self._model, host.target.vocab_size)
         self._text: list[int] = []
         self._levels: Levels | None = None  # made for the first draft of a text
         self._seen: torch.Tensor | None = None
-        # When this round's draft was asked for and given, in seconds; None where it was not.
-        self._asked: float | None = None
-        self._answered = 0.0
-        self._tree = EMPTY
 
     def start(self, text: TextStart) -> None:
         """Begin with nothing read. References are not looked at."""
         self._text = list(text.context)
         self._noise = self._noise.for_text(text.sampler)
-        self._levels = self._seen = self._asked = None
+        self._levels = self._seen = None
+        self._plan.begin_text()
 
     def resume(self, text: TextStart) -> None:
         """Go on with other last tokens; rows of what is the same are kept."""
         same = common_prefix(self._text, text.context)
         self._text = list(text.context)
         self._noise = self._noise.for_text(text.sampler)
-        self._seen = self._asked = None
+        self._seen = None
+        self._plan.begin_text()
         if self._levels is not None:
             # A row reads its own token. The root's is read again, since its output is needed.
             self._levels.keep(max(0, min(same - 1, len(self._text) - 2)))
@@ -152,74 +150,37 @@ class Eagle(Drafter):
             return EMPTY
         if self._levels is None:
             self._levels = self._new_levels(len(self._text))
-        levels, began = self._levels, self._clock()
-        if self._asked is None:
-            self._asked = began
+        levels = self._levels
+        self._plan.begin()
         fresh = len(states) - levels.length
         if fresh > levels.most_fresh:
             levels.read(self._text, states)
-            began = self._clock()
-        end = self._end()
+            self._plan.begin()
+        end = self._plan.end()
         heard = min(len(end.least), _HEARD)
         levels.noise = self._noise.rows(len(self._text), heard)
         found = levels.draft(self._text, states, budget, self._settings, end)
         if found is None and levels.length < len(states):
             levels.read(self._text, states)
-        self._tree, grown = found or self._grown(levels, budget, end)
-        self._answered = self._clock()
-        if self._plan is not None:
-            self._plan.drafted(1e3 * (self._answered - began) / grown, 1)
-        return self._tree
+        return self._plan.grown(*(found or self._grown(levels, budget, end)))
 
     def observe(self, round: Round) -> None:
         """Go on with the text, and learn what another level is worth; the model itself learns
         nothing."""
-        if self._plan is not None and self._asked is not None:
-            self._learn(self._plan, self._asked, round)
-        self._asked = None
+        self._plan.observe(round)
         self._text.extend(round.path.tokens)
-
-    def _end(self) -> ChainEnd:
-        if self._plan is None:
-            return certain_end(0.0, self._settings.depth)
-        return self._plan.end(())
 
     def _grown(self, levels: Levels, budget: int, end: ChainEnd) -> tuple[Tree, int]:
         """What `EagleCall.draft` finds, level by level."""
-        tree, own = LevelTree(), self._settings
-        # Nodes of a level by their numbers among the guesses, and their numbers in the draft.
-        level, numbers = [ROOT], {ROOT: 0}
-        shares, before, grown = list[float](), 1.0, 1
-        tree.add(level, levels.begin(own.ranks))
-        while grown < min(len(end.least), budget):
-            level = tree.likeliest(own.beam, own.least)
-            likely = sum(tree.reach[node] for node in level)
-            if not likely:
-                break
-            shares.append(likely / before)
-            if not end.goes_on(shares):
-                break
-            before, parents = likely, [numbers[tree.parents[node]] for node in level]
+        own = self._settings
+        numbers = {ROOT: 0}  # of guesses that are gone on from, in the draft
+
+        def grow(tree: LevelTree, level: Sequence[int]) -> Guesses:
+            if level == [ROOT]:
+                return levels.begin(own.ranks)
+            parents = [numbers[tree.parents[node]] for node in level]
             for node in level:
                 numbers[node] = len(numbers)
-            tokens = [tree.tokens[node] for node in level]
-            tree.add(level, levels.grow(tokens, parents, own.ranks))
-            grown += 1
-        return tree.best(budget), grown
+            return levels.grow([tree.tokens[node] for node in level], parents, own.ranks)
 
-    def _learn(self, plan: DraftLength, asked: float, round: Round) -> None:
-        said, claims = round.path.tokens, _claims_by_level(self._tree)
-        plan.judge(claims[: len(said)], len(self._tree.along(said)))
-        plan.scored(len(claims), min(len(claims), max(round.tree.depths, default=0)))
-        if not round.prefill:
-            now = self._clock()
-            plan.played(1e3 * (now - self._answered), 1e3 * (now - asked), len(said))
-
-
-def _claims_by_level(tree: Tree) -> list[float]:
-    """Of each depth, how likely one of its nodes is right where one of the depth before is."""
-    sure = [0.0] * max(tree.depths, default=0)
-    for depth, reach in zip(tree.depths, tree.weights or (), strict=True):
-        sure[depth - 1] += reach
-    before = [1.0, *sure]
-    return [each / above if above else 0.0 for each, above in zip(sure, before)]
+        return grown(own, budget, end, grow)

@@ -177,7 +177,7 @@ class EagleCall:
         one.layers, one.end = ctypes.addressof(columns.layers), self._end.address(end)
         one.guesses = self._found.native(budget, settings.ranks, noise)
         kernels().draft_eagle(ctypes.addressof(one))
-        return self._found.tree(one.guesses.nodes), one.levels
+        return self._found.tree(one.guesses.nodes), one.grown
 
     def _make_room(self, rows: int) -> None:
         if rows <= self._rows:

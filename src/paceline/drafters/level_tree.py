@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from paceline.chains import ChainEnd
 from paceline.drafters.guesses import Guesses
 from paceline.tree import ROOT, Tree
 
-__all__ = ["BeamSettings", "LevelTree"]
+__all__ = ["BeamSettings", "LevelTree", "grown"]
 
 
 class BeamSettings(Protocol):
@@ -69,6 +70,34 @@ class LevelTree:
             tuple(place[self.parents[node]] for node in kept),
             tuple(self.reach[node] for node in kept),
         )
+
+
+def grown(
+    settings: BeamSettings,
+    budget: int,
+    end: ChainEnd,
+    grow: Callable[[LevelTree, Sequence[int]], Guesses],
+) -> tuple[Tree, int]:
+    """The `budget` likeliest nodes, and how many levels they come of, until `end`.
+
+    grow: what comes behind these nodes of the tree, `ROOT` first.
+    """
+    tree, level, levels = LevelTree(), [ROOT], 0
+    shares, before = list[float](), 1.0
+    while True:
+        tree.add(level, grow(tree, level))
+        levels += 1
+        if levels >= min(len(end.least), budget):
+            break
+        level = tree.likeliest(settings.beam, settings.least)
+        likely = sum(tree.reach[node] for node in level)
+        if not likely:
+            break
+        shares.append(likely / before)
+        if not end.goes_on(shares):
+            break
+        before = likely
+    return tree.best(budget), levels
 
 
 def _best(reach: Sequence[float], count: int) -> list[int]:

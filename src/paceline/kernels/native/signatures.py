@@ -237,14 +237,14 @@ class Chimera(ctypes.Structure):
         ("levels", c_void_p),
         *((name, c_int64) for name in ("depth", "order", "hidden", "beam", "length", "fresh")),
         ("least", c_double),
-        ("text", c_void_p),
-        ("states", c_void_p),
+        *((name, c_void_p) for name in ("end", "text", "states")),
         ("states_stride", c_int64),
         ("words", c_void_p),
         ("words_format", c_int64),
         ("words_count", c_int64),
         *((name, c_void_p) for name in ("layers", "tables", "table_strides")),
         ("guesses", Guesses),
+        ("grown", c_int64),
     )
 
 
@@ -262,7 +262,7 @@ class Eagle(ctypes.Structure):
         ("words_count", c_int64),
         *((name, c_void_p) for name in ("layers", "tables", "table_strides")),
         ("guesses", Guesses),
-        ("levels", c_int64),
+        ("grown", c_int64),
     )
 
 

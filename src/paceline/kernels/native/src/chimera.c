@@ -78,11 +78,11 @@ static int grow_level(struct draft *on, int64_t depth, int64_t count, const floa
     return pl_add_level(&on->tree, &of->guesses, level->out, count);
 }
 
-/* Rows of the next level: the likeliest nodes of this one; how many. */
+/* Rows of the next level: the likeliest nodes of this one; how many, 0 where none is wanted. */
 static int64_t go_on(struct draft *on) {
     const struct pl_chimera *of = on->of;
     const struct pl_level_tree *tree = &on->tree;
-    const int64_t count = pl_go_on(&on->tree, of->beam, of->least);
+    const int64_t count = pl_go_on(&on->tree, of->beam, of->least, of->end, of->grown);
     for (int64_t i = 0; i < count; i++) {
         struct row *to = on->next + i;
         *to = on->rows[tree->places[i] / of->guesses.ranks];
@@ -95,19 +95,21 @@ static int64_t go_on(struct draft *on) {
 }
 
 static int grow(struct draft *on) {
-    const struct pl_chimera *of = on->of;
+    struct pl_chimera *of = on->of;
     int failed = encode(on, of->text, 1, of->fresh + 1);
     if (!failed) failed = read_fresh(on);
     if (failed) return failed;
     const float *green = of->green.out + of->fresh * of->hidden;
     *on->rows = (struct row){0};
     memcpy(on->rows->ngram, of->text + of->fresh, (size_t)of->order * sizeof *of->text);
-    for (int64_t depth = 0, count = 1; !failed && count; green = of->green.out) {
-        failed = grow_level(on, depth, count, green);
-        if (failed || ++depth == of->depth || of->guesses.budget <= depth) break;
+    for (int64_t count = 1; !failed; of->grown++, green = of->green.out) {
+        failed = grow_level(on, of->grown, count, green);
+        if (failed || of->grown + 1 >= of->depth || of->grown + 1 >= of->guesses.budget) break;
         count = go_on(on);
-        if (count) failed = encode(on, on->rows->ngram, sizeof *on->rows / sizeof(int64_t), count);
+        if (!count) break;
+        failed = encode(on, on->rows->ngram, sizeof *on->rows / sizeof(int64_t), count);
     }
+    of->grown++;
     return failed;
 }
 
@@ -135,6 +137,7 @@ PL_API int pl_draft_chimera(struct pl_chimera *of, int threads) {
         to->ranks > to->outputs || to->budget < 1)
         return PL_BAD_ARGUMENT;
     struct draft on = {.of = of, .threads = threads};
+    of->grown = 0;
     void *memory = make_room(&on);
     if (!memory) return PL_NO_MEMORY;
     const int failed = grow(&on);

@@ -36,16 +36,19 @@ struct pl_medusa {
 /* Chimera, see `ChimeraPrograms`: n-grams' embeddings -> green states; mature and green states ->
    columns of the cache; by level, green states and the last mature one -> logits.
 
-   depth: levels. order: of n-grams. least, beam: nodes that are gone on from are as likely, and as
-   many. length: tokens of the text that have columns; fresh: tokens behind these that the target has
+   depth: levels at most; end: where fewer are wanted, by what of the level before is likely to be
+   right, NULL for nowhere. order: of n-grams. least, beam: nodes that are gone on from are as likely,
+   and as many. length: tokens of the text that have columns; fresh: tokens behind these that the target has
    read, behind which comes the root. text [order + fresh]: the tokens up to the root. states: of the
    text from the first token on, at strides. words: the table of embeddings, in blocks or, where the
-   format is -1, in float32. layers, tables: of all programs, see pl_pass. */
+   format is -1, in float32. layers, tables: of all programs, see pl_pass. grown: how
+   many levels there are in the end. */
 struct pl_chimera {
     struct pl_part green, read;
     const struct pl_part *levels;
     int64_t depth, order, hidden, beam, length, fresh;
     double least;
+    const struct pl_chain_end *end;
     const int64_t *text;
     const float *states;
     int64_t states_stride;
@@ -55,16 +58,16 @@ struct pl_chimera {
     const float *const *tables;
     const int64_t *table_strides;
     struct pl_guesses guesses;
+    int64_t grown;
 };
 
 /* EAGLE, see `EaglePrograms`: features and the embeddings after them -> outputs, of the text's rows;
    outputs of the rows before and embeddings -> outputs, of guesses' rows; outputs -> logits.
 
-   width: numbers of a feature. depth: levels at most; end: where fewer are wanted, by what of the
-   level before is likely to be right, NULL for nowhere. least, beam, length, fresh, states, words:
-   as in pl_chimera; a row stands at each of the text's places but the first. text [fresh]: the tokens
+   width: numbers of a feature. depth, end, least, beam, length, fresh, states, words, grown: as in
+   pl_chimera; a row stands at each of the text's places but the first. text [fresh]: the tokens
    of the new rows, up to the root. root [hidden]: the output of the root's row, which is kept where
-   nothing is fresh. levels: that were grown. */
+   nothing is fresh. */
 struct pl_eagle {
     struct pl_part read, grow, head;
     int64_t width, hidden, depth, beam, length, fresh;
@@ -80,7 +83,7 @@ struct pl_eagle {
     const float *const *tables;
     const int64_t *table_strides;
     struct pl_guesses guesses;
-    int64_t levels;
+    int64_t grown;
 };
 
 #endif

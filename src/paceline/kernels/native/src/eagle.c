@@ -86,26 +86,22 @@ static int guess(struct draft *on, float *outputs, int64_t count) {
     head.given = outputs;
     const int failed = pl_run_part(&head, count, &on->level.pass, on->threads);
     if (failed) return failed;
-    pl_hear(&on->of->guesses, head.out, count, on->of->levels, 0);
+    pl_hear(&on->of->guesses, head.out, count, on->of->grown, 0);
     return pl_add_level(&on->tree, &on->of->guesses, head.out, count);
 }
 
 static int grow(struct draft *on) {
     struct pl_eagle *of = on->of;
-    double reach = of->end ? of->end->reach : 1, before = 1;
     int failed = read_fresh(on);
     on->rows->seen = 0;
-    for (int64_t count = 1; !failed; of->levels++) {
-        failed = guess(on, of->levels ? of->grow.out : of->root, count);
-        if (failed || of->levels + 1 >= of->depth || of->levels + 1 >= of->guesses.budget) break;
-        count = pl_go_on(&on->tree, of->beam, of->least);
-        double likely = 0;
-        for (int64_t row = 0; row < count; row++) likely += on->tree.reach[on->tree.above[row]];
-        if (!(likely > 0) || !pl_is_wanted(of->end, of->levels, likely / before, &reach)) break;
-        before = likely;
-        failed = grow_level(on, of->levels + 1, count);
+    for (int64_t count = 1; !failed; of->grown++) {
+        failed = guess(on, of->grown ? of->grow.out : of->root, count);
+        if (failed || of->grown + 1 >= of->depth || of->grown + 1 >= of->guesses.budget) break;
+        count = pl_go_on(&on->tree, of->beam, of->least, of->end, of->grown);
+        if (!count) break;
+        failed = grow_level(on, of->grown + 1, count);
     }
-    of->levels++;
+    of->grown++;
     return failed;
 }
 
@@ -133,7 +129,7 @@ PL_API int pl_draft_eagle(struct pl_eagle *of, int threads) {
         to->budget < 1)
         return PL_BAD_ARGUMENT;
     struct draft on = {.of = of, .threads = threads};
-    of->levels = 0;
+    of->grown = 0;
     void *memory = make_room(&on);
     if (!memory) return PL_NO_MEMORY;
     const int failed = grow(&on);

@@ -77,14 +77,20 @@ static int64_t find_best(struct pl_level_tree *in, const double *reach, int64_t 
     return found;
 }
 
-int64_t pl_go_on(struct pl_level_tree *in, int64_t beam, double least) {
+int64_t pl_go_on(struct pl_level_tree *in, int64_t beam, double least,
+                 const struct pl_chain_end *end, int64_t level) {
     const int64_t found = find_best(in, in->reach + in->first, in->nodes - in->first, beam);
     int64_t count = 0;
+    double likely = 0;
     for (int64_t i = 0; i < found; i++) {
         const int64_t place = in->places[i], node = in->first + place;
         if (in->reach[node] < least) continue;
         in->places[count] = place, in->above[count++] = node;
+        likely += in->reach[node];
     }
+    if (!level) in->likely = 1, in->wanted = end ? end->reach : 1;
+    if (!(likely > 0) || !pl_is_wanted(end, level, likely / in->likely, &in->wanted)) return 0;
+    in->likely = likely;
     return count;
 }
 

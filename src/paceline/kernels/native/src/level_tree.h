@@ -8,11 +8,11 @@
 
 /* Guesses by their numbers, in the order in which they came; `first` is the first of the last level.
    places: what was found last. above: of the next level's rows the guesses that they read, -1 for
-   the root. */
+   the root. likely: that one of those is right; wanted: the chance by which more levels are. */
 struct pl_level_tree {
     int64_t nodes, first;
     int64_t *tokens, *parents, *places, *above;
-    double *reach, *sorted;
+    double *reach, *sorted, likely, wanted;
     float *shares;
 };
 
@@ -39,8 +39,10 @@ int pl_add_level(struct pl_level_tree *to, const struct pl_guesses *of, const fl
                  int64_t rows);
 
 /* The `beam` likeliest guesses of the last level but those less likely than `least`: how many; their
-   places in the level go to `places`, their numbers to `above`. */
-int64_t pl_go_on(struct pl_level_tree *in, int64_t beam, double least);
+   places in the level go to `places`, their numbers to `above`. 0 where after level `level`, from 0,
+   no other is wanted. */
+int64_t pl_go_on(struct pl_level_tree *in, int64_t beam, double least,
+                 const struct pl_chain_end *end, int64_t level);
 
 /* The likeliest nodes of all, with those above them: these are no less likely, and come first. */
 void pl_take_best(struct pl_level_tree *from, struct pl_guesses *to);

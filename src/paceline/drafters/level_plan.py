@@ -1,0 +1,73 @@
+"""How deep trees of levels are grown: as long as another level is worth its time."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from paceline.chains import ChainEnd, certain_end
+from paceline.drafters.host import Host
+from paceline.planning.draft_length import LONGEST, DraftLength
+from paceline.records import Round
+from paceline.tree import EMPTY, Tree
+
+__all__ = ["LevelPlan"]
+
+
+class LevelPlan:
+    """For the rounds of one drafter after the other.
+
+    length: what is known of what levels take and gain, which drafters of `host` with the same `key`
+    share; None where there are always `depth` of them, 1 or more. most: levels at most.
+    """
+
+    def __init__(self, host: Host, key: Hashable, depth: int, most: int = LONGEST) -> None:
+        self._clock, self._depth = host.clock, min(depth, most)
+        self.length: DraftLength | None = None
+        if not depth:
+            self.length = host.learn((DraftLength, key), lambda: DraftLength(host.curve, most))
+        self.begin_text()
+
+    def begin_text(self) -> None:
+        """A text begins, or goes on with other last tokens."""
+        # When this round's draft was asked for, its levels begun and given, in seconds.
+        self._asked: float | None = None
+        self._began = self._given = 0.0
+        self._tree = EMPTY
+
+    def begin(self) -> None:
+        """A draft is wanted; or, once more, what comes before its levels is done."""
+        self._began = self._clock()
+        if self._asked is None:
+            self._asked = self._began
+
+    def end(self) -> ChainEnd:
+        """Where no more levels are wanted, by the chance that what is gone on from is right."""
+        return certain_end(0.0, self._depth) if self.length is None else self.length.end(())
+
+    def grown(self, tree: Tree, levels: int) -> Tree:
+        """This tree came of so many levels; the same tree."""
+        self._tree, self._given = tree, self._clock()
+        if self.length is not None:
+            self.length.drafted(1e3 * (self._given - self._began) / levels, 1)
+        return tree
+
+    def observe(self, round: Round) -> None:
+        """Learn what another level is worth."""
+        asked, self._asked = self._asked, None
+        if asked is None or self.length is None:
+            return
+        said, claims = round.path.tokens, _claims_by_level(self._tree)
+        self.length.judge(claims[: len(said)], len(self._tree.along(said)))
+        self.length.scored(len(claims), min(len(claims), max(round.tree.depths, default=0)))
+        if not round.prefill:
+            now = self._clock()
+            self.length.played(1e3 * (now - self._given), 1e3 * (now - asked), len(said))
+
+
+def _claims_by_level(tree: Tree) -> list[float]:
+    """Of each depth, how likely one of its nodes is right where one of the depth before is."""
+    sure = [0.0] * max(tree.depths, default=0)
+    for depth, reach in zip(tree.depths, tree.weights or (), strict=True):
+        sure[depth - 1] += reach
+    before = [1.0, *sure]
+    return [each / above if above else 0.0 for each, above in zip(sure, before)]
