@@ -54,7 +54,7 @@ from speed_tables import (
     quality_table,
     start_up_table,
 )
-from trained_tables import curve_table, eagle_accuracy_table
+from trained_tables import curve_table, parts_accuracy
 
 from paceline.tables import markdown_table
 
@@ -198,8 +198,8 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
         "serve-peers": peers_table,
     },
     ROOT / "docs/training.md": {
-        "eagle-accuracy": eagle_accuracy_table,
-        "eagle-curve": lambda: curve_table("eagle"),
+        "accuracy": lambda: parts_accuracy("eagle", "medusa", "chimera"),
+        "curves": lambda: curve_table("eagle", "medusa", "chimera"),
     },
     ROOT / "docs/planning.md": {
         "planning": planning_table,

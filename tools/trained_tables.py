@@ -8,54 +8,59 @@ from typing import Any
 
 from paceline.tables import markdown_table
 
-__all__ = ["PARTS", "curve_table", "eagle_accuracy_table", "record_of"]
+__all__ = ["PARTS", "curve_table", "parts_accuracy", "record_of"]
 
 PARTS = Path(__file__).parent.parent / "src/paceline/data"
 _CURVE_ROWS = 8
 
 
-def eagle_accuracy_table() -> str:
-    """Right guesses by step of drafting, on texts of the test split."""
+def parts_accuracy(*methods: str) -> str:
+    """Right guesses by head, or step of drafting, on texts of the test split."""
     rows = [
-        ["model", "step", "top-1 (95 %)", "top-2", "top-3", "top-5", "top-10", "not in its vocabulary"],
+        ["parts", "head", "top-1 (95 %)", "top-2", "top-3", "top-5", "top-10", "not in its vocabulary"],
     ]  # fmt: skip
     notes = []
-    for name, record in _records("eagle").items():
-        found = record["evaluation"]
-        for step, share in enumerate(found["top1"]):
-            low, high = found["top1_interval"][step]
-            more = [f"{found[f'top{k}'][step]:.1%}" for k in (2, 3, 5, 10)]
-            lost = f"{found['cannot_be_guessed'][step]:.1%}"
-            top = f"{share:.1%} ({low:.1%} to {high:.1%})"
-            rows.append([f"`{name}`", str(step + 1), top, *more, lost])
-        notes.append(_note(name, record))
+    for method in methods:
+        for model, record in _records(method).items():
+            found = record["evaluation"]
+            if "top1_interval" not in found:  # by an earlier trainer, whose texts chose the step
+                continue
+            for head, share in enumerate(found["top1"]):
+                low, high = found["top1_interval"][head]
+                more = [f"{found[f'top{k}'][head]:.1%}" for k in (2, 3, 5, 10)]
+                lost = f"{found['cannot_be_guessed'][head]:.1%}"
+                top = f"{share:.1%} ({low:.1%} to {high:.1%})"
+                rows.append([f"{method}, `{model}`", str(head), top, *more, lost])
+            notes.append(_note(method, model, record))
     return f"{markdown_table(rows)}\n\n{' '.join(notes)}"
 
 
-def curve_table(method: str) -> str:
+def curve_table(*methods: str) -> str:
     """Right first guesses on validation texts, by places learned from."""
-    rows = [["model", "places", "loss", "held back", "top-1 by step"]]
-    for name, record in _records(method).items():
-        if "places" not in record:  # by an earlier trainer, which did not count them
-            continue
+    rows = [["parts", "places", "loss", "held back", "top-1 by head"]]
+    records = {
+        f"{method}, `{name}`": record
+        for method in methods
+        for name, record in _records(method).items()
+        if "places" in record  # earlier trainers did not count them
+    }
+    for name, record in records.items():
         curve, each = record["loss_curve"], record["places"] / record["steps"]
         apart = max(1, len(curve) // _CURVE_ROWS)
         for point in curve[::-1][::apart][::-1]:
             tops = ", ".join(f"{share:.1%}" for share in point["top1"])
             places = f"{point['step'] * each:,.0f}"
             losses = f"{point['loss']:.3f}", f"{point['held_back_loss']:.3f}"
-            rows.append([f"`{name}`", places, *losses, tops])
+            rows.append([name, places, *losses, tops])
     return markdown_table(rows)
 
 
-def _note(name: str, record: dict[str, Any]) -> str:
-    found, size = (
-        record["evaluation"],
-        (PARTS / "eagle" / name / "model.safetensors").stat().st_size,
-    )
+def _note(method: str, model: str, record: dict[str, Any]) -> str:
+    found = record["evaluation"]
+    size = (PARTS / method / model / "model.safetensors").stat().st_size
     low, high = found["tokens_per_pass_interval"]
     return (
-        f"{name}: {record['places']:,} places in {record['steps']:,} steps, "
+        f"{method}, {model}: {record['places']:,} places in {record['steps']:,} steps, "
         f"{record['speed']['places_per_second']:.0f} a second; judged on {found['points']:,} places "
         f"in {found['texts']} texts; chains of likeliest guesses bring "
         f"{found['tokens_per_pass']:.2f} tokens per pass ({low:.2f} to {high:.2f}); "
