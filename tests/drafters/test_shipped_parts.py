@@ -11,7 +11,7 @@ import pytest
 import paceline
 from paceline import prepared_models
 from paceline.drafters import make_drafter
-from paceline.drafters.parts import shipped
+from paceline.drafters.parts import shipped, shipped_promise
 from paceline.models import ModelStore, load_causal_lm
 from paceline.prompts import demo_prompts
 from paceline.session import Session
@@ -28,7 +28,8 @@ def plain() -> Session:
 
 
 @pytest.mark.parametrize(
-    "method", ["medusa", "chimera", "eagle", "speculative", "ppd", "auto:sources=anpd+eagle+ppd"]
+    "method",
+    ["medusa", "chimera", "eagle", "speculative", "ppd:size=8", "auto:sources=anpd+eagle+ppd"],
 )
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_parts_guess_right_and_change_no_text(
@@ -53,11 +54,13 @@ def test_parts_are_small(method: str) -> None:
         assert sum(file.stat().st_size for file in folder.iterdir()) < 25 << 20
 
 
-def test_other_trained_sources_are_asked_where_no_eagle_is(plain: Session) -> None:
-    names = make_drafter("auto", plain.host).source_names
-    others = {"medusa", "chimera", "speculative"}
-    assert "eagle" in names and not others & {*names}
-    assert others < {*make_drafter("auto:-eagle", plain.host).source_names}
+def test_of_trained_sources_the_one_that_promises_most_is_asked(plain: Session) -> None:
+    trained = {"eagle", "medusa", "chimera"}
+    best = max(trained, key=lambda name: shipped_promise(name, plain.fingerprint))
+    names = {*make_drafter("auto", plain.host).source_names}
+    assert names & {*trained, "speculative"} == {best}
+    others = {*make_drafter(f"auto:-{best}", plain.host).source_names}
+    assert len(others & trained) == 1 and best not in others
     named = make_drafter("auto:sources=anpd+eagle+medusa", plain.host)
     assert named.source_names == ("anpd", "eagle", "medusa")
 

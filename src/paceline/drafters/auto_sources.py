@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from paceline.drafters.host import Host
 from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.parts import shipped_promise
 from paceline.drafters.registry import check_method, method_named
 from paceline.drafters.settings import parse_method
 from paceline.errors import PacelineError, UsageError
@@ -31,9 +33,10 @@ ALTERNATIVES = {"speculative": ("speculative:draft=self", "speculative")}
 model is right most often; where it would hardly be smaller than the model, or memory is short, there
 is none, and the draft model that comes with the package takes its place."""
 
-_SUPERSEDED = dict.fromkeys(("medusa", "chimera", "speculative"), "eagle")
-"""Methods that are left out by default where there is the other one for the model: it guesses better
-and sooner, and who has less to add takes time to be found out in every text."""
+_TRAINED = ("eagle", "medusa", "chimera")
+"""Methods on the model's states, of which by default the one that promises most is a source, and the
+draft model of the package only where there is none: who has less to add takes time to be found out
+in every text."""
 
 _AND = "+"
 
@@ -89,13 +92,16 @@ def open_sources(sources: str, without: str, host: Host | None) -> dict[str, Dra
     Raises what `make_drafter` raises.
     """
     opened: dict[str, Drafter] = {}
-    for name, method in chosen_sources(sources, without).items():
+    chosen = chosen_sources(sources, without)
+    trained = tuple(name for name in _TRAINED if name in chosen)
+    left_out: tuple[str, ...] = ()
+    if host is not None:
+        left_out = host.share(("left out", trained), partial(_left_out, trained, host.fingerprint))
+    for name, method in chosen.items():
         if sources:
             opened[name] = _opened(method, host)
             continue
-        ways = (
-            way for way in ALTERNATIVES.get(name, (method,)) if _SUPERSEDED.get(way) not in opened
-        )
+        ways = (way for way in ALTERNATIVES.get(name, (method,)) if way not in left_out)
         found = (_found(way, host) for way in ways)
         drafter = next((each for each in found if each is not None), None)
         if drafter is not None:
@@ -112,6 +118,14 @@ def by_price(sources: Mapping[str, Drafter]) -> tuple[list[str], list[str]]:
 def promises_of(sources: Mapping[str, Drafter]) -> dict[str, float]:
     """What was measured with their parts, see `Drafter.promise`."""
     return {name: source.promise for name, source in sources.items() if source.promise}
+
+
+def _left_out(trained: Sequence[str], fingerprint: str) -> tuple[str, ...]:
+    promises = {name: shipped_promise(name, fingerprint) for name in trained}
+    best = max(promises, key=promises.__getitem__, default="")
+    if not promises.get(best):
+        return ()
+    return (*(name for name in trained if name != best), "speculative")
 
 
 def _found(method: str, host: Host | None) -> Drafter | None:

@@ -22,7 +22,7 @@ from paceline.planning.acceptance import AcceptanceTable
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["CONFIG", "FILES", "BaseModel", "TrainedParts"]
+__all__ = ["CONFIG", "FILES", "BaseModel", "ConfigT", "TrainedParts", "promise_in"]
 
 CONFIG = "config.json"
 _TENSORS, _ACCEPTANCE, _TRAINING = "model.safetensors", "acceptance.json", "training.json"
@@ -79,7 +79,7 @@ class TrainedParts(Generic[ConfigT]):
     @property
     def promise(self) -> float:
         """See `Drafter.promise`: right guesses in a chain, on texts that were not trained on."""
-        return 0.0 if self.acceptance is None else self.acceptance.chain
+        return _promise(self.record, self.acceptance)
 
     def check_usable(self) -> None:
         """Raises ModelError where they are whole, but not made to be decoded with."""
@@ -171,6 +171,23 @@ class TrainedParts(Generic[ConfigT]):
                 raise ModelError(f"{path} is damaged: its {name} are {found}, not {expected}")
         if not all(bool(tensor.isfinite().all()) for tensor in self.tensors.values()):
             raise ModelError(f"{path} is damaged: it holds what are no numbers")
+
+
+def promise_in(folder: Path) -> float:
+    """The promise of the parts in a folder, without reading them; raises ModelError where a file is
+    missing or damaged."""
+    acceptance = folder / _ACCEPTANCE
+    table = AcceptanceTable.load(acceptance) if acceptance.exists() else None
+    return _promise(read_json(folder / _TRAINING), table)
+
+
+def _promise(record: Mapping[str, Any], acceptance: AcceptanceTable | None) -> float:
+    """Chains themselves were measured, or what they are made of: where a guess is right, those
+    behind it are more often right than else."""
+    measured = record.get("evaluation", {}).get("tokens_per_pass")
+    if measured is not None:
+        return float(measured) - 1.0
+    return 0.0 if acceptance is None else acceptance.chain
 
 
 def _read_tensors(path: Path, kind: str) -> dict[str, torch.Tensor]:
