@@ -82,7 +82,8 @@ def side_by_side(
 ) -> Report:
     """Methods on the same texts in the same order."""
     texts = read_texts(session, options, tasks, most)
-    made = [Contender(name, method, session, texts, **how) for name, method in methods.items()]
+    only = options.only or list(methods)
+    made = [Contender(name, methods[name], session, texts, **how) for name in only]
     return compared(made, options.max_new_tokens or tokens)
 
 
@@ -185,7 +186,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/ouroboros"))
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--weights", default="auto", help="of the model, as in paceline.load")
+    parser.add_argument("--dtype", help="of the model, as in paceline.load")
     parser.add_argument("--tasks", help="only these, by commas")
+    parser.add_argument("--only", action="append", help="contender, as named in the tables; again")
     parser.add_argument("--limit", type=int, help="prompts per task")
     parser.add_argument("--longest-prompt", type=int, default=384, help="tokens; the last ones")
     parser.add_argument("--max-new-tokens", type=int)
@@ -193,7 +196,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--again", action="store_true", help="measure what is there already, too")
     options = parser.parse_args()
-    session = paceline.load(options.model, method="plain", weights=options.weights)
+    session = paceline.load(
+        options.model, method="plain", weights=options.weights, dtype=options.dtype
+    )
     session.settle()
     for name in ALL if options.study == "all" else [options.study]:
         path = options.out / f"{name}-{options.model}.json"
@@ -209,6 +214,7 @@ def main() -> None:
             "study": name,
             "model": options.model,
             "weights": options.weights,
+            "dtype": session.target.describe().dtype,
         }
         run["measured_seconds"] = round(perf_counter() - began, 1)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -114,6 +114,7 @@ class Contender:
     marks: Sequence[int] = ()
     by_task: dict[str, Figures] = field(default_factory=dict)
     by_mark: dict[int, Figures] = field(default_factory=dict)
+    by_text: dict[str, tuple[int, float]] = field(default_factory=dict)
     outputs: dict[str, list[int]] = field(default_factory=dict)
     first_seconds: float = 0.0
     drafter: Drafter = field(init=False)
@@ -146,6 +147,7 @@ class Contender:
             if len(generation.output) < mark:  # the text has ended before
                 self.by_mark.setdefault(mark, Figures()).merge(figures)
         self.by_task.setdefault(text.record.task, Figures()).merge(figures)
+        self.by_text[text.record.id] = figures.tokens, round(figures.seconds, 4)
         self.outputs[text.record.id] = generation.output
 
     def as_json(self) -> dict[str, Any]:
@@ -162,6 +164,7 @@ class Contender:
             "first_seconds": round(self.first_seconds, 4),
             "phrases": len(getattr(self.drafter, "pool", ())),
             "tasks": {task: figures.as_json() for task, figures in self.by_task.items()},
+            "texts": self.by_text,
             "lengths": {mark: figures.as_json() for mark, figures in self.by_mark.items()},
         }
 

@@ -89,6 +89,7 @@ COPY = {
     "+ phrases of the prompt": f"{_PHRASES},prompt=true",
     "+ phrases beside each token": f"{_PHRASES},prompt=true,hang=all",
     "anpd inside, lengthened by phrases": f"ouroboros:{_SELF},prompt=true",
+    "the same without phrases of the prompt": f"ouroboros:{_SELF}",
     "windows, no phrases of texts": f"{_PHRASES},{_WINDOW}",
 }
 """With a quantised copy of the target as the draft model, which is near the paper's cost ratio and

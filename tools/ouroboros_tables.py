@@ -12,10 +12,11 @@ from typing import Any
 
 from papers import figures
 
+from paceline.bench.metrics import speedup_interval
 from paceline.tables import markdown_table
 
 RESULTS = Path(__file__).parent.parent / "benchmarks/results"
-MODEL = "smollm2-135m"
+MODEL, LARGE = "smollm2-135m", "qwen2.5-coder-1.5b"
 PICTURE = Path(__file__).parent.parent / "docs/images/ouroboros-simulation.png"
 
 THEIR_PARTS, THEIR_EFFICIENCY = figures("ouroboros", "4"), figures("ouroboros", "12")
@@ -28,13 +29,15 @@ Report = dict[str, Any]
 Row = Mapping[str, Any]
 
 
-def measured(*studies: str) -> Callable[[Callable[..., str]], Callable[[], str]]:
+def measured(
+    *studies: str, model: str = MODEL
+) -> Callable[[Callable[..., str]], Callable[[], str]]:
     """A table of such result files; a sentence where one is not there."""
 
     def of(table: Callable[..., str]) -> Callable[[], str]:
         @wraps(table)
         def made() -> str:
-            paths = [RESULTS / f"{study}-{MODEL}.json" for study in studies]
+            paths = [RESULTS / f"{study}-{model}.json" for study in studies]
             if not all(path.exists() for path in paths):
                 return "Not measured yet."
             return table(*(json.loads(path.read_text("utf-8")) for path in paths))
@@ -52,6 +55,16 @@ def _named(report: Report, temperature: float = 0.0) -> dict[str, Row]:
 
 def _over(one: Row, other: Row) -> str:
     return f"{one['tokens_per_second'] / other['tokens_per_second']:.2f}x"
+
+
+def _over_plain(one: Row, plain: Row) -> str:
+    """With its interval over texts, where times of texts were kept."""
+    found = _over(one, plain)
+    if one is plain or "texts" not in one:
+        return found
+    pairs = [(*one["texts"][text], *plain["texts"][text]) for text in plain["texts"]]
+    low, high = speedup_interval(pairs)
+    return f"{found} ({low:.2f} to {high:.2f})"
 
 
 def _number(value: float | None) -> str:
@@ -74,7 +87,7 @@ def _parts(report: Report) -> str:
         rows.append(
             [
                 one["name"],
-                _over(one, named["plain"]),
+                _over_plain(one, named["plain"]),
                 f"{one['tokens_per_pass']:.2f}",
                 f"{one['draft_passes'] / one['passes']:.2f}",
                 _number(one["ms_per_draft_pass"]),
@@ -90,6 +103,7 @@ def _parts(report: Report) -> str:
 fixed_table = measured("ouroboros/fixed")(_parts)
 planned_table = measured("ouroboros/planned")(_parts)
 copy_table = measured("ouroboros/copy")(_parts)
+copy_large_table = measured("ouroboros/copy", model=LARGE)(_parts)
 
 
 @measured("ouroboros/fixed")
@@ -254,6 +268,7 @@ OUROBOROS: dict[str, Callable[[], str]] = {
     "parts-fixed": fixed_table,
     "parts-planned": planned_table,
     "parts-copy": copy_table,
+    "parts-copy-large": copy_large_table,
     "efficiency": efficiency_table,
     "tasks": tasks_table,
     "sampling": sampling_table,

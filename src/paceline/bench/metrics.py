@@ -19,7 +19,7 @@ from paceline.bench.loops import LOOPING
 from paceline.bench.trial import PLAIN
 from paceline.stats import Stats
 
-__all__ = ["Group", "MethodSummary", "Summary", "summarise"]
+__all__ = ["Group", "MethodSummary", "Summary", "speedup_interval", "summarise"]
 
 _RESAMPLES = 2000
 _CONFIDENCE = 0.95
@@ -250,8 +250,15 @@ def _decode_ratio(own: Sequence[_Times], plain: Sequence[_Times]) -> float | Non
 
 
 def _interval(own: Sequence[_Times], plain: Sequence[_Times]) -> tuple[float, float]:
-    """Where the speed-up lies with 95 % confidence: percentiles over resampled texts."""
-    values = np.array([[a.tokens, a.seconds, b.tokens, b.seconds] for a, b in zip(own, plain)])
+    return speedup_interval(
+        [(a.tokens, a.seconds, b.tokens, b.seconds) for a, b in zip(own, plain)]
+    )
+
+
+def speedup_interval(texts: Sequence[tuple[int, float, int, float]]) -> tuple[float, float]:
+    """Where the speed-up lies with 95 % confidence: percentiles over resampled texts, each with the
+    tokens and seconds of the one and of the other."""
+    values = np.array(texts)
     drawn = np.random.default_rng(0).integers(len(values), size=(_RESAMPLES, len(values)))
     sums = values[drawn].sum(axis=1)
     ratios = (sums[:, 0] / sums[:, 1]) / (sums[:, 2] / sums[:, 3])
