@@ -5,10 +5,10 @@
 
 The same prompts are written with every setting, each time by a new drafter: first cold, then once
 more with the store as the first round left it, since the paper's program measures only the second.
-Settings are those that ship, where levels below unlikely nodes are left out, and every level grown;
-Medusa's heads stand beside them; --weights says how the layers of both are held. With --untrained the parts hold random numbers of the sizes that
-training would make: they cost what trained ones cost, and guess nothing right. No node is likely
-then, so only every level grown is measured.
+Settings are those that ship, with as many levels as pay, and every level grown; Medusa's heads stand
+beside them; --weights says how the layers of both are held. With --untrained the parts hold random
+numbers of the sizes that training would make: they cost what trained ones cost, and guess nothing
+right, so only every level grown is measured.
 
 The share of a pass is told twice: by the medians of rounds, and by all time together, which is more
 where a few rounds are slow.

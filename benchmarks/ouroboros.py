@@ -82,7 +82,7 @@ def side_by_side(
 ) -> Report:
     """Methods on the same texts in the same order."""
     texts = read_texts(session, options, tasks, most)
-    only = options.only or list(methods)
+    only = [name for name in methods if not options.only or name in {"plain", *options.only}]
     made = [Contender(name, methods[name], session, texts, **how) for name in only]
     return compared(made, options.max_new_tokens or tokens)
 
@@ -188,7 +188,9 @@ def main() -> None:
     parser.add_argument("--weights", default="auto", help="of the model, as in paceline.load")
     parser.add_argument("--dtype", help="of the model, as in paceline.load")
     parser.add_argument("--tasks", help="only these, by commas")
-    parser.add_argument("--only", action="append", help="contender, as named in the tables; again")
+    parser.add_argument(
+        "--only", action="append", help="contender, as in the table; may be repeated"
+    )
     parser.add_argument("--limit", type=int, help="prompts per task")
     parser.add_argument("--longest-prompt", type=int, default=384, help="tokens; the last ones")
     parser.add_argument("--max-new-tokens", type=int)

@@ -93,7 +93,7 @@ def _parts(report: Report) -> str:
                 _number(one["ms_per_draft_pass"]),
                 _number(one["ms_per_pass"]),
                 f"{one['shares']['draft']:.0%}",
-                _over(one, named["speculative"]),
+                _over(one, named["speculative"]) if "speculative" in named else "",
                 "" if theirs is None else f"{theirs / THEIR_PARTS['speculative']:.2f}x",
             ]
         )

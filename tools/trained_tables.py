@@ -37,7 +37,7 @@ def parts_accuracy(*methods: str) -> str:
 
 def curve_table(*methods: str) -> str:
     """Right first guesses on validation texts, by places learned from."""
-    rows = [["parts", "places", "loss", "held back", "top-1 by head"]]
+    rows = [["parts", "places", "loss", "held back", "top-1 by distance"]]
     records = {
         f"{method}, `{name}`": record
         for method in methods

@@ -11,7 +11,7 @@ import pytest
 import paceline
 from paceline import prepared_models
 from paceline.drafters import make_drafter
-from paceline.drafters.parts import shipped, shipped_promise
+from paceline.drafters.parts import shipped, shipped_chain
 from paceline.models import ModelStore, load_causal_lm
 from paceline.prompts import demo_prompts
 from paceline.session import Session
@@ -54,9 +54,9 @@ def test_parts_are_small(method: str) -> None:
         assert sum(file.stat().st_size for file in folder.iterdir()) < 25 << 20
 
 
-def test_of_trained_sources_the_one_that_promises_most_is_asked(plain: Session) -> None:
+def test_of_trained_sources_the_one_with_the_longest_chains_is_asked(plain: Session) -> None:
     trained = {"eagle", "medusa", "chimera"}
-    best = max(trained, key=lambda name: shipped_promise(name, plain.fingerprint))
+    best = max(trained, key=lambda name: shipped_chain(name, plain.fingerprint))
     names = {*make_drafter("auto", plain.host).source_names}
     assert names & {*trained, "speculative"} == {best}
     others = {*make_drafter(f"auto:-{best}", plain.host).source_names}

@@ -132,7 +132,7 @@ _ROWS: tuple[MethodSpec[Any], ...] = (
             ("window", "guesses"): (3, 7, 12, 16),
             ("level",): (3, 4, 5, 7),
             ("lengthen",): (0, 1, 3, 5),
-            ("inner",): ("", "plain", "anpd"),
+            ("inner",): ("plain", "phrases", "anpd"),
         },
     ),
 )

@@ -8,7 +8,7 @@ from functools import partial
 
 from paceline.drafters.host import Host
 from paceline.drafters.lookup import LookupDrafter
-from paceline.drafters.parts import shipped_promise
+from paceline.drafters.parts import shipped_chain
 from paceline.drafters.registry import check_method, method_named
 from paceline.drafters.settings import parse_method
 from paceline.errors import PacelineError, UsageError
@@ -34,9 +34,11 @@ model is right most often; where it would hardly be smaller than the model, or m
 is none, and the draft model that comes with the package takes its place."""
 
 _TRAINED = ("eagle", "medusa", "chimera")
-"""Methods on the model's states, of which by default the one that promises most is a source, and the
+"""Methods on the model's states, of which by default the one with the longest right chains is a source, and the
 draft model of the package only where there is none: who has less to add takes time to be found out
 in every text."""
+
+_PACKAGED = "speculative"
 
 _AND = "+"
 
@@ -91,18 +93,17 @@ def open_sources(sources: str, without: str, host: Host | None) -> dict[str, Dra
 
     Raises what `make_drafter` raises.
     """
-    opened: dict[str, Drafter] = {}
     chosen = chosen_sources(sources, without)
-    trained = tuple(name for name in _TRAINED if name in chosen)
-    left_out: tuple[str, ...] = ()
-    if host is not None:
-        left_out = host.share(("left out", trained), partial(_left_out, trained, host.fingerprint))
+    if sources:
+        return {name: _opened(method, host) for name, method in chosen.items()}
+    opened: dict[str, Drafter] = {}
+    trained = _best_trained([name for name in _TRAINED if name in chosen], host)
     for name, method in chosen.items():
-        if sources:
-            opened[name] = _opened(method, host)
-            continue
-        ways = (way for way in ALTERNATIVES.get(name, (method,)) if way not in left_out)
-        found = (_found(way, host) for way in ways)
+        ways = ALTERNATIVES.get(name, (method,))
+        if name in _TRAINED:
+            found = iter([trained.get(name)])
+        else:
+            found = (_found(way, host) for way in ways if not (trained and way == _PACKAGED))
         drafter = next((each for each in found if each is not None), None)
         if drafter is not None:
             opened[name] = drafter
@@ -120,12 +121,26 @@ def promises_of(sources: Mapping[str, Drafter]) -> dict[str, float]:
     return {name: source.promise for name, source in sources.items() if source.promise}
 
 
-def _left_out(trained: Sequence[str], fingerprint: str) -> tuple[str, ...]:
-    promises = {name: shipped_promise(name, fingerprint) for name in trained}
-    best = max(promises, key=promises.__getitem__, default="")
-    if not promises.get(best):
-        return ()
-    return (*(name for name in trained if name != best), "speculative")
+def _best_trained(names: Sequence[str], host: Host | None) -> dict[str, Drafter]:
+    """The drafter of the package's parts whose chains were right longest, of those that there are for the host."""
+    if host is None:
+        return {}
+
+    def by_chain() -> list[str]:
+        return sorted(names, key=partial(_chain, fingerprint=host.fingerprint), reverse=True)
+
+    for name in host.share(("by chain", *names), by_chain):
+        drafter = _found(name, host)
+        if drafter is not None:
+            return {name: drafter}
+    return {}
+
+
+def _chain(method: str, fingerprint: str) -> float:
+    try:
+        return shipped_chain(method, fingerprint)
+    except PacelineError:
+        return 0.0
 
 
 def _found(method: str, host: Host | None) -> Drafter | None:

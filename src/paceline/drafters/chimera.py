@@ -164,13 +164,13 @@ class Chimera(Drafter):
             self._levels = self._new_levels(len(self._text))
         levels = self._levels
         self._plan.begin()
-        levels.noise = self._noise.rows(len(self._text), self._model.config.heads)
         # Of a prompt n-grams are looked up; what is new in a round is encoded in the draft's own call.
         fresh = len(states) - levels.length
         root = self._read(levels, states) if fresh > levels.most_fresh else None
         if root is not None:
             self._plan.begin()
         end = self._plan.end()
+        levels.noise = self._noise.rows(len(self._text), len(end.least))
         found = levels.draft(self._text, states, budget, self._settings, end)
         if found is None:
             found = self._grown(levels, root or self._read(levels, states), budget, end)

@@ -1,6 +1,6 @@
 """Trained tensors in 8 bits, for folders that are to stay small.
 
-A matrix [..., outputs, inputs] is kept as whole numbers from -127 to 127, and beside it under its
+A matrix [..., outputs, inputs], which anything is that has two dimensions or more and is no bias, is kept as whole numbers from -127 to 127, and beside it under its
 name and ".scale" what each group of 32 inputs, or a row where these do not come out even, is
 multiplied by, in float16.
 """
@@ -25,7 +25,7 @@ def in_eight_bits(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor
 
     found: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
-        if tensor.dim() < 2 or not tensor.is_floating_point():
+        if tensor.dim() < 2 or name.endswith("bias") or not tensor.is_floating_point():
             found[name] = tensor
             continue
         groups = tensor.float().reshape(*tensor.shape[:-1], _groups(tensor.shape[-1]), -1)
@@ -44,7 +44,8 @@ def in_floats(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
     found: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
-        if name.endswith(_SCALE):
+        rounded = tensors.get(name.removesuffix(_SCALE))
+        if name.endswith(_SCALE) and rounded is not None and rounded.dtype == torch.int8:
             continue
         if tensor.dtype == torch.int8:
             scale = tensors[name + _SCALE].float()

@@ -45,7 +45,7 @@ class LevelPlan:
         return certain_end(0.0, self._depth) if self.length is None else self.length.end(())
 
     def grown(self, tree: Tree, levels: int) -> Tree:
-        """This tree came of so many levels; the same tree."""
+        """Note that this tree took so many levels; returns it."""
         self._tree, self._given = tree, self._clock()
         if self.length is not None:
             self.length.drafted(1e3 * (self._given - self._began) / levels, 1)

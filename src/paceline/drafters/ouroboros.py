@@ -52,8 +52,8 @@ _DRAFT, _PHRASES = 0, 1  # bits of `Tree.sources`
 class OuroborosSettings(DraftSettings):
     """Settings of `Ouroboros`, besides those of the draft model.
 
-    inner: as there, but "" is "phrases" of the pool in a smaller model; plain has it say token by
-    token.
+    inner: as there, but "" is "phrases" of the pool in a smaller model, and with a window; plain has
+    it say token by token.
     window, level, guesses: of its Lookahead decoding; without a window phrases alone are guessed.
     `level` - 1 is the length of phrases, and `guesses` how many are kept after a token.
     text, prompt: what is committed and what the draft model says becomes phrases, and so does the
@@ -95,7 +95,8 @@ class OuroborosSettings(DraftSettings):
     @property
     def inner_method(self) -> str:
         """See `DraftSettings`."""
-        return super().inner_method if self.inner or self.is_copy else _INNER
+        copied = self.is_copy and not self.window
+        return super().inner_method if self.inner or copied else _INNER
 
     def _check_inner(self) -> None:
         if self.inner_method != _INNER:

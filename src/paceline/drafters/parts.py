@@ -8,10 +8,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from paceline.drafters.trained_parts import CONFIG, FILES, TrainedParts, promise_in
+from paceline.drafters.trained_parts import CONFIG, FILES, TrainedParts, chain_in
 from paceline.errors import ModelError
 
-__all__ = ["check_parts", "find_parts", "shipped", "shipped_for", "shipped_promise"]
+__all__ = ["check_parts", "find_parts", "shipped", "shipped_chain", "shipped_for"]
 
 PartsT = TypeVar("PartsT", bound=TrainedParts[Any])
 
@@ -61,11 +61,11 @@ def shipped_for(method: str, fingerprint: str) -> str | None:
     return None
 
 
-def shipped_promise(method: str, fingerprint: str) -> float:
-    """What is promised of a method's parts in this package for a model, see `Drafter.promise`; 0
+def shipped_chain(method: str, fingerprint: str) -> float:
+    """Right guesses in a chain, as measured with a method's parts in this package for a model; 0
     where there are none."""
     place = shipped_for(method, fingerprint)
-    return promise_in(Path(place)) if place is not None else 0.0
+    return chain_in(Path(place)) if place is not None else 0.0
 
 
 def _folder(kind: type[TrainedParts[Any]], parts: str) -> Path | None:

@@ -22,7 +22,7 @@ from paceline.planning.acceptance import AcceptanceTable
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["CONFIG", "FILES", "BaseModel", "ConfigT", "TrainedParts", "promise_in"]
+__all__ = ["CONFIG", "FILES", "BaseModel", "ConfigT", "TrainedParts", "chain_in"]
 
 CONFIG = "config.json"
 _TENSORS, _ACCEPTANCE, _TRAINING = "model.safetensors", "acceptance.json", "training.json"
@@ -79,7 +79,7 @@ class TrainedParts(Generic[ConfigT]):
     @property
     def promise(self) -> float:
         """See `Drafter.promise`: right guesses in a chain, on texts that were not trained on."""
-        return _promise(self.record, self.acceptance)
+        return 0.0 if self.acceptance is None else self.acceptance.chain
 
     def check_usable(self) -> None:
         """Raises ModelError where they are whole, but not made to be decoded with."""
@@ -173,21 +173,17 @@ class TrainedParts(Generic[ConfigT]):
             raise ModelError(f"{path} is damaged: it holds what are no numbers")
 
 
-def promise_in(folder: Path) -> float:
-    """The promise of the parts in a folder, without reading them; raises ModelError where a file is
-    missing or damaged."""
-    acceptance = folder / _ACCEPTANCE
-    table = AcceptanceTable.load(acceptance) if acceptance.exists() else None
-    return _promise(read_json(folder / _TRAINING), table)
+def chain_in(folder: Path) -> float:
+    """Right guesses in a chain of the likeliest ones, as measured with the parts in a folder; 0 where
+    nothing was. Earlier trainings measured heads one by one, as if they were right independently.
 
-
-def _promise(record: Mapping[str, Any], acceptance: AcceptanceTable | None) -> float:
-    """Chains themselves were measured, or what they are made of: where a guess is right, those
-    behind it are more often right than else."""
-    measured = record.get("evaluation", {}).get("tokens_per_pass")
+    Raises ModelError where a file is missing or damaged.
+    """
+    measured = (read_json(folder / _TRAINING).get("evaluation") or {}).get("tokens_per_pass")
     if measured is not None:
         return float(measured) - 1.0
-    return 0.0 if acceptance is None else acceptance.chain
+    acceptance = folder / _ACCEPTANCE
+    return AcceptanceTable.load(acceptance).chain if acceptance.exists() else 0.0
 
 
 def _read_tensors(path: Path, kind: str) -> dict[str, torch.Tensor]:

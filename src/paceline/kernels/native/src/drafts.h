@@ -38,11 +38,11 @@ struct pl_medusa {
 
    depth: levels at most; end: where fewer are wanted, by what of the level before is likely to be
    right, NULL for nowhere. order: of n-grams. least, beam: nodes that are gone on from are as likely,
-   and as many. length: tokens of the text that have columns; fresh: tokens behind these that the target has
-   read, behind which comes the root. text [order + fresh]: the tokens up to the root. states: of the
+   and as many. length: tokens of the text that have columns; fresh: tokens behind these that the
+   target has read, behind which comes the root. text [order + fresh]: the tokens up to the root. states: of the
    text from the first token on, at strides. words: the table of embeddings, in blocks or, where the
-   format is -1, in float32. layers, tables: of all programs, see pl_pass. grown: how
-   many levels there are in the end. */
+   format is -1, in float32. layers, tables: of all programs, see pl_pass. grown: how many levels there
+   are in the end. */
 struct pl_chimera {
     struct pl_part green, read;
     const struct pl_part *levels;

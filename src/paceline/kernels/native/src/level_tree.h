@@ -8,7 +8,8 @@
 
 /* Guesses by their numbers, in the order in which they came; `first` is the first of the last level.
    places: what was found last. above: of the next level's rows the guesses that they read, -1 for
-   the root. likely: that one of those is right; wanted: the chance by which more levels are. */
+   the root. likely: the chance that one of those is right; wanted: what
+   pl_is_wanted has made of it so far. */
 struct pl_level_tree {
     int64_t nodes, first;
     int64_t *tokens, *parents, *places, *above;
