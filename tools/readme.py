@@ -177,6 +177,9 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     },
     ROOT / "docs/paper-chimera.md": {
         "heads": heads_table,
+        "heads-large": lambda: parts_accuracy("chimera", "medusa", "eagle", only=LARGE),
+        "speed-large": lambda: overall_table("../heads/speed", LARGE),
+        "tasks-large": lambda: task_table("../heads/speed", LARGE),
         "orders": orders_table,
         "variants": variants_table,
         "costs": lambda: costs_table(SMALL),
