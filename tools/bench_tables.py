@@ -78,7 +78,7 @@ def _basis(model: str, run: dict[str, Any], summary: Summary) -> str:
     return (
         f"{model}: {together.texts} texts of {len(summary.groups)} tasks, {weights}, {place}, at most "
         f"{options['max_new_tokens']} new tokens, greedy, each {times(run['repeats'])}, in turns; "
-        f"{together.looping} of the texts loop."
+        f"texts that loop: {together.looping}."
     )
 
 
