@@ -33,15 +33,16 @@ Head = tuple[torch.Tensor, torch.Tensor]
 
 
 class Words:
-    """Those of a model. Where its passes were kept, what they read says most; the model is opened
-    for the rest.
+    """Those of a model. Where its passes were kept, what they read says nearly all; the model is
+    opened for the rest.
 
     model: the model. steps: of its passes, where these were kept.
     """
 
     def __init__(self, model: LateModel, steps: Lowered | None = None) -> None:
         self.model = model
-        self._kept, self._tied = (None, False) if steps is None else _table_in(steps)
+        self._kept = None if steps is None else _table_in(steps)
+        self._head = None if steps is None else _head_in(steps)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """See `Target.embed`."""
@@ -65,23 +66,30 @@ class Words:
 
     def head(self, tokens: torch.Tensor | None) -> Head:
         """See `Target.output_head`."""
-        if self._kept is None or not self._tied:
+        if self._head is None:
             return output_head(self.model.get(), tokens)
-        wanted = torch.arange(self._kept.outputs) if tokens is None else tokens
-        weights = self._kept.values(wanted.cpu())
-        return weights, weights.new_zeros(len(wanted))
+        matrix, bias = self._head
+        wanted = (torch.arange(matrix.outputs) if tokens is None else tokens).cpu()
+        weights = matrix.values(wanted)
+        return weights, weights.new_zeros(len(wanted)) if bias is None else bias[wanted]
 
 
-def _table_in(steps: Lowered) -> tuple[BlockMatrix | None, bool]:
-    """The table of tokens in blocks that passes read, where they take its rows as they are, and
-    whether the output head reads it, too."""
+def _head_in(steps: Lowered) -> tuple[BlockMatrix, torch.Tensor | None] | None:
+    """The output head in blocks and its biases, where nothing comes after it."""
+    last = steps.logits.source
+    if last is None or last.op != Op.PRODUCT or last.matrix is None:
+        return None
+    return last.matrix, last.bias
+
+
+def _table_in(steps: Lowered) -> BlockMatrix | None:
+    """The table of tokens in blocks that passes read, where they take its rows as they are."""
     looked_up = next((step for step in steps.steps if step.op == Op.EMBED), None)
     if looked_up is None or looked_up.matrix is None:
-        return None, False
+        return None
     # What passes may be given in the place of embeddings is what these are after any scaling.
     given = any(step.op == Op.GIVEN and step.out is looked_up.out for step in steps.steps)
-    readers = [step for step in steps.steps if step.matrix is looked_up.matrix]
-    return (looked_up.matrix, len(readers) > 1) if given else (None, False)
+    return looked_up.matrix if given else None
 
 
 @torch.inference_mode()
