@@ -82,6 +82,8 @@ def side_by_side(
 ) -> Report:
     """Methods on the same texts in the same order."""
     texts = read_texts(session, options, tasks, most)
+    if strangers := {*(options.only or ())} - {*methods}:
+        sys.exit(f"no contender {', '.join(sorted(strangers))}: there are {', '.join(methods)}")
     only = [name for name in methods if not options.only or name in {"plain", *options.only}]
     made = [Contender(name, methods[name], session, texts, **how) for name in only]
     return compared(made, options.max_new_tokens or tokens)

@@ -34,9 +34,9 @@ model is right most often; where it would hardly be smaller than the model, or m
 is none, and the draft model that comes with the package takes its place."""
 
 _TRAINED = ("eagle", "medusa", "chimera")
-"""Methods on the model's states, of which by default the one with the longest right chains is a source, and the
-draft model of the package only where there is none: who has less to add takes time to be found out
-in every text."""
+"""Methods on the model's states, of which by default the one with the longest right chains is a
+source, and the draft model of the package only where there is none: who has less to add takes time
+to be found out in every text."""
 
 _PACKAGED = "speculative"
 
@@ -99,12 +99,13 @@ def open_sources(sources: str, without: str, host: Host | None) -> dict[str, Dra
     opened: dict[str, Drafter] = {}
     trained = _best_trained([name for name in _TRAINED if name in chosen], host)
     for name, method in chosen.items():
-        ways = ALTERNATIVES.get(name, (method,))
         if name in _TRAINED:
-            found = iter([trained.get(name)])
+            drafter = trained.get(name)
         else:
-            found = (_found(way, host) for way in ways if not (trained and way == _PACKAGED))
-        drafter = next((each for each in found if each is not None), None)
+            ways = ALTERNATIVES.get(name, (method,))
+            wanted = (way for way in ways if not (trained and way == _PACKAGED))
+            found = (_found(way, host) for way in wanted)
+            drafter = next((each for each in found if each is not None), None)
         if drafter is not None:
             opened[name] = drafter
     return opened
@@ -122,7 +123,8 @@ def promises_of(sources: Mapping[str, Drafter]) -> dict[str, float]:
 
 
 def _best_trained(names: Sequence[str], host: Host | None) -> dict[str, Drafter]:
-    """The drafter of the package's parts whose chains were right longest, of those that there are for the host."""
+    """By its name the drafter, of those that there are for the host, whose chains were right longest;
+    nothing where there is none."""
     if host is None:
         return {}
 
@@ -137,6 +139,7 @@ def _best_trained(names: Sequence[str], host: Host | None) -> dict[str, Drafter]
 
 
 def _chain(method: str, fingerprint: str) -> float:
+    """See `shipped_chain`; damaged parts are no reason to fail: they are not opened either."""
     try:
         return shipped_chain(method, fingerprint)
     except PacelineError:

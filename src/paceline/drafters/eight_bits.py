@@ -1,8 +1,8 @@
 """Trained tensors in 8 bits, for folders that are to stay small.
 
-A matrix [..., outputs, inputs], which anything is that has two dimensions or more and is no bias, is kept as whole numbers from -127 to 127, and beside it under its
+A matrix [..., outputs, inputs] is kept as whole numbers from -127 to 127, and beside it under its
 name and ".scale" what each group of 32 inputs, or a row where these do not come out even, is
-multiplied by, in float16.
+multiplied by, in float16. Whatever has two dimensions or more, and is no bias, is a matrix.
 """
 
 from __future__ import annotations
