@@ -17,7 +17,6 @@ where a few rounds are slow.
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
 import shlex
 import sys
@@ -33,7 +32,7 @@ import torch
 
 import paceline
 from paceline.drafters import make_drafter
-from paceline.drafters.chimera import Chimera
+from paceline.drafters.chimera import ChimeraSettings
 from paceline.drafters.head_configs import ChimeraConfig, MedusaConfig
 from paceline.drafters.trained_heads import ChimeraParts, MedusaParts
 from paceline.drafters.trained_parts import BaseModel
@@ -159,7 +158,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--untrained", action="store_true", help="random parts; every level grown")
     parser.add_argument("--vocabulary", type=int, default=8192, help="of random parts")
-    shipped = inspect.signature(Chimera).parameters["beam"].default
+    shipped = ChimeraSettings().beam
     parser.add_argument("--beams", default=f"1,{shipped}")
     parser.add_argument("--stores", default=",".join(STORES), help=f"of {', '.join(STORES)}")
     parser.add_argument("--weights", default="native,fastest", help="of linear layers")

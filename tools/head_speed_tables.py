@@ -1,4 +1,4 @@
-"""Medusa and Chimera on MT-bench and Vicuna-bench, for docs/paper-chimera.md (tables 2 to 4)."""
+"""Medusa, Chimera and EAGLE on MT-bench and Vicuna-bench, for docs/paper-chimera.md (tables 2 to 4)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paceline.bench.metrics import Group, MethodSummary, summarise
 from paceline.bench.results import read_results
 from paceline.tables import markdown_table
 
-METHODS = {"medusa": "Medusa", "chimera": "Chimera"}
+METHODS = {"medusa": "Medusa", "eagle": "EAGLE", "chimera": "Chimera"}
 DECODINGS, TREES = ("greedy", "typical"), ("fixed", "planned")
 SUITES = {"mt_bench": "MT-bench", "vicuna_bench": "Vicuna-bench"}
 

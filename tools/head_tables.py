@@ -8,14 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from papers import figures
+from trained_tables import record_of
 
 from paceline.tables import markdown_table
 
 ROOT = Path(__file__).parent.parent
-SHIPPED = {
-    "Chimera": ROOT / "src/paceline/data/chimera/smollm2-135m/training.json",
-    "Medusa": ROOT / "src/paceline/data/medusa/smollm2-135m/training.json",
-}
 ABLATIONS = ROOT / "benchmarks/results/heads"
 
 THEIRS, ORDERS = figures("chimera", "5"), figures("chimera", "6")
@@ -44,29 +41,27 @@ OTHERS = {
 UNMEASURED = "Not measured yet."
 
 
-def heads_table() -> str:
-    """Table 5: the shipped heads beside the paper's."""
-    rows = [
-        ["head", "", "top-1", "top-2", "top-3", "top-4", "top-5", "paper: top-1", "top-5"],
-    ]
-    notes = []
+def heads_table(*models: str) -> str:
+    """Table 5: shipped heads, and steps of EAGLE, beside the paper's."""
+    tops = ("top1", "top5")
+    columns = [f"{model}: {top}" for model in (*models, "paper") for top in ("top-1", "top-5")]
+    rows = [["head", "", *columns]]
+    records = {
+        name: [record_of(name.lower(), model)["evaluation"] for model in models]
+        for name in (*THEIRS, "EAGLE")
+    }
     for head in range(4):
-        for name, path in SHIPPED.items():
-            record = json.loads(path.read_text("utf-8"))
-            judged = _own(record["evaluation"])
-            ours = [f"{judged[f'top{k}'][head]:.2f}" for k in range(1, 6)]
-            paper = THEIRS[name][head]
-            rows.append([str(head), name, *ours, f"{paper[0]:.2f}", f"{paper[4]:.2f}"])
-    for name, path in SHIPPED.items():
-        record = json.loads(path.read_text("utf-8"))
-        size = path.with_name("model.safetensors").stat().st_size
-        notes.append(
-            f"{name}: {record['steps']} steps on {_learned(record)} in "
-            f"{record['seconds'] / 60:.0f} minutes on one core, judged on "
-            f"{record['evaluation']['points']:,} places in {record['texts']['held_back']} answers "
-            f"that were held back ({_known(record['evaluation']['points'])}), {size / 1e6:.1f} MB."
-        )
-    return f"{markdown_table(rows, left=2)}\n\n{' '.join(notes)}"
+        for name, found in records.items():
+            ours = [_share(each[top], head) for each in found for top in tops]
+            paper = THEIRS.get(name)
+            theirs = [] if paper is None else [f"{paper[head][place]:.0%}" for place in (0, 4)]
+            if any(ours):
+                rows.append([str(head), name, *ours, *(theirs or ["", ""])])
+    return markdown_table(rows, left=2)
+
+
+def _share(of_heads: list[float], head: int) -> str:
+    return f"{of_heads[head]:.1%}" if head < len(of_heads) else ""
 
 
 def orders_table() -> str:
@@ -138,12 +133,6 @@ def _cost(found: dict[str, Any]) -> list[str]:
     hits = f"{(total - counts['encoded']) / total:.0%}" if total else ""
     in_all = f"{found['total_share']:.0%}" if "total_share" in found else ""
     return [f"{found['draft_ms']:.1f}", f"{found['share']:.0%}", in_all, hits]
-
-
-def _own(evaluation: dict[str, Any]) -> dict[str, Any]:
-    """Chimera's heads as the paper measures them: behind their own guesses."""
-    found: dict[str, Any] = evaluation.get("own_guesses", evaluation)
-    return found
 
 
 def _ablation(name: str) -> dict[str, Any] | None:

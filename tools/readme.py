@@ -176,8 +176,7 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
         "trees": lambda: trees_table(SMALL),
     },
     ROOT / "docs/paper-chimera.md": {
-        "heads": heads_table,
-        "heads-large": lambda: parts_accuracy("chimera", "medusa", "eagle", only=LARGE),
+        "heads": lambda: heads_table(SMALL, LARGE),
         "speed-large": lambda: overall_table("../heads/speed", LARGE),
         "tasks-large": lambda: task_table("../heads/speed", LARGE),
         "orders": orders_table,

@@ -14,8 +14,8 @@ PARTS = Path(__file__).parent.parent / "src/paceline/data"
 _CURVE_ROWS = 8
 
 
-def parts_accuracy(*methods: str, only: str = "") -> str:
-    """Right guesses by head, or step of drafting, on texts of the test split. only: one model."""
+def parts_accuracy(*methods: str) -> str:
+    """Right guesses by head, or step of drafting, on texts of the test split."""
     rows = [
         ["parts", "head", "top-1 (95 %)", "top-2", "top-3", "top-5", "top-10", "not in its vocabulary"],
     ]  # fmt: skip
@@ -24,7 +24,7 @@ def parts_accuracy(*methods: str, only: str = "") -> str:
         for model, record in _records(method).items():
             found = record["evaluation"]
             # Of an earlier trainer the texts that are judged chose the step.
-            if "top1_interval" not in found or only not in ("", model):
+            if "top1_interval" not in found:
                 continue
             for head, share in enumerate(found["top1"]):
                 low, high = found["top1_interval"][head]
