@@ -21,19 +21,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.chains import ChainEnd
-from paceline.drafters.draw_noise import DrawNoise
 from paceline.drafters.guesses import Guesses
 from paceline.drafters.head_configs import HeadWeights
 from paceline.drafters.host import Host
-from paceline.drafters.level_plan import LevelPlan
-from paceline.drafters.level_tree import LevelTree, grown
+from paceline.drafters.level_drafter import LevelDrafter
+from paceline.drafters.level_tree import LevelTree, check_beam, grown
 from paceline.drafters.parts import check_parts, find_parts
 from paceline.drafters.settings import at_least
 from paceline.drafters.trained_heads import ChimeraParts
-from paceline.errors import UsageError
-from paceline.protocols import HIDDEN_STATES, Drafter
-from paceline.records import Round, TextStart
-from paceline.tree import EMPTY, ROOT, Tree
+from paceline.tree import ROOT, Tree
 
 if TYPE_CHECKING:
     import torch
@@ -76,17 +72,13 @@ class ChimeraSettings:
     weights: HeadWeights = "fastest"
 
     def __post_init__(self) -> None:
-        at_least(0, depth=self.depth)
-        at_least(1, ranks=self.ranks)
-        at_least(1, beam=self.beam)
-        if not 0 <= self.least <= 1:
-            raise UsageError(f"least must be a number from 0 to 1, got {self.least!r}")
+        check_beam(self)
         at_least(0, cache=self.cache)
         at_least(0, dictionary=self.dictionary)
         check_parts(ChimeraParts, self.parts)
 
 
-class Chimera(Drafter):
+class Chimera(LevelDrafter["Levels"]):
     """Drafter with a trained draft model on the target's states.
 
     host: the model that it was trained for; it must show its hidden states.
@@ -96,8 +88,6 @@ class Chimera(Drafter):
     there are no such parts, or they are damaged or belong to another model.
     """
 
-    requires = frozenset({HIDDEN_STATES})
-
     def __init__(self, host: Host, settings: ChimeraSettings | None = None, **changes: Any) -> None:
         # torch takes a while to import
         from paceline.drafters.chimera_levels import encoded, levels_of, restored
@@ -105,96 +95,44 @@ class Chimera(Drafter):
 
         own = replace(settings or ChimeraSettings(), **changes)
         found = find_parts(ChimeraParts, own.parts, host.fingerprint)
+        self._model = model = found.open(host, own.weights)
+        super().__init__(host, model, own, partial(levels_of, model), found.config.heads)
         self.promise = found.promise
-        self._model = found.open(host, own.weights)
-        self._new_levels = partial(levels_of, self._model)
-        encode: Encode = partial(encoded, self._model)
+        encode: Encode = partial(encoded, model)
         self._order = found.config.order
         self._ngram: Callable[[Sequence[int]], Ngram] = partial(last_ngram, order=self._order)
 
         def store() -> NgramCache:
             beforehand = host.share(
-                (NgramCache, id(self._model), own.dictionary),
+                (NgramCache, id(model), own.dictionary),
                 lambda: _made_beforehand(encode, found.common_ngrams(own.dictionary)),
             )
             if not own.spill:
                 return NgramCache(encode, own.cache, beforehand)
             # Rounded weights make other states.
             encoder = f"{found.fingerprint()} {own.weights}"
-            where = Path(own.spill), encoder, partial(restored, self._model)
+            where = Path(own.spill), encoder, partial(restored, model)
             return NgramCache(encode, own.cache, beforehand, *where)
 
         # What one text has had encoded is there for the next one, and for those beside it.
-        key = (NgramCache, id(self._model), own.cache, own.dictionary, own.spill)
+        key = (NgramCache, id(model), own.cache, own.dictionary, own.spill)
         self._greens: NgramCache = host.learn(key, store)
-        self._settings = own
-        self._plan = LevelPlan(host, (id(self._model), own.beam), own.depth, found.config.heads)
-        self._noise = DrawNoise(self._model, host.target.vocab_size)
-        self._text: list[int] = []
-        self._levels: Levels | None = None  # made for the first draft of a text
-        self._seen: torch.Tensor | None = None
+        self._root: Sequence[State] = ()  # the green state of the root
 
     @property
     def lookups(self) -> CacheCounts:
         """Where states of n-grams were found so far, by all who share the store."""
         return self._greens.counts
 
-    def start(self, text: TextStart) -> None:
-        """Begin with nothing read. References are not looked at."""
-        self._text = list(text.context)
-        self._noise = self._noise.for_text(text.sampler)
-        self._levels = self._seen = None
-        self._plan.begin_text()
-
-    def unread(self) -> int:
-        """See `Drafter.unread`."""
-        return len(self._text) - 1 - (self._levels.length if self._levels else 0)
-
-    def see(self, states: torch.Tensor) -> None:
-        """See `Drafter.see`. Nothing is done with them before a draft is wanted: a drafter that
-        rests costs nothing."""
-        self._seen = states
-
-    def propose(self, budget: int) -> Tree:
-        """The likeliest paths over all levels; empty until the target has read the prompt."""
-        states = self._seen
-        if states is None or not len(states) or len(states) != len(self._text) - 1 or budget < 1:
-            return EMPTY
-        if self._levels is None:
-            self._levels = self._new_levels(len(self._text))
-        levels = self._levels
-        self._plan.begin()
-        # Of a prompt n-grams are looked up; what is new in a round is encoded in the draft's own call.
-        fresh = len(states) - levels.length
-        root = self._read(levels, states) if fresh > levels.most_fresh else None
-        if root is not None:
-            self._plan.begin()
-        end = self._plan.end()
-        levels.noise = self._noise.rows(len(self._text), len(end.least))
-        found = levels.draft(self._text, states, budget, self._settings, end)
-        if found is None:
-            found = self._grown(levels, root or self._read(levels, states), budget, end)
-        return self._plan.grown(*found)
-
-    def observe(self, round: Round) -> None:
-        """Go on with the text, and learn what another level is worth; the model itself learns
-        nothing."""
-        self._plan.observe(round)
-        self._text.extend(round.path.tokens)
-
-    def _read(self, levels: Levels, states: torch.Tensor) -> list[State]:
-        """Take over what the target has read since the last draft; the root's green state."""
+    def _read(self, levels: Levels, states: torch.Tensor) -> None:
         known, read = levels.length, len(states)
         ends = range(known + 1, read + 2)  # the root's, too: what is missing is encoded together
         last = [self._text[max(0, end - self._order) : end] for end in ends]
         greens = self._greens.states([self._ngram(tokens) for tokens in last])
         levels.read(states, greens[:-1])
-        return greens[-1:]
+        self._root = greens[-1:]
 
-    def _grown(
-        self, levels: Levels, greens: Sequence[State], budget: int, end: ChainEnd
-    ) -> tuple[Tree, int]:
-        """What `ChimeraCall.draft` finds, level by level. greens: the root's."""
+    def _grown(self, levels: Levels, budget: int, end: ChainEnd) -> tuple[Tree, int]:
         # Of guesses that are gone on from: the last tokens up to them, and their numbers.
         paths = {ROOT: tuple(self._text[-self._order :])}
         numbers = {ROOT: 0}
@@ -202,7 +140,7 @@ class Chimera(Drafter):
 
         def grow(tree: LevelTree, level: Sequence[int]) -> Guesses:
             if level == [ROOT]:
-                return levels.grow(0, greens, [-1], self._settings.ranks)
+                return levels.grow(0, self._root, [-1], self._beam.ranks)
             above = [tree.parents[node] for node in level]
             for node, parent in zip(level, above, strict=True):
                 paths[node] = (*paths[parent], tree.tokens[node])
@@ -211,9 +149,9 @@ class Chimera(Drafter):
             parents = [numbers[parent] for parent in above]
             for node in level:
                 numbers[node] = len(numbers)
-            return levels.grow(depth, found, parents, self._settings.ranks)
+            return levels.grow(depth, found, parents, self._beam.ranks)
 
-        return grown(self._settings, budget, end, grow)
+        return grown(self._beam, budget, end, grow)
 
 
 def _made_beforehand(encode: Encode, common: torch.Tensor | None) -> dict[Ngram, State]:

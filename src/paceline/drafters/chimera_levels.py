@@ -7,7 +7,7 @@ called than to compute.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,6 +25,7 @@ from paceline.drafters.chimera_programs import (
 )
 from paceline.drafters.context_encoder import Context, Draft
 from paceline.drafters.guesses import Guesses, guesses_of_program
+from paceline.drafters.level_drafter import TextLevels
 from paceline.drafters.level_tree import BeamSettings
 from paceline.drafters.ngram_cache import Ngram, State
 from paceline.kernels.native import signatures as native
@@ -34,16 +35,8 @@ from paceline.tree import Tree
 __all__ = ["Levels", "ModuleLevels", "ProgramLevels", "encoded", "levels_of", "restored"]
 
 
-class Levels(ABC):
-    """What is kept of one text, and a draft below it.
-
-    length: tokens that the target has read. most_fresh: so many may be new to `draft`. noise: float32
-    [levels, outputs], of the target's draws at the places of the next draft; None for none.
-    """
-
-    length: int
-    most_fresh = 0
-    noise: torch.Tensor | None = None
+class Levels(TextLevels):
+    """What Chimera keeps of one text, and a draft below it."""
 
     @abstractmethod
     def read(self, states: torch.Tensor, greens: Sequence[State]) -> None:
@@ -62,19 +55,6 @@ class Levels(ABC):
 
         greens, parents: see `Draft.grow`. ranks: likeliest tokens behind each node.
         """
-
-    def draft(
-        self,
-        text: Sequence[int],
-        states: torch.Tensor,
-        budget: int,
-        settings: BeamSettings,
-        end: ChainEnd,
-    ) -> tuple[Tree, int] | None:
-        """All of a draft, of at most `budget` nodes, below a text with its root, of which the target
-        has read at most `most_fresh` tokens that are new: they are taken over first; and how many
-        levels it took. None where that is to be done step by step."""
-        return None
 
 
 class ModuleLevels(Levels):
@@ -110,8 +90,7 @@ class ModuleLevels(Levels):
     ) -> Guesses:
         """See `Levels.grow`."""
         states = self._draft.grow(_rows_of(greens), parents)
-        noise = None if self.noise is None else self.noise[depth]
-        return self._model.guess(depth, self._mature, states, ranks, noise)
+        return self._model.guess(depth, self._mature, states, ranks, self._noise_at(depth))
 
 
 class ProgramLevels(Levels):
@@ -219,8 +198,7 @@ class ProgramLevels(Levels):
         for row, green in enumerate(greens):
             given[row, :hidden] = green
         program.run(count, position + 1, see)
-        noise = None if self.noise is None else self.noise[depth]
-        return guesses_of_program(program, count, ranks, self._token_list, noise)
+        return guesses_of_program(program, count, ranks, self._token_list, self._noise_at(depth))
 
     def _make_room(self, places: int) -> None:
         room = self._held.shape[3]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +13,7 @@ from paceline.drafters.attention_rows import wider
 from paceline.drafters.eagle_model import EagleModel
 from paceline.drafters.eagle_programs import AT_ONCE, MOST_FRESH, EaglePrograms, TextColumns
 from paceline.drafters.guesses import Guesses, guesses_of_program
+from paceline.drafters.level_drafter import TextLevels
 from paceline.drafters.level_tree import BeamSettings
 from paceline.kernels.native import signatures as native
 from paceline.kernels.programs.buffers import PassBuffers
@@ -24,19 +25,13 @@ __all__ = ["Levels", "ModuleLevels", "ProgramLevels", "levels_of"]
 _ROOM = 64  # columns, for drafts below a text
 
 
-class Levels(ABC):
+class Levels(TextLevels):
     """Columns of one text, and of a draft below it.
 
     A row stands at each place of the text but the first; column i is that of place i + 1. Rows of
-    guesses come behind and are overwritten by what the text goes on with.
-
-    length: rows of the text, as many as tokens that the target has read. most_fresh: so many may be
-    new to `draft`. noise: float32 [levels, outputs], of the target's draws at the places of the next
-    draft's first levels; None for none.
+    guesses come behind and are overwritten by what the text goes on with. There are `length` rows of
+    the text.
     """
-
-    most_fresh = 0
-    noise: torch.Tensor | None = None
 
     def __init__(self, columns: torch.Tensor) -> None:
         self.length = 0
@@ -54,8 +49,8 @@ class Levels(ABC):
         self.length = min(self.length, length)
 
     @abstractmethod
-    def read(self, text: Sequence[int], features: torch.Tensor) -> None:
-        """Take over what the target has read: features [n, width] of all of the text but its last
+    def read(self, text: Sequence[int], states: torch.Tensor) -> None:
+        """Take over what the target has read: states [n, width] of all of the text but its last
         token, the root, n > `length`."""
 
     @abstractmethod
@@ -66,22 +61,6 @@ class Levels(ABC):
     def grow(self, tokens: Sequence[int], parents: Sequence[int], ranks: int) -> Guesses:
         """The next level of a draft, with these tokens below these nodes: what comes behind each.
         Nodes are numbered as they come."""
-
-    def draft(
-        self,
-        text: Sequence[int],
-        features: torch.Tensor,
-        budget: int,
-        settings: BeamSettings,
-        end: ChainEnd,
-    ) -> tuple[Tree, int] | None:
-        """All of a draft, and how many levels it took; see `EagleCall.draft`. None where that is to
-        be done step by step."""
-        return None
-
-    def _noise_at(self, level: int) -> torch.Tensor | None:
-        """[outputs], for a level from 0."""
-        return None if self.noise is None or level >= len(self.noise) else self.noise[level]
 
     def _placed(self, parents: Sequence[int]) -> range:
         """Slots of new nodes below these ones."""
@@ -112,13 +91,13 @@ class ModuleLevels(Levels):
         self._outputs = torch.empty(0)  # of nodes
 
     @torch.no_grad()
-    def read(self, text: Sequence[int], features: torch.Tensor) -> None:
+    def read(self, text: Sequence[int], states: torch.Tensor) -> None:
         """See `Levels.read`."""
-        first, end = self.length, len(features)
-        tokens = torch.tensor(text[first + 1 : end + 1], device=features.device)
-        rows = self._model.rows_of_text(features[first:].float(), tokens)
-        places = torch.arange(first, end, device=features.device)
-        sees = torch.arange(end, device=features.device) <= places[:, None]
+        first, end = self.length, len(states)
+        tokens = torch.tensor(text[first + 1 : end + 1], device=states.device)
+        rows = self._model.rows_of_text(states[first:].float(), tokens)
+        places = torch.arange(first, end, device=states.device)
+        sees = torch.arange(end, device=states.device) <= places[:, None]
         self._outputs = self._run(rows, places, range(first, end), sees)[-1:]
         self.length = end
 
@@ -169,15 +148,15 @@ class ProgramLevels(Levels):
         self._outputs = self._root
         self._use()
 
-    def read(self, text: Sequence[int], features: torch.Tensor) -> None:
+    def read(self, text: Sequence[int], states: torch.Tensor) -> None:
         """See `Levels.read`."""
         program = self._programs.read
-        self._room_for(len(features))
+        self._room_for(len(states))
         program.use_cache(self._layers)
-        while self.length < len(features):
-            first, end = self.length, min(self.length + AT_ONCE, len(features))
+        while self.length < len(states):
+            first, end = self.length, min(self.length + AT_ONCE, len(states))
             given = program.given(end - first)
-            given[:, : self._model.width] = features[first:end].float().numpy()
+            given[:, : self._model.width] = states[first:end].float().numpy()
             self._put_words(text[first + 1 : end + 1], given[:, self._model.width :])
 
             def see(rows: PassBuffers, first: int = first, end: int = end) -> None:
@@ -191,21 +170,21 @@ class ProgramLevels(Levels):
     def draft(
         self,
         text: Sequence[int],
-        features: torch.Tensor,
+        states: torch.Tensor,
         budget: int,
         settings: BeamSettings,
         end: ChainEnd,
     ) -> tuple[Tree, int] | None:
         """See `Levels.draft`: in one call, but for prompts."""
         call = self._programs.call
-        if call is None or len(features) - self.length > MOST_FRESH:
+        if call is None or len(states) - self.length > MOST_FRESH:
             return None
-        if features.dtype != torch.float32 or features.stride(-1) != 1:
+        if states.dtype != torch.float32 or states.stride(-1) != 1:
             return None
-        self._room_for(len(features) + len(end.least) * settings.beam)
+        self._room_for(len(states) + len(end.least) * settings.beam)
         columns = TextColumns(self.length, self._root.ctypes.data, self._addresses)
-        found = call.draft(text, columns, features, budget, settings, end, self.noise)
-        self.length = len(features)
+        found = call.draft(text, columns, states, budget, settings, end, self.noise)
+        self.length = len(states)
         return found
 
     def begin(self, ranks: int) -> Guesses:

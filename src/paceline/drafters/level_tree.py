@@ -7,17 +7,24 @@ from typing import Protocol
 
 from paceline.chains import ChainEnd
 from paceline.drafters.guesses import Guesses
+from paceline.drafters.settings import at_least
+from paceline.errors import UsageError
 from paceline.tree import ROOT, Tree
 
-__all__ = ["BeamSettings", "LevelTree", "grown"]
+__all__ = ["BeamSettings", "LevelTree", "check_beam", "grown"]
 
 
 class BeamSettings(Protocol):
     """How a tree grows; the settings of Chimera and EAGLE say so.
 
-    ranks: how many guesses behind a node are looked at. beam: nodes of each level that are gone on
-    from. least: only nodes with at least this chance to be accepted are.
+    depth: levels of a tree; 0 for as many as pay. ranks: how many guesses behind a node are looked
+    at. beam: nodes of each level that are gone on from. least: only nodes with at least this chance
+    to be accepted are.
     """
+
+    @property
+    def depth(self) -> int:
+        """0 or more."""
 
     @property
     def ranks(self) -> int:
@@ -30,6 +37,15 @@ class BeamSettings(Protocol):
     @property
     def least(self) -> float:
         """0 to 1."""
+
+
+def check_beam(settings: BeamSettings) -> None:
+    """Raises UsageError for a number out of range."""
+    at_least(0, depth=settings.depth)
+    at_least(1, ranks=settings.ranks)
+    at_least(1, beam=settings.beam)
+    if not 0 <= settings.least <= 1:
+        raise UsageError(f"least must be a number from 0 to 1, got {settings.least!r}")
 
 
 class LevelTree:

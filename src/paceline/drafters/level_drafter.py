@@ -1,0 +1,143 @@
+"""What EAGLE and Chimera share: trees below a text whose states the target shows, level by level.
+
+A level is asked behind the guesses of the one before. Where the levels can, they make a draft in one
+call; else it is grown step by step.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from paceline.chains import ChainEnd
+from paceline.drafters.draw_noise import DrawNoise, Outputs
+from paceline.drafters.host import Host
+from paceline.drafters.level_plan import LevelPlan
+from paceline.drafters.level_tree import BeamSettings
+from paceline.planning.draft_length import LONGEST
+from paceline.protocols import HIDDEN_STATES, Drafter
+from paceline.records import Round, TextStart
+from paceline.tree import EMPTY, Tree
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["LevelDrafter", "TextLevels"]
+
+_HEARD = 8
+"""Levels for which the noise of draws is made."""
+
+
+class TextLevels(ABC):
+    """What is kept of one text, and a draft below it.
+
+    length: tokens that the target has read and that were taken over. most_fresh: so many may be new
+    to `draft`. noise: float32 [levels, outputs], of the target's draws at the places of the next
+    draft's first levels; None for none.
+    """
+
+    length: int
+    most_fresh = 0
+    noise: torch.Tensor | None = None
+
+    def draft(
+        self,
+        text: Sequence[int],
+        states: torch.Tensor,
+        budget: int,
+        settings: BeamSettings,
+        end: ChainEnd,
+    ) -> tuple[Tree, int] | None:
+        """All of a draft, of at most `budget` nodes, below a text with its root, of which the target
+        has read at most `most_fresh` tokens that are new: they are taken over first; and how many
+        levels it took. None where that is to be done step by step."""
+        return None
+
+    def _noise_at(self, level: int) -> torch.Tensor | None:
+        """[outputs], for a level from 0."""
+        return None if self.noise is None or level >= len(self.noise) else self.noise[level]
+
+
+LevelsT = TypeVar("LevelsT", bound=TextLevels)
+
+
+class LevelDrafter(Drafter, Generic[LevelsT]):
+    """Drafter that grows trees level by level.
+
+    model: what guesses. new_levels: for a text, with room for so many tokens at first. most: levels
+    of a tree.
+
+    Drafters of a host with the same model share what they learn of how deep pays.
+    """
+
+    requires = frozenset({HIDDEN_STATES})
+
+    def __init__(
+        self,
+        host: Host,
+        model: Outputs,
+        settings: BeamSettings,
+        new_levels: Callable[[int], LevelsT],
+        most: int = LONGEST,
+    ) -> None:
+        self._beam = settings
+        self._new_levels = new_levels
+        self._plan = LevelPlan(host, (id(model), settings.beam), settings.depth, most)
+        self._noise = DrawNoise(model, host.target.vocab_size)
+        self._text: list[int] = []
+        self._levels: LevelsT | None = None  # made for the first draft of a text
+        self._seen: torch.Tensor | None = None
+
+    def start(self, text: TextStart) -> None:
+        """Begin with nothing read. References are not looked at."""
+        self._text = list(text.context)
+        self._noise = self._noise.for_text(text.sampler)
+        self._levels = self._seen = None
+        self._plan.begin_text()
+
+    def unread(self) -> int:
+        """See `Drafter.unread`."""
+        return len(self._text) - 1 - (self._levels.length if self._levels else 0)
+
+    def see(self, states: torch.Tensor) -> None:
+        """See `Drafter.see`. Nothing is done with them before a draft is wanted: a drafter that
+        rests costs nothing."""
+        self._seen = states
+
+    def propose(self, budget: int) -> Tree:
+        """The likeliest paths over all levels; empty until the target has read the prompt."""
+        states = self._seen
+        if states is None or not len(states) or len(states) != len(self._text) - 1 or budget < 1:
+            return EMPTY
+        if self._levels is None:
+            self._levels = self._new_levels(len(self._text))
+        levels = self._levels
+        self._plan.begin()
+        # Of a prompt much is new; what is new in a round is read in the draft's own call.
+        beforehand = len(states) - levels.length > levels.most_fresh
+        if beforehand:
+            self._read(levels, states)
+            self._plan.begin()
+        end = self._plan.end()
+        levels.noise = self._noise.rows(len(self._text), min(len(end.least), _HEARD))
+        found = levels.draft(self._text, states, budget, self._beam, end)
+        if found is None:
+            if not beforehand:
+                self._read(levels, states)
+            found = self._grown(levels, budget, end)
+        return self._plan.grown(*found)
+
+    def observe(self, round: Round) -> None:
+        """Go on with the text, and learn what another level is worth; the model itself learns
+        nothing."""
+        self._plan.observe(round)
+        self._text.extend(round.path.tokens)
+
+    @abstractmethod
+    def _read(self, levels: LevelsT, states: torch.Tensor) -> None:
+        """Take over what the target has read since the last draft, if anything."""
+
+    @abstractmethod
+    def _grown(self, levels: LevelsT, budget: int, end: ChainEnd) -> tuple[Tree, int]:
+        """What `TextLevels.draft` finds, level by level, after `_read`."""
