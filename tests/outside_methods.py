@@ -45,10 +45,11 @@ class Nested(Stutter):
 
     @dataclass(frozen=True)
     class Settings:
-        times: int = 3
+        times: int | None = None
+        words: tuple[str, ...] = ()
 
-    def __init__(self, times: int) -> None:
-        super().__init__(times=times)
+    def __init__(self, times: int | None, words: tuple[str, ...]) -> None:
+        super().__init__(times=3 if times is None else times)
 
 
 class Quiet(Plain):

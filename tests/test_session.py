@@ -12,14 +12,17 @@ import pytest
 
 from paceline.datastore import Datastore
 from paceline.drafters import Anpd, Plain
-from paceline.errors import UsageError
+from paceline.errors import StoreError, UsageError
 from paceline.loop import DEFAULT_BUDGET
+from paceline.messages import query_of
 from paceline.models.vocabulary import vocabulary_mark
 from paceline.records import Round
 from paceline.session import Session
+from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.toy import ToyTarget
 from paceline.tree import Tree
 from tests.tiny import byte_tokenizer, toy_session
+from tests.tiny_models import tiny_model
 
 METHODS = ["plain", "anpd", "anpd:branches=2", "llma", "pld", "lookahead", "jacobi"]
 
@@ -163,6 +166,59 @@ def test_what_was_not_to_be_recorded_is_not(tmp_path: Path) -> None:
     assert store.info().documents == 2
 
 
+@dataclass
+class FullStore(Memory):
+    """One whose disk is full."""
+
+    tried: int = 0
+
+    def add(self, query: str, output: str) -> None:
+        self.tried += 1
+        raise StoreError("the disk is full")
+
+
+def test_an_answer_that_cannot_be_kept_is_an_answer_all_the_same() -> None:
+    expected = toy_session("plain").generate("tell me", max_new_tokens=20)
+    session = toy_session("anpd", store=(store := FullStore()))
+    stream = session.stream("tell me", max_new_tokens=20)
+    assert "".join(chunk.text for chunk in stream) == expected.text
+    assert stream.run().text == expected.text and store.tried == 1  # once for each answer
+    for done in (stream.completion, *session.generate_batch(["tell me"], max_new_tokens=20)):
+        assert done.tokens == expected.tokens and str(done.unkept) == "the disk is full"
+    assert expected.unkept is None
+
+
+def test_messages_without_text_are_no_query() -> None:
+    called = {"role": "assistant", "content": None, "tool_calls": []}
+    parts = {"role": "user", "content": [{"type": "text", "text": "no"}]}
+    assert query_of([{"role": "user", "content": "hi"}, called, parts]) == "hi"  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("method", ["anpd", "llma", "suffix", "auto"])
+def test_references_of_another_model_are_left_out(method: str) -> None:
+    """Of ids that the model does not have some drafters would guess what no pass can score."""
+    target = CausalLMTarget(tiny_model("llama"), check=False)
+    session = Session(target, byte_tokenizer(), method, budget=DEFAULT_BUDGET)
+    plain = Session(target, byte_tokenizer(), "plain").generate([7, 8, 9], max_new_tokens=8)
+    foreign = [[9, *plain.tokens[:2], 5000], [9, plain.tokens[0], -3], "hello"]
+    done = session.generate([7, 8, 9], max_new_tokens=8, references=foreign)
+    assert done.tokens == plain.tokens
+
+
+def test_one_reference_may_be_given_as_it_is() -> None:
+    session = toy_session("llma")
+    assert session.encode_references("hello") == session.encode_references(["hello"])
+    session.generate("hi", references="hello", max_new_tokens=4)
+
+
+def test_what_another_text_of_a_batch_has_read_counts_as_reused() -> None:
+    target = CausalLMTarget(tiny_model("llama"), check=False)
+    session = Session(target, byte_tokenizer(), "plain")
+    done = session.generate_batch([[5] * 60 + [6, 7], [5] * 60 + [8, 9]], max_new_tokens=4)
+    assert [one.stats.reused for one in done] == [one.cached_tokens for one in done]
+    assert done[1].cached_tokens >= 60
+
+
 def test_references_speed_up_copying_methods() -> None:
     session = toy_session("llma", budget=DEFAULT_BUDGET)
     plain = session.generate("tell me", max_new_tokens=60)
@@ -190,6 +246,8 @@ def test_a_function_may_make_the_drafter() -> None:
         ("x", {"stop": ("",)}, "stop string is empty"),
         ("x", {"budget": -1}, "budget must be at least 0"),
         ("x", {"temprature": 1.0}, "did you mean temperature"),
+        (["a", "b"], {}, "for several prompts use generate_batch"),
+        ([5, -1], {}, "the prompt holds token -1"),
     ],
 )
 def test_bad_requests_are_one_sentence(prompt: Any, options: dict[str, Any], words: str) -> None:
@@ -203,6 +261,17 @@ def test_without_a_chat_template_messages_are_refused() -> None:
     session = Session(ToyTarget(len(tokenizer)), tokenizer, "plain")
     with pytest.raises(UsageError, match="no chat template"):
         session.chat("hi")
+
+
+def test_a_template_that_refuses_messages_says_so_for_its_prompt_alone() -> None:
+    template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}x"
+    tokenizer = byte_tokenizer(template=template)
+    session = Session(ToyTarget(len(tokenizer)), tokenizer, "plain")
+    wrong = [{"role": "system", "content": "hi"}]
+    with pytest.raises(UsageError, match="refuses these messages: no system"):
+        session.generate(wrong)
+    refused, served = session.generate_batch([wrong, "hi"], max_new_tokens=3)
+    assert isinstance(refused.error, UsageError) and len(served.tokens) == 3
 
 
 @pytest.mark.parametrize("method", METHODS)

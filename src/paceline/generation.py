@@ -66,6 +66,7 @@ class Generation:
             raise UsageError("the prompt is empty: give at least one token to continue from")
         if self.typical is not None:
             check_typical(self.sampler, constrained=self.matcher is not None)
+        self.prompt = tuple(self.prompt)  # whose it was may go on with it
         self.context = list(self.prompt)
         if self.matcher is not None and not self.drafter.passive and self.budget != 0:
             self._scout = Scout(self.matcher.copy(), len(self.drafter.source_names))
@@ -92,11 +93,16 @@ class Generation:
         check_capabilities(self.drafter, target)
         self._vocab_size = target.vocab_size
         self._chains_only = TREES not in target.capabilities
-        if max(self.prompt) >= target.vocab_size:
+        if not 0 <= min(self.prompt) <= max(self.prompt) < target.vocab_size:
+            wrong = next(token for token in self.prompt if not 0 <= token < target.vocab_size)
             raise UsageError(
-                f"the prompt holds token {max(self.prompt)} but the model's vocabulary ends at "
+                f"the prompt holds token {wrong} but the model's vocabulary ends at "
                 f"{target.vocab_size}: the tokenizer belongs to another model"
             )
+        # What the model cannot say is no guess.
+        self.references = [
+            reference for reference in self.references if _within(reference, target.vocab_size)
+        ]
         if target.max_context is not None:
             room = target.max_context - len(self.prompt)
             if room < 1:
@@ -185,3 +191,7 @@ class Generation:
         self.error = self.error or error
         why: FinishReason = "error" if isinstance(error, Exception) else "interrupted"
         self.stopping.reason = self.stopping.reason or why
+
+
+def _within(tokens: Sequence[int], vocab_size: int) -> bool:
+    return not tokens or 0 <= min(tokens) <= max(tokens) < vocab_size

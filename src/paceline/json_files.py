@@ -1,11 +1,14 @@
-"""Files of trained parts and draft models: JSON, written whole or not at all."""
+"""Small files, JSON most of them, written whole or not at all."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from paceline.errors import ModelError
 
@@ -18,10 +21,18 @@ def json_bytes(content: Mapping[str, Any]) -> bytes:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole or not at all. Raises OSError."""
-    draft = path.with_name(f".{path.name}.tmp")
-    draft.write_bytes(content)
-    draft.replace(path)
+    """Write a file so that it is there whole or not at all, whenever the process is killed and
+    whoever else writes it. Raises OSError."""
+    draft = path.with_name(f".{uuid4().hex}.tmp")
+    try:
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        with suppress(OSError):  # it is there only where something went wrong
+            draft.unlink(missing_ok=True)
 
 
 def read_json(path: Path) -> dict[str, Any]:

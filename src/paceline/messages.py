@@ -33,8 +33,8 @@ def query_of(prompt: Prompt) -> str:
     if isinstance(prompt, str):
         return prompt
     messages = [message for message in prompt if isinstance(message, Mapping)]
+    contents = [m.get("content") for m in messages if m.get("role") != "system"]
     # Not the last message alone: "make it shorter" is asked in many conversations, and answered
     # differently in each. It comes first because long queries are searched by their two ends, and
     # encoders read the beginning. A system message would make all conversations under it alike.
-    said = [message["content"] for message in messages if message.get("role") != "system"]
-    return "\n".join(reversed(said))
+    return "\n".join(said for said in reversed(contents) if isinstance(said, str))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache, partial
+from operator import index
 from typing import Any
 
 from paceline.constraints.grammars import Grammars
@@ -240,7 +241,7 @@ class Session:
                 raise UsageError("the prompt is empty: give at least one character")
             return self._tokenize(prompt, special=True)
         if prompt and not isinstance(prompt[0], Mapping):
-            return [int(token) for token in prompt]  # type: ignore[arg-type]
+            return _token_ids(prompt)
         if not prompt:
             raise UsageError("the prompt is empty: give at least one message or token")
         if not self.tokenizer.chat_template:
@@ -248,16 +249,20 @@ class Session:
                 "this model has no chat template: give the prompt as plain text instead"
             )
         messages = [message for message in prompt if isinstance(message, Mapping)]
-        text = self.tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, tools=list(tools) or None
-        )
+        try:
+            text = self.tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True, tools=list(tools) or None
+            )
+        except Exception as error:  # templates raise whatever they like
+            raise UsageError(
+                f"the model's chat template refuses these messages: {str(error)[:200]}"
+            ) from error
         return self._tokenize(text)
 
     def encode_references(self, references: Sequence[Reference]) -> list[list[int]]:
         """Token ids of reference texts, without special tokens; of ids as they are."""
-        return [
-            self._tokenize(text) if isinstance(text, str) else list(text) for text in references
-        ]
+        texts = [references] if isinstance(references, str) else references
+        return [self._tokenize(text) if isinstance(text, str) else list(text) for text in texts]
 
     def _tokenize(self, text: str, special: bool = False) -> list[int]:
         try:
@@ -271,3 +276,13 @@ class Session:
         if isinstance(self.method, str):
             return make_drafter(self.method, self.host, **self._settings)
         return self.method()
+
+
+def _token_ids(prompt: Sequence[Any]) -> list[int]:
+    try:
+        return [index(token) for token in prompt]
+    except TypeError as error:
+        raise UsageError(
+            "a prompt is a text, messages with a role and content, or token ids: for several prompts "
+            "use generate_batch"
+        ) from error

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import finalize
 
-from paceline.errors import PacelineError
+from paceline.errors import PacelineError, StoreError
 from paceline.generation import Generation
 from paceline.messages import Prompt, Reference, query_of
 from paceline.options import Options
@@ -44,6 +44,7 @@ class Completion:
     lossless: whether they are plain decoding's, as they are without typical acceptance.
     logprobs: of each of `tokens`, where asked for.
     error: why the text was broken off, where its finish reason is "error".
+    unkept: why the answer is not in the datastore, or the store of answers, where it was to be kept.
     """
 
     text: str
@@ -55,6 +56,7 @@ class Completion:
     lossless: bool = True
     error: BaseException | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
+    unkept: StoreError | None = None
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,8 @@ class Stream(Iterator[Chunk]):
         self._chunks: deque[Chunk] = deque()
         self._released = 0  # tokens that chunks have told the log-probabilities of
         self._ended = False
+        self._kept = False
+        self._unkept: StoreError | None = None
 
     def __next__(self) -> Chunk:
         # No generator: it would hold the stream, and one that nobody holds should end at once.
@@ -199,6 +203,7 @@ class Stream(Iterator[Chunk]):
             lossless=generation.typical is None,
             error=generation.error,
             logprobs=tuple(self._logprobs[: len(tokens)]),
+            unkept=self._unkept,
         )
 
     def finish(self, raise_errors: bool = True) -> Completion:
@@ -210,11 +215,20 @@ class Stream(Iterator[Chunk]):
                 raise completion.error
             return completion
         self.output.finish()
-        if self._store is not None:
-            self._store.add(self._query, self.output.text)
-        if self._text is not None and self._options.record:
-            self._home.record(self._text[0].prompt, self.completion.tokens)
+        if not self._kept:
+            self._kept = True
+            self._keep(completion)
         return self.completion
+
+    def _keep(self, completion: Completion) -> None:
+        """An answer that cannot be kept is an answer all the same."""
+        try:
+            if self._store is not None:
+                self._store.add(self._query, self.output.text)
+            if self._text is not None and self._options.record:
+                self._home.record(self._text[0].prompt, completion.tokens)
+        except StoreError as error:
+            self._unkept = error
 
     def _begun(self) -> tuple[Generation, int]:
         """The text and its key; it joins the others when it is first needed."""
@@ -226,7 +240,6 @@ class Stream(Iterator[Chunk]):
             self._text = home.texts.begin(home.texts_of(options, prompt, references))
             # A stream that nobody holds any more will not be asked again.
             self._given_up = finalize(self, home.texts.batch.abandon, self._text[1])
-            self.stats.reused = self._text[0].reused
         return self._text
 
     def _leave(self) -> None:
@@ -242,6 +255,8 @@ class Stream(Iterator[Chunk]):
 
     def _take(self, round: Round) -> None:
         self.stats.add(round)
+        # A text that begins like another one may take over what that has read.
+        self.stats.reused = self._begun()[0].reused
         self._logprobs += round.logprobs
         for token in round.path.tokens:
             self.output.push(token)

@@ -176,6 +176,17 @@ def test_ids_of_a_padded_vocabulary_are_never_allowed() -> None:
     assert not mask[len(tokenizer) :].any()
 
 
+@pytest.mark.parametrize("size", [224, 250, 256])
+def test_a_tokenizer_may_know_more_than_the_model(size: int) -> None:
+    """As those of models do to which tokens were added that nobody trained."""
+    tokenizer = byte_tokenizer()
+    ends = tokenizer.convert_tokens_to_ids("c")
+    assert size < len(tokenizer) and ends < size
+    matcher = Grammars(tokenizer, size, [ends]).matcher(Constraint.regex("ab*"))
+    assert matcher.allowed().shape == (size,) and matcher.allowed().sum() == 1
+    assert all(token < size for token in matcher.forced())
+
+
 NO_SCHEMA: dict[str, Any] = {
     "unknown type": {"type": "nope"},
     "unsatisfiable": {"type": "string", "minLength": 5, "maxLength": 2},

@@ -151,3 +151,15 @@ def test_a_promise_is_forgotten_for_what_comes_true(
     costly = CostlySources(["draft"], promises={"draft": 1.5})
     asked, _ = play(costly, gained, 2.0, 100)
     assert shares[0] <= asked / 100 <= shares[1]
+
+
+def test_a_text_that_begins_beside_another_changes_nothing_there() -> None:
+    """Of both what sources are worth is learned, but what a text has lost is its own."""
+    one = seasoned(1)
+    for _ in range(200):
+        one.played(100, 1, 1, 2 * PASS, PASS)  # far behind plain decoding
+    assert not one.asks("draft", 0.0)
+    other = one.for_text()
+    assert other.asks("draft", 0.0) and not one.asks("draft", 0.0)
+    other.ended(1000)
+    assert one.left(0, 1000) > 200

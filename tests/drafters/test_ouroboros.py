@@ -244,6 +244,20 @@ def test_many_texts_do_not_grow_the_pool() -> None:
             assert len(drafter.pool) <= 50
 
 
+def test_phrases_are_kept_in_a_file_of_the_home_folder(
+    tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    drafter = Ouroboros(toy_host(), draft="near", window=4, phrases="~/kept.jsonl")
+    drafter.pool.add(1, [2, 3])
+    del drafter
+    assert (tmp_path / "kept.jsonl").is_file() and len([*tmp_path.iterdir()]) == 1
+    again = Ouroboros(toy_host(), draft="near", window=4, phrases="~/kept.jsonl")
+    assert again.pool.newest(1) == ((2, 3),)
+    with pytest.raises(ModelError, match="no folder"):
+        Ouroboros(toy_host(), draft="near", phrases="~/none/kept.jsonl")
+
+
 def test_bad_settings_are_named() -> None:
     with pytest.raises(UsageError, match="lengthen must be a whole number >= 0"):
         OuroborosSettings(draft="twin", lengthen=-1)

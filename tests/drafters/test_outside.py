@@ -113,6 +113,8 @@ REFUSED = [
     (f"{HERE}:Half", f"method '{HERE}:Half' does not define observe, propose: a drafter needs"),
     (f"{HERE}:Loose", f"the Settings of method '{HERE}:Loose' are no dataclass: decorate"),
     (f"{HERE}:Stutter:times=0", "times must be a whole number >= 1, got 0"),
+    (f"{HERE}:Nested:times=much", f"{HERE}:Nested:times must be a whole number, got 'much'"),
+    (f"{HERE}:Nested:words=a", f"{HERE}:Nested:words cannot be written as text: give it in Python"),
     (f"{HERE}:Stutter:times=much", f"{HERE}:Stutter:times must be a whole number, got 'much'"),
     (
         f"{HERE}:Stutter:time=2",

@@ -38,6 +38,8 @@ def print_stream(stream: Stream, console: Console, show_drafts: bool) -> Complet
         _write(console, f"{name} ", colour)
     if colours:
         _write(console, "\n")
+    if completion.unkept is not None:
+        common.note(f"the answer is not kept: {completion.unkept}", style="yellow")
     return completion
 
 

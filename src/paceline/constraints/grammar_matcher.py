@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -18,22 +19,26 @@ _LONGEST_REASON = 300
 class GrammarMatcher:
     """A `Matcher` on llguidance's.
 
-    matcher: an `LLMatcher`. vocab_size: of the model. habits: of the model, learned from what is
+    matcher: an `LLMatcher`. tokens: that it knows. vocab_size: of the model, which may have fewer or
+    more. habits: of the model, learned from what is
     drawn.
 
     Raises UsageError where llguidance cannot go on, e.g. because a lexer has become too complex.
     """
 
-    def __init__(self, matcher: Any, vocab_size: int, habits: Habits) -> None:
+    def __init__(self, matcher: Any, tokens: int, vocab_size: int, habits: Habits) -> None:
         self._matcher = matcher
+        self._tokens = tokens
         self._vocab_size = vocab_size
         self._habits = habits
         self._place: int | None = None  # where few tokens are allowed, a hash of these
-        self._bits = np.zeros((vocab_size + 31) // 32, dtype=np.uint32)
+        self._bits = np.zeros((tokens + 31) // 32, dtype=np.uint32)
 
     def copy(self) -> GrammarMatcher:
         """Another one at the same place."""
-        return GrammarMatcher(self._matcher.deep_copy(), self._vocab_size, self._habits)
+        return GrammarMatcher(
+            self._matcher.deep_copy(), self._tokens, self._vocab_size, self._habits
+        )
 
     def allowed(self) -> torch.Tensor:
         """See `Matcher.allowed`."""
@@ -59,7 +64,7 @@ class GrammarMatcher:
     def forced(self) -> list[int]:
         """See `Matcher.forced`."""
         forced: list[int] = self._matcher.compute_ff_tokens()
-        return forced
+        return [*takewhile(lambda token: token < self._vocab_size, forced)]
 
     def likely(self) -> tuple[int, float] | None:
         """See `Matcher.likely`."""

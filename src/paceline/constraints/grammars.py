@@ -42,6 +42,7 @@ class Grammars:
 
     def __init__(self, tokenizer: Any, vocab_size: int, eos_ids: Sequence[int]) -> None:
         self._tokenizer, self._vocab_size = tokenizer, vocab_size
+        self._tokens = max(vocab_size, len(tokenizer))
         self._eos_ids = list(eos_ids)
         self._vocabulary: Any = None
         self._habits = Habits()
@@ -79,7 +80,7 @@ class Grammars:
         matcher = library.LLMatcher(self._vocabulary, grammar, limits=limits, log_level=0)
         if matcher.is_error():
             raise _unusable(constraint, matcher.get_error())
-        compiled = GrammarMatcher(matcher, self._vocab_size, self._habits)
+        compiled = GrammarMatcher(matcher, self._tokens, self._vocab_size, self._habits)
         # What contradicts itself may show only here.
         try:
             compiled.allowed()
@@ -93,8 +94,7 @@ class Grammars:
         from llguidance.hf import from_tokenizer
 
         try:
-            size = max(self._vocab_size, len(self._tokenizer))
-            return from_tokenizer(self._tokenizer, size, self._eos_ids or None)
+            return from_tokenizer(self._tokenizer, self._tokens, self._eos_ids or None)
         except (TypeError, ValueError) as error:
             raise UsageError(
                 f"constraints need a fast tokenizer that ends texts, which this model has not: "

@@ -106,7 +106,7 @@ class Auto(Drafter):
         if (Auto, settings) not in host.worth:
             named, promises = by_price(sources), promises_of(sources)
             host.worth[Auto, settings] = CostlySources(*named, host.costs, host.curve, promises)
-        return cls(sources, host.worth[Auto, settings], host.clock)
+        return cls(sources, host.worth[Auto, settings].for_text(), host.clock)
 
     def start(self, text: TextStart) -> None:
         """All sources begin."""

@@ -111,7 +111,7 @@ class Chimera(LevelDrafter["Levels"]):
                 return NgramCache(encode, own.cache, beforehand)
             # Rounded weights make other states.
             encoder = f"{found.fingerprint()} {own.weights}"
-            where = Path(own.spill), encoder, partial(restored, model)
+            where = Path(own.spill).expanduser(), encoder, partial(restored, model)
             return NgramCache(encode, own.cache, beforehand, *where)
 
         # What one text has had encoded is there for the next one, and for those beside it.

@@ -18,6 +18,7 @@ A draft model drafts as in `Speculative`, with one pool of phrases that four par
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections import Counter
 from collections.abc import Sequence
@@ -33,6 +34,7 @@ from paceline.drafters.settings import at_least
 from paceline.drafters.speculative import DraftSettings, Speculative, open_draft
 from paceline.drafters.text_phrases import TextPhrases
 from paceline.drafters.verified_phrases import Verified, corrected, matching, refined
+from paceline.errors import ModelError
 from paceline.protocols import Drafter
 from paceline.records import Round, SourceRound, TextStart
 from paceline.tree import EMPTY, ROOT, Tree
@@ -144,7 +146,7 @@ class Ouroboros(Drafter):
         self._proposed = [0, 0]
         if own.phrases:
             size, fingerprint = host.target.vocab_size, host.fingerprint
-            weakref.finalize(self, self.pool.save, Path(own.phrases), size, fingerprint)
+            weakref.finalize(self, _save, self.pool, own.phrases, size, fingerprint)
 
     @property
     def widths(self) -> Counter[int]:
@@ -247,9 +249,20 @@ def _pool_of(host: Host, own: OuroborosSettings) -> PhrasePool:
 
 def _filled(pool: PhrasePool, host: Host, phrases: str) -> PhrasePool:
     """The pool with the phrases of the file, if there is one."""
-    if phrases and Path(phrases).exists():
-        pool.load(Path(phrases), host.target.vocab_size, host.fingerprint)
+    path = Path(phrases).expanduser()
+    if phrases and path.exists():
+        pool.load(path, host.target.vocab_size, host.fingerprint)
+    elif not path.parent.is_dir():
+        raise ModelError(f"there is no folder {path.parent} to keep phrases in: make it first")
     return pool
+
+
+def _save(pool: PhrasePool, phrases: str, vocab_size: int, fingerprint: str) -> None:
+    """When a drafter is given up nobody is there to hear what goes wrong."""
+    try:
+        pool.save(Path(phrases).expanduser(), vocab_size, fingerprint)
+    except ModelError as error:
+        warnings.warn(str(error), RuntimeWarning, stacklevel=1)
 
 
 def _draft_of(host: Host, own: OuroborosSettings, pool: PhrasePool) -> Speculative:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from paceline.drafters.settings import at_least
 from paceline.errors import ModelError
+from paceline.json_files import replace_file
 from paceline.tree import ROOT, Tree
 
 __all__ = ["MOST_PHRASES", "Phrase", "PhrasePool", "phrase_tree"]
@@ -112,16 +111,11 @@ class PhrasePool:
             "fingerprint": fingerprint,
             "phrases": len(self),
         }
-        lines = [json.dumps(head), *(json.dumps([key, *phrases]) for key, phrases in self)]
-        draft = path.with_name(f".{uuid4().hex}.tmp")
+        lines = [json.dumps(head), *(json.dumps([key, *phrases]) for key, phrases in list(self))]
         try:
-            draft.write_text("\n".join(lines) + "\n", encoding="utf-8")
-            draft.replace(path)
+            replace_file(path, ("\n".join(lines) + "\n").encode())
         except OSError as error:
             raise ModelError(f"cannot write phrases to {path}: {error.strerror}") from error
-        finally:
-            with suppress(OSError):  # it is there only where something went wrong
-                draft.unlink()
 
     def load(self, path: Path, vocab_size: int, fingerprint: str = "") -> None:
         """Add all phrases of a file to those that are there, as far as the limits allow.

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields
 from difflib import get_close_matches
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from paceline.errors import UsageError
@@ -155,9 +156,15 @@ def read_settings(
     return values
 
 
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
+
+
 def _read(value: Any, wanted: Any, where: str) -> Any:
+    wanted = _without_none(wanted)
     if not isinstance(value, str) or wanted in (str, Any):
         return value
+    if wanted not in _KINDS and get_origin(wanted) is not Literal:
+        raise UsageError(f"{where} cannot be written as text: give it in Python")
     if get_origin(wanted) is Literal:
         if value in get_args(wanted):
             return value
@@ -165,5 +172,10 @@ def _read(value: Any, wanted: Any, where: str) -> Any:
     try:
         return {"true": True, "false": False}[value.lower()] if wanted is bool else wanted(value)
     except (KeyError, ValueError) as error:
-        kind = {bool: "true or false", int: "a whole number", float: "a number"}[wanted]
-        raise UsageError(f"{where} must be {kind}, got {value!r}") from error
+        raise UsageError(f"{where} must be {_KINDS[wanted]}, got {value!r}") from error
+
+
+def _without_none(wanted: Any) -> Any:
+    """`int` for `int | None`, whose default alone can be None."""
+    kinds = [kind for kind in get_args(wanted) if kind is not NoneType]
+    return kinds[0] if NoneType in get_args(wanted) and len(kinds) == 1 else wanted

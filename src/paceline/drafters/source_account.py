@@ -1,4 +1,4 @@
-"""What is known about one source of `auto` over all texts, see `paceline.drafters.costly_sources`."""
+"""What is known about one source of `auto`, see `paceline.drafters.costly_sources`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bisect import bisect_right
 from paceline.planning.gate import Gain
 from paceline.planning.running_time import RunningTime
 
-__all__ = ["CREDIT", "PRICE", "SourceAccount"]
+__all__ = ["CREDIT", "PRICE", "SourceAccount", "SourceInText"]
 
 PRICE = 0.25
 """Passes that asking takes, as long as nobody knows."""
@@ -31,58 +31,36 @@ _BELIEVED = 16
 class SourceAccount:
     """One source over all texts. Times in milliseconds, everything else in passes of plain decoding.
 
-    time: that asking takes; reading: a token that it has to read first. trial: whether it was asked
-    from its budget in this round. lookup: it takes so little that it is believed to be of use until
-    it has shown that it is not. promise: tokens that it was measured to add in a round; 0 where
-    nobody knows.
+    time: that asking takes; reading: a token that it has to read first. lookup: it takes so little
+    that it is believed to be of use until it has shown that it is not. promise: tokens that it was
+    measured to add in a round; 0 where nobody knows.
     """
 
     def __init__(self, credit: float, lookup: bool, promise: float = 0.0) -> None:
         self.time = RunningTime()
         self.reading = RunningTime()
-        self.trial, self.lookup = False, lookup
+        self.lookup, self.promise = lookup, promise
         self._budget, self._room = credit, CREDIT
         self._gain = Gain(_LONG_MEMORY)
         if lookup:
             self._gain.expect(_HOPE, 0)
-        self._here = self._gain
-        self._promise = promise
-        self._classes: dict[int, Gain] = {}
-        self._known: dict[int, Gain] = {}  # over all texts, where something was promised
+        self._known: dict[int, Gain] = {}  # by class, where something was promised
         self._claimed, self._right = 0.0, 0.0
-        self.begin()
 
-    def begin(self) -> None:
-        """In a text that begins half of what others have shown is expected, but not much, until a
-        few rounds have shown other things."""
-        self._here = Gain(_MEMORY)
-        if not self._promise:
-            self._here.expect(min(_MOST, self._gain.mean / 2), 0)
-        self._classes.clear()
+    @property
+    def mean(self) -> float:
+        """What asking saves."""
+        return self._gain.mean
 
-    def gain(self, sure: float, price: float = PRICE, each: float = 1.0) -> float:
-        """What asking saves where the others are that sure; as long as little is known of that,
-        what it saves in this text.
-
-        price: of asking; each: what a token takes. Both say what a promise is worth here."""
-        place = bisect_right(_SURENESS, sure)
-        own = self._classes.get(place)
-        if own is None:
-            if not self._promise:
-                return self._here.mean
-            own = self._promised(place, price, each)
-        return own.mean + self._here.mean * _DOUBT / (_DOUBT + own.rounds)
-
-    def _promised(self, place: int, price: float, each: float) -> Gain:
-        """The class begins with what it has saved in other texts, and what was promised."""
+    def promised(self, place: int, price: float, each: float) -> float:
+        """What a class has saved in all texts, which begins with what was promised; see
+        `SourceInText.gain`."""
         known = self._known.get(place)
         if known is None:
             surely = _SURENESS[place - 1] if place else 0.0
             known = self._known[place] = Gain(_LONG_MEMORY)
-            known.expect(max(0.0, _TRUST * self._promise - surely) * each - price, _SHOWN)
-        own = self._classes[place] = Gain(_MEMORY)
-        own.expect(known.mean, _SHOWN)
-        return own
+            known.expect(max(0.0, _TRUST * self.promise - surely) * each - price, _SHOWN)
+        return known.mean
 
     def earn(self, passes: float) -> None:
         """So much goes into the budget."""
@@ -97,8 +75,8 @@ class SourceAccount:
         return passes <= self._budget
 
     def pay(self, passes: float) -> None:
-        """Take it out of the budget."""
-        self._budget -= passes
+        """Take it out of the budget; what is below 0 goes in."""
+        self._budget = min(self._budget - passes, self._room)
 
     def expected(self, claimed: float, right: int) -> float:
         """What a round says about others like it: what came true, and half by what was claimed,
@@ -108,14 +86,48 @@ class SourceAccount:
         self._claimed, self._right = self._claimed * fade + claimed, self._right * fade + right
         return (right + promised) / 2
 
+    def learn(self, place: int, expected: float) -> None:
+        """What rounds of a class are expected to save."""
+        self._gain.add(expected)
+        if place in self._known:
+            self._known[place].add(expected)
+
+
+class SourceInText:
+    """One source in one text. trial: whether it was asked from its budget in this round.
+
+    Half of what others have shown is expected, but not much, until a few rounds have shown other
+    things.
+    """
+
+    def __init__(self, account: SourceAccount) -> None:
+        self.account = account
+        self.trial = False
+        self._gain = Gain(_MEMORY)
+        if not account.promise:
+            self._gain.expect(min(_MOST, account.mean / 2), 0)
+        self._classes: dict[int, Gain] = {}
+
+    def gain(self, sure: float, price: float = PRICE, each: float = 1.0) -> float:
+        """What asking saves where the others are that sure; as long as little is known of that,
+        what it saves in this text.
+
+        price: of asking; each: what a token takes. Both say what a promise is worth here."""
+        place = bisect_right(_SURENESS, sure)
+        own = self._classes.get(place)
+        if own is None:
+            if not self.account.promise:
+                return self._gain.mean
+            own = self._classes[place] = Gain(_MEMORY)
+            own.expect(self.account.promised(place, price, each), _SHOWN)
+        return own.mean + self._gain.mean * _DOUBT / (_DOUBT + own.rounds)
+
     def judge(self, sure: float, saved: float, expected: float) -> None:
         """A round in which the source was asked saved so much, which others like it are expected
         to do."""
         place = bisect_right(_SURENESS, sure)
-        own = self._classes.setdefault(place, Gain(_MEMORY))
-        for gain in (own, self._here, self._gain):
-            gain.add(expected)
-        if place in self._known:
-            self._known[place].add(expected)
+        self._classes.setdefault(place, Gain(_MEMORY)).add(expected)
+        self._gain.add(expected)
+        self.account.learn(place, expected)
         if self.trial:
-            self._budget = min(self._budget + saved, self._room)
+            self.account.pay(-saved)

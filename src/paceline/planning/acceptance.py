@@ -13,9 +13,9 @@ from math import isfinite
 from operator import mul
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from paceline.errors import ModelError
+from paceline.json_files import json_bytes, replace_file
 
 __all__ = ["AcceptanceTable", "unmeasured"]
 
@@ -78,14 +78,10 @@ class AcceptanceTable:
         Raises ModelError where the file cannot be written.
         """
         record = {"format": _FORMAT, "kind": _KIND, "about": dict(about), _KIND: self.rows}
-        draft = path.with_name(f".{uuid4().hex}.tmp")
         try:
-            draft.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-            draft.replace(path)
+            replace_file(path, json_bytes(record))
         except OSError as error:
             raise ModelError(f"cannot write {path}: {error.strerror}") from error
-        finally:
-            draft.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: Path) -> AcceptanceTable:

@@ -11,8 +11,8 @@ import json
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from uuid import uuid4
 
+from paceline.json_files import json_bytes, replace_file
 from paceline.machine import describe_machine, describe_versions
 from paceline.models.cache import cache_root, explain_os_errors
 from paceline.planning.cost_curve import CostCurve
@@ -84,15 +84,10 @@ def save_curve(key: CurveKey, curve: CostCurve, root: Path | None = None) -> Pat
     Raises ModelError where the cache folder cannot be written.
     """
     path = curve_path(key, root)
-    text = json.dumps({"key": asdict(key), "curve": curve.to_records()}, indent=2) + "\n"
+    content = json_bytes({"key": asdict(key), "curve": curve.to_records()})
     with explain_os_errors(root or cache_root()):
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{uuid4().hex}.tmp")
-        try:
-            draft.write_text(text, encoding="utf-8")
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
+        replace_file(path, content)
     return path
 
 

@@ -7,13 +7,12 @@ import logging
 from contextlib import ExitStack
 from time import monotonic
 
-from paceline.errors import StoreError
 from paceline.serve.logs import log
 from paceline.serve.metrics import Metrics
 from paceline.serve.ticket import News, Ticket
 from paceline.session import Session
 from paceline.stats import Stats
-from paceline.stream import Completion, Stream
+from paceline.stream import Stream
 
 __all__ = ["RunningText"]
 
@@ -27,10 +26,7 @@ class RunningText:
     def __init__(self, session: Session, ticket: Ticket, index: int) -> None:
         self.ticket, self.index = ticket, index
         order = ticket.orders[index]
-        self._session = session
-        # Kept below: an answer that cannot be kept is an answer all the same.
-        options = order.options.with_(record=False)
-        self._stream = Stream(session, order.prompt, order.references, options)
+        self._stream = Stream(session, order.prompt, order.references, order.options)
         self._awaited = ExitStack()
         self._awaited.enter_context(self._stream.awaited())
         error = self._stream.completion.error
@@ -48,21 +44,14 @@ class RunningText:
             return News(self.index, chunks) if chunks else None
         completion = self._stream.completion
         metrics.text_ended(completion, self._last - self._first)
-        self._keep(completion)
+        if completion.unkept is not None:
+            log("answer not kept", level=logging.ERROR, reason=str(completion.unkept))
         return News(self.index, chunks, completion)
 
     def leave(self) -> None:
         """The text's place is free."""
         self._awaited.close()
         self._stream.close()
-
-    def _keep(self, completion: Completion) -> None:
-        order = self.ticket.orders[self.index]
-        if order.options.record:
-            try:
-                self._session.record(order.prompt, completion.tokens)
-            except StoreError as error:
-                log("answer not kept", level=logging.ERROR, reason=str(error))
 
     def _measure(self, metrics: Metrics) -> None:
         stats, now = self._stream.stats, monotonic()

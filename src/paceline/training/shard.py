@@ -6,13 +6,13 @@ import gzip
 import hashlib
 import io
 import json
-import os
 import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from paceline.errors import UsageError
+from paceline.json_files import replace_file
 
 __all__ = ["Answer", "pack", "unpack", "write_file"]
 
@@ -76,13 +76,8 @@ def write_file(path: Path, content: bytes) -> None:
 
     Raises UsageError where that is not possible.
     """
-    draft = path.with_name(f".{path.name}.tmp")
     try:
-        with draft.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
+        replace_file(path, content)
     except OSError as error:
         raise UsageError(
             f"cannot write {path}: {error.strerror}; repeat the command to go on with what is there"

@@ -80,7 +80,6 @@ class AdaptiveTree:
         self._prior = table
         self._stored = self._curve = curve
         self._costs = costs
-        self._context = 0
         self._rounds = 0
         self._budget = 0
         self._limits = limits
