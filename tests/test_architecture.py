@@ -46,7 +46,7 @@ ALLOWED = {
     "drafters": CORE | {"datastore", "kernels", "planning"},
     "targets": CORE | {"kernels"},
     "kernels": set(),
-    "models": {"json_files", "errors", "kernels"},
+    "models": {"defaults", "json_files", "errors", "kernels"},
     "references": {"errors"},
     "datastore": {"errors", "kernels", "models", "tree"},
     "constraints": CORE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["DEFAULT_METHOD"]
+__all__ = ["DEFAULT_METHOD", "DEFAULT_MODEL"]
 
 DEFAULT_METHOD = "auto"
+DEFAULT_MODEL = "smollm2-135m"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -54,6 +55,10 @@ def test_mistakes_are_told_before_a_model_is_loaded(command: Command, tmp_path: 
     asked, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     words = ["batch", "--input", asked, "--output", output, "--model", "no/such/model"]
     assert "cannot read the batch file" in command(*words).said
+    os.mkfifo(pipe := tmp_path / "pipe")
+    assert "name a file, not a pipe" in command(*words[:2], pipe, *words[3:]).said
+    write_requests(asked, "m", 2)
+    assert "it is a folder" in command(*words[:4], tmp_path, *words[5:]).said
     write_requests(asked, "m", 2)
     assert "must be different files" in command(*words[:4], asked, *words[5:]).said
     asked.write_bytes(2 * asked.read_bytes())

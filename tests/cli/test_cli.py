@@ -230,6 +230,10 @@ def places(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> dict[str, ob
         ("generate hi --model {tiny} --json {dir}", "cannot write"),
         ("generate hi --model {tiny} --json {dir}/good.jsonl/below", "cannot write"),
         ("compare hi --model {tiny} --json {dir}", "cannot write"),
+        (f"generate hi --model {{tiny}} --json {{dir}}/{'x' * 300}", "cannot write"),
+        (f"store info {{dir}}/{'x' * 300}", "cannot use"),
+        ("tune --model {tiny} --plot {dir}/plots", "without a method there is nothing to verify"),
+        ("tune --model {tiny} --prompt-file {dir}/good.jsonl", "add --method ppd"),
         ("generate hi --model {tiny} --store {dir}", "cannot use the reference store"),
         ("generate hi --model {tiny} --store {dir}/junk.db", "no SQLite database"),
         ("store info {dir}/missing.db", "there is no store"),
@@ -473,6 +477,8 @@ def test_generate_answers_a_file_of_prompts(command: Command, tiny: Path, tmp_pa
     assert (result.code, result.out) == (0, "".join(f"{text}\n" for text in texts))
     written = [(record["id"], record["text"]) for record in read_json(path)]
     assert written == list(zip(("talk", "talk", "2"), texts, strict=True))
+    raw = command(*words, "--limit", 1, "--raw")
+    assert raw.out == greedy(tiny, "hello\n\ngo on", 9) + "\n"
     assert len(result.notes) == 3
 
 
@@ -893,7 +899,8 @@ def test_chat_says_the_turns_of_a_file_first_and_writes_the_conversation(
     first = greedy(tiny, asked("hello"), 9)
     second = greedy(tiny, asked("hello", first, "hello"), 9)
     assert (result.code, result.out) == (0, f"{greedy(tiny, asked('one'), 9)}\n{first}\n{second}\n")
+    third = {"role": "assistant", "content": second}
     assert read_json(path) == [
-        *asked("hello", first, "hello"),
-        {"role": "assistant", "content": second},
+        [*asked("one"), {"role": "assistant", "content": greedy(tiny, asked("one"), 9)}],
+        [*asked("hello", first, "hello"), third],
     ]

@@ -260,3 +260,23 @@ def test_the_server_still_works(served: Live) -> None:
     """After all of the above, and with fields that nobody knows."""
     assert served.chat(unknown_field={"a": 1}, store=True, metadata={"a": "b"}).status_code == 200
     assert served.chat(min_tokens=0, stop_token_ids=[], use_beam_search=False).status_code == 200
+    assert served.chat(length_penalty=1.0, add_generation_prompt=True).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"best_of": 5},
+        {"add_special_tokens": False},
+        {"truncate_prompt_tokens": 9},
+        {"min_tokens": 2},
+    ],
+    ids=str,
+)
+def test_fields_that_would_change_the_answer_are_refused(
+    served: Live, field: dict[str, Any]
+) -> None:
+    body = {"model": MODEL, "prompt": "hi", "max_tokens": 3, **field}
+    answer = served.http.post(TEXT, json=body)
+    refused(answer)
+    assert answer.json()["error"]["code"] == "unsupported_parameter"

@@ -101,6 +101,10 @@ def test_completions_of_texts_and_tokens(served: Live) -> None:
     assert several["usage"]["prompt_tokens"] == 4
     tokens = served.complete([[65, 66], [67]], seed=3, echo=True).json()
     assert tokens["choices"][0]["text"].startswith("bc")
+    room = served.server.session.target.max_context - 2
+    prompts = [[64, 65], [64] * room]
+    long = served.complete(prompts, seed=3, max_tokens=6, ignore_eos=True).json()
+    assert long["usage"]["completion_tokens"] == 6 + 2  # a long prompt does not shorten the others
     by_default = served.http.post("/v1/completions", json={"model": MODEL, "prompt": "a"}).json()
     assert by_default["usage"]["completion_tokens"] <= 16
 
@@ -214,6 +218,16 @@ def test_sources_of_pieces_stand_beside_the_delta(served: Live) -> None:
     assert {each["drafted"] for each in sourced} <= {True, False}
 
 
+def test_sources_of_text_that_may_be_a_call_are_held_back_with_it(served: Live) -> None:
+    tool = {"type": "function", "function": {"name": "weather"}}
+    asked = {"sources": True}
+    pieces = events(served.chat(seed=8, max_tokens=80, stream=True, paceline=asked, tools=[tool]))
+    choices = [choice for piece in pieces for choice in piece["choices"]]
+    said = "".join(choice["delta"].get("content", "") for choice in choices)
+    sourced = [one for choice in choices for one in choice.get("paceline", {}).get("pieces", [])]
+    assert "".join(each["text"] for each in sourced) == said
+
+
 def test_keys() -> None:
     with live(toy_session("plain"), keys=["correct-horse", "battery-staple"]) as served:
         assert served.chat().status_code == 200
@@ -236,6 +250,12 @@ def test_keys() -> None:
             assert stranger.get("/v1/models", headers=second).status_code == 200
 
 
+def test_a_key_may_have_letters_of_any_language() -> None:
+    with live(toy_session("plain"), keys=["correct-horse", "schlüssel-123"]) as served:
+        sent = {"Authorization": "Bearer schlüssel-123".encode()}
+        assert served.http.get("/v1/models", headers=sent).status_code == 200
+
+
 def test_requests_have_names(served: Live) -> None:
     assert served.http.get("/health").headers["x-request-id"].startswith("req_")
     given = served.http.get("/health", headers={"x-request-id": "my-7"})
@@ -250,6 +270,12 @@ def test_other_origins_may_ask_only_where_that_was_set(served: Live) -> None:
     with live(toy_session("plain"), cors="https://example.com") as open_to_one:
         allowed = open_to_one.http.get("/version", headers=origin).headers
         assert allowed["access-control-allow-origin"] == "https://example.com"
+        wanted = {
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "authorization,content-type,x-stainless-os",
+        }
+        asked = open_to_one.http.options("/v1/chat/completions", headers=origin | wanted)
+        assert asked.status_code == 200
 
 
 def test_figures_for_dashboards() -> None:

@@ -82,6 +82,12 @@ def main() -> None:
         if message:  # there is none where typer has printed the help of a bare `paceline`
             note(f"error: {message}", style="red")
         code = 2
+    except OSError as error:
+        # Paths are looked at in many places, and a name may be too long or a folder closed.
+        if error.filename is None:
+            raise
+        note(f"error: cannot use {error.filename}: {error.strerror}", style="red")
+        code = 2
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     sys.exit(code or 0)

@@ -93,6 +93,8 @@ def _checked(files: Files) -> int:
     found = [path.resolve() for path in astuple(files) if path is not None]
     if len({*found}) < len(found):
         raise UsageError("--input, --output and --errors must be different files")
+    if files.input_file.exists() and not files.input_file.is_file():
+        raise UsageError(f"{files.input_file} is read several times: name a file, not a pipe")
     return check_custom_ids(files.input_file)
 
 

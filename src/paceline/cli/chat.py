@@ -32,7 +32,8 @@ def chat(
 ) -> None:
     """Talk with a model; each turn reads only what is new.
 
-    The turns of a prompt file are said first, each record as a conversation of its own.
+    The turns of a prompt file are said first, each record as a conversation of its own. --json takes
+    a list of conversations.
     """
     options, references = request.options(), opening.references()
     common.check_stdin()
@@ -44,41 +45,53 @@ def chat(
         raise UsageError(f"{choice.model} has no chat template: use 'paceline generate' instead")
     _prepare_input()
     common.note(_HELP)
-    messages: list[dict[str, str]] = []
+    conversations: list[list[dict[str, str]]] = [[]]
     try:
-        _converse(session, messages, first, references, output.show_drafts)
+        _converse(session, conversations, first, references, output.show_drafts)
     finally:
         if output.json_file is not None:
-            text = json.dumps(messages, ensure_ascii=False, indent=2) + "\n"
+            said = [each for each in conversations if each]
+            text = json.dumps(said, ensure_ascii=False, indent=2) + "\n"
             common.write_text(output.json_file, text)
 
 
-def _opening(prompt_file: Path | None, limit: int | None) -> list[str]:
+_Said = tuple[str, tuple[str, ...]]
+"""A line, and texts that may be quoted from then on."""
+
+
+def _opening(prompt_file: Path | None, limit: int | None) -> list[_Said]:
     """What is said before the user has a word: the turns of each record, /clear in between."""
     if prompt_file is None:
         return []
     from paceline.prompts import read_prompts
 
-    said: list[str] = []
+    said: list[_Said] = []
     for record in read_prompts(prompt_file, limit):
-        said += ["/clear", *record.turns] if said else record.turns
+        said += [("/clear", ())] if said else []
+        said += [(turn, record.references) for turn in record.turns]
     return said
 
 
 def _converse(
     session: Session,
-    messages: list[dict[str, str]],
-    opening: list[str],
+    conversations: list[list[dict[str, str]]],
+    opening: list[_Said],
     references: list[str],
     show_drafts: bool,
 ) -> None:
-    """Take turns until the user leaves; `messages` holds the conversation at any time."""
+    """Take turns until the user leaves; the last of `conversations` goes on, and /clear begins
+    another one."""
     console = common.output_console()
     show_stats = True
-    said = iter(opening)
-    while (text := next(said, None) or _ask()) != "/quit":
+    said, quoted = iter(opening), tuple[str, ...]()
+    while True:
+        text, quoted = next(said, None) or (_ask(), quoted)
+        messages = conversations[-1]
+        if text == "/quit":
+            return
         if text == "/clear":
-            messages.clear()
+            conversations.append([])
+            quoted = ()
         elif text == "/stats":
             show_stats = not show_stats
         elif text.startswith("/"):
@@ -86,7 +99,7 @@ def _converse(
         elif text:
             messages.append({"role": "user", "content": text})
             try:
-                stream = session.stream(messages, references=references)
+                stream = session.stream(messages, references=[*references, *quoted])
                 completion = print_stream(stream, console, show_drafts)
             except PacelineError as error:
                 if not sys.stdin.isatty():

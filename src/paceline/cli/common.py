@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,6 @@ from paceline.tables import Table, terminal_table
 if TYPE_CHECKING:
     from paceline.prompts import PromptRecord
     from paceline.session import Session
-
-DEFAULT_MODEL = "smollm2-135m"
 
 
 @contextmanager
@@ -142,13 +141,16 @@ def read_references(paths: list[Path] | None, kind: str = "reference file") -> l
 def gather_prompts(
     prompt: str | None, prompt_file: Path | None, limit: int | None, raw: bool = False
 ) -> list[PromptRecord]:
-    """The prompt of the command line ("-": standard input), or those of a file."""
+    """The prompt of the command line ("-": standard input), or those of a file.
+
+    raw: without the chat template; records of a file may say so themselves.
+    """
     from paceline.prompts import PromptRecord, read_prompts
 
     if (prompt is None) == (prompt_file is None):
         raise UsageError("give either a prompt or --prompt-file")
     if prompt_file is not None:
-        return read_prompts(prompt_file, limit)
+        return [replace(one, raw=raw or one.raw) for one in read_prompts(prompt_file, limit)]
     if prompt == "-":
         check_stdin()
     try:
@@ -169,10 +171,12 @@ def check_stdin() -> None:
 
 def check_writable(path: Path | None) -> None:
     """Raise UsageError where a result file could not be written, before work goes into it."""
-    if path is None or not (path.is_file() or path.is_dir() or not path.exists()):
-        return  # nothing to write, or a pipe or device, which must not be opened twice
-    is_new = not path.exists()
+    if path is None:
+        return
     with writing(path):
+        if not (path.is_file() or path.is_dir() or not path.exists()):
+            return  # a pipe or device must not be opened twice
+        is_new = not path.exists()
         path.parent.mkdir(parents=True, exist_ok=True)
         path.open("a").close()
         if is_new:

@@ -13,6 +13,7 @@ from paceline.cli import common, flags
 from paceline.cli.bench import shared
 from paceline.cli.findings import Findings, method_as_json
 from paceline.cli.groups import Machine, Prompts, Request, grouped
+from paceline.defaults import DEFAULT_MODEL
 from paceline.tables import Table
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 @grouped
 def compare(
     *,
-    model: flags.ModelOption = common.DEFAULT_MODEL,
+    model: flags.ModelOption = DEFAULT_MODEL,
     contenders: shared.Contenders,
     prompts: Prompts,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Runs per prompt.")] = 3,
@@ -44,12 +45,15 @@ def compare(
     common.check_writable(json_file)
     session = common.open_baseline(model, **machine.given)
     made = contenders.made(names, session, model, machine)
-    found = Findings(_measure(session, made, records, options, repeats))
+    entries, interrupted = _measure(session, made, records, options, repeats)
+    found = Findings(entries)
     _show(found, len(records) > 1)
     if json_file is not None:
         asked = options | {"repeats": repeats}
         report = _report(session, model, records, asked, contenders.state, found)
         common.write_text(json_file, json.dumps(report, ensure_ascii=False, indent=2) + "\n")
+    if interrupted:
+        raise KeyboardInterrupt
     if found.failures:
         raise typer.Exit(1)
 
@@ -60,7 +64,8 @@ def _records(prompts: Prompts) -> list[PromptRecord]:
     if prompts.prompt is None and prompts.prompt_file is None:
         from paceline.prompts import demo_prompts
 
-        records = demo_prompts()[: prompts.limit]
+        demo = demo_prompts()[: prompts.limit]
+        records = [replace(one, raw=prompts.raw or one.raw) for one in demo]
     else:
         records = prompts.records()
     return [replace(record, references=references + record.references) for record in records]
@@ -72,15 +77,21 @@ def _measure(
     prompts: Sequence[PromptRecord],
     options: dict[str, Any],
     repeats: int,
-) -> list[Entry | LeftOut]:
+) -> tuple[list[Entry | LeftOut], bool]:
+    """And whether Ctrl-C ended it early: then what was measured is shown, where that is anything."""
     from paceline.bench.comparison import Comparison, Text
     from paceline.bench.results import Memory
 
     texts = [Text("prompts", record) for record in prompts]
     comparison = Comparison(session, contenders, texts, session.options.with_(**options), repeats)
     sink = Memory()
-    shared.run_with_bar(comparison, sink, "comparing")
-    return sink.entries
+    try:
+        shared.run_with_bar(comparison, sink, "comparing")
+    except KeyboardInterrupt:
+        if not sink.entries:
+            raise
+        return sink.entries, True
+    return sink.entries, False
 
 
 def _show(found: Findings, by_prompt: bool) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli import common, flags
+from paceline.defaults import DEFAULT_MODEL
 from paceline.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def build(
     files: Annotated[
         list[Path], typer.Argument(help="Texts: files, JSONL files of them, folders of either.")
     ],
-    model: flags.ModelOption = common.DEFAULT_MODEL,
+    model: flags.ModelOption = DEFAULT_MODEL,
     out: Annotated[
         Path | None, typer.Option("--out", help="Its folder; without it the model's own one.")
     ] = None,
@@ -59,7 +60,7 @@ def build(
 
 
 @app.command()
-def info(folder: Folder = None, model: flags.ModelOption = common.DEFAULT_MODEL) -> None:
+def info(folder: Folder = None, model: flags.ModelOption = DEFAULT_MODEL) -> None:
     """Show how much a datastore holds."""
     from paceline.datastore import Datastore
 
@@ -68,7 +69,7 @@ def info(folder: Folder = None, model: flags.ModelOption = common.DEFAULT_MODEL)
 
 
 @app.command()
-def clear(folder: Folder = None, model: flags.ModelOption = common.DEFAULT_MODEL) -> None:
+def clear(folder: Folder = None, model: flags.ModelOption = DEFAULT_MODEL) -> None:
     """Delete everything a datastore holds."""
     from paceline.datastore import clear_datastore
 

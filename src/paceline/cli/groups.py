@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin,
 import typer
 
 from paceline.cli import common, drafts, flags
+from paceline.defaults import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from paceline.prompts import PromptRecord
@@ -35,7 +36,7 @@ __all__ = [
 class Choice:
     """A model, and what drafts for it."""
 
-    model: flags.ModelOption = common.DEFAULT_MODEL
+    model: flags.ModelOption = DEFAULT_MODEL
     method: drafts.MethodOption = None
     draft_model: drafts.DraftModelOption = None
 

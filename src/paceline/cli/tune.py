@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from paceline.cli import common, flags
 from paceline.cli.groups import Choice, Placement, PromptFile, grouped
+from paceline.cli.tune_study import Study
 from paceline.errors import UsageError
 from paceline.tables import Table
 
@@ -81,76 +82,50 @@ def tune(
     common.check_writable(json_file)
     method, model = choice.wanted, choice.model
     options = common.request_options(max_new_tokens=tried.max_new_tokens)
-    study = _study(method, tried.verify, tried.plots is not None)
+    study = _study(method, tried)
     prompts = _prompts(tried) if study is not None and study.decodes else []
     session = common.open_session(model, method or "plain", measure=False, **placement.given)
     from paceline.planning.curve_store import curve_key, save_curve
 
     curve, report = _curve(session, model, repeats or _REPEATS)
-    if study is not None:
-        session.use_curve(curve)  # what is tried is planned by it, not by a stored one
-        study.run(session, prompts, options, repeats)
-        report |= _shown(study, tried.plots)
-    if json_file is not None:
-        common.write_text(json_file, json.dumps(report, ensure_ascii=False, indent=2) + "\n")
-    path = save_curve(curve_key(session.target, session.fingerprint), curve)
+    try:
+        if study is not None:
+            session.use_curve(curve)  # what is tried is planned by it, not by a stored one
+            study.run(session, prompts, options, repeats)
+            report |= _shown(study)
+        if json_file is not None:
+            common.write_text(json_file, json.dumps(report, ensure_ascii=False, indent=2) + "\n")
+    finally:
+        path = save_curve(curve_key(session.target, session.fingerprint), curve)
     _print_lines([f"stored in {path}"])
-
-
-class Study(Protocol):
-    """What is looked for, for one method."""
-
-    @property
-    def decodes(self) -> bool:
-        """Whether it needs prompts."""
-        ...
-
-    def run(
-        self,
-        session: Session,
-        prompts: list[PromptRecord],
-        options: dict[str, Any],
-        repeats: int | None,
-    ) -> None:
-        """Look for it; repeats: trials per text, None for as many as are usual."""
-        ...
-
-    def table(self) -> Table:
-        """What was tried."""
-        ...
-
-    def lines(self) -> list[str]:
-        """What comes of it."""
-        ...
-
-    def as_json(self) -> dict[str, Any]:
-        """For the result file."""
-        ...
-
-    def save_plots(self, folder: Path) -> None:
-        """Raises UsageError where they cannot be drawn or written."""
-        ...
+    if study is not None and tried.plots is not None:
+        study.save_plots(tried.plots)
 
 
 @common.interruptible()
-def _study(method: str | None, verify: bool, plots: bool) -> Study | None:
+def _study(method: str | None, tried: _Tried) -> Study | None:
     """What there is to tune, None without a method; raises UsageError where that is nothing, or
     for options that do not go with it."""
     from paceline.drafters import open_settings, shapes_trees
 
     if method is None:
-        if verify:
-            raise UsageError("there is nothing to verify without a method: add --method ppd")
+        if tried.verify or tried.plots or tried.prompt_file:
+            raise UsageError(
+                "without a method there is nothing to verify, to draw or to try on prompts: add "
+                "--method ppd"
+            )
         return None
 
     if shapes_trees(method):
         from paceline.cli.tune_trees import TreeStudy
 
-        return TreeStudy(method, verify)
+        if tried.plots is not None:
+            _check_plots(tried.plots)
+        return TreeStudy(method, tried.verify)
     if open_settings(method)[1]:
         from paceline.cli.tune_settings import SettingsStudy
 
-        if verify or plots:
+        if tried.verify or tried.plots:
             raise UsageError(
                 f"settings of {method} are always tried on prompts, and have no plots: leave out "
                 "--verify and --plot"
@@ -171,13 +146,20 @@ def _prompts(file: PromptFile) -> list[PromptRecord]:
     return read_prompts(file.prompt_file, file.limit)
 
 
-def _shown(study: Study, plots: Path | None) -> dict[str, Any]:
+def _shown(study: Study) -> dict[str, Any]:
     """What was found, for the result file as well."""
     common.print_table(study.table())
     _print_lines(study.lines())
-    if plots is not None:
-        study.save_plots(plots)
     return study.as_json()
+
+
+def _check_plots(folder: Path) -> None:
+    """Before anything is measured."""
+    from paceline.bench.ablation_plots import check_matplotlib
+
+    check_matplotlib()
+    with common.writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
 
 
 def _curve(session: Session, model: str, repeats: int) -> tuple[CostCurve, dict[str, Any]]:

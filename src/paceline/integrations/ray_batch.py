@@ -76,7 +76,7 @@ def cluster(address: str | None, pool: Pool) -> Iterator[None]:
 def answers(
     rows: Sequence[dict[str, str]], given: AnswersOf, pool: Pool
 ) -> Generator[Batch, None, None]:
-    """What the actors answer, as soon as it comes. rows: see `batch_actor.row`."""
+    """What the actors answer, as soon as it comes. rows: see `batch_rows.row`."""
     # One line a task, so that it is written down as soon as it is answered, unless these were many.
     lines = min(max(1, len(rows) // _MOST_TASKS), given.max_batch)
     at_once = max(1, _AHEAD * given.max_batch // lines)

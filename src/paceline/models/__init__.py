@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from paceline.defaults import DEFAULT_MODEL
 from paceline.models.cache import cache_root
 from paceline.models.description_cache import clear_descriptions
 from paceline.models.load import LoadedModel, load_causal_lm, load_tokenizer
 from paceline.models.prepared_cache import clear_prepared
 from paceline.models.progress import ProgressCallback, RichProgress, ignore_progress
-from paceline.models.registry import ALIASES, DEFAULT_MODEL, Alias, ModelInfo
+from paceline.models.registry import ALIASES, Alias, ModelInfo
 from paceline.models.source import ModelSource, resolve
 from paceline.models.store import ModelStore
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from paceline.defaults import DEFAULT_MODEL
 from paceline.errors import ModelError
 from paceline.models.checks import check_config, check_folder
 from paceline.models.description_cache import described
@@ -22,7 +23,6 @@ from paceline.models.gguf_file import GgufFile
 from paceline.models.memory import bytes_needed, check_memory
 from paceline.models.placement import placement
 from paceline.models.progress import ProgressCallback, ignore_progress, muted
-from paceline.models.registry import DEFAULT_MODEL
 from paceline.models.source import ModelSource, resolve
 from paceline.models.store import ModelStore
 

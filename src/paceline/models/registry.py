@@ -13,12 +13,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-__all__ = ["ALIASES", "DEFAULT_MODEL", "Alias", "Kind", "ModelInfo", "Wheel", "suggestion"]
+__all__ = ["ALIASES", "Alias", "Kind", "ModelInfo", "Wheel", "suggestion"]
 
 Kind = Literal["causal-lm", "sentence-encoder"]
 Layout = Literal["gguf", "folder"]
-
-DEFAULT_MODEL = "smollm2-135m"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from paceline.defaults import DEFAULT_MODEL
 from paceline.errors import ModelError
 from paceline.models.cache import (
     cache_root,
@@ -26,7 +27,7 @@ from paceline.models.fetch import Downloader, fetch_folder, fetch_gguf, pip_down
 from paceline.models.gguf_description import describe_alias
 from paceline.models.progress import ProgressCallback, ignore_progress
 from paceline.models.record import find_damage, is_outdated, write_record
-from paceline.models.registry import ALIASES, DEFAULT_MODEL, Alias, ModelInfo, suggestion
+from paceline.models.registry import ALIASES, Alias, ModelInfo, suggestion
 
 __all__ = ["GGUF_NAME", "ModelStore"]
 

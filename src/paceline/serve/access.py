@@ -65,7 +65,7 @@ class Access:
             return None
         authorization = headers.get("authorization", "")
         scheme, _, key = authorization.partition(" ")
-        given = key.strip().encode("utf-8", "surrogateescape")
+        given = key.strip().encode("latin-1")  # as headers are decoded
         # Every key is looked at, so that time tells nothing of which one was nearly right.
         right = [hmac.compare_digest(given, known) for known in self._keys]
         if scheme.lower() == "bearer" and any(right):

@@ -10,7 +10,7 @@ from paceline.records import TokenLogprob
 from paceline.serve.answers import Heading, metrics_of, sources_of, usage_of
 from paceline.serve.schemas import TextRequest
 from paceline.serve.ticket import News, Ticket
-from paceline.stream import Completion
+from paceline.stream import Chunk, Completion
 from paceline.text import Tokenizer
 
 __all__ = ["Answer"]
@@ -33,6 +33,7 @@ class Answer(ABC):
         self._request, self._ticket, self._tokenizer = request, ticket, tokenizer
         self._with_logprobs = ticket.orders[0].options.logprobs is not None
         self._with_sources = bool(request.paceline and request.paceline.sources)
+        self._held: dict[int, list[Chunk]] = {}
         options = request.stream_options
         self._with_usage = bool(options and options.include_usage)
 
@@ -52,8 +53,13 @@ class Answer(ABC):
         choices = self._text_pieces(news.index, text, logprobs) if text else []
         if news.completion is not None:
             choices += self._last_pieces(news.index, news.completion)
-        if self._with_sources and choices and news.chunks:
-            choices[0]["paceline"] = {"pieces": sources_of(news.chunks)}
+        if self._with_sources:
+            # Text that may be part of a call is held back, and what is known of it too.
+            held = [*self._held.pop(news.index, ()), *news.chunks]
+            if choices and held:
+                choices[0]["paceline"] = {"pieces": sources_of(held)}
+            elif held:
+                self._held[news.index] = held
         return [self._piece([choice]) for choice in choices]
 
     def end(self, completions: Sequence[Completion]) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ __all__ = [
     "chat_logprobs",
     "completion_logprobs",
     "finish_reason",
+    "in_text",
     "metrics_of",
     "sources_of",
     "usage_of",
@@ -170,3 +171,8 @@ def _token(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
         "logprob": logprob,
         "bytes": list(token_bytes(tokenizer, token)),
     }
+
+
+def in_text(completion: Completion) -> int:
+    """Tokens without the one that ended the text and is no part of it."""
+    return len(completion.tokens) - (completion.finish_reason == "eos")

@@ -105,15 +105,13 @@ class Server:
         wanted = checked(TokenizeRequest, await self._body(request))
         if (wanted.prompt is None) == (wanted.messages is None):
             raise bad_request("give either 'prompt' or 'messages'", "prompt")
-        tokens = await asyncio.to_thread(self._tokens, wanted)
+        tokens, strings = await asyncio.to_thread(self._tokens, wanted)
         answer: dict[str, Any] = {
             "count": len(tokens),
             "max_model_len": self.session.target.max_context,
             "tokens": tokens,
-            "token_strs": None,
+            "token_strs": strings,
         }
-        if wanted.return_token_strs:
-            answer["token_strs"] = [self.reader.decode([token]) for token in tokens]
         return JSONResponse(answer)
 
     async def detokenize(self, request: Request) -> Response:
@@ -162,10 +160,15 @@ class Server:
             return wanted.prompt
         return self.reader.decode(order.prompt)
 
-    def _tokens(self, wanted: TokenizeRequest) -> list[int]:
+    def _tokens(self, wanted: TokenizeRequest) -> tuple[list[int], list[str] | None]:
+        """And what each of them says, where that was asked for."""
         if wanted.messages is not None:
-            return self.reader.chat(wanted.messages, wanted.tools or [])
-        return self.reader.plain(wanted.prompt or "", wanted.add_special_tokens)
+            tokens = self.reader.chat(wanted.messages, wanted.tools or [])
+        else:
+            tokens = self.reader.plain(wanted.prompt or "", wanted.add_special_tokens)
+        if not wanted.return_token_strs:
+            return tokens, None
+        return tokens, [self.reader.decode([token]) for token in tokens]
 
     def _check_model(self, name: str) -> None:
         if name not in self.names:
@@ -219,7 +222,8 @@ def create_app(
             CORSMiddleware,
             allow_origins=[server.settings.cors],
             allow_methods=["GET", "POST"],
-            allow_headers=["authorization", "content-type"],
+            allow_headers=["*"],  # clients send names of their own, such as x-stainless-os
+            expose_headers=["x-request-id", "retry-after"],
         )
     return app
 

@@ -87,6 +87,9 @@ def results_in(output: Path, errors: Path | None = None) -> Iterator[Results]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
+    path = path.resolve()
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}: it is a folder, name a file in it")
     lock = FileLock(path.with_name(f".{path.name}.lock"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -29,20 +29,24 @@ _REFUSED = {
     "guided_choice": "use 'structured_outputs'",
     "guided_grammar": "use 'structured_outputs'",
 }
-_REFUSED_IF_SET = {
-    "use_beam_search": "texts are sampled, not searched",
-    "continue_final_message": "a new message is written",
-    "chat_template": "the model's own is used",
-    "chat_template_kwargs": "the template takes messages and tools",
-    "include_stop_str_in_output": "stop strings are no part of the text",
-    "min_tokens": "use 'ignore_eos'",
-    "stop_token_ids": "use 'stop'",
-    "bad_words": "use 'logit_bias'",
-    "allowed_token_ids": "use 'structured_outputs'",
-    "length_penalty": "texts are sampled, not searched",
+_REFUSED_UNLESS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "use_beam_search": ("texts are sampled, not searched", (False,)),
+    "best_of": ("texts are not compared: use 'n'", (1,)),
+    "length_penalty": ("texts are sampled, not searched", (1, 0)),
+    "continue_final_message": ("a new message is written", (False,)),
+    "add_generation_prompt": ("a new message is written", (True,)),
+    "add_special_tokens": ("give token ids as 'prompt'", (True,)),
+    "truncate_prompt_tokens": ("shorten the prompt", ()),
+    "chat_template": ("the model's own is used", ("",)),
+    "chat_template_kwargs": ("the template takes messages and tools", ({},)),
+    "include_stop_str_in_output": ("stop strings are no part of the text", (False,)),
+    "min_tokens": ("use 'ignore_eos'", (0,)),
+    "stop_token_ids": ("use 'stop'", ([],)),
+    "bad_words": ("use 'logit_bias'", ([],)),
+    "allowed_token_ids": ("use 'structured_outputs'", ([],)),
 }
 """Fields that would change the answer if they were obeyed, so ignoring them would be a lie; those
-of the second table are ignored where they hold what changes nothing."""
+of the second table are ignored where they hold one of the values that change nothing."""
 
 
 async def json_body(request: Request, settings: ServeSettings) -> dict[str, Any]:
@@ -66,9 +70,13 @@ async def json_body(request: Request, settings: ServeSettings) -> dict[str, Any]
 
 def _check_refused(body: Mapping[str, Any]) -> None:
     asked = [name for name in _REFUSED if body.get(name) is not None]
-    asked += [name for name in _REFUSED_IF_SET if body.get(name)]
+    asked += [
+        name
+        for name, (_, harmless) in _REFUSED_UNLESS.items()
+        if body.get(name) is not None and body[name] not in harmless
+    ]
     if asked:
-        instead = {**_REFUSED, **_REFUSED_IF_SET}[asked[0]]
+        instead = _REFUSED.get(asked[0]) or _REFUSED_UNLESS[asked[0]][0]
         message = f"'{asked[0]}' is not supported: {instead}"
         raise bad_request(message, asked[0], "unsupported_parameter")
 

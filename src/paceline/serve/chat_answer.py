@@ -7,7 +7,7 @@ from typing import Any
 
 from paceline.records import TokenLogprob
 from paceline.serve.answering import Answer
-from paceline.serve.answers import chat_logprobs, finish_reason
+from paceline.serve.answers import chat_logprobs, finish_reason, in_text
 from paceline.serve.orders import tools_of
 from paceline.serve.schemas import ChatRequest, NamedTool
 from paceline.serve.ticket import Ticket
@@ -54,7 +54,7 @@ class ChatAnswer(Answer):
         }
         if calls:
             message["tool_calls"] = calls
-        said = completion.logprobs[: _in_text(completion)]
+        said = completion.logprobs[: in_text(completion)]
         return {
             "index": index,
             "message": message,
@@ -102,8 +102,3 @@ class ChatAnswer(Answer):
 def _whole_call(call: ToolCall) -> dict[str, Any]:
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": call.id, "type": "function", "function": function}
-
-
-def _in_text(completion: Completion) -> int:
-    """Tokens without the one that ended the text and is no part of it."""
-    return len(completion.tokens) - (completion.finish_reason == "eos")

@@ -7,7 +7,7 @@ from typing import Any
 
 from paceline.records import TokenLogprob
 from paceline.serve.answering import Answer
-from paceline.serve.answers import completion_logprobs, finish_reason
+from paceline.serve.answers import completion_logprobs, finish_reason, in_text
 from paceline.serve.schemas import CompletionRequest
 from paceline.serve.ticket import Ticket
 from paceline.stream import Completion
@@ -42,7 +42,7 @@ class CompletionAnswer(Answer):
         ]
 
     def _choice(self, index: int, completion: Completion) -> dict[str, Any]:
-        said = completion.logprobs[: len(completion.tokens) - (completion.finish_reason == "eos")]
+        said = completion.logprobs[: in_text(completion)]
         logprobs = completion_logprobs(self._tokenizer, said, 0) if self._with_logprobs else None
         return {
             "index": index,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from threading import Condition, Thread
+from threading import TIMEOUT_MAX, Condition, Thread
 from time import monotonic
 
 from paceline.errors import UsageError
@@ -89,7 +89,7 @@ class Engine:
         self.drain()
         if self._thread.ident is None:
             return
-        self._thread.join(grace)
+        self._thread.join(min(grace, TIMEOUT_MAX))
         self.cut()
         self._thread.join()
 

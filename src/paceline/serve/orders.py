@@ -71,8 +71,7 @@ class Orders:
         self._check_count(request, len(prompts))
         read = [self.reader.text(prompt) for prompt in prompts]
         changes = {"logprobs": request.logprobs, "constraint": _constraint(request)}
-        longest = max(len(prompt) for prompt in read)
-        changes["max_new_tokens"] = self._limit(request.max_tokens or _SHORT, longest)
+        changes["max_new_tokens"] = self._limit(request.max_tokens or _SHORT)
         return self._orders(request, read, changes)
 
     def _orders(
@@ -128,16 +127,16 @@ class Orders:
             biases[int(token)] = bias
         return biases
 
-    def _limit(self, wanted: int | None, prompt: int) -> int:
-        """New tokens of a text; the model's context limits them further."""
+    def _limit(self, wanted: int | None, prompt: int = 0) -> int:
+        """New tokens of a text; the model's context limits those of each further."""
         most = self.settings.max_tokens
         if wanted is not None and most and wanted > most:
             raise bad_request(f"at most {most} new tokens, got {wanted}", "max_tokens")
-        if wanted is None and most:
-            return most
+        if wanted is not None or most:
+            return wanted or most
         context = self.session.target.max_context
         room = 1 << 20 if context is None else context - prompt
-        return max(1, room if wanted is None else min(wanted, room))
+        return max(1, room)
 
     def _budget(self, request: TextRequest) -> int | None:
         method = request.paceline.method if request.paceline else None

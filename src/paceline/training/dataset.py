@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -157,12 +158,10 @@ def _read_texts(
     records: Iterable[PromptRecord], tokenizer: PreTrainedTokenizerBase, most: int
 ) -> Iterator[Text]:
     """Their beginnings."""
-    count = 0
-    for record in records:
-        tokens = encoded(record, tokenizer)[:_LONGEST_READ]
-        if len(tokens) >= _SHORTEST and count < most:
-            count += 1
-            yield Text(record.id, tuple(tokens), 0, 0, False)
+    begun = ((one.id, encoded(one, tokenizer)[:_LONGEST_READ]) for one in records)
+    long_enough = ((name, tokens) for name, tokens in begun if len(tokens) >= _SHORTEST)
+    for name, tokens in islice(long_enough, most):
+        yield Text(name, tuple(tokens), 0, 0, False)
 
 
 def encoded(record: PromptRecord, tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -56,7 +56,6 @@ class _Head:
 
     loss: torch.Tensor
     count: int
-    right: int
 
 
 class Scorer:
@@ -136,13 +135,6 @@ class Scorer:
         total = torch.stack(terms).mean()
         return total + sum(self._penalties) if self._penalties else total
 
-    def top1(self) -> list[float]:
-        """By head: share of the places with a label at which the likeliest guess was right."""
-        return [
-            self._heads[head].right / max(self._heads[head].count, 1)
-            for head in sorted(self._heads)
-        ]
-
     def _labels(
         self, head: int, points: torch.Tensor, valid: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -167,7 +159,7 @@ class Scorer:
         known = labels >= 0
         hits = torch.zeros_like(known)
         hits[known] = best == labels[known]
-        self._heads[head] = _Head(loss.sum(), int(known.sum()), int(hits.sum()))
+        self._heads[head] = _Head(loss.sum(), int(known.sum()))
         if self._tally is None:
             return
         chained = torch.zeros_like(there)

@@ -11,6 +11,7 @@ from paceline.cli import common, flags
 from paceline.cli.bench import shared
 from paceline.cli.findings import Findings
 from paceline.cli.groups import Placement, Sampling, grouped
+from paceline.defaults import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from paceline.bench.ablations import Ablation
@@ -23,7 +24,7 @@ def ablate(
     name: Annotated[str, typer.Argument(help="anpd-k, anpd-n or llma.")],
     suites: shared.SuitesArgument,
     trials: shared.Trials,
-    model: flags.ModelOption = common.DEFAULT_MODEL,
+    model: flags.ModelOption = DEFAULT_MODEL,
     chosen: shared.SuiteTexts,
     sampling: Sampling,
     budget: flags.FixedBudgetOption = 64,  # a plan would cut the grid short

@@ -10,6 +10,7 @@ import typer
 from paceline.cli import common, flags
 from paceline.cli.bench import shared
 from paceline.cli.groups import Placement, Request, grouped
+from paceline.defaults import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from paceline.bench.comparison import Text
@@ -35,7 +36,7 @@ def run(
     *,
     suites: shared.SuitesArgument,
     trials: shared.Trials,
-    model: flags.ModelOption = common.DEFAULT_MODEL,
+    model: flags.ModelOption = DEFAULT_MODEL,
     contenders: shared.Contenders = shared.Contenders(_METHODS),  # noqa: B008
     chosen: _Texts,
     request: Request,

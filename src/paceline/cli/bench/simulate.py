@@ -12,6 +12,7 @@ from paceline.cli import common, flags
 from paceline.cli.bench import shared
 from paceline.cli.findings import Findings
 from paceline.cli.groups import Placement, Sampling, grouped
+from paceline.defaults import DEFAULT_MODEL
 from paceline.tables import Table
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def simulate(
         ),
     ],
     trials: shared.Trials,
-    model: flags.ModelOption = common.DEFAULT_MODEL,
+    model: flags.ModelOption = DEFAULT_MODEL,
     methods: Annotated[
         str, typer.Option("--methods", help="Methods with settings, separated by commas.")
     ] = "plain,auto,anpd,llma,pld",

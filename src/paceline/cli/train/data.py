@@ -10,6 +10,7 @@ import typer
 
 from paceline.cli import common, flags
 from paceline.cli.groups import Placement, grouped
+from paceline.defaults import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from paceline.session import Session
@@ -44,7 +45,7 @@ def data(
     ],
     tokens: Annotated[int, typer.Option("--tokens", min=1, help="New tokens to make.")],
     out: Annotated[Path, typer.Option("--out", help="Folder for the data.")],
-    model: flags.ModelOption = common.DEFAULT_MODEL,
+    model: flags.ModelOption = DEFAULT_MODEL,
     licence: Annotated[
         list[str] | None,
         typer.Option("--licence", help="Of the prompts: one for all files, or one for each."),

@@ -9,15 +9,13 @@ import typer
 
 from paceline.cli import common
 from paceline.errors import UsageError
+from paceline.training.settings import HOW
 
 if TYPE_CHECKING:
     from paceline.drafters.trained_parts import BaseModel
     from paceline.models import LoadedModel
     from paceline.training.data import TrainingData
     from paceline.training.order import PromptFile
-
-WHAT, HOW = "What is trained", "How"
-"""Panels of the options, in the help of a command."""
 
 
 def option(flag: str, help_text: str, panel: str = HOW) -> Any:

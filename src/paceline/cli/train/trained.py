@@ -13,6 +13,7 @@ import typer
 from paceline.cli import common, flags
 from paceline.cli.groups import options_of
 from paceline.cli.train import shared
+from paceline.defaults import DEFAULT_MODEL
 from paceline.errors import UsageError
 from paceline.training.method import TrainedMethod
 from paceline.training.settings import HOW
@@ -39,7 +40,7 @@ class _Given:
         typer.Option("--data", help="Folder made by 'paceline train data'; may be repeated."),
     ]
     out: Annotated[Path, typer.Option("--out", help="Folder for what is trained.")]
-    model: flags.ModelOption = common.DEFAULT_MODEL
+    model: flags.ModelOption = DEFAULT_MODEL
     texts: shared.TextsOption = None
     licence: shared.LicenceOption = None
     cache: Annotated[
@@ -108,7 +109,8 @@ def _run(
     answers = [shared.answers_of(folder, loaded) for folder in given.data]
     base = shared.base_of(loaded, given.model)
     source = TextSource(answers, files)
-    cache = given.cache or given.out.with_name(f"{given.out.name}-states")
+    out = given.out.resolve()
+    cache = given.cache or out.with_name(f"{out.name}-states")
     most = int(given.cache_size * _GIGABYTE)
     return MethodRun(kind, settings, base, source, cache, most, describe_run())
 
