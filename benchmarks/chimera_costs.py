@@ -1,14 +1,11 @@
 """What drafting with Chimera costs, beside a pass of the target; and what the store of n-grams saves.
 
     python benchmarks/chimera_costs.py --json benchmarks/results/heads/costs-smollm2-135m.json
-    python benchmarks/chimera_costs.py --model qwen2.5-coder-1.5b --untrained --json …
 
 The same prompts are written with every setting, each time by a new drafter: first cold, then once
 more with the store as the first round left it, since the paper's program measures only the second.
 Settings are those that ship, with as many levels as pay, and every level grown; Medusa's heads stand
-beside them; --weights says how the layers of both are held. With --untrained the parts hold random
-numbers of the sizes that training would make: they cost what trained ones cost, and guess nothing
-right, so only every level grown is measured.
+beside them; --weights says how the layers of both are held.
 
 The share of a pass is told twice: by the medians of rounds, and by all time together, which is more
 where a few rounds are slow.
@@ -28,21 +25,15 @@ from statistics import mean, median
 from time import perf_counter
 from typing import Any
 
-import torch
-
 import paceline
 from paceline.drafters import make_drafter
 from paceline.drafters.chimera import ChimeraSettings
-from paceline.drafters.head_configs import ChimeraConfig, MedusaConfig
-from paceline.drafters.trained_heads import ChimeraParts, MedusaParts
-from paceline.drafters.trained_parts import BaseModel
 from paceline.loop import Generation, decode
 from paceline.machine import describe_run
 from paceline.protocols import Drafter
 from paceline.records import Round
 from paceline.session import Session
 from paceline.stopping import Stopping
-from paceline.training.methods.last_layer import sized_like
 
 PROMPTS = (
     "Why is the sky blue?",
@@ -72,7 +63,6 @@ class Row:
 
 def rows(options: argparse.Namespace) -> list[Row]:
     """Medusa, then Chimera with all settings that were asked for."""
-    levels = {"all": LEVELS["all"]} if options.untrained else LEVELS
     return [
         *(Row("medusa", f"weights={kind}", weights=kind) for kind in options.weights.split(",")),
         *(
@@ -84,32 +74,12 @@ def rows(options: argparse.Namespace) -> list[Row]:
                 store,
                 kind,
             )
-            for name, least in levels.items()
+            for name, least in LEVELS.items()
             for kind in options.weights.split(",")
             for beam in options.beams.split(",")
             for store, settings in (STORES[key] for key in options.stores.split(","))
         ),
     ]
-
-
-def untrained(session: Session, vocabulary: int) -> dict[str, Path]:
-    """Folders with random parts for the session's model, by method."""
-    model = session.target.model  # type: ignore[attr-defined]
-    config = model.config.get_text_config()
-    base = BaseModel(session.fingerprint, "any", config.hidden_size, config.vocab_size)
-    chosen = ChimeraConfig(heads=3, vocabulary=vocabulary)
-    parts = {
-        "medusa": MedusaParts(MedusaConfig(heads=3, vocabulary=vocabulary), base, {}),
-        "chimera": ChimeraParts(sized_like(chosen, model.config, 2 * config.hidden_size), base, {}),
-    }
-    folders = {}
-    for method, empty in parts.items():
-        shapes = empty.module_shapes()
-        tensors = {name: 0.02 * torch.randn(shape) for name, shape in shapes.items()}
-        tensors["token_ids"] = torch.arange(vocabulary)
-        folders[method] = Path(tempfile.mkdtemp())
-        type(empty)(empty.config, base, tensors).save_pretrained(folders[method])
-    return folders
 
 
 def play(
@@ -156,8 +126,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--untrained", action="store_true", help="random parts; every level grown")
-    parser.add_argument("--vocabulary", type=int, default=8192, help="of random parts")
     shipped = ChimeraSettings().beam
     parser.add_argument("--beams", default=f"1,{shipped}")
     parser.add_argument("--stores", default=",".join(STORES), help=f"of {', '.join(STORES)}")
@@ -174,21 +142,16 @@ def report(options: argparse.Namespace) -> None:
     """Measure row by row, with the file written after each."""
     session = paceline.load(options.model, method="plain")
     session.settle()
-    parts = untrained(session, options.vocabulary) if options.untrained else {}
     began, found = perf_counter(), list[dict[str, Any]]()
-    if options.untrained:
-        print("random parts find nothing likely: every level is grown", file=sys.stderr)
     for row in rows(options):
-        own = [f"parts={parts[row.method]}"] if parts else []
         spill = Path(tempfile.mkdtemp()) / "ngrams.sqlite"  # another setting's would not be cold
-        settings = ",".join([*own, row.settings.format(spill=spill)]).strip(",")
+        settings = row.settings.format(spill=spill)
         found.append({**asdict(row), **measure(session, row.method, settings, options)})
         print(json.dumps(found[-1]), file=sys.stderr, flush=True)
         content = {
             **describe_run(session.target.describe()),
             "command": f"python benchmarks/chimera_costs.py {shlex.join(sys.argv[1:])}",
             "model": options.model,
-            "untrained": options.untrained,
             "budget": options.budget,
             "max_new_tokens": options.max_new_tokens,
             "prompts": len(PROMPTS),

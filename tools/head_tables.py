@@ -120,9 +120,8 @@ def costs_table(model: str) -> str:
         for state in ("cold", "warm"):
             cells += _cost(one[state])
         rows.append(cells)
-    parts = "random parts of the same sizes" if report["untrained"] else "trained parts"
     machine = report["machine"]
-    note = f"{model}, {parts}, {machine['processor']}, {machine['threads']} threads."
+    note = f"{model}, {machine['processor']}, {machine['threads']} threads."
     return f"{markdown_table(rows, left=5)}\n\n{note}"
 
 
