@@ -6,8 +6,8 @@
 Texts by plain decoding, with the draft model, Medusa, Chimera and EAGLE go on in turn, round by
 round, on one target: between two drafts the target has been read, as it always is. The draft model
 says --length tokens a round; heads grow trees of --budget nodes. What there is not for the model is
-left out; --eagle names a folder with other parts; --methods measures others. A draft's time is what the loop spends
-outside of the target: proposing and observing.
+left out; --methods measures others. A draft's time is what the loop spends outside of the target:
+proposing and observing.
 """
 
 from __future__ import annotations
@@ -46,10 +46,9 @@ def methods(session: Session, options: argparse.Namespace) -> dict[str, str]:
         "medusa": "medusa",
         "chimera": "chimera",
         "chimera, all levels": "chimera:depth=8,least=0",
+        "eagle": "eagle",
+        "eagle, 4 levels": "eagle:depth=4,least=0",
     }
-    if options.eagle:
-        every["eagle"] = f"eagle:parts={options.eagle}"
-        every["eagle, 4 levels"] = f"eagle:parts={options.eagle},depth=4,least=0"
     return {name: method for name, method in every.items() if is_there(method, session)}
 
 
@@ -106,7 +105,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=60, help="per prompt and method")
     parser.add_argument("--length", type=int, default=4, help="tokens of the draft model's drafts")
     parser.add_argument("--budget", type=int, default=16, help="nodes of a tree at most")
-    parser.add_argument("--eagle", default="", help="a folder with EAGLE parts")
     parser.add_argument("--methods", default="", help="others, separated by commas")
     parser.add_argument("--text", type=Path, help="a file to go on from, instead of questions")
     parser.add_argument("--context", type=int, default=1000, help="tokens of it")
