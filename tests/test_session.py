@@ -208,7 +208,9 @@ def test_references_of_another_model_are_left_out(method: str) -> None:
 def test_one_reference_may_be_given_as_it_is() -> None:
     session = toy_session("llma")
     assert session.encode_references("hello") == session.encode_references(["hello"])
-    session.generate("hi", references="hello", max_new_tokens=4)
+    stream = session.stream("hi", references="hello", max_new_tokens=4)
+    assert stream.run().tokens == toy_session("plain").generate("hi", max_new_tokens=4).tokens
+    assert stream._text is not None and len(stream._text[0].references) == 1
 
 
 def test_what_another_text_of_a_batch_has_read_counts_as_reused() -> None:

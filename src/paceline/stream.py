@@ -235,8 +235,8 @@ class Stream(Iterator[Chunk]):
         if self._text is None:
             home, options = self._home, self._options
             similar = [] if self._store is None else self._store.search(self._query)
-            texts = [*self._references, *(entry.output for entry in similar)]
-            prompt, references = home.encode(self._prompt), home.encode_references(texts)
+            prompt, references = home.encode(self._prompt), home.encode_references(self._references)
+            references += home.encode_references([entry.output for entry in similar])
             self._text = home.texts.begin(home.texts_of(options, prompt, references))
             # A stream that nobody holds any more will not be asked again.
             self._given_up = finalize(self, home.texts.batch.abandon, self._text[1])

@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any
 
 from paceline.errors import UsageError
-from paceline.serve.errors import ApiError, bad_request
+from paceline.serve.errors import bad_request
 from paceline.serve.schemas import Message, Tool
 from paceline.session import Session
 
@@ -35,13 +35,8 @@ class Reader:
                 raise bad_request("this model's chat template takes no tools", "tools")
             try:
                 return self._checked(self._encode(conversation, functions), "messages")
-            except (UsageError, ApiError):
-                raise
-            except Exception as error:  # templates raise whatever they like
-                reason = str(error)[:200]
-                raise bad_request(
-                    f"the model's chat template refuses these messages: {reason}", "messages"
-                ) from error
+            except UsageError as error:
+                raise bad_request(str(error), "messages") from error
 
     def text(self, prompt: str | Sequence[int]) -> list[int]:
         """Token ids of a text, special tokens included, or of ids as they are."""
