@@ -20,10 +20,14 @@ def json_bytes(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(dict(content), ensure_ascii=False, indent=2) + "\n").encode()
 
 
-def replace_file(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes, draft: Path | None = None) -> None:
     """Write a file so that it is there whole or not at all, whenever the process is killed and
-    whoever else writes it. Raises OSError."""
-    draft = path.with_name(f".{uuid4().hex}.tmp")
+    whoever else writes it. Raises OSError.
+
+    draft: where it is written first and stays if the process is killed meanwhile; by default a file
+    that nobody else writes.
+    """
+    draft = draft or path.with_name(f".{uuid4().hex}.tmp")
     try:
         with draft.open("wb") as file:
             file.write(content)

@@ -42,7 +42,6 @@ class Grammars:
 
     def __init__(self, tokenizer: Any, vocab_size: int, eos_ids: Sequence[int]) -> None:
         self._tokenizer, self._vocab_size = tokenizer, vocab_size
-        self._tokens = max(vocab_size, len(tokenizer))
         self._eos_ids = list(eos_ids)
         self._vocabulary: Any = None
         self._habits = Habits()
@@ -89,6 +88,11 @@ class Grammars:
         if matcher.is_stopped() and not matcher.is_accepting():
             raise _unusable(constraint, "no text can be that")
         return compiled
+
+    @property
+    def _tokens(self) -> int:
+        """Of model and tokenizer, of which either may know more."""
+        return max(self._vocab_size, len(self._tokenizer))
 
     def _read_vocabulary(self) -> Any:
         from llguidance.hf import from_tokenizer

@@ -77,7 +77,8 @@ def write_file(path: Path, content: bytes) -> None:
     Raises UsageError where that is not possible.
     """
     try:
-        replace_file(path, content)
+        # One process writes to such a folder, and what it leaves when killed is written over.
+        replace_file(path, content, path.with_name(f".{path.name}.tmp"))
     except OSError as error:
         raise UsageError(
             f"cannot write {path}: {error.strerror}; repeat the command to go on with what is there"
