@@ -50,6 +50,11 @@ def test_tokens_and_back(served: Live) -> None:
     assert served.http.post("/tokenize", json={"prompt": ""}).json()["tokens"] == []
 
 
+def test_tokens_without_those_that_begin_a_prompt(served: Live) -> None:
+    asked = {"model": MODEL, "prompt": "ab", "add_special_tokens": False}
+    assert served.http.post("/tokenize", json=asked).json()["tokens"] == [64, 65]
+
+
 def test_a_chat_has_every_field(served: Live) -> None:
     answer = served.chat(seed=1).json()
     assert answer["object"] == "chat.completion"

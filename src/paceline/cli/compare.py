@@ -78,9 +78,11 @@ def _measure(
     options: dict[str, Any],
     repeats: int,
 ) -> tuple[list[Entry | LeftOut], bool]:
-    """And whether Ctrl-C ended it early: then what was measured is shown, where that is anything."""
+    """And whether Ctrl-C ended it early: then what was measured is shown, if that can be compared."""
     from paceline.bench.comparison import Comparison, Text
+    from paceline.bench.entries import Entry
     from paceline.bench.results import Memory
+    from paceline.bench.trial import PLAIN
 
     texts = [Text("prompts", record) for record in prompts]
     comparison = Comparison(session, contenders, texts, session.options.with_(**options), repeats)
@@ -88,7 +90,8 @@ def _measure(
     try:
         shared.run_with_bar(comparison, sink, "comparing")
     except KeyboardInterrupt:
-        if not sink.entries:
+        played = {line.method for line in sink.entries if isinstance(line, Entry)}
+        if PLAIN not in played:
             raise
         return sink.entries, True
     return sink.entries, False

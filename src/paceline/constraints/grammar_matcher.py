@@ -19,9 +19,8 @@ _LONGEST_REASON = 300
 class GrammarMatcher:
     """A `Matcher` on llguidance's.
 
-    matcher: an `LLMatcher`. tokens: that it knows. vocab_size: of the model, which may have fewer or
-    more. habits: of the model, learned from what is
-    drawn.
+    matcher: an `LLMatcher`. tokens: that it knows. vocab_size: of the model, which may know fewer.
+    habits: of the model, learned from what is drawn.
 
     Raises UsageError where llguidance cannot go on, e.g. because a lexer has become too complex.
     """

@@ -64,7 +64,6 @@ async def json_body(request: Request, settings: ServeSettings) -> dict[str, Any]
     body = _parsed(data)
     if not isinstance(body, dict):
         raise bad_request("the request must be a JSON object")
-    _check_refused(body)
     return body
 
 
@@ -83,6 +82,7 @@ def _check_refused(body: Mapping[str, Any]) -> None:
 
 def checked(shape: type[S], body: dict[str, Any]) -> S:
     """The body as such a request. Raises ApiError naming the first field that is wrong."""
+    _check_refused({name: body[name] for name in body.keys() - shape.model_fields.keys()})
     try:
         return shape.model_validate(body)
     except ValidationError as error:
