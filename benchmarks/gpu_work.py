@@ -139,7 +139,7 @@ def memory(options: argparse.Namespace) -> tuple[dict[str, Any], int]:
 
 
 def _writer(engine: str, options: argparse.Namespace) -> Callable[[list[int]], object]:
-    """A model that was loaded just now, as what writes a text behind a prompt.
+    """A model that was loaded just now, as what writes a text after a prompt.
 
     engine: of paceline; "" for transformers' own `generate`.
     """

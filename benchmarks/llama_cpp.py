@@ -276,7 +276,7 @@ def _result(contestant: Contestant, trials: dict[str, list[Trial]]) -> dict[str,
 
 
 def _decoding(runs: Sequence[Trial]) -> float | None:
-    """Tokens per second behind the first ones; None where these were all."""
+    """Tokens per second after the first ones; None where these were all."""
     rates = [
         (len(run.tokens) - run.first_tokens) / (run.seconds - run.first_seconds)
         for run in runs

@@ -1,8 +1,8 @@
-"""What a pass costs behind a long text, by rows and by what keys and values are held in.
+"""What a pass costs after a long text, by rows and by what keys and values are held in.
 
     python benchmarks/long_texts.py --models smollm2-135m qwen2.5-coder-1.5b --json FILE
 
-For each model and kind of cache: passes of some rows of one text behind each context, and a pass of
+For each model and kind of cache: passes of some rows of one text after each context, and a pass of
 eight rows of eight texts beside one of one text that is as long as the eight together. All passes of
 a context take turns; the least of all times counts, so that other work on the machine counts little.
 """

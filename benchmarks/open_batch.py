@@ -184,7 +184,7 @@ def _join(
 
 
 def reuse(session: Session, options: argparse.Namespace) -> dict[str, Any]:
-    """A chat of eight turns, and twenty requests behind one system prompt of 1,000 tokens."""
+    """A chat of eight turns, and twenty requests after one system prompt of 1,000 tokens."""
     questions = [
         record.turns[0] for record in read_prompts(options.data / "vicuna_bench.jsonl", 20)
     ]

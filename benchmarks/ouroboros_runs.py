@@ -1,7 +1,7 @@
 """Contenders that keep what they learn from text to text, and what they have done, by task.
 
 Each has its own drafter, draft model's cache, phrases and planner. All play their next text in
-turns, so that each meets every state of the machine. Figures are those behind the first round of a
+turns, so that each meets every state of the machine. Figures are those after the first round of a
 text, in which the prompt is read; that is why a prompt need not be read anew by everybody.
 """
 
@@ -30,7 +30,7 @@ TARGET_BUDGET = 64
 
 @dataclass
 class Figures:
-    """Sums over rounds behind the first one of each text.
+    """Sums over rounds after the first one of each text.
 
     seconds: of all, planning included; widths, draft_widths: rows of a pass -> passes of the target
     and of the draft model; gained: tokens of a round -> rounds.

@@ -57,7 +57,7 @@ class Trial:
 
     @property
     def decode_tokens_per_second(self) -> float | None:
-        """Behind the first pass; None where that was all."""
+        """After the first pass; None where that was all."""
         rest = len(self.tokens) - self.first_tokens
         return rest / (self.seconds - self.first_seconds) if rest else None
 
@@ -179,7 +179,7 @@ class Pair:
     ) -> Iterator[tuple[Callable[..., float], Callable[..., float]]]:
         """What times a pass, by transformers and by paceline, as long as this lasts.
 
-        Each takes the tokens of the pass behind the first one, which is the last of `text`; the
+        Each takes the tokens of the pass after the first one, which is the last of `text`; the
         rest of `text` is in the cache, every time.
         """
         past, root = list(text[:-1]), text[-1]

@@ -70,7 +70,7 @@ class State:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(
                 f"{path} is damaged: delete it, and all pieces begin anew, those that keep what "
-                "they have measured behind that"
+                "they have measured after that"
             ) from error
         for name, wanted in (about or {}).items():
             if found.get(name) != wanted:

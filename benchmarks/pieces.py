@@ -85,7 +85,7 @@ class Runner:
     def run(self, pieces: Sequence[Piece], state: State) -> bool:
         """Run what is not over yet; whether nothing failed meanwhile.
 
-        What ran into its own limit comes behind everything else, with all the time that is left.
+        What ran into its own limit comes after everything else, with all the time that is left.
         """
         well = True
         waiting = [piece for piece in pieces if not state[piece.name].over]

@@ -9,7 +9,7 @@ which answers all of them in order; the ways take turns with every question. "au
 what it has answered to a datastore, which is empty at first; `auto` remembers answers as long as
 its session lives.
 
-Every answer is a line of the file. Called again with it the run goes on behind the last question
+Every answer is a line of the file. Called again with it the run goes on after the last question
 that all have answered; what sessions had learned is gone then, but for the datastore's texts, and
 `began` of a line says with which question its session began.
 """
@@ -161,8 +161,8 @@ def table(lines: Sequence[dict[str, Any]]) -> Table:
         cells = []
         for name in ways:
             own = [line for line in some if line["way"] == name]
-            for behind in (False, True):
-                cells.append(number(_seconds(plain, behind) / _seconds(own, behind), "x"))
+            for after in (False, True):
+                cells.append(number(_seconds(plain, after) / _seconds(own, after), "x"))
         texts = {(line["question"], *line["tokens"]) for line in some}
         same = "yes" if len(texts) == len(plain) else "no"
         tokens = sum(len(line["tokens"]) for line in plain)
@@ -170,8 +170,8 @@ def table(lines: Sequence[dict[str, Any]]) -> Table:
     return shown
 
 
-def _seconds(lines: Sequence[dict[str, Any]], behind: bool) -> float:
-    return sum(line["seconds"] - behind * line["prompt_seconds"] for line in lines)
+def _seconds(lines: Sequence[dict[str, Any]], after: bool) -> float:
+    return sum(line["seconds"] - after * line["prompt_seconds"] for line in lines)
 
 
 def main() -> None:

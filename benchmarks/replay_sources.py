@@ -5,7 +5,7 @@
 Recorded answers are followed as in `planning.py`: no model runs, a pass takes what a measured curve
 says, drafters take no time; no prompt is answered twice. What other recordings say to the same
 prompts is in the datastore of "auto with answers", as if it had been answered before, each answer
-behind the last tokens of its prompt; there each source is left out in turn.
+after the last tokens of its prompt; there each source is left out in turn.
 """
 
 from __future__ import annotations

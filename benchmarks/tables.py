@@ -19,7 +19,7 @@ def new_table(title: str, first: str, *others: str) -> Table:
 
 
 def number(value: float | None, unit: str = "") -> str:
-    """Two digits behind the point, and the unit; a dash for nothing."""
+    """Two digits after the point, and the unit; a dash for nothing."""
     return "-" if value is None else f"{value:.2f}{unit}"
 
 

@@ -205,7 +205,7 @@ def _show_passes(section: dict[str, Any]) -> None:
     sides = ("paceline", "transformers")
     columns = [f"{side} {what}" for side in sides for what in ("ms", "of one token")]
     for found in (section, *section["others"]):
-        title = f"a pass behind {found['context']} tokens, medians of {section['repeats']}"
+        title = f"a pass after {found['context']} tokens, medians of {section['repeats']}"
         table = new_table(title, "width", *columns, "transformers/paceline")
         for row in found["widths"]:
             times = [

@@ -7,7 +7,7 @@ PPD's thesis (tables 6.4 to 6.10).
     python benchmarks/trained_ablations.py --out ablations --summary benchmarks/results/heads
 
 DATA is a folder made by `paceline train data`. Every variant is one `paceline train …` with a folder
-of its own in --out, all read the model's states from one cache, and what stands behind "--" goes to
+of its own in --out, all read the model's states from one cache, and what stands after "--" goes to
 every one of them. Repeated, the command leaves out what is finished and goes on with what is not.
 Several processes may share --out: what another one is training is left to it. The last command
 writes a file per finished variant, for the tables in docs.

@@ -71,7 +71,7 @@ def test_gzip_is_unpacked_whatever_the_name(tmp_path: Path) -> None:
         assert "its gzip data is damaged" in refusal(write(tmp_path, damaged))
 
 
-def test_the_names_of_spec_bench_stand_behind_our_own(tmp_path: Path) -> None:
+def test_the_names_of_spec_bench_stand_after_our_own(tmp_path: Path) -> None:
     content = [
         {"question_id": 81, "category": "writing", "turns": ["a", "b"], "reference": ["c"]},
         {"question_id": 0, "category": "", "turns": ["a"]},

@@ -339,7 +339,7 @@ def test_measurements_wait_for_what_goes_on_in_the_background() -> None:
             self.waited += 1
 
     session = toy_session()
-    session.settle()  # nothing goes on behind a toy
+    session.settle()  # nothing goes on in the background of a toy
     going_on = Background()
     session.target.settle = going_on.settle  # type: ignore[method-assign]
     session.settle()

@@ -14,7 +14,7 @@ from paceline.tree import EMPTY, ROOT, SHADOWS, Tree
 from tests.helpers import token_path, token_paths, trees
 
 
-def reaches(tree: Tree) -> list[float]:
+def path_chances_of(tree: Tree) -> list[float]:
     """Each node counts as much as the weakest one on its path."""
     assert tree.weights is not None
     return [min(tree.weights[step] for step in tree.path_to(node)) for node in range(len(tree))]
@@ -132,13 +132,13 @@ def test_pruning_keeps_the_likeliest_nodes_of_all_sets_closed_under_parents(
     tree: Tree, size: int
 ) -> None:
     size = min(size, len(tree))
-    reach = reaches(tree)
+    path_chances = path_chances_of(tree)
     best = max(
-        sum(sorted(reach[node] for node in kept))
+        sum(sorted(path_chances[node] for node in kept))
         for kept in combinations(range(len(tree)), size)
         if all(tree.parents[node] in (ROOT, *kept) for node in kept)
     )
-    assert sum(sorted(reaches(tree.prune(size)))) == best
+    assert sum(sorted(path_chances_of(tree.prune(size)))) == best
 
 
 @given(trees(weighted=None))

@@ -123,7 +123,7 @@ class Counted:
 @pytest.mark.parametrize("offset", range(len(PATH)))
 @pytest.mark.parametrize("end", ["eos", "several eos ids", "stop", "length"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_nothing_is_drawn_behind_the_token_that_ends_the_text(
+def test_nothing_is_drawn_after_the_token_that_ends_the_text(
     offset: int, end: str, temperature: float
 ) -> None:
     """At each place of a fully accepted path, the bonus token's included."""

@@ -86,7 +86,7 @@ def small_eagle(config: EagleConfig, noise: float = 1.0) -> EagleModel:
 def unrolled(
     model: EagleModel, tokens: torch.Tensor, features: torch.Tensor, steps: int
 ) -> list[torch.Tensor]:
-    """Outputs [1, length - 1, hidden] of each step behind every place of a text [1, length]."""
+    """Outputs [1, length - 1, hidden] of each step after every place of a text [1, length]."""
     places = torch.arange(tokens.shape[1])
     points = places[None, :-1]
     sees = places <= points[..., None]

@@ -45,7 +45,7 @@ def tables(folder: Path) -> str:
 
 
 def _found(folder: Path, kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Result files of a kind: what their names say behind it, and what they hold."""
+    """Result files of a kind: what their names say after it, and what they hold."""
     for path in sorted(folder.glob(f"{kind}-*.json")):
         text = path.read_text(encoding="utf-8")
         if text.strip():  # a file may be opened long before it is written

@@ -35,7 +35,7 @@ OTHERS = {
     "Chimera, full heads": "full",
     "Medusa, full heads": "medusa-full",
     "Chimera, distillation": "distillation",
-    "Chimera, learned behind own guesses": "own-guesses",
+    "Chimera, learned after own guesses": "own-guesses",
     "Chimera, states not imitated": "no-states",
 }
 UNMEASURED = "Not measured yet."
@@ -140,7 +140,7 @@ def _ablation(name: str) -> dict[str, Any] | None:
 
 
 def _both(evaluation: dict[str, Any], top: str) -> list[str]:
-    """By head: behind own guesses as in the paper, and in brackets behind the text, which is what
+    """By head: after own guesses as in the paper, and in brackets after the text, which is what
     counts when texts are written. Heads that know nothing of one another have one figure."""
     text = [f"{share:.2f}" for share in evaluation[top]]
     if "own_guesses" in evaluation:

@@ -49,7 +49,7 @@ def caches_table() -> str:
 
 
 def long_texts_table() -> str:
-    """Passes behind long texts, by rows and by what the cache is held in."""
+    """Passes after long texts, by rows and by what the cache is held in."""
     report = json.loads((RESULTS / "long-texts.json").read_text("utf-8"))
     widths = list(report["models"][0]["passes"][0]["ms"])
     rows = [

@@ -55,33 +55,33 @@ class ChanceTable:
 
 @dataclass(frozen=True)
 class ChainEnd:
-    """Where a chain of guesses ends: behind the first that is doubtful, or before all of them
+    """Where a chain of guesses ends: after the first that is doubtful, or before all of them
     together are.
 
     share: a token with a smaller one is the last. least: float64, by how many guesses the chain has,
     from one on: where the chance that all of them are right is smaller, they are the last; and there
     are no more than these. chances: of guesses. before: so many guesses come before those of the
-    chain, all of which are right with the chance `reach`.
+    chain, all of which are right with the chance `path_chance`.
     """
 
     share: float
     least: array[float]
     chances: ChanceTable
     before: int = 0
-    reach: float = 1.0
+    path_chance: float = 1.0
 
     def goes_on(self, shares: Sequence[float]) -> bool:
-        """Whether more guesses are wanted behind those with these shares, of which there is one."""
+        """Whether more guesses are wanted after those with these shares, of which there is one."""
         if len(shares) >= len(self.least) or min(shares) < self.share:
             return False
-        reach = self.reach
+        path_chance = self.path_chance
         for depth, share in enumerate(shares, start=self.before + 1):
-            reach *= self.chances.chance(share, depth)
-        return reach >= self.least[len(shares) - 1]
+            path_chance *= self.chances.chance(share, depth)
+        return path_chance >= self.least[len(shares) - 1]
 
 
 def certain_end(share: float, most: int) -> ChainEnd:
-    """Behind the first token with a smaller share, or behind `most`."""
+    """After the first token with a smaller share, or after `most`."""
     return ChainEnd(share, array("d", bytes(8 * most)), ChanceTable((), (), 0.0, 1.0, most))
 
 
@@ -89,7 +89,7 @@ def certain_end(share: float, most: int) -> ChainEnd:
 class ChainRequest:
     """Passes one after the other, of which each reads the likeliest token of the one before.
 
-    passes: at most, >= 1. most: ids that are wanted of each. known: below this. end: None for behind
+    passes: at most, >= 1. most: ids that are wanted of each. known: below this. end: None for after
     the last pass.
     """
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["DraftModels"]
 
 _Path = tuple[ModelChoice, ...]
-"""A draft model, behind the one that it is a copy of."""
+"""A draft model, after the one that it is a copy of."""
 
 
 class DraftModels:
@@ -100,8 +100,8 @@ class DraftModels:
             fingerprint, tokens = self._fingerprint, None
         copy = open_copy(target, choice.weights, fingerprint, self._progress)
         # A target of our own has read nothing that could be taken over.
-        behind = isinstance(copy, QuantisedCopy) and (bool(origin) or self._target is not None)
-        return replace(self._host(copy, fingerprint, tokens), behind=behind)
+        takes_over = isinstance(copy, QuantisedCopy) and (bool(origin) or self._target is not None)
+        return replace(self._host(copy, fingerprint, tokens), takes_over=takes_over)
 
     def _open(self, choice: ModelChoice) -> Host:
         if not isinstance(choice.model, str):

@@ -114,10 +114,10 @@ class Generation:
         if HIDDEN_STATES in self.drafter.requires:
             target.keep_states(self.drafter.layers)
 
-    def look(self, target: Target, slot: int) -> None:
+    def offer_states(self, target: Target, slot: int) -> None:
         """Show the hidden states of the text to a drafter that wants them."""
         if HIDDEN_STATES in self.drafter.requires:
-            self.drafter.look(partial(target.states, slot))
+            self.drafter.offer_states(partial(target.states, slot))
 
     def propose(self, budget: int) -> Tree:
         """The drafter's tree, with forced tokens, and without guesses that no constraint allows or

@@ -50,7 +50,7 @@ class BatchText:
 
         def ask(budget: int) -> Tree:
             try:
-                self.generation.look(target, self.slot)
+                self.generation.offer_states(target, self.slot)
                 return self.generation.propose(budget)
             except Exception as error:
                 self.generation.fail(error)

@@ -61,7 +61,7 @@ def read_prompts(
 def read_records(
     path: Path, kind: str, limit: int | None = None
 ) -> list[tuple[str, dict[str, Any]]]:
-    """The JSON objects of a file, one a line, each behind where it stands ("FILE, line 3").
+    """The JSON objects of a file, one a line, each with where it stands before it ("FILE, line 3").
 
     kind: what the file is called in messages.
 
@@ -88,7 +88,7 @@ def demo_prompts() -> list[PromptRecord]:
 
 
 def _unpacked(path: Path) -> bytes:
-    """What a file holds, behind gzip or not; OSError where it cannot be read."""
+    """What a file holds, gzipped or not; OSError where it cannot be read."""
     content = path.read_bytes()
     if not content.startswith(b"\x1f\x8b"):
         return content

@@ -106,7 +106,7 @@ class Drafter(ABC):
         observed, as a draft model's does after every rejection. Who can keep what stays useful."""
         self.start(text)
 
-    def see(self, states: torch.Tensor) -> None:
+    def observe_states(self, states: torch.Tensor) -> None:
         """Before each `propose`, where `HIDDEN_STATES` are required: the last hidden states
         [n, hidden] of the text's first n tokens; or the outputs of `layers` side by side.
 
@@ -115,10 +115,10 @@ class Drafter(ABC):
         tensor is a view, which the next pass changes.
         """
 
-    def look(self, states: Callable[[tuple[int, ...]], torch.Tensor]) -> None:
-        """Called in the place of `see`, which it calls with the states for `layers`. Who does not
+    def offer_states(self, states: Callable[[tuple[int, ...]], torch.Tensor]) -> None:
+        """Called in the place of `observe_states`, which it calls with the states for `layers`. Who does not
         want them every time may keep the function until its `propose` ends."""
-        self.see(states(self.layers))
+        self.observe_states(states(self.layers))
 
     def stop(self) -> None:
         """The text has ended or was given up: let go of what was held for it alone."""
@@ -212,7 +212,7 @@ class Target(ABC):
         """
         raise self._lacks("chains")
 
-    def go_on(
+    def generate_chain(
         self, slot: int, kept: int, tokens: Sequence[int], wanted: ChainRequest
     ) -> ChainFound | None:
         """With `CHAINS`: as `follow`, and then more passes, each of which reads the likeliest token
@@ -229,7 +229,7 @@ class Target(ABC):
         raise self._lacks("hidden states")
 
     def states(self, slot: int, layers: Sequence[int] = ()) -> torch.Tensor:
-        """With `HIDDEN_STATES`: [cached tokens, hidden] of a text, or of layers; see `Drafter.see`."""
+        """With `HIDDEN_STATES`: [cached tokens, hidden] of a text, or of layers; see `Drafter.observe_states`."""
         raise self._lacks("hidden states")
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:

@@ -186,7 +186,7 @@ class Round:
 
     def owed_to(self, source: int) -> int:
         """Accepted nodes that there would not be without the source of this number: the first that
-        it alone proposed, and all behind it."""
+        it alone proposed, and all after it."""
         if self.tree.sources is None:
             return 0
         alone = [self.tree.sources[node] == 1 << source for node in self.path.nodes]
@@ -194,7 +194,7 @@ class Round:
 
     def rows_owed_to(self, source: int) -> tuple[int, float]:
         """How many nodes there would not be without the source of this number, and what their
-        weights add up to: those that it alone proposed, and all behind them."""
+        weights add up to: those that it alone proposed, and all after them."""
         tree, alone = self.tree, 1 << source
         if alone not in (tree.sources or ()):
             return 0, 0.0

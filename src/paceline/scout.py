@@ -118,14 +118,14 @@ class _Admission:
     def run(self, most: int) -> Tree:
         """The new tree; the matcher is where it was."""
         tree, matcher = self._tree, self._matcher
-        self._go_on(ROOT, ROOT, most)
+        self._follow(ROOT, ROOT, most)
         while self._open:
             node, at, depth = self._open.pop()
             matcher.leave(self._entered - depth)
             self._entered = depth
             if self._enter(tree.tokens[node]):
                 at = self._add(tree.tokens[node], at, self._claims[node], self._known[node])
-                self._go_on(node, at, most)
+                self._follow(node, at, most)
         matcher.leave(self._entered)
         parts = tuple(self._tokens), tuple(self._parents)
         weights: tuple[float, ...] | None = tuple(self._weights)
@@ -136,7 +136,7 @@ class _Admission:
             sources = None if tree.sources is None else sources
         return Tree(*parts, weights, sources).prune(most)
 
-    def _go_on(self, node: int, at: int, most: int) -> None:
+    def _follow(self, node: int, at: int, most: int) -> None:
         """Below node `at`, the tree's `node`: what the matcher says, then the tree's guesses."""
         below: int | None = node
         while len(self._tokens) < most:
@@ -157,9 +157,9 @@ class _Admission:
 
     def _likely_below(self, below: int | None, at: int) -> tuple[int, float] | None:
         """What the matcher takes for likely, where that may be worth a look."""
-        reach = 1.0 if at == ROOT else self._weights[at]
+        path_chance = 1.0 if at == ROOT else self._weights[at]
         guessed = max((self._claims[child] for child in self._children(below).values()), default=0)
-        if not self._likely or reach < _WORTH or guessed >= _UNWEIGHTED:
+        if not self._likely or path_chance < _WORTH or guessed >= _UNWEIGHTED:
             return None
         self._likely -= 1
         return self._matcher.likely()

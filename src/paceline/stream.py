@@ -133,7 +133,7 @@ class Stream(Iterator[Chunk]):
         while not self._chunks:
             if self._ended:
                 raise StopIteration
-            self._chunks.extend(self._go_on())
+            self._chunks.extend(self._play())
         return self._chunks.popleft()
 
     def poll(self) -> list[Chunk]:
@@ -263,7 +263,7 @@ class Stream(Iterator[Chunk]):
         self._drafted += [(True, round.proposers(node)) for node in round.path.nodes]
         self._drafted.append((False, ()))
 
-    def _go_on(self) -> Iterator[Chunk]:
+    def _play(self) -> Iterator[Chunk]:
         """What one more round makes certain; the rest where there is none."""
         _, key = self._begun()
         with self._home.texts.batch.awaiting(key):

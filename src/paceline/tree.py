@@ -254,11 +254,11 @@ class Tree:
             return self
         if self.weights is None:
             return self.keep(range(size))
-        reach: list[float] = []
+        path_chances: list[float] = []
         for node, parent in enumerate(self.parents):
-            above = 1.0 if parent == ROOT else reach[parent]
-            reach.append(min(self.weights[node], above))
-        best = sorted(range(len(self)), key=lambda node: (-reach[node], node))[:size]
+            above = 1.0 if parent == ROOT else path_chances[parent]
+            path_chances.append(min(self.weights[node], above))
+        best = sorted(range(len(self)), key=lambda node: (-path_chances[node], node))[:size]
         return self.keep(sorted(best))
 
     def spine(self) -> Tree:

@@ -69,7 +69,7 @@ def typical_walk(
     typical: Typical,
 ) -> Path:
     """Take the longest path of guesses that are all likely enough, the likeliest of those equally
-    long, and draw the token behind it as plain decoding would there.
+    long, and draw the token after it as plain decoding would there.
 
     Arguments are those of `walk`; probabilities are of the distribution that `sampler` draws from.
     """

@@ -25,7 +25,7 @@ PROMPTS = [
 def new_contest() -> Comparison:
     """Methods, a contender that writes something else, and one that fails."""
     session, _ = clocked_session()
-    # They do not depend on what was asked before: a run that is gone on with begins behind it.
+    # They do not depend on what was asked before: a run that is gone on with begins after it.
     strangers = [Fixed("liar", [[1, 2, 3]]), Fixed("crashing", [RuntimeError("broken é")])]
     # Plans remember what ran before, which an interrupted run forgets: a budget is the same always.
     options = Options(max_new_tokens=5, ignore_eos=True, budget=8)
@@ -33,7 +33,7 @@ def new_contest() -> Comparison:
 
 
 def run(path: Path, resume: bool = False, pause: float = 0.0) -> None:
-    """Run to the end, with a pause behind each trial."""
+    """Run to the end, with a pause after each trial."""
     new_contest().run(ResultFile(path, HEADER, resume), lambda: pause and time.sleep(pause))
 
 

@@ -42,7 +42,7 @@ SCRIPTS = {"edits": SOME, "chat": FEW}
 
 
 def seconds_of(prompt_tokens: int, widths: Sequence[int]) -> tuple[float, float]:
-    """Seconds of the first pass, and of those behind it."""
+    """Seconds of the first pass, and of those after it."""
     first, *rest = map(cost, widths)
     return (prompt_tokens - 1) * READ + first, sum(rest)
 
@@ -71,15 +71,15 @@ def check(group: Group, lengths: dict[str, int], texts: Sequence[PromptRecord]) 
     found, plain = group.methods["scripted"], group.methods["plain"]
     own = [seconds_of(lengths[text.id], WIDTHS[text.task]) for text in texts]
     base = [seconds_of(lengths[text.id], PLAIN) for text in texts]
-    prefill, behind = (sum(part) for part in zip(*own, strict=True))
-    plain_prefill, plain_behind = (sum(part) for part in zip(*base, strict=True))
+    prefill, after = (sum(part) for part in zip(*own, strict=True))
+    plain_prefill, plain_after = (sum(part) for part in zip(*base, strict=True))
     tokens = TOKENS * len(texts)
     assert (found.texts, found.tokens, plain.tokens) == (len(texts), tokens, tokens)
-    assert found.seconds == prefill + behind
-    assert plain.seconds == plain_prefill + plain_behind
-    assert found.tokens_per_second == tokens / (prefill + behind)
-    assert found.speedup == pytest.approx((plain_prefill + plain_behind) / (prefill + behind))
-    assert found.decode_speedup == pytest.approx(plain_behind / behind)
+    assert found.seconds == prefill + after
+    assert plain.seconds == plain_prefill + plain_after
+    assert found.tokens_per_second == tokens / (prefill + after)
+    assert found.speedup == pytest.approx((plain_prefill + plain_after) / (prefill + after))
+    assert found.decode_speedup == pytest.approx(plain_after / after)
     assert found.mean_of_ratios == pytest.approx(
         mean(1 / sum(each) for each in own) / mean(1 / sum(each) for each in base)
     )
@@ -88,7 +88,7 @@ def check(group: Group, lengths: dict[str, int], texts: Sequence[PromptRecord]) 
     )
     assert (plain.speedup, plain.interval) == (1.0, (1.0, 1.0))
     # All of the time goes into passes.
-    assert (found.stats.prefill_seconds, found.stats.target_seconds) == (prefill, behind)
+    assert (found.stats.prefill_seconds, found.stats.target_seconds) == (prefill, after)
     assert (found.stats.draft_seconds, found.stats.commit_seconds) == (0.0, 0.0)
     low, high = found.interval
     assert min(found.speedups.values()) <= low <= found.speedup <= high
@@ -261,7 +261,7 @@ def test_the_interval_lies_around_the_speed_up() -> None:
     assert summarise(lines).overall.methods["fast"].interval == found.interval
 
 
-def test_decoding_alone_has_a_speed_only_behind_the_prompt() -> None:
+def test_decoding_alone_has_a_speed_only_after_the_prompt() -> None:
     usual = summarise(pair("a", 1.5)).overall.methods["fast"]
     assert usual.decode_speedup == 2.0
     for fast, plain in (

@@ -1,4 +1,4 @@
-"""The arithmetic behind the studies of Ouroboros: simulated costs, crossings, orders of texts."""
+"""The arithmetic of the studies of Ouroboros: simulated costs, crossings, orders of texts."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_orders_hold_every_text_once() -> None:
     assert sorted(found["shuffled"]) == [0, 1, 2, 3, 4] != found["shuffled"]
 
 
-def test_contenders_are_counted_behind_their_first_round_and_compared() -> None:
+def test_contenders_are_counted_after_their_first_round_and_compared() -> None:
     runs = import_module("ouroboros_runs")
     target = ToyTarget()
     session: Any = SimpleNamespace(target=target, host=toy_host(target), eos_ids=())

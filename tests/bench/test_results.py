@@ -127,7 +127,7 @@ def test_entries_are_on_the_disk_at_once(tmp_path: Path, monkeypatch: pytest.Mon
 # Going on with what was interrupted.
 
 
-def test_resuming_behind_any_byte_gives_the_undisturbed_file(
+def test_resuming_after_any_byte_gives_the_undisturbed_file(
     undisturbed: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "fsync", lambda number: None)

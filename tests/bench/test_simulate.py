@@ -179,7 +179,7 @@ def test_a_limit_cuts_the_recorded_text_and_an_end_token_does_not() -> None:
     assert trial.output == stopped.recorded
 
 
-def test_behind_the_record_the_model_speaks_for_itself() -> None:
+def test_after_the_record_the_model_speaks_for_itself() -> None:
     """A warm-up may ask for more than was recorded."""
     session = toy_session()
     first, _ = requests(session, recording("talk"), max_new_tokens=3)

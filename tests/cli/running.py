@@ -25,7 +25,7 @@ class Ran(NamedTuple):
 
 
 Command = Callable[..., Ran]
-"""Words behind `paceline` -> what came of them."""
+"""Words after `paceline` -> what came of them."""
 
 
 def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:

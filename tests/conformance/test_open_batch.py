@@ -89,7 +89,7 @@ class Failing(Drafter):
     def resume(self, text: TextStart) -> None:
         self._do("resume", self.drafter.resume, text)
 
-    def see(self, states: torch.Tensor) -> None:
+    def observe_states(self, states: torch.Tensor) -> None:
         self._do("see", self.drafter.see, states)
 
     def propose(self, budget: int) -> Tree:

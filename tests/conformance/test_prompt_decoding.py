@@ -61,7 +61,7 @@ def test_the_text_is_that_of_plain_decoding(
         )
         assert output == expected
         drafted = any(len(round.tree) for round in rounds)
-        # The root's prompt token, a guess, and one behind it.
+        # The root's prompt token, a guess, and one after it.
         assert drafted == (budget >= 1 + 2 * epts)
 
 

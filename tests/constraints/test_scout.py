@@ -156,8 +156,10 @@ def test_admitted_trees_hold_the_allowed_guesses_and_what_is_forced(
     assert not forced or forced in paths
     assert len(scout.admit(tree, most)) <= most
     if found.weights is not None:
-        reach = (*found.weights, 1.0)
-        assert all(reach[node] <= reach[parent] for node, parent in enumerate(found.parents))
+        path_chances = (*found.weights, 1.0)
+        assert all(
+            path_chances[node] <= path_chances[parent] for node, parent in enumerate(found.parents)
+        )
 
 
 def allows(seed: int, path: tuple[int, ...]) -> bool:

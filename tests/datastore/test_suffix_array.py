@@ -52,8 +52,8 @@ def naive_order(tokens: Sequence[int]) -> list[int]:
     return sorted(places, key=lambda place: (before(tokens, place), place))
 
 
-def places_behind(tokens: Sequence[int], run: Sequence[int]) -> list[int]:
-    """Where a run stands with something behind it."""
+def places_after(tokens: Sequence[int], run: Sequence[int]) -> list[int]:
+    """Where a run stands with something after it."""
     size = len(run)
     found = [p for p in range(size, len(tokens)) if list(tokens[p - size : p]) == list(run)]
     return [place for place in found if tokens[place] != BORDER]
@@ -61,7 +61,7 @@ def places_behind(tokens: Sequence[int], run: Sequence[int]) -> list[int]:
 
 def naive(tokens: Sequence[int], tail: Sequence[int], least: int = 1) -> tuple[int, int, int]:
     """Length and places of the longest suffix, and length of the next one with more places."""
-    counts = [len(places_behind(tokens, tail[-size:])) for size in range(1, len(tail) + 1)]
+    counts = [len(places_after(tokens, tail[-size:])) for size in range(1, len(tail) + 1)]
     matched = max((size for size, count in enumerate(counts, 1) if count), default=0)
     if matched < least:
         return 0, 0, 0
@@ -123,7 +123,7 @@ def test_weights_are_the_smoothed_shares_of_what_followed(
         for path, weight in list(above.items()):
             if len(path) != depth:
                 continue
-            stands = places_behind(tokens, [*run, *path])
+            stands = places_after(tokens, [*run, *path])
             following = Counter(tokens[place] for place in stands)
             for token, seen in following.items():
                 share = follower_confidence(found.matched + depth, seen, len(stands))
@@ -222,7 +222,7 @@ def test_a_text_that_grows_is_as_one_that_was_sorted_at_once(
         module._SORT_FROM = before_all
 
 
-def test_what_is_behind_the_last_token_is_not_known() -> None:
+def test_what_follows_the_last_token_is_not_known() -> None:
     array = GrowingSuffixArray()
     array.add([1, 2])
     assert array.look_up([1, 2], 5) == NOTHING

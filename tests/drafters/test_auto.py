@@ -221,7 +221,7 @@ def test_a_draft_model_that_has_rested_catches_up_in_its_next_pass() -> None:
     assert 1 <= sum(new.values()) <= 3
 
 
-def test_lookups_go_on_behind_costly_guesses() -> None:
+def test_lookups_continue_costly_guesses() -> None:
     """The costly source says 7, which is new here; what follows 7 stands in the text."""
     costly = Told("costly")
     costly.now = True

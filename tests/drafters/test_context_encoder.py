@@ -28,7 +28,7 @@ CONFIGS = [
 def drafted(
     model: ChimeraModel, tokens: list[int], matures: torch.Tensor, point: int, chunk: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits and draft states [heads, …] behind `point`, the way a drafter gets them; the text is
+    """Logits and draft states [heads, …] after `point`, the way a drafter gets them; the text is
     read `chunk` tokens at a time."""
     order, context = model.config.order, model.context(capacity=1)
 
@@ -90,7 +90,7 @@ def test_no_row_sees_the_future() -> None:
     point = 8
     before, _ = learned(model, tokens, matures, torch.tensor([[point]]))
     for depth in range(config.heads):
-        # Behind the node itself nothing may matter, and no state that the target has yet to make.
+        # After the node itself nothing may matter, and no state that the target has yet to make.
         later, unread = tokens.clone(), matures.clone()
         later[:, point + 2 + depth :] = (later[:, point + 2 + depth :] + 1) % VOCAB
         unread[:, point + 1 :] = 7.0

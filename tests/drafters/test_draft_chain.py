@@ -66,7 +66,7 @@ def some_end(rng: random.Random, before: int) -> ChainEnd | None:
             chances.put(column, row, rng.random() / 2, rng.random())
     chances.trust = rng.uniform(0.5, 3.0)
     least = array("d", [rng.random() ** depth for depth in range(2, 9)])
-    return ChainEnd(rng.choice([0.0, 0.03]), least, chances, before, reach=rng.random())
+    return ChainEnd(rng.choice([0.0, 0.03]), least, chances, before, path_chance=rng.random())
 
 
 def assert_alike(one: list[Guess], other: list[Guess]) -> None:
@@ -122,7 +122,7 @@ def test_passes_in_one_call_stay_below_what_is_known(known: int) -> None:
     """Models of one family may have vocabularies of two sizes."""
     chained, single = open_target(tiny("llama reduced")), open_target(tiny("llama reduced"))
     slots = [target.open([1, 2, 3]) for target in (chained, single)]
-    found = chained.go_on(slots[0], 3, [4], ChainRequest(passes=5, most=3, known=known))
+    found = chained.generate_chain(slots[0], 3, [4], ChainRequest(passes=5, most=3, known=known))
     assert found is not None and len(found.ranked) == len(found.seconds) == 5
     new, length = [4], 3
     for ranked in found.ranked:
@@ -148,7 +148,9 @@ def test_a_chain_ends_in_one_call_where_it_would_end_token_by_token(name: str) -
     for _ in range(60):
         before = rng.randrange(10)
         end = some_end(rng, before) or certain_end(0.05, 7)
-        found = target.go_on(slot, len(text), [], ChainRequest(len(end.least), 1, VOCAB, end))
+        found = target.generate_chain(
+            slot, len(text), [], ChainRequest(len(end.least), 1, VOCAB, end)
+        )
         assert found is not None
         shares = [ranked[0][1] for ranked in found.ranked]
         going_on = [end.goes_on(shares[: 1 + place]) for place in range(len(shares))]

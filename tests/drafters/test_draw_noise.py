@@ -69,7 +69,7 @@ def test_guesses_follow_the_noise_of_the_text(method: str) -> None:
 
     def proposed(sampler: Sampler | None) -> tuple[int, ...]:
         drafter.start(TextStart(some_prompt(6), sampler=sampler))
-        drafter.see(states)
+        drafter.observe_states(states)
         return drafter.propose(8).tokens
 
     plain = proposed(None)

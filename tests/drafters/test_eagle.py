@@ -166,7 +166,7 @@ def test_texts_of_a_batch_are_those_of_plain_decoding(temperature: float) -> Non
 
 def drafts(drafter: Eagle, target: CausalLMTarget, text: list[int], budget: int = 12) -> Tree:
     """What is proposed where the target has read all but the last token."""
-    drafter.see(own_states(target.model, text[:-1]).detach())
+    drafter.observe_states(own_states(target.model, text[:-1]).detach())
     return drafter.propose(budget)
 
 

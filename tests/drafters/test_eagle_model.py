@@ -32,7 +32,7 @@ def a_text(model: EagleModel, length: int = 14) -> tuple[torch.Tensor, torch.Ten
 
 
 def chain(levels: Levels, tokens: list[int], ranks: int = 4) -> list[Guesses]:
-    """What is guessed behind the root and behind each of these tokens in a row."""
+    """What is guessed after the root and after each of these tokens in a row."""
     found = [levels.begin(ranks)]
     found += [levels.grow([token], [node], ranks) for node, token in enumerate(tokens)]
     return found

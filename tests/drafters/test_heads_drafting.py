@@ -53,8 +53,8 @@ class Noted(Drafter):
         self.text = list(text.context)
         self._drafter.start(text)
 
-    def see(self, states: torch.Tensor) -> None:
-        self._drafter.see(states)
+    def observe_states(self, states: torch.Tensor) -> None:
+        self._drafter.observe_states(states)
 
     def propose(self, budget: int) -> Tree:
         tree = self._drafter.propose(budget)
@@ -136,7 +136,7 @@ def test_chimera_proposes_what_its_model_says_of_the_whole_text(
     chimera, compared = drafter._model, 0
     for text, tree in noted.seen[1:-4]:
         chain = first_children(tree)
-        # As in training: the whole text, the guesses behind it, and a point before the root.
+        # As in training: the whole text, the guesses after it, and a point before the root.
         whole = torch.tensor([[*text, *chain, 0, 0, 0]])
         matures = own_states(model, whole[0].tolist())[None]
         points = torch.tensor([[len(text) - 2]])
@@ -232,17 +232,17 @@ def test_medusas_tree_in_one_call_is_that_of_its_guesses(vocabulary: int) -> Non
             table = AcceptanceTable(guesses.probabilities)
             found = likeliest(table, len(guesses.tokens), min(budget, len(tree)))
             # States come out of other products here, so nodes that are as likely may change places.
-            assert tree.weights == pytest.approx(found.reach, rel=1e-3)
+            assert tree.weights == pytest.approx(found.path_chances, rel=1e-3)
             expected = {
-                tuple(guesses.tokens[level][rank] for level, rank in enumerate(path)): reach
-                for path, reach in zip(found.paths, found.reach)
+                tuple(guesses.tokens[level][rank] for level, rank in enumerate(path)): path_chance
+                for path, path_chance in zip(found.paths, found.path_chances)
             }
             ways = [
                 tuple(tree.tokens[at] for at in tree.path_to(node)) for node in range(len(tree))
             ]
             made = dict(zip(ways, tree.weights))
             assert len(made) == len(expected) == len(tree)
-            least = min(found.reach, default=0.0)
+            least = min(found.path_chances, default=0.0)
             for path in made.keys() | expected.keys():
                 one, other = made.get(path, least), expected.get(path, least)
                 assert one == pytest.approx(other, rel=1e-3)

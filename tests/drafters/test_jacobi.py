@@ -40,7 +40,7 @@ def scored(drafter: Jacobi, target: ToyTarget, text: list[int], cut: int = 99) -
 
 @pytest.mark.parametrize("cut", [99, 3, 1, 0])
 @pytest.mark.parametrize("length", [1, 2, 5, 9])
-def test_every_guess_is_what_the_target_says_behind_the_guesses_of_the_pass_before(
+def test_every_guess_is_what_the_target_says_after_the_guesses_of_the_pass_before(
     length: int, cut: int
 ) -> None:
     target, other = ToyTarget(6, order=4), ToyTarget(6, order=4)
@@ -53,9 +53,9 @@ def test_every_guess_is_what_the_target_says_behind_the_guesses_of_the_pass_befo
         old = list(text)
         guesses = scored(drafter, target, text, cut)
         seen = min(length, cut)
-        # Known: what was said behind the root and the scored guesses; then those without a row.
-        behind = [says(other, [*old, *before[:count]]) for count in range(seen + 1)]
-        expected = [*behind, *before[seen + 1 :]][len(text) - len(old) :]
+        # Known: what was said after the root and the scored guesses; then those without a row.
+        after = [says(other, [*old, *before[:count]]) for count in range(seen + 1)]
+        expected = [*after, *before[seen + 1 :]][len(text) - len(old) :]
         assert guesses[: len(expected)] == expected
         assert len(guesses) == length and set(guesses[len(expected) :]) <= set(PROMPT)
         before = guesses

@@ -38,7 +38,7 @@ def forgetless(seed: int = 0) -> ToyTarget:
 class Simulation:
     """The window as the paper's figure 2 has it, level by level, and the pool as a dict of lists.
 
-    bottom: level 0 behind the root, at first.
+    bottom: level 0 after the root, at first.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class Simulation:
         assert len(bottom) == window + level - 3
 
     def says(self, text: Sequence[int]) -> int:
-        """The likeliest token behind a text."""
+        """The likeliest token after a text."""
         return int(one_pass(self.target, text)[0].argmax())
 
     def above(self, place: int) -> list[int]:
-        """Tokens of the window that the last level of a column stands behind, or belongs to."""
+        """Tokens of the window that the last level of a column stands after, or belongs to."""
         return [*self.levels[0][:place], *(level[place] for level in self.levels[1:])]
 
     def tree_paths(self) -> set[tuple[int, ...]]:
@@ -169,7 +169,7 @@ def own_row(model: Any, text: Sequence[int]) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])
 @pytest.mark.parametrize("accept", [False, True])
-def test_every_row_of_the_window_is_the_models_own_behind_the_tokens_above_it(
+def test_every_row_of_the_window_is_the_models_own_after_the_tokens_above_it(
     name: str, accept: bool
 ) -> None:
     model = tiny_model(name, "sdpa", torch.float64)

@@ -1,4 +1,4 @@
-"""Drafters that can be asked behind guesses."""
+"""Drafters that can be asked after guesses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def started(make: Maker, text: list[int]) -> LookupDrafter:
 
 @pytest.mark.parametrize("make", MAKERS)
 @given(text=texts, path=st.lists(st.integers(0, 3), max_size=5), budget=st.integers(0, 12))
-def test_asking_behind_guesses_changes_nothing(
+def test_asking_after_guesses_changes_nothing(
     make: Maker, text: list[int], path: list[int], budget: int
 ) -> None:
     asked, left_alone = started(make, text), started(make, text)
@@ -37,7 +37,7 @@ def test_asking_behind_guesses_changes_nothing(
 
 @pytest.mark.parametrize("make", MAKERS)
 def test_a_guess_is_continued_as_the_text_would_be(make: Maker) -> None:
-    """Behind 11 stood 12 13 14 15; the path leads there from a token that is new."""
+    """After 11 stood 12 13 14 15; the path leads there from a token that is new."""
     drafter = started(make, [16, 11, 12, 13, 14, 15, 18, 19])
     drafter.observe(Round(0, EMPTY, torch.zeros(1, 10), Path((), (17,))))
     assert drafter.propose(4) == EMPTY

@@ -20,7 +20,7 @@ from paceline.tree import EMPTY
 
 Maker = Callable[[int], Rest | Suffix]
 
-# Behind 7 stands 8 most often, and 9 in the one document that begins as the text does.
+# After 7 stands 8 most often, and 9 in the one document that begins as the text does.
 BEGINNING = [20, 21, 22, 23, 24, 25]
 NEAR = [*BEGINNING, 30, 31, 7, 9, 32]
 OTHERS = [[40, 7, 8, 50], [41, 7, 8, 51], [42, 7, 43], [44, 7, 45]]

@@ -84,10 +84,10 @@ def test_both_draft_the_same(
             each.count(text, part)
         text += part
     for known in (None, pairs[1]):
-        behind = known or (None, None)
+        after = known or (None, None)
         for asked in (tuple(tail), tuple(text)):
             found, expected = (
-                one.draft(asked, budget, depth, other) for one, other in zip(pairs[0], behind)
+                one.draft(asked, budget, depth, other) for one, other in zip(pairs[0], after)
             )
             same(found, expected)
             assert len(found) <= budget and max(found.depths, default=0) <= depth

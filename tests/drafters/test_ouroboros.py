@@ -1,4 +1,4 @@
-"""Ouroboros's own parts: phrases from verification, and what hangs behind a draft."""
+"""Ouroboros's own parts: phrases from verification, and what hangs after a draft."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VOCAB = 30
 
 
 def verified(draft: Sequence[int], outputs: Sequence[int]) -> Verified:
-    """Of a draft behind token 0 whose nodes the target answers with `outputs`."""
+    """Of a draft after token 0 whose nodes the target answers with `outputs`."""
     logits = torch.nn.functional.one_hot(torch.tensor(list(outputs)), VOCAB).float()
     right = 0
     while right < len(draft) and outputs[right] == draft[right]:
@@ -38,7 +38,7 @@ def verified(draft: Sequence[int], outputs: Sequence[int]) -> Verified:
 
 
 def test_runs_that_go_along_with_the_rejected_draft_become_phrases() -> None:
-    # Behind the root and behind 3 4 5 6 7 the target says 3 9 5 6 7 8: the draft is right by one
+    # After the root and after 3 4 5 6 7 the target says 3 9 5 6 7 8: the draft is right by one
     # token, then shifted ones go along.
     seen = verified([3, 4, 5, 6, 7], [3, 9, 5, 6, 7, 8])
     assert (seen.right, seen.accepted) == (1, False)
@@ -54,9 +54,9 @@ def test_all_outputs_from_the_rejection_on_become_phrases() -> None:
     assert refined(verified([3, 4], [3, 4, 5]), 1) == []
 
 
-def test_phrases_behind_an_accepted_draft_are_put_right() -> None:
+def test_phrases_after_an_accepted_draft_are_put_right() -> None:
     tree = Tree.chain([3]).graft(Tree.of_paths([(4, 5), (7,)]), at=0)
-    outputs = [3, 4, 6, 8, 2]  # behind the root, 3, 4, 5, and 7
+    outputs = [3, 4, 6, 8, 2]  # after the root, 3, 4, 5, and 7
     logits = torch.nn.functional.one_hot(torch.tensor(outputs), VOCAB).float()
     round = Round(0, tree, logits, Path((0, 1), (3, 4, 6)))
     seen = Verified.of(round, 0, (3,), [(4, 5), (7, 1)])
@@ -78,20 +78,20 @@ def test_matching_against_the_rule_word_by_word(
     seen = verified(draft, outputs)
     expected = []
     for place in range(seen.right, len(draft)):
-        behind = outputs[1:]  # behind[i]: what the target says behind draft[i]
-        phrase = [behind[place]]
+        after = outputs[1:]  # after[i]: what the target says after draft[i]
+        phrase = [after[place]]
         while (
             len(phrase) < size
             and place + len(phrase) < len(draft)
             and draft[place + len(phrase)] == phrase[-1]
         ):
-            phrase.append(behind[place + len(phrase)])
+            phrase.append(after[place + len(phrase)])
         if len(phrase) >= min(size, shortest):
             expected.append((draft[place], tuple(phrase)))
     assert matching(seen, size, shortest) == expected
 
 
-def test_phrases_hang_behind_the_draft() -> None:
+def test_phrases_hang_after_the_draft() -> None:
     pool = PhrasePool(3)
     drafter = Ouroboros(
         toy_host(), draft="twin", inner="plain", length=2, branches=0, level=3, pool=pool
@@ -102,12 +102,12 @@ def test_phrases_hang_behind_the_draft() -> None:
     pool.add(text[1], (9, 9))
     drafter.start(TextStart(prompt))
     tree = drafter.propose(20)
-    assert tree.find(text[:4]) is not None  # the draft, and a phrase behind it
+    assert tree.find(text[:4]) is not None  # the draft, and a phrase after it
     assert tree.find([*text[:2], 9, 9]) is not None
 
 
 def test_phrases_hang_along_the_draft() -> None:
-    """With hang=all behind the root and each guess, each node knowing who proposed it."""
+    """With hang=all after the root and each guess, each node knowing who proposed it."""
     pool = PhrasePool(3)
     drafter = Ouroboros(
         toy_host(), draft="twin", length=2, branches=0, level=3, pool=pool, text=False, hang="all"

@@ -23,9 +23,9 @@ texts = st.integers(1, 4).flatmap(
 def rescan(text: Sequence[int], n: int, k: int) -> list[int]:
     """Longest run first; of its places the leftmost that something follows, itself excluded."""
     for run in range(min(n, len(text)), 0, -1):
-        for behind in range(run, len(text)):
-            if list(text[behind - run : behind]) == list(text[-run:]):
-                return list(text[behind : behind + k])
+        for after in range(run, len(text)):
+            if list(text[after - run : after]) == list(text[-run:]):
+                return list(text[after : after + k])
     return []
 
 

@@ -50,7 +50,7 @@ class Clairvoyant(ToyTarget):
             if token >= self.vocab_size:
                 number = token - self.vocab_size
                 distance, ept = number // self.epts + 1, number % self.epts
-                # Its own place is the depth's; it guesses the token behind that.
+                # Its own place is the depth's; it guesses the token after that.
                 place = len(context) + tree.depths[node]
                 rows[node + 1] = self._guess(place, distance, ept)
         return rows
@@ -96,7 +96,7 @@ def played(
 @pytest.mark.parametrize("prompt_tokens", [1, 2, 3, 4])
 def test_right_guesses_are_accepted_to_the_last(prompt_tokens: int, epts: int) -> None:
     """The first round only has prompt tokens; all others accept as deep as their state allows,
-    and the next state is what stood behind the last accepted guess."""
+    and the next state is what stood after the last accepted guess."""
     rounds, _ = played(prompt_tokens, epts, 60, lambda place, distance: 0, 60)
     gained = [len(round.path.tokens) for round in rounds]
     assert gained[0] == 1

@@ -104,7 +104,7 @@ def test_anpd_keeps_what_was_taken_back() -> None:
     drafter.start(TextStart([1, 2]))
     tell(drafter, [3, 4, 5])
     drafter.resume(TextStart([1, 2, 3, 9, 3]))
-    assert drafter.propose(2).tokens == (9, 3)  # the longer run knows "9" behind "2 3" alone
+    assert drafter.propose(2).tokens == (9, 3)  # the longer run knows "9" after "2 3" alone
     drafter.resume(TextStart([1, 2, 3, 4]))
     assert drafter.propose(1).tokens == (5,)  # said once, though it was taken back
 

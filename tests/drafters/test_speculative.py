@@ -223,7 +223,7 @@ def test_asking_again_changes_nothing() -> None:
     assert drafter.propose(8) == first
 
 
-def test_confidence_ends_a_draft_behind_a_doubtful_guess() -> None:
+def test_confidence_ends_a_draft_after_a_doubtful_guess() -> None:
     drafter = Speculative(toy_host(), draft="near", length=20, branches=0)
     drafter.start(TextStart(PROMPT))
     weights = drafter.propose(64).weights or ()

@@ -40,7 +40,7 @@ def fed(index: SuffixIndex, tokens: Sequence[int]) -> Match:
 
 
 def follows(texts: list[list[int]], suffix: list[int], room: int = 1) -> list[int]:
-    """Positions through all texts right behind `suffix`, with at least `room` tokens to come."""
+    """Positions through all texts right after `suffix`, with at least `room` tokens to come."""
     found, start = [], 0
     for text in texts:
         for end in range(len(suffix), len(text) + 1 - room):
@@ -62,7 +62,7 @@ def text_from(texts: list[list[int]], position: int) -> list[int]:
         if position < len(text):
             return text[position:]
         position -= len(text)
-    raise AssertionError("behind the last text")
+    raise AssertionError("after the last text")
 
 
 @given(texts_and_stream)

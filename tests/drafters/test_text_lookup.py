@@ -48,7 +48,7 @@ def test_what_was_taken_back_is_as_if_it_had_never_been_said(
 
 
 @pytest.mark.parametrize("method", ["sam", "sam:branches=4", "suffix", "suffix:lengths=1"])
-def test_behind_a_path_is_as_if_the_text_went_on_with_it(method: str) -> None:
+def test_after_a_path_is_as_if_the_text_went_on_with_it(method: str) -> None:
     rng = np.random.default_rng(0)
     for _ in range(50):
         context, path = rng.integers(0, 3, 30).tolist(), rng.integers(0, 4, 3).tolist()
@@ -89,7 +89,7 @@ def test_suffix_weighs_a_long_match_against_many_short_ones() -> None:
     assert longest.tokens == (7,)
     both = [sum(tree.weights or ()) for tree in (chosen, longest)]
     assert both[0] >= both[1]
-    # One sighting behind one token against nine behind another.
+    # One sighting after one token against nine after another.
     assert on(Suffix(k=1, lengths=9), 2, 3, 7, *often, 2, 3).propose(1).tokens == (4,)
 
 

@@ -137,7 +137,7 @@ class AfterToken(StoppingCriteria):
 
 
 def test_stopping_criteria_are_honoured_per_row(model: PreTrainedModel) -> None:
-    # transformers pads rows behind their end only where some end-of-sequence token is set.
+    # transformers pads rows after their end only where some end-of-sequence token is set.
     plain, fast = both(
         model,
         "anpd",

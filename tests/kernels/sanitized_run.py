@@ -173,7 +173,7 @@ def chosen_trees(library: ctypes.CDLL, native: Any, rng: np.random.Generator) ->
            zip(("tokens", "parents", "sources", "places"), columns, strict=True)},
     )  # fmt: skip
     union, costs = ctypes.addressof(united), exact(1 + 0.1 * np.arange(room + 1))
-    reach, kept = np.empty(room), np.empty(room, np.int64)
+    path_chances, kept = np.empty(room), np.empty(room, np.int64)
     for _ in range(2):
         own = library.pl_calibration_heir(everyone, 16.0, 8.0)
         for _ in range(60):
@@ -191,7 +191,7 @@ def chosen_trees(library: ctypes.CDLL, native: Any, rng: np.random.Generator) ->
             sizing = native.Sizing(
                 of=own, nodes=united.nodes, sure=1.0, costs=costs.ctypes.data,
                 tokens=united.tokens, parents=united.parents, sources=united.sources,
-                weights=united.weights, reach=reach.ctypes.data, kept=kept.ctypes.data,
+                weights=united.weights, path_chances=path_chances.ctypes.data, kept=kept.ctypes.data,
             )  # fmt: skip
             assert not library.pl_size_tree(ctypes.addressof(sizing))
             assert 0 <= sizing.keeps <= united.nodes <= 20

@@ -32,14 +32,14 @@ def drawn(heads: int, key_heads: int, size: int, value_size: int, rows: int) -> 
 
 
 def some_rows(count: int, seed: int = 0) -> list[Seen]:
-    """Stretches, with slots behind some of them; neighbours of one text, and others."""
+    """Stretches, with slots after some of them; neighbours of one text, and others."""
     rng = random.Random(seed)
     found = []
     for row in range(count):
         first = 0 if row < count // 2 else rng.randrange(200)
         stretch = rng.randrange(1, 150)
-        behind = range(first + stretch, min(POOL, first + stretch + 40))
-        extra = sorted(rng.sample(behind, rng.choice([0, 0, 1, 5])))
+        after = range(first + stretch, min(POOL, first + stretch + 40))
+        extra = sorted(rng.sample(after, rng.choice([0, 0, 1, 5])))
         found.append((first, stretch if extra or stretch else 1, extra))
     return found
 

@@ -105,7 +105,7 @@ def test_a_reduced_vocabulary_scores_as_the_whole_one(architecture: str, tied: b
     assert found.shape == whole.shape and bool((found[:, others] == -math.inf).all())
 
 
-def test_scores_that_are_capped_behind_the_head() -> None:
+def test_scores_that_are_capped_after_the_head() -> None:
     base = new_model("gemma3", final_logit_softcapping=30.0)
     found, whole = scores(cut(base, [0, 1, 2], SOME)), scores(base)
     torch.testing.assert_close(found[:, SOME], whole[:, SOME], atol=1e-4, rtol=1e-4)

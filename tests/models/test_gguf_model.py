@@ -160,7 +160,7 @@ def test_formats_that_nobody_reads_are_named(tmp_path: Path) -> None:
     file = save_gguf(tmp_path / "m.gguf", kinds=("Q8_0",))
     content = bytearray(file.read_bytes())
     name = b"blk.1.ffn_up.weight"
-    place = content.index(name) + len(name) + 4 + 16  # behind the number of dimensions, and two
+    place = content.index(name) + len(name) + 4 + 16  # after the number of dimensions, and two
     content[place : place + 4] = (9).to_bytes(4, "little")  # Q8_1, which takes more than Q8_0
     place += 4
     (tmp_path / "n.gguf").write_bytes(content + bytes(1 << 20))

@@ -37,7 +37,7 @@ def test_no_tree_has_more_nodes_than_there_may_be(
     table: AcceptanceTable, size: int, epts: int, budget: int
 ) -> None:
     found = AdaptiveTree(table, None, Limits(size, epts=epts)).fitting(budget)
-    # The least: a prompt token behind the root, a guess, a prompt token behind that.
+    # The least: a prompt token after the root, a guess, a prompt token after that.
     assert (found is None) == (budget < 1 + 2 * epts)
     if found is not None:
         for state in found.states:
@@ -101,7 +101,7 @@ def test_embeddings_of_one_prompt_token_stand_side_by_side() -> None:
     guesses = CandidateTree(((0,), (0, 2)), (0.5, 0.1))
     shape = lay_out(StateTree(guesses, (1, 0), root_prompts=2, epts=2))
     assert shape.guesses == ((0, 0), (1, 2))
-    # Behind the root S11 S21, S12 S22; behind the first guess S11, S12.
+    # After the root S11 S21, S12 S22; after the first guess S11, S12.
     assert shape.prompts == (0, 2, 1, 3, 0, 1)
     assert shape.parents == (ROOT, 0, ROOT, 2, ROOT, 4, 0, 0)
     tree = Tree(tuple(range(8)), shape.parents)

@@ -28,28 +28,28 @@ def observe(calibration: Calibration, tree: Tree, *tokens: int) -> list[Evidence
 
 
 def test_at_first_a_drafter_is_believed() -> None:
-    assert Calibration().reach(CHAIN) == pytest.approx([0.5, 0.4, 0.1])
-    assert Calibration().reach(Tree.chain([1, 2])) == pytest.approx([0.5, 0.25])
+    assert Calibration().path_chances(CHAIN) == pytest.approx([0.5, 0.4, 0.1])
+    assert Calibration().path_chances(Tree.chain([1, 2])) == pytest.approx([0.5, 0.25])
 
 
 @given(trees(weighted=None))
 def test_no_node_is_likelier_than_its_parent(tree: Tree) -> None:
-    reach = Calibration().reach(tree)
+    path_chances = Calibration().path_chances(tree)
     for node, parent in enumerate(tree.parents):
-        assert 0 < reach[node] <= (1.0 if parent == -1 else reach[parent])
+        assert 0 < path_chances[node] <= (1.0 if parent == -1 else path_chances[parent])
 
 
 def test_it_learns_every_kind_by_itself() -> None:
-    """The first guess is always right, the one behind it never."""
+    """The first guess is always right, the one after it never."""
     calibration = Calibration()
     for _ in range(60):
         observe(calibration, CHAIN, 5, 99)
-    first, second, third = calibration.reach(CHAIN)
+    first, second, third = calibration.path_chances(CHAIN)
     assert first > 0.9 and second < 0.12
     assert third == pytest.approx(second * 0.25, rel=0.7)  # never seen: its parent was wrong
 
 
-def test_guesses_behind_a_wrong_one_are_no_evidence() -> None:
+def test_guesses_after_a_wrong_one_are_no_evidence() -> None:
     (seen,) = observe(Calibration(), CHAIN, 99, 6, 7)
     assert (seen.claim, seen.right) == (0.5, False)
 
@@ -69,7 +69,7 @@ def test_of_siblings_the_wrong_ones_count_as_well() -> None:
     calibration, tree = Calibration(), Tree((5, 6, 6), (-1, -1, -1), (0.9, 0.3, 0.3))
     for _ in range(40):
         observe(calibration, tree, 6, 1)
-    first, second, _ = calibration.reach(tree)
+    first, second, _ = calibration.path_chances(tree)
     assert first < 0.15 and second > 0.8
 
 
@@ -77,7 +77,7 @@ def test_a_guess_that_ended_the_text_was_right() -> None:
     calibration = Calibration()
     for _ in range(20):
         observe(calibration, CHAIN, 5)  # said, and the text was over
-    assert calibration.reach(CHAIN)[0] > 0.8
+    assert calibration.path_chances(CHAIN)[0] > 0.8
 
 
 def test_old_evidence_fades() -> None:
@@ -86,7 +86,7 @@ def test_old_evidence_fades() -> None:
         observe(calibration, CHAIN, 99)
     for _ in range(20):
         observe(calibration, CHAIN, 5, 99)
-    assert calibration.reach(CHAIN)[0] > 0.6
+    assert calibration.path_chances(CHAIN)[0] > 0.6
 
 
 def test_an_heir_expects_the_same_and_learns_faster() -> None:
@@ -94,12 +94,12 @@ def test_an_heir_expects_the_same_and_learns_faster() -> None:
     for _ in range(300):
         observe(session, CHAIN, 99)
     inherited = session.inherited(32, evidence=8)
-    assert session.reach(CHAIN)[0] < 0.05
-    assert inherited.reach(CHAIN)[0] < 0.2
+    assert session.path_chances(CHAIN)[0] < 0.05
+    assert inherited.path_chances(CHAIN)[0] < 0.2
     for calibration in (session, inherited):
         for _ in range(10):
             observe(calibration, CHAIN, 5, 99)
-    assert inherited.reach(CHAIN)[0] > 0.5 > session.reach(CHAIN)[0]
+    assert inherited.path_chances(CHAIN)[0] > 0.5 > session.path_chances(CHAIN)[0]
 
 
 def sourced(claims: dict[int, float]) -> Tree:
@@ -112,7 +112,7 @@ def test_every_set_of_sources_is_learned_by_itself() -> None:
     calibration = Calibration()
     for _ in range(60):
         observe(calibration, sourced({1: 0.5, 2: 0.5}), 1)
-    first, second = calibration.reach(sourced({1: 0.5, 2: 0.5}))
+    first, second = calibration.path_chances(sourced({1: 0.5, 2: 0.5}))
     assert first > 0.9 and second < 0.1
 
 
@@ -121,7 +121,7 @@ def test_an_unseen_set_is_believed_as_its_likeliest_member_is() -> None:
     for _ in range(60):
         observe(calibration, sourced({1: 0.5, 2: 0.5}), 1)
     claims = dict.fromkeys((1, 2, 3), 0.1)  # kinds that were not seen themselves
-    first, second, both = calibration.reach(sourced(claims))
+    first, second, both = calibration.path_chances(sourced(claims))
     assert both == first > 2 * second
 
 
@@ -129,7 +129,7 @@ def test_an_unseen_source_is_believed_as_all_guesses_are() -> None:
     calibration = Calibration()
     for _ in range(60):
         observe(calibration, sourced({1: 0.5}), 99)
-    (unseen,) = calibration.reach(sourced({2: 0.5}))
+    (unseen,) = calibration.path_chances(sourced({2: 0.5}))
     assert unseen < 0.1
 
 
@@ -139,7 +139,7 @@ def test_agreement_counts() -> None:
     for place in range(90):
         tree = sourced({3: 0.5} if place % 3 == 0 else {1: 0.5, 2: 0.5})
         observe(calibration, tree, 3 if place % 3 == 0 else 99)
-    one, both = calibration.reach(sourced({1: 0.5, 3: 0.5}))
+    one, both = calibration.path_chances(sourced({1: 0.5, 3: 0.5}))
     assert one < 0.1 and both > 0.8
 
 
@@ -151,7 +151,7 @@ def test_an_heir_knows_the_sources() -> None:
     # Another depth is another kind, of which only the source is known.
     deep = Tree((5, 6, 7), (-1, 0, 1), (0.9, 0.8, 0.4), (1, 1, 1))
     other = Tree((5, 6, 7), (-1, 0, 1), (0.9, 0.8, 0.4), (2, 2, 2))
-    assert inherited.reach(deep)[2] > inherited.reach(other)[2]
+    assert inherited.path_chances(deep)[2] > inherited.path_chances(other)[2]
 
 
 @given(trees(weighted=True))
@@ -160,7 +160,7 @@ def test_trees_without_sources_are_those_of_one_that_has_no_name(tree: Tree) -> 
     without = replace(tree, sources=(0,) * len(tree))
     for calibration, proposed in ((plain, tree), (marked, without)):
         observe(calibration, proposed, 0, 1, 0)
-    assert marked.reach(without) == plain.reach(tree)
+    assert marked.path_chances(without) == plain.path_chances(tree)
 
 
 def test_a_table_says_of_chains_what_is_known_of_them() -> None:
@@ -172,4 +172,4 @@ def test_a_table_says_of_chains_what_is_known_of_them() -> None:
         weights = tuple(accumulate(claims, mul))
         chances = [table.chance(claim, depth) for depth, claim in enumerate(claims, start=1)]
         tree = replace(Tree.chain(range(12)), weights=weights)
-        assert calibration.reach(tree) == pytest.approx([*accumulate(chances, mul)])
+        assert calibration.path_chances(tree) == pytest.approx([*accumulate(chances, mul)])

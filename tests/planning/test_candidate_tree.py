@@ -30,7 +30,7 @@ def every_path(table: AcceptanceTable, depth: int) -> dict[Ranks, float]:
 def test_the_example_of_the_docstring() -> None:
     tree = likeliest(AcceptanceTable(((0.5, 0.2), (0.4, 0.1))), 2, 4)
     assert tree.paths == ((0,), (0, 0), (1,), (1, 0))
-    assert tree.reach == pytest.approx((0.5, 0.2, 0.2, 0.08))
+    assert tree.path_chances == pytest.approx((0.5, 0.2, 0.2, 0.08))
     assert tree.parents == (ROOT, 0, ROOT, 2)
     assert tree.expected == pytest.approx(0.98)
     assert tree.last == pytest.approx([0.3, 0.2, 0.12, 0.08])
@@ -42,10 +42,10 @@ def test_it_finds_the_likeliest_paths(table: AcceptanceTable, depth: int, count:
     wanted = every_path(table, depth)
     assert len(tree) == min(count, len(wanted))
     assert len(set(tree.paths)) == len(tree)
-    assert list(tree.reach) == pytest.approx(list(wanted.values())[:count])
-    for path, reach in zip(tree.paths, tree.reach):
-        assert reach == pytest.approx(wanted[path])
-    assert all(above >= below for above, below in pairwise(tree.reach))
+    assert list(tree.path_chances) == pytest.approx(list(wanted.values())[:count])
+    for path, path_chance in zip(tree.paths, tree.path_chances):
+        assert path_chance == pytest.approx(wanted[path])
+    assert all(above >= below for above, below in pairwise(tree.path_chances))
 
 
 @given(table=tables(), depth=st.integers(1, 4), count=st.integers(0, 40))
@@ -60,7 +60,9 @@ def test_every_beginning_is_a_tree_with_parents_first(
         assert path[:-1] == (() if parent == ROOT else tree.paths[parent])
     # Of all ways a round can end, exactly one comes true.
     assert min(tree.last, default=0) >= 0
-    rejected = 1 - sum(share for share, parent in zip(tree.reach, tree.parents) if parent == ROOT)
+    rejected = 1 - sum(
+        share for share, parent in zip(tree.path_chances, tree.parents) if parent == ROOT
+    )
     assert sum(tree.last) + rejected == pytest.approx(1)
     lengths = [len(path) for path in tree.paths]
     assert sum(tree.last * lengths) == pytest.approx(tree.expected)

@@ -25,31 +25,31 @@ def closed_sets(tree: Tree, size: int) -> list[tuple[int, ...]]:
 
 @given(trees(max_size=7, weighted=True), curves)
 def test_no_other_nodes_gain_more_per_millisecond(tree: Tree, curve: CostCurve) -> None:
-    reach = Calibration().reach(tree)
+    path_chances = Calibration().path_chances(tree)
     best = max(
-        (1 + sum(reach[node] for node in nodes)) / curve.cost(1 + size)
+        (1 + sum(path_chances[node] for node in nodes)) / curve.cost(1 + size)
         for size in range(len(tree) + 1)
         for nodes in closed_sets(tree, size)
     )
     costs = [curve.cost(width) for width in range(1, len(tree) + 2)]
-    ranked = [node for _, node in best_first([(0, reach)])]
-    assert ranked == [node for key, node in best_first([(0, reach), (1, [])])]
-    size = best_count(1.0, [reach[node] for node in ranked], costs)
+    ranked = [node for _, node in best_first([(0, path_chances)])]
+    assert ranked == [node for key, node in best_first([(0, path_chances), (1, [])])]
+    size = best_count(1.0, [path_chances[node] for node in ranked], costs)
     kept = ranked[:size]
     tree.keep(sorted(kept))  # raises where a parent is missing
-    assert (1 + sum(reach[node] for node in kept)) / costs[size] == pytest.approx(best)
+    assert (1 + sum(path_chances[node] for node in kept)) / costs[size] == pytest.approx(best)
 
 
 def test_the_likeliest_nodes_of_all_texts_come_first() -> None:
     """Each node is a row of the pass, whichever text it belongs to."""
-    reaches = {4: [0.5, 0.25], 7: [0.9], 9: []}
-    ranked = best_first(list(reaches.items()))
+    trees = {4: [0.5, 0.25], 7: [0.9], 9: []}
+    ranked = best_first(list(trees.items()))
     assert ranked == [(7, 0), (4, 0), (4, 1)]
-    reach = [reaches[key][node] for key, node in ranked]
+    path_chances = [trees[key][node] for key, node in ranked]
     # 3.0, 3.9, 4.4 and 4.65 tokens.
-    assert best_count(3.0, reach, [30.0, 40.0, 45.0, 46.0]) == 3
-    assert best_count(3.0, reach, [30.0, 40.0, 43.0, 47.0]) == 2
-    assert best_count(3.0, reach, [30.0, 40.0, 45.0, 50.0]) == 0
+    assert best_count(3.0, path_chances, [30.0, 40.0, 45.0, 46.0]) == 3
+    assert best_count(3.0, path_chances, [30.0, 40.0, 43.0, 47.0]) == 2
+    assert best_count(3.0, path_chances, [30.0, 40.0, 45.0, 50.0]) == 0
 
 
 @pytest.mark.parametrize(

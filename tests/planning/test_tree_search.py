@@ -138,7 +138,7 @@ def curve(cost: float) -> CostCurve:
 
 def test_the_machine_decides_on_the_size() -> None:
     survey = survey_widths(VICUNA, curve(0.01))
-    # The narrowest tree: the root, a prompt token behind it, a guess and one behind that.
+    # The narrowest tree: the root, a prompt token after it, a guess and one after that.
     assert [fitted.width for fitted in survey] == [4, 6, 8, 12, 16, 24, 32, 64, 128]
     for fitted in survey:
         assert max(state.width for state in fitted.tree.states) <= fitted.width

@@ -26,7 +26,7 @@ VIRTUAL = 100
 
 
 class Promising(Drafter):
-    """A guess, another one behind it, and a virtual row that never counts."""
+    """A guess, another one after it, and a virtual row that never counts."""
 
     sized_by: SizedBy = "whole"
 

@@ -77,7 +77,7 @@ def test_rows_are_the_same_bits_in_a_pass_of_any_width(session: Session) -> None
 
 
 @pytest.mark.model
-def test_a_prompt_is_read_to_the_same_bits_whatever_is_guessed_behind_it(
+def test_a_prompt_is_read_to_the_same_bits_whatever_is_guessed_after_it(
     session: Session,
 ) -> None:
     target = InStep(session.target)

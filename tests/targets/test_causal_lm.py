@@ -60,7 +60,7 @@ def own_row(model: PreTrainedModel, text: Sequence[int]) -> torch.Tensor:
 
 @torch.no_grad()
 def own_rows(model: PreTrainedModel, text: Sequence[int], tree: Tree) -> torch.Tensor:
-    """The own rows of the root and of every node. Padding behind changes nothing before it."""
+    """The own rows of the root and of every node. Padding after changes nothing before it."""
     paths = [[*text, *token_path(tree, node)] for node in range(ROOT, len(tree))]
     width = max(map(len, paths))
     padded = torch.tensor([[*path, *[0] * (width - len(path))] for path in paths])
@@ -523,7 +523,7 @@ def test_virtual_tokens_are_never_said(small: PreTrainedModel) -> None:
 
 @pytest.mark.parametrize("name", ["gemma", "gemma3"])
 def test_a_virtual_token_with_the_embedding_of_a_token_is_that_token(name: str) -> None:
-    """As the model takes it: behind the factor by which Gemma's embedding module scales."""
+    """As the model takes it: after the factor by which Gemma's embedding module scales."""
     model = tiny_model(name, "sdpa", F64)
     embed = model.get_input_embeddings()
     assert not torch.equal(embed(torch.tensor([9])), embed.weight[[9]])

@@ -32,7 +32,7 @@ class Watcher(RandomTrees):
         super().__init__(vocab_size, seed)
         self.seen: list[tuple[list[int], torch.Tensor]] = []
 
-    def see(self, states: torch.Tensor) -> None:
+    def observe_states(self, states: torch.Tensor) -> None:
         self.seen.append((list(self.text), states.clone()))
 
 

@@ -152,7 +152,7 @@ def test_models_with_other_weights_in_16_bits_stay_as_they_are() -> None:
 @pytest.mark.parametrize(("cache", "close"), [("float16", 3e-3), ("int8", 0.1)])
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
 def test_caches_of_fewer_bits_change_scores_a_little(name: str, cache: str, close: float) -> None:
-    """Behind a text of several blocks, and behind a path across a tree."""
+    """After a text of several blocks, and after a path across a tree."""
     prompt, found, bytes_of_slots = some_prompt(300), [], []
     for dtype in ("float32", cache):
         target = compiled(new(name, **LONG), cache=dtype)

@@ -32,9 +32,9 @@ def base_of(name: str = "llama", **changes: object) -> Base:
 
 @torch.no_grad()
 def window_of(model: PreTrainedModel, texts: Sequence[Sequence[int]], padding: int = 3) -> Batch:
-    """One window with these texts side by side, and what the model says behind each token.
+    """One window with these texts side by side, and what the model says after each token.
 
-    Every position of a text is a place behind which a token can be guessed.
+    Every position of a text is a place after which a token can be guessed.
     """
     found: dict[str, list[int]] = {name: [] for name in ("tokens", "text", "position", "start")}
     states, greedy = [], []

@@ -37,7 +37,7 @@ def prompts_for(config: PromptConfig, architecture: str = "llama") -> PromptMode
 
 
 def alone(prompts: PromptModel, text: list[int], point: int) -> torch.Tensor:
-    """[m, hidden]: the states of prompt tokens behind the beginning of a text, one embedding after
+    """[m, hidden]: the states of prompt tokens after the beginning of a text, one embedding after
     the other in a pass of its own, without masks and caches."""
     model, rows = prompts.model, []
     words = model.get_input_embeddings()(torch.tensor([text[: point + 1]]))

@@ -136,7 +136,7 @@ def _stats_from_json(record: dict[str, Any], tokens: int) -> Stats:
 
 
 def parse_line(record: dict[str, Any]) -> Entry | LeftOut:
-    """The entry of a line behind the first. Raises as `Entry.from_json` does."""
+    """The entry of a line after the first. Raises as `Entry.from_json` does."""
     return LeftOut(**record) if "reason" in record else Entry.from_json(record)
 
 

@@ -36,7 +36,7 @@ class MethodSummary:
     texts: on which both it and plain decoding came through; failures: reasons by text.
     tokens, seconds: sums over texts of a text's first trial, and of its median time.
     speedup, interval: over plain decoding; decode_speedup: the same after the prompt, None where
-    nothing was generated behind the first pass.
+    nothing was generated after the first pass.
     mean_of_ratios: speed-up as Spec-Bench computes it, from mean speeds of questions.
     stats: sums over the first trials.
     peak_over_plain: median over texts of the memory held more than by plain decoding, bytes.
@@ -213,11 +213,11 @@ def _summary(method: str, cells: Mapping[Key, Cell], failures: dict[Key, str]) -
 
 @dataclass(frozen=True)
 class _Times:
-    """One text by one method: its tokens, median seconds, and those behind the first pass."""
+    """One text by one method: its tokens, median seconds, and those after the first pass."""
 
     tokens: int
     seconds: float
-    behind_prompt: float
+    after_prompt: float
 
     @classmethod
     def of(cls, trials: Trials) -> _Times:
@@ -241,8 +241,8 @@ def _ratio(own: Sequence[_Times], plain: Sequence[_Times]) -> float:
 
 
 def _decode_ratio(own: Sequence[_Times], plain: Sequence[_Times]) -> float | None:
-    """Of whole texts over the time behind their first passes: those bring a token or more."""
-    own_time, plain_time = (sum(each.behind_prompt for each in side) for side in (own, plain))
+    """Of whole texts over the time after their first passes: those bring a token or more."""
+    own_time, plain_time = (sum(each.after_prompt for each in side) for side in (own, plain))
     own_tokens, plain_tokens = (sum(each.tokens for each in side) for side in (own, plain))
     if not (own_time > 0 and plain_time > 0 and plain_tokens > len(plain)):
         return None

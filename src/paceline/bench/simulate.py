@@ -1,7 +1,7 @@
 """Trace-driven simulation: recorded outputs of stronger models, written again by force (Yang et
 al. 2023, arXiv 2304.04487, section 3.2 and Algorithm 2).
 
-Every pass really runs on the target, with the drafts of the method behind it, and every draw is
+Every pass really runs on the target, with the drafts of the method after it, and every draw is
 really made; but the token that counts is the recorded one. So the acceptance is that of the
 recorded text and the cost that of the target, whatever the target itself would have said.
 """
@@ -28,7 +28,7 @@ ASSISTANT = "assistant"
 class Forced(Sampler):
     """A sampler that does its work and then says what was recorded.
 
-    recorded: stands after the prompt; behind its end the model speaks for itself.
+    recorded: stands after the prompt; after its end the model speaks for itself.
     """
 
     recorded: Sequence[int] = ()

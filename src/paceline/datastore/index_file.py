@@ -2,7 +2,7 @@
 
 8 bytes   b"PLINDEX1"
 8 bytes   length of the header, little-endian, as all numbers
-…         header: a JSON object, with spaces behind it up to a multiple of 64
+…         header: a JSON object, with spaces after it up to a multiple of 64
 4 each    tokens, int32; a border is -1
 4 each    their places in order, int32
 32 bytes  sha256 of all before

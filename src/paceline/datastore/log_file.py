@@ -99,7 +99,7 @@ class Log:
         return kept
 
     def _take(self, data: bytes, begin: int) -> None:
-        """Whole documents from there on are known; `data` is what stands behind `_end`."""
+        """Whole documents from there on are known; `data` is what stands after `_end`."""
         documents, at = _read(data, begin)
         self.documents += documents
         self.tokens += sum(map(len, documents))

@@ -26,7 +26,7 @@ class Search:
     hits: places that are looked at, 1 to 256; of more an even sample.
     depth: of the deepest node, at least 1. branches: children of a node, at least 1.
     per_match: nodes for each token that matches, at most; 0 for no such limit.
-    doubt: a token that followed `seen` times of `total` behind a run of matching tokens is taken to
+    doubt: a token that followed `seen` times of `total` after a run of matching tokens is taken to
     come with the chance seen / total * seen / (seen + doubt / run**2).
     """
 
@@ -42,10 +42,10 @@ ANYTHING = Search()
 
 
 class Found(NamedTuple):
-    """How texts went on behind the longest suffix of a tail that occurs.
+    """How texts went on after the longest suffix of a tail that occurs.
 
     matched: its tokens, 0 where none does. shorter: tokens of the longest suffix that stands in
-    more places, 0 for none. begin, end: where the places behind it are in the order of all.
+    more places, 0 for none. begin, end: where the places after it are in the order of all.
     tree: what follows there, likeliest first, of equally likely ones what stands last; weights are
     chances of paths.
     """
@@ -93,8 +93,8 @@ def look_up(tokens: Int32, order: Int32, tail: Sequence[int], budget: int, searc
         return NOTHING
     run = wanted[:matched]
     begin = bisect_left(order, run, key=lambda place: _before(tokens, int(place), matched))
-    behind = [*run[:-1], run[-1] + 1]
-    end = bisect_left(order, behind, key=lambda place: _before(tokens, int(place), matched))
+    after = [*run[:-1], run[-1] + 1]
+    end = bisect_left(order, after, key=lambda place: _before(tokens, int(place), matched))
     shorter = max(matching(begin - 1), matching(end))
     count = min(end - begin, search.hits)
     budget = min(budget, search.per_match * matched or budget)

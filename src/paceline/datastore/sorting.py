@@ -1,7 +1,7 @@
 """Places of a text, sorted by what stands before them: a suffix array of the text read backwards.
 
 A place is the gap before a token, called by that token's number. Sorted like this, all places
-behind the same tokens are neighbours, however many tokens these are, and those behind the longest
+after the same tokens are neighbours, however many tokens these are, and those after the longest
 match are found by one binary search.
 """
 
@@ -18,7 +18,7 @@ BORDER = -1
 """Stands between documents, and matches nothing."""
 
 LONGEST = 32
-"""So many tokens before a place count; places behind the same ones come as the text has them. Beyond
+"""So many tokens before a place count; places after the same ones come as the text has them. Beyond
 a border nothing counts."""
 
 PROMPT_TOKENS = 4

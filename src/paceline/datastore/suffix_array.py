@@ -206,7 +206,7 @@ class GrowingSuffixArray(SuffixArray):
         self._call.count, self._call.size = min(count, len(self)), len(kept)
 
     def drop(self, count: int) -> None:
-        """The first `count` tokens go; what stands behind them, if anything, is a border."""
+        """The first `count` tokens go; what stands after them, if anything, is a border."""
         order = self._order[: self._call.size]
         kept = order[order >= count] - count
         self._set(self.tokens[count:].copy(), kept)

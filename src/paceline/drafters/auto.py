@@ -8,7 +8,7 @@ something new, the others are asked once more what follows there.
 
     text … x y x y x, root x      anpd: y (0.6) - x (0.4)       medusa: y (0.7), z (0.2)
     tree: root ─┬─ y ─ x          y claims 0.88, by both: wrong only if both are
-                └─ z ─ w          z by medusa; behind it anpd knows w
+                └─ z ─ w          z by medusa; after it anpd knows w
 
 Those that look up the same text are no two opinions, so of their claims the larger counts.
 How far each set of sources is to be believed is for the planner, which learns it by what comes
@@ -129,11 +129,11 @@ class Auto(Drafter):
         for source in (source for sources in heard for source in sources.values()):
             source.resume(text)
 
-    def see(self, states: torch.Tensor) -> None:
-        """See `look`."""
+    def observe_states(self, states: torch.Tensor) -> None:
+        """See `offer_states`."""
         self._states = lambda layers: states
 
-    def look(self, states: Callable[[tuple[int, ...]], torch.Tensor]) -> None:
+    def offer_states(self, states: Callable[[tuple[int, ...]], torch.Tensor]) -> None:
         """They are shown to those sources that want them when they are asked."""
         self._states = states
 
@@ -167,7 +167,7 @@ class Auto(Drafter):
         return tree
 
     def complete(self, tree: Tree) -> Tree:
-        """With rows behind it that buy guesses of the next round, where these are worth it."""
+        """With rows after it that buy guesses of the next round, where these are worth it."""
         began = self._clock()
         tree, asked = self._rows.add_to(tree, self._united.sure, self._budget)
         spent = self._clock() - began
@@ -226,7 +226,7 @@ class Auto(Drafter):
 
     @property
     def _said(self) -> int:
-        """Tokens of the text behind its prompt."""
+        """Tokens of the text after its prompt."""
         return max(0, len(self._text) - len(self._start.context))
 
     def _forget_round(self) -> None:
@@ -257,7 +257,7 @@ class Auto(Drafter):
             name, unread = self.source_names[place], source.unread()
             if known.asks(name, sure, unread, left):
                 if HIDDEN_STATES in source.requires and self._states is not None:
-                    source.look(self._states)
+                    source.offer_states(self._states)
                 began = self._clock()
                 self._add(place, source.propose(budget), began)
                 self._asked[place] = sure
@@ -265,7 +265,7 @@ class Auto(Drafter):
                 taken[name] = self._clock() - began, unread
         if taken:
             began = self._clock()
-            self._go_on()
+            self._continue_ends()
             more = (self._clock() - began) / len(taken)
             for name, (seconds, unread) in taken.items():
                 known.took(name, 1e3 * (seconds + more), unread)
@@ -278,7 +278,7 @@ class Auto(Drafter):
         if len(tree):
             self._united.add(tree, 1 << place, at)
 
-    def _go_on(self) -> None:
+    def _continue_ends(self) -> None:
         """Ask cheap sources what follows the likeliest ends of costly guesses."""
         costly = sum(1 << place for place in self._asked if place in self._costly)
         for node in self._united.ends(costly, _LEAVES):

@@ -2,12 +2,12 @@
 
 An n-gram encoder reads the tokens that the target has not read yet, a full context encoder looks
 from there at the target's own hidden states, and residual heads guess (see
-`paceline.drafters.chimera_model`). Every head is asked behind the guesses of the one before, so a
+`paceline.drafters.chimera_model`). Every head is asked after the guesses of the one before, so a
 tree grows level by level, as long as that pays: of each level the `beam` likeliest nodes are gone
 on from.
 
-    text … a, root b       head 0 behind b: c (0.6), d (0.3), e (0.05)
-    beam 2                 head 1 behind c: f (0.5), …; behind d: f (0.2), …
+    text … a, root b       head 0 after b: c (0.6), d (0.3), e (0.05)
+    beam 2                 head 1 after c: f (0.5), …; after d: f (0.2), …
     tree: root ─┬─ c ─ f   the likeliest paths of all, as many as the budget allows
                 └─ d
 """
@@ -47,7 +47,7 @@ class ChimeraSettings:
     parts: a folder made by `paceline train chimera`, a hub id, or "" for those that come with this
     package.
     depth: levels of a tree, at most one for each head; 0 for as many as pay, see `DraftLength`.
-    ranks: how many guesses behind a node are looked at.
+    ranks: how many guesses after a node are looked at.
     beam: nodes of each level that are gone on from; with 1 there is one chain with runners-up.
     Four, since layers take hardly longer for four rows than for one.
     least: nodes that are less likely to be accepted are not gone on from.

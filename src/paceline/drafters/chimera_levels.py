@@ -51,9 +51,9 @@ class Levels(TextLevels):
     def grow(
         self, depth: int, greens: Sequence[State], parents: Sequence[int], ranks: int
     ) -> Guesses:
-        """Add the nodes of the next level and guess behind them.
+        """Add the nodes of the next level and guess after them.
 
-        greens, parents: see `Draft.grow`. ranks: likeliest tokens behind each node.
+        greens, parents: see `Draft.grow`. ranks: likeliest tokens after each node.
         """
 
 
@@ -99,7 +99,7 @@ class ProgramLevels(Levels):
     capacity: tokens that there is room for at first.
 
     Slot 2n of the cache is the mature (or draft) column of place n, slot 2n + 1 its green one, and
-    nodes have places behind the text, in the order in which they come.
+    nodes have places after the text, in the order in which they come.
     """
 
     def __init__(self, programs: ChimeraPrograms, model: ChimeraModel, capacity: int) -> None:
@@ -112,7 +112,7 @@ class ProgramLevels(Levels):
         shape = (1, config.kv_heads, 2 * room, config.head_size)
         self._use(torch.zeros(2, *shape))
         self._mature = np.empty(0, dtype=np.float32)
-        self._sees: list[list[int]] = []  # behind the text, by node: slots of it and those above
+        self._sees: list[list[int]] = []  # after the text, by node: slots of it and those above
 
     def read(self, states: torch.Tensor, greens: Sequence[State]) -> None:
         """See `Levels.read`."""

@@ -2,7 +2,7 @@
 
 The n-gram encoder makes a *green* state of the last tokens, the full context encoder makes of it,
 and of the *mature* states of the target, a draft state (see `paceline.drafters.context_encoder`);
-head i reads it beside the last mature state and guesses the token behind the i-th node below the
+head i reads it beside the last mature state and guesses the token after the i-th node below the
 root. A text is drafted for like this:
 
     model = parts.open(host)
@@ -11,9 +11,9 @@ root. A text is drafted for like this:
     context.extend(states, model.green(ngrams))                 # [n, hidden], int64 [n, order]
     draft = context_encoder.Draft(context)
     root = draft.grow(model.green(ngram_of_root), [-1])         # [1, hidden]: the root, node 0
-    logits = model.logits(0, states[-1], root)                  # [1, outputs]: tokens behind it
+    logits = model.logits(0, states[-1], root)                  # [1, outputs]: tokens after it
     next = draft.grow(model.green(ngrams_of_guesses), [0, 0])   # two guesses: nodes 1 and 2
-    logits = model.logits(1, states[-1], next)                  # [2, outputs]: tokens behind each
+    logits = model.logits(1, states[-1], next)                  # [2, outputs]: tokens after each
 
 `model.green` depends on the n-gram alone, so it can be looked up. Columns of logits are tokens, or
 places in `model.token_ids`, see `model.guess`.
@@ -47,7 +47,7 @@ class Packed:
 
     tokens: [rows, length] int64. matures: [rows, length, hidden] float32, their states.
     position: [rows, length] int64, each token's place in its text; start: where in the row that
-    text begins. points: [rows, n] int64, places in the row to draft behind. sees: [rows, n, length]
+    text begins. points: [rows, n] int64, places in the row to draft after. sees: [rows, n, length]
     bool: tokens of the same text up to the point.
     """
 
@@ -144,7 +144,7 @@ class ChimeraModel(HeadModule):
         return Context(self.encoder, capacity)
 
     def logits(self, depth: int, mature: torch.Tensor, drafts: torch.Tensor) -> torch.Tensor:
-        """[n, outputs] for the tokens behind n nodes at one depth, 0 for the root; at most
+        """[n, outputs] for the tokens after n nodes at one depth, 0 for the root; at most
         heads - 1.
 
         mature: [hidden], the state of the last token that the target has read: the one before the
@@ -161,14 +161,14 @@ class ChimeraModel(HeadModule):
         ranks: int,
         noise: torch.Tensor | None = None,
     ) -> Guesses:
-        """The `ranks` likeliest tokens behind each of n nodes; see `logits`. noise: [outputs], see
+        """The `ranks` likeliest tokens after each of n nodes; see `logits`. noise: [outputs], see
         `DrawNoise`."""
         return guesses_of(self.logits(depth, mature, drafts), ranks, self.token_ids, noise)
 
     # ---- training ----
 
     def forward(self, texts: Packed, own_guesses: bool = False) -> Drafted:
-        """Draft behind many points of texts at once, as if the target had read each text up to and
+        """Draft after many points of texts at once, as if the target had read each text up to and
         including the token at the point: the root is the token after it.
 
         own_guesses: nodes below the root are the likeliest guesses of the heads before ("student
@@ -205,7 +205,7 @@ class ChimeraModel(HeadModule):
         return found
 
     def _green_of_guesses(self, texts: Packed, guessed: Sequence[torch.Tensor]) -> torch.Tensor:
-        """[batch, n, hidden]: of the n-grams that end with the last guess behind each point."""
+        """[batch, n, hidden]: of the n-grams that end with the last guess after each point."""
         if not isinstance(self.bottom, NgramEncoder):
             raise ModelError("guesses of its own need an n-gram encoder at the bottom")
         roots = _ahead(texts, 1)

@@ -235,7 +235,7 @@ class ChimeraCall:
         one, fresh = self._one, len(states) - columns.length
         one.depth = min(len(end.least), len(self._programs.levels))
         self._make_room(1 + MOST_FRESH if fresh >= settings.beam else settings.beam)
-        self._tables.reach(one, len(states) + one.depth)
+        self._tables.extend(one, len(states) + one.depth)
         self._text[: self._order + fresh] = list(text[len(text) - self._order - fresh :])
         one.length, one.fresh = columns.length, fresh
         one.beam, one.least = settings.beam, settings.least

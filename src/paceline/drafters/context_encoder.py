@@ -1,7 +1,7 @@
 """Chimera's full context encoder (section 4.1.2): one transformer block over the states that the
 target has made, and over those that an n-gram encoder makes of tokens.
 
-Two kinds of columns stand at each place of the text: the *mature* state of the token there, behind
+Two kinds of columns stand at each place of the text: the *mature* state of the token there, after
 the target's last normalisation, and the *green* state of the n-gram that ends there. Keys and
 values of a column depend on nothing but it and its place, so they are computed once and kept.
 
@@ -156,13 +156,13 @@ class Context:
 
 class Draft:
     """Nodes below the text of a context, grown level by level; the context must not change
-    meanwhile, since nodes lie behind its columns."""
+    meanwhile, since nodes lie after its columns."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
         self._end = 2 * context.length
         self._depths: list[int] = []
-        # Of every node the slots that it sees behind the context, and the slot of its draft state.
+        # Of every node the slots that it sees after the context, and the slot of its draft state.
         self._sees: list[list[int]] = []
         self._slots: list[int] = []
         self._pending: tuple[torch.Tensor, torch.Tensor] | None = None

@@ -89,7 +89,7 @@ class DraftChain(Speaker):
         where it does not do that."""
         context = self._context
         wanted = ChainRequest(passes, 1 + self._others, self._vocab_size, end)
-        found = self._target.go_on(slot, self._known, context[self._known :], wanted)
+        found = self._target.generate_chain(slot, self._known, context[self._known :], wanted)
         if found is None:
             return [], []
         guesses = [guess_of(ranked[0][0], ranked) for ranked in found.ranked]

@@ -54,7 +54,7 @@ class Speaker(ABC):
 
     @abstractmethod
     def correct(self, kept: int) -> None:
-        """Behind its first `kept` tokens the text is another one now."""
+        """After its first `kept` tokens the text is another one now."""
 
     @property
     @abstractmethod

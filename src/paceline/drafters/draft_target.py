@@ -81,12 +81,12 @@ class DraftTarget(Target):
         said = int(np.searchsorted(found.tokens, self._known))
         return TokenScores(found.numbers[:said], found.tokens[:said])
 
-    def go_on(
+    def generate_chain(
         self, slot: int, kept: int, tokens: Sequence[int], wanted: ChainRequest
     ) -> ChainFound | None:
-        """See `Target.go_on`."""
+        """See `Target.generate_chain`."""
         wanted = replace(wanted, known=min(wanted.known, self._known))
-        return self._target.go_on(slot, kept, tokens, wanted)
+        return self._target.generate_chain(slot, kept, tokens, wanted)
 
     def describe(self) -> TargetInfo:
         """See `Target.describe`."""

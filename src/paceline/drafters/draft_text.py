@@ -99,7 +99,7 @@ class DraftText:
         self._committed = len(text.context)
 
     def hear(self, tokens: Sequence[int]) -> None:
-        """These tokens were committed behind the earlier ones."""
+        """These tokens were committed after the earlier ones."""
         guessed = [guess.token for guess in self.guesses]
         right = common_prefix(guessed, tokens) if guessed else 0
         if right < len(tokens):
@@ -121,7 +121,7 @@ class DraftText:
         return passes
 
     def _correct(self, kept: int, tokens: Sequence[int]) -> None:
-        """The text's first `kept` tokens stay, then come these; nothing is guessed behind them."""
+        """The text's first `kept` tokens stay, then come these; nothing is guessed after them."""
         self.guesses = []
         if self._text is None:
             return
@@ -135,7 +135,7 @@ class DraftText:
         return max(tokens, default=0) < self._target.vocab_size
 
     def _room(self, length: int) -> int:
-        """Tokens that fit behind a text, the last of which the model need not read."""
+        """Tokens that fit after a text, the last of which the model need not read."""
         longest = self._target.max_context
         return sys.maxsize if longest is None else longest - length
 

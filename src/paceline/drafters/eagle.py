@@ -7,8 +7,8 @@ grows to any depth, level by level: of each level the `beam` likeliest nodes are
 product of what the block says of the guesses up to them, and of all nodes the likeliest make the
 tree (EAGLE-2, section 4).
 
-    text … a, root b       behind b: c (0.6), d (0.3), e (0.05)
-    beam 2                 behind c: f (0.5), …; behind d: f (0.2), …
+    text … a, root b       after b: c (0.6), d (0.3), e (0.05)
+    beam 2                 after c: f (0.5), …; after d: f (0.2), …
     tree: root ─┬─ c ─ f   the likeliest paths of all, as many as the budget allows
                 └─ d
 
@@ -53,7 +53,7 @@ class EagleSettings:
     parts: a folder made by `paceline train eagle`, a hub id, or "" for those that come with this
     package.
     depth: levels of a tree, at most 32; 0 for as many as pay, see `DraftLength`.
-    ranks: how many guesses behind a node are looked at.
+    ranks: how many guesses after a node are looked at.
     beam: nodes of each level that are gone on from; with 1 there is one chain with runners-up.
     least: nodes that are less likely to be accepted are not gone on from.
     weights: of the linear layers, see `HeadWeights`.

@@ -29,7 +29,7 @@ class Levels(TextLevels):
     """Columns of one text, and of a draft below it.
 
     A row stands at each place of the text but the first; column i is that of place i + 1. Rows of
-    guesses come behind and are overwritten by what the text goes on with. There are `length` rows of
+    guesses come after and are overwritten by what the text goes on with. There are `length` rows of
     the text.
     """
 
@@ -55,11 +55,11 @@ class Levels(TextLevels):
 
     @abstractmethod
     def begin(self, ranks: int) -> Guesses:
-        """A new draft: what comes behind the root, node 0. ranks: likeliest tokens."""
+        """A new draft: what comes after the root, node 0. ranks: likeliest tokens."""
 
     @abstractmethod
     def grow(self, tokens: Sequence[int], parents: Sequence[int], ranks: int) -> Guesses:
-        """The next level of a draft, with these tokens below these nodes: what comes behind each.
+        """The next level of a draft, with these tokens below these nodes: what comes after each.
         Nodes are numbered as they come."""
 
     def _placed(self, parents: Sequence[int]) -> range:

@@ -46,7 +46,7 @@ class Stretches:
     """Texts side by side in rows, as training reads them.
 
     tokens: [batch, length] int64. features: [batch, length, width]. position: [batch, length] int64,
-    each token's place in its text. points: [batch, n] int64, places to draft behind, up to and
+    each token's place in its text. points: [batch, n] int64, places to draft after, up to and
     including which the target has read. sees: [batch, n, length] bool: tokens of the same text up to
     the point.
     """
@@ -126,7 +126,7 @@ class EagleModel(HeadModule):
         the tokens int64 [...] at their own."""
         if self.config.layers:
             shape = (*features.shape[:-1], -1, self.hidden_size)
-            # A scale for each layer, behind the norm that has none.
+            # A scale for each layer, after the norm that has none.
             taps = normal(features.reshape(shape), torch.ones_like(self.tap_norms[0]))
             features = self.fuse((taps * self.tap_norms).flatten(-2))
         return self._rows(features, self.feature_norm, tokens)
@@ -182,7 +182,7 @@ class EagleModel(HeadModule):
     # ---- training ----
 
     def forward(self, texts: Stretches, steps: int) -> list[torch.Tensor]:
-        """Draft `steps` tokens behind many points of texts at once, with the texts' own tokens as
+        """Draft `steps` tokens after many points of texts at once, with the texts' own tokens as
         guesses: each step sees the text up to its point and its own rows since, as when the text is
         drafted for.
 

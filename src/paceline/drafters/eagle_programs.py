@@ -170,7 +170,7 @@ class EagleCall:
         one, fresh = self._one, len(features) - columns.length
         one.depth, one.beam, one.least = len(end.least), settings.beam, settings.least
         self._make_room(max(settings.beam, MOST_FRESH))
-        self._tables.reach(one, len(features) + one.depth)
+        self._tables.extend(one, len(features) + one.depth)
         self._text[:fresh] = list(text[len(text) - fresh :])
         one.length, one.fresh, one.root = columns.length, fresh, columns.root
         one.states, one.states_stride = features.data_ptr(), features.stride(0)

@@ -35,12 +35,12 @@ class FoundTree:
         if budget > self._room:
             self._room = budget
             self._tokens, self._parents = ((ctypes.c_int64 * budget)() for _ in range(2))
-            self._reach = (ctypes.c_double * budget)()
+            self._path_chances = (ctypes.c_double * budget)()
             one.tokens, one.parents = map(ctypes.addressof, (self._tokens, self._parents))
-            one.reach = ctypes.addressof(self._reach)
+            one.path_chances = ctypes.addressof(self._path_chances)
         return one
 
     def tree(self, nodes: int) -> Tree:
         """What was found."""
         tokens, parents = tuple(self._tokens[:nodes]), tuple(self._parents[:nodes])
-        return Tree(tokens, parents, tuple(self._reach[:nodes]))
+        return Tree(tokens, parents, tuple(self._path_chances[:nodes]))

@@ -57,7 +57,7 @@ class ChimeraConfig:
     rank: of the matrices of the n-gram encoder's block and of compact heads, each then the product of
     two; 0 leaves them whole, as the paper's are.
     residual: whether heads see the target's last state beside the draft state (figure 8).
-    layers: residual blocks of a compact head behind what joins the two states; full heads have none.
+    layers: residual blocks of a compact head after what joins the two states; full heads have none.
     bottom: others than "ngram" are there for the study only.
     attention_heads, kv_heads, head_size, intermediate, rotary_base: of the full context encoder.
     final_norm: whether it ends in a normalisation, as the target does. biases: whether its queries,

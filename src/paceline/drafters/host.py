@@ -43,7 +43,7 @@ class Host:
     turn out to cost in this session, by the tokens in the cache; None where nobody looks.
     tokens: ids below this stand for text, and for the same text as with the model it was opened
     for; the vocabulary may be padded beyond. None for all.
-    behind: the target takes over what that of the model which it drafts for has read, so it is
+    takes_over: the target takes over what that of the model which it drafts for has read, so it is
     better asked when that has been read.
     open: hands out hosts on other models; None where no other can be had.
     datastore: that the session looks into and adds to; None for none, or the model's own.
@@ -62,7 +62,7 @@ class Host:
     fingerprint: str = ""
     curve: CostCurve | None = None
     tokens: int | None = None
-    behind: bool = False
+    takes_over: bool = False
     open: Opener | None = None
     clock: Callable[[], float] = perf_counter
     costs: Costs | None = None

@@ -2,7 +2,7 @@
 Parallel Decoding", arXiv 2305.10427, section 3).
 
 The next tokens are unknowns of equations, each of which says that a token is the likeliest one
-behind those before it. They are solved as the Jacobi iteration does: all at once, each from what the
+after those before it. They are solved as the Jacobi iteration does: all at once, each from what the
 others were in the last pass. What is right at the beginning stays, and is accepted.
 
     text … a, guesses x y z: the rows of a x y z say b c d e
@@ -43,12 +43,12 @@ class JacobiSettings:
 
 
 class Jacobi(Drafter):
-    """Guesses what the target said behind the last guesses.
+    """Guesses what the target said after the last guesses.
 
     settings, changes: see `JacobiSettings`; the latter are fields of it by name.
 
     Trees stay whole, because the rows of guesses that are wrong make the next ones. The iteration
-    goes on behind whatever is accepted, so there is no block that has to be solved to its end.
+    goes on after whatever is accepted, so there is no block that has to be solved to its end.
     """
 
     sized_by: SizedBy = "whole"

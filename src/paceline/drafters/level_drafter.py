@@ -1,6 +1,6 @@
 """What EAGLE and Chimera share: trees below a text whose states the target shows, level by level.
 
-A level is asked behind the guesses of the one before. Where the levels can, they make a draft in one
+A level is asked after the guesses of the one before. Where the levels can, they make a draft in one
 call; else it is grown step by step.
 """
 
@@ -100,8 +100,8 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
         """See `Drafter.unread`."""
         return len(self._text) - 1 - (self._levels.length if self._levels else 0)
 
-    def see(self, states: torch.Tensor) -> None:
-        """See `Drafter.see`. Nothing is done with them before a draft is wanted: a drafter that
+    def observe_states(self, states: torch.Tensor) -> None:
+        """See `Drafter.observe_states`. Nothing is done with them before a draft is wanted: a drafter that
         rests costs nothing."""
         self._seen = states
 

@@ -67,7 +67,7 @@ class LevelPlan:
 def _claims_by_level(tree: Tree) -> list[float]:
     """Of each depth, how likely one of its nodes is right where one of the depth before is."""
     sure = [0.0] * max(tree.depths, default=0)
-    for depth, reach in zip(tree.depths, tree.weights or (), strict=True):
-        sure[depth - 1] += reach
+    for depth, path_chance in zip(tree.depths, tree.weights or (), strict=True):
+        sure[depth - 1] += path_chance
     before = [1.0, *sure]
     return [each / above if above else 0.0 for each, above in zip(sure, before)]

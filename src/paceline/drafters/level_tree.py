@@ -1,4 +1,4 @@
-"""Trees that grow level by level: guesses behind the likeliest nodes of the level before."""
+"""Trees that grow level by level: guesses after the likeliest nodes of the level before."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["BeamSettings", "LevelTree", "check_beam", "grown"]
 class BeamSettings(Protocol):
     """How a tree grows; the settings of Chimera and EAGLE say so.
 
-    depth: levels of a tree; 0 for as many as pay. ranks: how many guesses behind a node are looked
+    depth: levels of a tree; 0 for as many as pay. ranks: how many guesses after a node are looked
     at. beam: nodes of each level that are gone on from. least: only nodes with at least this chance
     to be accepted are.
     """
@@ -51,40 +51,40 @@ def check_beam(settings: BeamSettings) -> None:
 class LevelTree:
     """Guesses by their numbers, in the order in which they came.
 
-    tokens, parents: as in `Tree`. reach: the product of what the drafter says of the guesses up to
+    tokens, parents: as in `Tree`. path_chances: the product of what the drafter says of the guesses up to
     each. What follows is what `chimera.c` and `eagle.c` do.
     """
 
     def __init__(self) -> None:
         self.tokens = list[int]()
         self.parents = list[int]()
-        self.reach = list[float]()
+        self.path_chances = list[float]()
         self._first = 0  # of the last level
 
     def add(self, level: Sequence[int], guesses: Guesses) -> None:
-        """A level: guesses behind these nodes, of which `ROOT` is one."""
+        """A level: guesses after these nodes, of which `ROOT` is one."""
         self._first = len(self.tokens)
         rows = zip(level, guesses.tokens, guesses.probabilities, strict=True)
         for node, own, shares in rows:
-            sure = 1.0 if node == ROOT else self.reach[node]
+            sure = 1.0 if node == ROOT else self.path_chances[node]
             self.tokens += own
             self.parents += [node] * len(own)
-            self.reach += [sure * share for share in shares]
+            self.path_chances += [sure * share for share in shares]
 
     def likeliest(self, beam: int, least: float) -> list[int]:
         """The `beam` likeliest nodes of the last level, but those less likely than `least`."""
-        first, reach = self._first, self.reach
-        likeliest = _best(reach[first:], beam)
-        return [first + node for node in likeliest if reach[first + node] >= least]
+        first, path_chances = self._first, self.path_chances
+        likeliest = _best(path_chances[first:], beam)
+        return [first + node for node in likeliest if path_chances[first + node] >= least]
 
     def best(self, budget: int) -> Tree:
         """The `budget` likeliest nodes of all levels."""
-        kept = _best(self.reach, budget)
+        kept = _best(self.path_chances, budget)
         place = {node: number for number, node in enumerate(kept)} | {ROOT: ROOT}
         return Tree(
             tuple(self.tokens[node] for node in kept),
             tuple(place[self.parents[node]] for node in kept),
-            tuple(self.reach[node] for node in kept),
+            tuple(self.path_chances[node] for node in kept),
         )
 
 
@@ -96,7 +96,7 @@ def grown(
 ) -> tuple[Tree, int]:
     """The `budget` likeliest nodes, and how many levels they come of, until `end`.
 
-    grow: what comes behind these nodes of the tree, `ROOT` first.
+    grow: what comes after these nodes of the tree, `ROOT` first.
     """
     tree, level, levels = LevelTree(), [ROOT], 0
     shares, before = list[float](), 1.0
@@ -106,7 +106,7 @@ def grown(
         if levels >= min(len(end.least), budget):
             break
         level = tree.likeliest(settings.beam, settings.least)
-        likely = sum(tree.reach[node] for node in level)
+        likely = sum(tree.path_chances[node] for node in level)
         if not likely:
             break
         shares.append(likely / before)
@@ -116,15 +116,15 @@ def grown(
     return tree.best(budget), levels
 
 
-def _best(reach: Sequence[float], count: int) -> list[int]:
+def _best(path_chances: Sequence[float], count: int) -> list[int]:
     """Places of the `count` largest, of equal ones the first, in ascending order."""
-    if count >= len(reach):
-        return [*range(len(reach))]
+    if count >= len(path_chances):
+        return [*range(len(path_chances))]
     # The `count`-th largest, and how many of those that are equal to it there is room for.
-    limit = sorted(reach, reverse=True)[count - 1]
-    above = sum(chance > limit for chance in reach)
+    limit = sorted(path_chances, reverse=True)[count - 1]
+    above = sum(chance > limit for chance in path_chances)
     found = []
-    for place, chance in enumerate(reach):
+    for place, chance in enumerate(path_chances):
         if chance > limit or (chance == limit and above < count):
             found.append(place)
             above += chance == limit

@@ -72,7 +72,7 @@ class Llma(LookupDrafter):
         self._index = SuffixIndex(seed=own.seed, tie=own.tie)
         self._match: Match = self._index.begin()
         self._said: list[int] = []
-        # How long the match was behind each token of the output.
+        # How long the match was after each token of the output.
         self._lengths: list[int] = []
 
     def start(self, text: TextStart) -> None:

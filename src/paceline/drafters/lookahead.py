@@ -3,21 +3,21 @@ Inference Using Lookahead Decoding", arXiv 2402.02057, section 3).
 
 Beside the text the model works on a window: `window` columns of tokens that are to come, each
 column with the last `level` - 1 levels of its Jacobi iteration. A pass makes every column one level
-longer; column by column, key and all levels behind it are then an n-gram of `level` tokens that
+longer; column by column, key and all levels after it are then an n-gram of `level` tokens that
 goes into a pool, and the oldest level is left behind. Phrases of the pool that begin where the text
 ends are the guesses.
 
-    window=3, level=4: level 0 is b p q, root b first, and two levels more stand behind each
+    window=3, level=4: level 0 is b p q, root b first, and two levels more stand after each
 
     root b ─┬─ x1 ─ x2            column 0: the row of x2 says x3, which makes (b, x1, x2, x3)
             ├─ p ─┬─ y1 ─ y2      column 1: (p, y1, y2, y3)
             │     └─ q ─ z1 ─ z2  column 2: (q, z1, z2, z3)
-            └─ … phrases that the pool has behind b
+            └─ … phrases that the pool has after b
 
-    c comes next: level 0 is c y1 z1, and behind them stand x2 x3, y2 y3 and z2 z3
+    c comes next: level 0 is c y1 z1, and after them stand x2 x3, y2 y3 and z2 z3
 
 So the window's mask, in which a column sees level 0 up to itself and its own earlier levels, is what
-any tree has, and every row of it is the model's own behind the tokens above it. Columns that begin
+any tree has, and every row of it is the model's own after the tokens above it. Columns that begin
 alike share nodes, as phrases do.
 
 The window is there to make guesses, and in the paper its tokens are none themselves. So its nodes are
@@ -52,7 +52,7 @@ class LookaheadSettings:
     window: columns (the paper's W); 0 for none: then only what others put into the pool is guessed, and
     what `pool_from_prompt` does.
     level: tokens of an n-gram, >= 2 (the paper's N).
-    guesses: phrases that a pass checks, >= 1, and that are kept behind each token (the paper's G).
+    guesses: phrases that a pass checks, >= 1, and that are kept after each token (the paper's G).
     pool_from_prompt: put the n-grams of the prompt and of the generated text into the pool, too.
     accept_window: let tokens of the window be accepted, too, which the paper does not.
     history: keep the pool when another text begins. A text that continues the last one keeps it,
@@ -133,7 +133,7 @@ class Lookahead(Drafter):
         self._learn(text.context[known:])
 
     def propose(self, budget: int) -> Tree:
-        """Phrases behind the root, newest first, and as much of the window as fits."""
+        """Phrases after the root, newest first, and as much of the window as fits."""
         known = self.pool.newest(self._text[-1])
         phrases = [phrase for phrase in known if max(phrase) < self._readable][: self.guesses]
         if not self.columns:
@@ -210,8 +210,8 @@ class Window:
     ) -> None:
         """Take over what follows the last level of the first columns; None where that is unknown.
 
-        level: of the n-grams. root: the one that the window stood behind. add: hears of every
-        n-gram, as a key and the phrase behind it.
+        level: of the n-grams. root: the one that the window stood after. add: hears of every
+        n-gram, as a key and the phrase after it.
 
         While levels are missing all columns get one more and stay where they are in the text: with
         the next root in place of the first column's, that one falls out, and so do columns without

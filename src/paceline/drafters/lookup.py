@@ -1,4 +1,4 @@
-"""What drafters that look up earlier text have in common: they can be asked behind any guess."""
+"""What drafters that look up earlier text have in common: they can be asked after any guess."""
 
 from __future__ import annotations
 

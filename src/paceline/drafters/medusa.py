@@ -84,8 +84,8 @@ class Medusa(Drafter):
         self._length, self._state = len(text.context), None
         self._noise = self._noise.for_text(text.sampler)
 
-    def see(self, states: torch.Tensor) -> None:
-        """Take the state that the last token but the root was read with; see `Drafter.see`."""
+    def observe_states(self, states: torch.Tensor) -> None:
+        """Take the state that the last token but the root was read with; see `Drafter.observe_states`."""
         known = states.shape[0]
         self._state = states.narrow(0, known - 1, 1) if 0 < known == self._length - 1 else None
 
@@ -108,7 +108,7 @@ class Medusa(Drafter):
         return Tree(
             tuple(guesses.tokens[len(path) - 1][path[-1]] for path in found.paths),
             found.parents,
-            found.reach,
+            found.path_chances,
         )
 
     def observe(self, round: Round) -> None:

@@ -161,7 +161,7 @@ class MedusaHeads(HeadModule):
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """States [n, hidden] of tokens that the target has read -> logits [n, heads, outputs] for
-        the tokens behind the next one."""
+        the tokens after the next one."""
         found = self.ends(states)
         logits = found if self.config.form == "full" else self.shared_head(found)
         return logits.transpose(0, 1).float()
@@ -179,7 +179,7 @@ class MedusaHeads(HeadModule):
     def tree(
         self, state: torch.Tensor, budget: int, ranks: int, noise: torch.Tensor | None = None
     ) -> Tree | None:
-        """The `budget` likeliest paths over all heads behind a state [1, hidden], as the heads say
+        """The `budget` likeliest paths over all heads after a state [1, hidden], as the heads say
         themselves, of `ranks` guesses each; None where that takes more than one call. noise: [heads,
         outputs], see `DrawNoise`."""
         programs = self.programs
@@ -189,7 +189,7 @@ class MedusaHeads(HeadModule):
 
     @torch.no_grad()
     def guess(self, state: torch.Tensor, ranks: int, noise: torch.Tensor | None = None) -> Guesses:
-        """The `ranks` likeliest tokens of every head behind the state [1, hidden] of the last token
+        """The `ranks` likeliest tokens of every head after the state [1, hidden] of the last token
         that the target has read. noise: see `tree`."""
         if isinstance(self.programs, MedusaPrograms):
             head = self.programs.run(state.float().numpy())

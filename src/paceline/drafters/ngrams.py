@@ -40,11 +40,11 @@ class NGrams(ABC):
 
     @abstractmethod
     def count(self, before: Sequence[int], tokens: Sequence[int]) -> None:
-        """Count the n-grams that `tokens` complete, which stand behind `before`."""
+        """Count the n-grams that `tokens` complete, which stand after `before`."""
 
     @abstractmethod
     def draft(self, tail: Run, budget: int, depth: int, others: NGrams | None = None) -> Tree:
-        """The likeliest nodes behind the last tokens of a text, best first; of equally likely ones
+        """The likeliest nodes after the last tokens of a text, best first; of equally likely ones
         that of the older parent first.
 
         depth: of the deepest node. others: are asked where this one knows nothing; of its kind.
@@ -96,12 +96,12 @@ class _CountedNGrams(NGrams):
         frontier = [(-_share(followers, 0), 0, 0)]
         while frontier and len(tokens) < budget:
             negative, above, rank = heappop(frontier)
-            reach, tail, level, found = nodes[above]
+            path_chance, tail, level, found = nodes[above]
             token = found[0][1 + 2 * rank]
             tokens.append(token)
             parents.append(above - 1)
             if len(found[0]) > 3 + 2 * rank:
-                heappush(frontier, (-reach * _share(found, rank + 1), above, rank + 1))
+                heappush(frontier, (-path_chance * _share(found, rank + 1), above, rank + 1))
             followers = _NOBODY
             if level + 1 < depth and len(tokens) < budget:
                 tail = (*tail, token)[-self.longest :]

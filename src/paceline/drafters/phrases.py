@@ -2,7 +2,7 @@
 et al. 2024, arXiv 2402.02057, section 3) and that Ouroboros shares between its parts (Zhao et al.
 2024, arXiv 2402.13720).
 
-    add 7 -> (4, 9), add 7 -> (4, 2), add 7 -> (4, 9):  behind 7, newest first: (4, 9), (4, 2)
+    add 7 -> (4, 9), add 7 -> (4, 2), add 7 -> (4, 9):  after 7, newest first: (4, 9), (4, 2)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _VERSION = 1
 
 
 class PhrasePool:
-    """Up to `per_key` phrases behind each token, the key.
+    """Up to `per_key` phrases after each token, the key.
 
     per_key: >= 1. A phrase that is added again becomes the newest one; where there are too many
     the oldest goes.
@@ -62,7 +62,7 @@ class PhrasePool:
         return iter(self._phrases.items())
 
     def add(self, key: int, phrase: Sequence[int]) -> None:
-        """Keep `phrase`, at least one token, as the newest one behind `key`."""
+        """Keep `phrase`, at least one token, as the newest one after `key`."""
         added = tuple(phrase)
         known = self._phrases.pop(key, ())
         kept = (*(other for other in known if other != added), added)[-self.per_key :]
@@ -72,7 +72,7 @@ class PhrasePool:
             self._drop()
 
     def replace(self, key: int, old: Sequence[int], new: Sequence[int]) -> None:
-        """Put `new` in the place of `old` behind `key`; where that is not there, add it."""
+        """Put `new` in the place of `old` after `key`; where that is not there, add it."""
         before, after = tuple(old), tuple(new)
         known = self._phrases.get(key, ())
         if before not in known:
@@ -84,7 +84,7 @@ class PhrasePool:
             self._phrases[key] = tuple(after if one == before else one for one in known)
 
     def newest(self, key: int, count: int | None = None) -> tuple[Phrase, ...]:
-        """The last `count` phrases that were added behind `key`, newest first; None for all."""
+        """The last `count` phrases that were added after `key`, newest first; None for all."""
         if key not in self._phrases:
             return ()
         self._phrases.move_to_end(key)
@@ -189,9 +189,9 @@ def _entry(content: Any, vocab_size: int) -> tuple[int, list[Phrase]]:
     key, *phrases = content
     for phrase in phrases:
         if not isinstance(phrase, list) or not phrase:
-            raise ValueError(f"behind {key} stands what is no phrase")
+            raise ValueError(f"after {key} stands what is no phrase")
         if not all(_is_token(token, vocab_size) for token in phrase):
-            raise ValueError(f"a phrase behind {key} holds what is no token")
+            raise ValueError(f"a phrase after {key} holds what is no token")
     return key, [tuple(phrase) for phrase in phrases]
 
 

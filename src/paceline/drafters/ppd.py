@@ -1,21 +1,21 @@
 """PPD: parallel prompt decoding (Chen et al. 2024, "Hardware-Aware Parallel Prompt Decoding for
 Memory-Efficient Acceleration of LLM Inference", arXiv 2405.18628; thesis, chapters 4.5 and 5).
 
-Trained prompt tokens stand behind the text and are read by the model like any token; the i-th one's
+Trained prompt tokens stand after the text and are read by the model like any token; the i-th one's
 row guesses the token i further on than the next. Each guess carries prompt tokens of its own, so one
 pass checks this round's guesses and makes the next round's.
 
-    text … a, root b        S1 stands behind b and guesses the token after the next, S2 the one
-                            after that; here both also stand behind the guess c
+    text … a, root b        S1 stands after b and guesses the token after the next, S2 the one
+                            after that; here both also stand after the guess c
     tree: root ─┬─ c ─┬─ d
                 │     └─ S1 ─ S2
                 └─ S1 ─ S2
 
     c is right, d is not, the target says e instead: the next root is e, and the rows of S1 and S2
-    behind c have the guesses for the two tokens behind e.
+    after c have the guesses for the two tokens after e.
 
 The paper's tree begins with the token that the last pass is certain of; here that is the root. So
-guesses at depth i come from the i-th prompt token behind the last accepted node. How many there are
+guesses at depth i come from the i-th prompt token after the last accepted node. How many there are
 is the *state*. In the paper each state has a tree of its own, see `paceline.planning.ppd.dynamic_tree`;
 here each round has, by how sure its guesses are, see `paceline.planning.ppd.round_tree`.
 """
@@ -51,7 +51,7 @@ class PpdSettings:
     """Settings of `Ppd`.
 
     parts: folder or hub id of the prompt tokens; "" for those that come with this package.
-    size: guesses and prompt tokens of a tree at most, without the root and the prompt tokens behind
+    size: guesses and prompt tokens of a tree at most, without the root and the prompt tokens after
     it, as the paper counts; 0 takes the size that promises most on this machine.
     width: rows of a pass at most, all counted; takes the place of `size`.
     shape: what decides which guesses and prompt tokens make the tree: how sure the guesses are here
@@ -136,7 +136,9 @@ class Ppd(Drafter):
         guesses = [known[distance][rank] for distance, rank in shape.guesses]
         prompts = [self._guesses.first + embedding for embedding in shape.prompts]
         return Tree(
-            (*guesses, *prompts), shape.parents, (*state.candidates.reach, *[0.0] * len(prompts))
+            (*guesses, *prompts),
+            shape.parents,
+            (*state.candidates.path_chances, *[0.0] * len(prompts)),
         )
 
     def _state(self, budget: int) -> StateTree | None:
@@ -149,7 +151,7 @@ class Ppd(Drafter):
         return best_tree(chances, self._tree.prospects, min(budget, self._width - 1), self._epts)
 
     def observe(self, round: Round) -> None:
-        """Judge earlier guesses, and read the next ones behind the last accepted node."""
+        """Judge earlier guesses, and read the next ones after the last accepted node."""
         self._guesses.observe(round)
         self._length += len(round.path.tokens)
         self._tree.follow(self._length - 1)

@@ -23,12 +23,12 @@ __all__ = ["PpdSource"]
 
 _MOST_GUESSES = 12
 _PLACES = 2
-"""Nodes at most that prompt tokens stand behind, the root among them: those where the accepted path
+"""Nodes at most that prompt tokens stand after, the root among them: those where the accepted path
 is likeliest to end."""
 
 
 class PpdSource(RowSource):
-    """Guesses by prompt tokens behind the nodes of another's tree.
+    """Guesses by prompt tokens after the nodes of another's tree.
 
     host: the model. settings: of `ppd`, of which only the parts count here.
 
@@ -60,10 +60,10 @@ class PpdSource(RowSource):
         chances = self._known.chances.of(self._guesses.shares)
         found = likeliest_of(chances, min(budget, _MOST_GUESSES))
         tokens = tuple([known[len(path) - 1][path[-1]] for path in found.paths])
-        return Tree(tokens, found.parents, found.reach)
+        return Tree(tokens, found.parents, found.path_chances)
 
     def add_rows(self, tree: Tree, most: int) -> Tree:
-        """All prompt tokens behind the nodes where the accepted path is likeliest to end."""
+        """All prompt tokens after the nodes where the accepted path is likeliest to end."""
         places = max(0, min(_PLACES, most // len(self._rows)))
         self._stand = places > 0
         for node in _likeliest_ends(tree)[:places]:
@@ -71,13 +71,13 @@ class PpdSource(RowSource):
         return tree
 
     def observe(self, round: Round) -> None:
-        """Judge earlier guesses, and read the next ones behind the last accepted node."""
+        """Judge earlier guesses, and read the next ones after the last accepted node."""
         self._guesses.observe(round, read=self._stand)
         self._stand = False
 
 
 def _prompts(first: int, prompt_tokens: int, epts: int) -> Tree:
-    """All prompt tokens behind one node: a chain for each of their embeddings."""
+    """All prompt tokens after one node: a chain for each of their embeddings."""
     rows = [(ept, prompt) for ept in range(epts) for prompt in range(prompt_tokens)]
     return Tree(
         tuple([first + prompt * epts + ept for ept, prompt in rows]),
@@ -88,8 +88,8 @@ def _prompts(first: int, prompt_tokens: int, epts: int) -> Tree:
 
 def _likeliest_ends(tree: Tree) -> list[int]:
     """Nodes and the root, by how likely the accepted path ends there."""
-    reach = {ROOT: 1.0, **dict(enumerate(tree.weights or (0.5,) * len(tree)))}
-    ends = dict(reach)
+    path_chances = {ROOT: 1.0, **dict(enumerate(tree.weights or (0.5,) * len(tree)))}
+    ends = dict(path_chances)
     for node, parent in enumerate(tree.parents):
-        ends[parent] -= reach[node]
+        ends[parent] -= path_chances[node]
     return sorted(ends, key=lambda node: -ends[node])

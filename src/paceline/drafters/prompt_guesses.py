@@ -65,7 +65,7 @@ class PromptGuesses:
         self._sampler, self._length = text.sampler, len(text.context)
 
     def observe(self, round: Round, read: bool = True) -> None:
-        """Judge earlier guesses, and read the next ones behind the last accepted node.
+        """Judge earlier guesses, and read the next ones after the last accepted node.
 
         read: whether there may be some in the tree.
         """
@@ -91,7 +91,7 @@ class PromptGuesses:
 
     def _read(self, round: Round) -> list[tuple[list[int], list[float]]]:
         """The likeliest tokens by distance with their shares, as far as the scored tree has prompt
-        tokens behind the last accepted node: it may be another one than was proposed, or cut short.
+        tokens after the last accepted node: it may be another one than was proposed, or cut short.
         """
         last = round.path.nodes[-1] if round.path.nodes else ROOT
         above, rows = [last] * self._epts, []

@@ -18,7 +18,7 @@ Mask = Literal["ensemble", "decoder", "encoder"]
 
 Head = Literal["shared", "small", "full"]
 """What turns the states of prompt tokens into scores (PPD, section 4.4.2): the model's own output
-head; that one behind a trained residual block as in Medusa's heads; or a trained copy of it."""
+head; that one after a trained residual block as in Medusa's heads; or a trained copy of it."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 The longest suffix of the text that stands in a datastore of other texts is looked up, and the most
 frequent continuations there make a tree. The text itself is not looked at. What the documents of
-long matches say behind short ones is proposed instead where it promises more.
+long matches say after short ones is proposed instead where it promises more.
 
     datastore: … for i in range(10): … for i in range(n): … for i in range(n): …
     text: … for i in range(   ->  draft: n ): … (2 of 3), 10 ): … (1 of 3)
@@ -102,7 +102,7 @@ class Rest(LookupDrafter):
         self._tail = [*self._tail, *round.path.tokens][-self._longest :]
 
     def propose_after(self, path: Sequence[int], budget: int) -> Tree:
-        """The most frequent continuations behind the longest match."""
+        """The most frequent continuations after the longest match."""
         tail = [*self._tail, *path][-self._longest :]
         found = self._texts.look_up(tail, budget, self._search, None if path else self._near)
         tree, total = self._near.look_up(tail, budget)

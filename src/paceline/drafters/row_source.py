@@ -19,7 +19,7 @@ class RowSource(Drafter):
 
     @abstractmethod
     def add_rows(self, tree: Tree, most: int) -> Tree:
-        """The tree with at most so many rows behind its nodes and the root; as it is where they do
+        """The tree with at most so many rows after its nodes and the root; as it is where they do
         not fit. Their weights are 0, and no source has proposed them."""
 
 

@@ -85,7 +85,7 @@ class Sam(TextLookup):
         self._texts.refresh()
 
     def propose_after(self, path: Sequence[int], budget: int) -> Tree:
-        """What followed most often behind the longest match."""
+        """What followed most often after the longest match."""
         tail = self._tail(path)
         own = self._own.look_up(tail, budget, self._search)
         other = self._texts.look_up(tail, budget, self._search)

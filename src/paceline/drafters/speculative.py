@@ -142,7 +142,7 @@ class Speculative(Drafter):
         inner = make_drafter(own.inner_method, small) if named else own.inner
         self._draft = DraftText(small, inner, host.target.vocab_size, own.branches, own.budget)
         self._most = own.length or LONGEST
-        self._behind, self._waits = small.behind, False
+        self._takes_over, self._waits = small.takes_over, False
         self._confidence = own.confidence
         self._plan: DraftLength | None = None
         if not own.length:
@@ -158,7 +158,7 @@ class Speculative(Drafter):
         """Begin a text; the draft model reads it when it is first asked, but for what it has in its
         cache already."""
         self._draft.start(text)
-        self._asked, self._waits = None, self._behind
+        self._asked, self._waits = None, self._takes_over
 
     def resume(self, text: TextStart) -> None:
         """Go on with other last tokens; guesses that are still right are kept."""
@@ -171,7 +171,7 @@ class Speculative(Drafter):
 
     def unread(self) -> int:
         """See `Drafter.unread`. What is taken over from another cache is not read."""
-        return 0 if self._behind else self._draft.unread
+        return 0 if self._takes_over else self._draft.unread
 
     def propose(self, budget: int) -> Tree:
         """What the draft model goes on with, and the runners-up beside it, as far as that pays."""
@@ -200,7 +200,7 @@ class Speculative(Drafter):
         self._asked, self._waits = None, False
 
     def _goes_on(self, chances: Sequence[float]) -> bool:
-        """Whether more is wanted behind guesses with these chances."""
+        """Whether more is wanted after guesses with these chances."""
         if min(chances, default=1.0) < self._confidence:
             return False
         return self._plan is None or self._plan.pays(chances)
@@ -235,11 +235,11 @@ def guess_tree(guesses: Sequence[Guess]) -> Tree:
     parents = list(range(-1, len(guesses) - 1))
     weights: list[float] = []
     leaves: list[tuple[int, int, float]] = []
-    reach = 1.0
+    path_chance = 1.0
     for place, guess in enumerate(guesses):
-        leaves += [(token, place - 1, reach * chance) for token, chance in guess.others]
-        reach *= guess.chance
-        weights.append(reach)
+        leaves += [(token, place - 1, path_chance * chance) for token, chance in guess.others]
+        path_chance *= guess.chance
+        weights.append(path_chance)
     for token, parent, weight in leaves:
         tokens.append(token)
         parents.append(parent)

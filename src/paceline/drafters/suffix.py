@@ -1,4 +1,4 @@
-"""SuffixDecoding: counts behind suffixes of all lengths (Oliaro et al. 2024, arXiv 2411.04975,
+"""SuffixDecoding: counts after suffixes of all lengths (Oliaro et al. 2024, arXiv 2411.04975,
 section 4).
 
 The end of the text is looked up in the text itself and in what the session has answered before. A
@@ -77,12 +77,12 @@ class Answers:
         if len(self.array) > self._most:
             known = self.array.tokens
             borders = (known == BORDER).nonzero()[0]
-            behind = borders[borders >= len(known) - self._most * 3 // 4]
-            self.array.drop(int(behind[0]) if len(behind) else int(borders[-1]))
+            after = borders[borders >= len(known) - self._most * 3 // 4]
+            self.array.drop(int(after[0]) if len(after) else int(borders[-1]))
 
 
 class Suffix(TextLookup):
-    """Guesses by how often texts went on how, behind matches of several lengths.
+    """Guesses by how often texts went on how, after matches of several lengths.
 
     settings, changes: see `SuffixSettings`; the latter are fields of it by name.
     answers: what is known already; None for nothing.

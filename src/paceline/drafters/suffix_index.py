@@ -155,7 +155,7 @@ class SuffixIndex:
 
     def locate(self, match: Match, minimum: int = 1) -> tuple[int, int] | None:
         """Where the longest suffix that something follows was chosen to occur: the position,
-        counted through all texts, of the first token behind it, and its length, which is below
+        counted through all texts, of the first token after it, and its length, which is below
         `match.length` where the longest match ends its text. None below `minimum`.
 
         Raises UsageError if `minimum` is below 1, RuntimeError if the index has grown meanwhile."""

@@ -43,5 +43,5 @@ class TextLookup(LookupDrafter):
         self._text += tokens
 
     def _tail(self, path: Sequence[int]) -> list[int]:
-        """The last tokens of the text with `path` behind it, as many as are looked at."""
+        """The last tokens of the text with `path` after it, as many as are looked at."""
         return [*self._text[-LONGEST:], *path][-LONGEST:]

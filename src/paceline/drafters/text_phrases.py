@@ -1,4 +1,4 @@
-"""Phrases out of a text as it grows, and out of drafts behind it.
+"""Phrases out of a text as it grows, and out of drafts after it.
 
 size 2, text a b c, draft d e:   a -> (b, c)   from the text
                                  b -> (c, d), c -> (d, e)   from the draft

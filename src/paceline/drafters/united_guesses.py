@@ -37,7 +37,7 @@ class UnitedGuesses(ABC):
 
     @abstractmethod
     def add(self, tree: Tree, source: int, at: int = ROOT) -> None:
-        """What one source, as a set of bits, guesses behind node `at`."""
+        """What one source, as a set of bits, guesses after node `at`."""
 
     @abstractmethod
     def ends(self, sources: int, most: int) -> Sequence[int]:

@@ -1,7 +1,7 @@
 """Phrases out of a verification (Ouroboros, section 3.3).
 
-The target has scored every node of the draft and of the phrases behind it; what it holds for
-likeliest behind each node are its outputs.
+The target has scored every node of the draft and of the phrases after it; what it holds for
+likeliest after each node are its outputs.
 
     draft c d e f, root b    outputs: b: c, c: x, d: e, e: f, f: g    (d was rejected: x is said)
 
@@ -28,10 +28,10 @@ Phrase = tuple[int, ...]
 class Verified:
     """A draft, as far as it was scored.
 
-    last: the token that the phrases stand behind.
-    draft: its tokens. outputs: the target's behind the root and behind each of them.
+    last: the token that the phrases stand after.
+    draft: its tokens. outputs: the target's after the root and after each of them.
     right: how many of them were accepted.
-    phrases: those tried behind the draft, each with the target's outputs behind its tokens, as far
+    phrases: those tried after the draft, each with the target's outputs after its tokens, as far
     as these were scored; none where the draft was cut.
     """
 
@@ -50,7 +50,7 @@ class Verified:
     def of(
         cls, round: Round, root: int, chain: Sequence[int], phrases: Sequence[Phrase]
     ) -> Verified:
-        """What a round tells about the draft `chain` behind `root` and the phrases behind it."""
+        """What a round tells about the draft `chain` after `root` and the phrases after it."""
         nodes = round.tree.along(chain)
         whole = len(nodes) == len(chain)
         end = nodes[-1] if nodes else ROOT
@@ -83,8 +83,8 @@ def matching(seen: Verified, size: int, shortest: int = 2) -> list[tuple[int, Ph
 
 
 def corrected(seen: Verified, size: int) -> list[tuple[Phrase, Phrase]]:
-    """The tried phrases behind an accepted draft, each with what the target would have put in its
-    place: its outputs behind the draft and along the phrase."""
+    """The tried phrases after an accepted draft, each with what the target would have put in its
+    place: its outputs after the draft and along the phrase."""
     found = []
     for phrase, outputs in seen.phrases:
         better = (seen.outputs[-1], *outputs)[:size]

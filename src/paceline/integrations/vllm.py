@@ -168,7 +168,7 @@ class Llma(Proposer):
 
 
 class Suffix(Proposer):
-    """Counts behind suffixes of all lengths, in the text and in answers to other requests."""
+    """Counts after suffixes of all lengths, in the text and in answers to other requests."""
 
     method = "suffix"
 

@@ -22,7 +22,7 @@ class NativeEnd:
         """Where the library finds a `ChainEnd` of `paceline.chains`, which this room does not know,
         until the next call."""
         made, chances = self._made, end.chances
-        made.share, made.reach, made.trust = end.share, end.reach, chances.trust
+        made.share, made.path_chance, made.trust = end.share, end.path_chance, chances.trust
         made.low, made.high, made.columns = chances.low, chances.high, chances.columns
         made.least, made.borders = _address(end.least), _address(chances.borders)
         made.lines = _address(chances.lines)

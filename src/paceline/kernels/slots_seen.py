@@ -31,7 +31,7 @@ class SlotsSeen:
     """What the rows of a pass see.
 
     first, count: [rows] int32, a stretch of slots. extra: of every row the slots that it sees
-    besides, ascending and behind the stretch.
+    besides, ascending and after the stretch.
     """
 
     def __init__(self, first: Ints, count: Ints, extra: Sequence[Sequence[int]]) -> None:

@@ -24,7 +24,7 @@ class ReducedHead(nn.Module):
     vocab_size: of the whole vocabulary.
 
     -inf is what no processor, temperature or noise can bring back: softmax gives it 0, and a draw
-    with Gumbel noise never takes it. A model that caps its scores behind the head (Gemma 2) makes the
+    with Gumbel noise never takes it. A model that caps its scores after the head (Gemma 2) makes the
     lowest of it that there is.
     """
 

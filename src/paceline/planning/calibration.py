@@ -143,17 +143,19 @@ class Calibration:
         made._kinds = {kind: count.at_most(evidence) for kind, count in self._kinds.items()}
         return made
 
-    def reach(self, tree: Tree) -> list[float]:
+    def path_chances(self, tree: Tree) -> list[float]:
         """How likely each node is to be accepted, never more than its parent."""
         sources = tree.sources or (0,) * len(tree)
         trust = {by: self._trust(by) for by in set(sources)}
-        reach: list[float] = []
+        path_chances: list[float] = []
         depths: list[int] = []
         for parent, claim, by in zip(tree.parents, _claims(tree), sources):
-            depth, above = (1, 1.0) if parent == ROOT else (depths[parent] + 1, reach[parent])
+            depth, above = (
+                (1, 1.0) if parent == ROOT else (depths[parent] + 1, path_chances[parent])
+            )
             depths.append(depth)
-            reach.append(above * self._chance(claim, _kind(claim, depth, by), trust[by]))
-        return reach
+            path_chances.append(above * self._chance(claim, _kind(claim, depth, by), trust[by]))
+        return path_chances
 
     @property
     def usual(self) -> float:

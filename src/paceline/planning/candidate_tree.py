@@ -28,11 +28,11 @@ class CandidateTree:
     """A tree of guesses, parents before their children.
 
     paths: n paths of ranks, all different.
-    reach: n probabilities that a node and all above it are right.
+    path_chances: n probabilities that a node and all above it are right.
     """
 
     paths: tuple[Ranks, ...] = ()
-    reach: tuple[float, ...] = ()
+    path_chances: tuple[float, ...] = ()
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -46,20 +46,20 @@ class CandidateTree:
     @cached_property
     def expected(self) -> float:
         """Expected number of accepted nodes, f(T) of PPD's proposition 5.6.1."""
-        return float(sum(self.reach))
+        return float(sum(self.path_chances))
 
     @cached_property
     def last(self) -> NDArray[np.float64]:
         """[n]: the probability that a node is right and none of its children is."""
-        reach, parents = np.array(self.reach), np.array(self.parents, dtype=np.intp)
+        path_chances, parents = np.array(self.path_chances), np.array(self.parents, dtype=np.intp)
         inner = parents != ROOT
-        below = np.bincount(parents[inner], weights=reach[inner], minlength=len(self))
+        below = np.bincount(parents[inner], weights=path_chances[inner], minlength=len(self))
         # A row of the table may add up to 1 and a little.
-        return np.maximum(reach - below, 0.0)
+        return np.maximum(path_chances - below, 0.0)
 
     def first(self, count: int) -> CandidateTree:
         """The first `count` nodes; all of them where there are fewer."""
-        return CandidateTree(self.paths[:count], self.reach[:count])
+        return CandidateTree(self.paths[:count], self.path_chances[:count])
 
 
 def likeliest(table: AcceptanceTable, depth: int, count: int, least: float = 0.0) -> CandidateTree:
@@ -83,7 +83,7 @@ def likeliest(table: AcceptanceTable, depth: int, count: int, least: float = 0.0
     # next sibling and its first child.
     heap: list[tuple[float, Ranks, int, float]] = []
     paths: list[Ranks] = []
-    reach: list[float] = []
+    path_chances: list[float] = []
     coming: list[tuple[float, Ranks, int]] = [(-1.0, (), 0)]
     while len(paths) < count:
         for above, path, place in coming:
@@ -96,9 +96,9 @@ def likeliest(table: AcceptanceTable, depth: int, count: int, least: float = 0.0
             break
         found, path, place, above = heapq.heappop(heap)
         paths.append(path)
-        reach.append(-found)
+        path_chances.append(-found)
         coming = [(above, path[:-1], place + 1), (found, path, 0)]
-    return CandidateTree(tuple(paths), tuple(reach))
+    return CandidateTree(tuple(paths), tuple(path_chances))
 
 
 def likeliest_of(

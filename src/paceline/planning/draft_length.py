@@ -63,17 +63,17 @@ class DraftLength:
     _gained: float = 0.0
 
     def pays(self, claims: Sequence[float]) -> bool:
-        """Whether one more pass of the draft model is worth its time, behind guesses that claim to
+        """Whether one more pass of the draft model is worth its time, after guesses that claim to
         be right with these chances, each where the one before it is."""
         depth = len(claims)
         if depth == 0:
             return True  # whether to guess at all is for who asks
         if depth >= self._limit:
             return False
-        return self._reach(claims) >= next(self._least(depth))
+        return self._path_chance(claims) >= next(self._least(depth))
 
     def end(self, claims: Sequence[float], confidence: float = 0.0) -> ChainEnd:
-        """The same for all guesses behind these, so that nobody need be asked after each of them.
+        """The same for all guesses after these, so that nobody need be asked after each of them.
 
         confidence: a guess that claims less is the last one.
         """
@@ -82,7 +82,7 @@ class DraftLength:
             least.append(chance)
             if chance > 1.0:  # which nothing can reach
                 break
-        return ChainEnd(confidence, least, self._chances, before, self._reach(claims))
+        return ChainEnd(confidence, least, self._chances, before, self._path_chance(claims))
 
     @property
     def _limit(self) -> int:
@@ -90,7 +90,7 @@ class DraftLength:
         unknown = self.token_milliseconds is None or self._draft_pass.value is None
         return min(self.longest, self._useful, _FIRST if unknown else self.longest)
 
-    def _reach(self, claims: Sequence[float]) -> float:
+    def _path_chance(self, claims: Sequence[float]) -> float:
         """The chance that all of these come true."""
         return prod(self._chances.chance(claim, at) for at, claim in enumerate(claims, start=1))
 
@@ -120,7 +120,7 @@ class DraftLength:
         """A pass of the draft model took so long and gained so many guesses.
 
         first: of its draft. It finds little of the draft model in the processor's caches and takes
-        longer than those behind it, of which each is decided; so it says no more than that these
+        longer than those after it, of which each is decided; so it says no more than that these
         take no longer.
         """
         known = self._draft_pass.value
@@ -147,7 +147,7 @@ class DraftLength:
         self._useful = 1 + scored if cut else max(self._useful, 2 * guesses)
 
     def judge(self, claims: Sequence[float], right: int) -> None:
-        """Of guesses that claimed such chances the first `right` came true; the one behind them, if
+        """Of guesses that claimed such chances the first `right` came true; the one after them, if
         it is among these, did not."""
         for depth, claim in enumerate(claims[: right + 1], start=1):
             self._calibration.learn(claim, depth, depth <= right, self._chances)

@@ -92,7 +92,7 @@ class PassCosts:
 
     def upto(self, widest: int, beside: int = 0) -> list[float]:
         """Milliseconds [widest] of passes of width 1, 2, …; see `of`."""
-        self._reach(widest + beside)
+        self._extend_to(widest + beside)
         level = exp(self._level.value)
         if beside:
             return [self.of(width, beside) for width in range(1, widest + 1)]
@@ -104,7 +104,7 @@ class PassCosts:
         beside: rows of prompts that are read in it. What they cost is theirs; that a row costs more
         where there are many is not.
         """
-        self._reach(width + beside)
+        self._extend_to(width + beside)
         level = exp(self._level.value)
         if not beside:
             return level * self._factors[width - 1]
@@ -204,7 +204,7 @@ class PassCosts:
         above = self._known[place]
         return low + (self._widths[above].value - low) * (width - below) / (above - below)
 
-    def _reach(self, widest: int) -> None:
+    def _extend_to(self, widest: int) -> None:
         """Let factors be known so far."""
         for width in range(len(self._shape) + 1, widest + 1):
             self._shape.append(self._expected(width))

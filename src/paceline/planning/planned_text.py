@@ -52,12 +52,12 @@ class PlannedText:
         """
         return tokens if self.promised is None else (tokens + self.promised) / 2
 
-    def promise(self, tree: Tree, reach: Sequence[float]) -> float | None:
-        """See `promised`. reach: of the nodes of the tree, of which those of weight 0 are no
+    def promise(self, tree: Tree, path_chances: Sequence[float]) -> float | None:
+        """See `promised`. path_chances: of the nodes of the tree, of which those of weight 0 are no
         guesses."""
         if tree.weights is None:
-            return None if self.sized_by == "whole" else 1 + sum(reach)
-        return 1 + sum(compress(reach, tree.weights))
+            return None if self.sized_by == "whole" else 1 + sum(path_chances)
+        return 1 + sum(compress(path_chances, tree.weights))
 
     def most(self, limit: int) -> int:
         """How many nodes to ask for: guesses that are cut off take time to make as well, so there

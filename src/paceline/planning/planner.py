@@ -242,16 +242,16 @@ class TreePlanner:
             key: list[int]() if text.sized_by == "nodes" else list(range(len(trees[key])))
             for key, text in texts.items()
         }
-        reaches = {key: text.calibration.expect(trees[key]) for key, text in texts.items()}
+        expected = {key: text.calibration.expect(trees[key]) for key, text in texts.items()}
         guesses = best_first(
-            [(key, reaches[key]) for key, text in texts.items() if text.sized_by == "nodes"]
+            [(key, expected[key]) for key, text in texts.items() if text.sized_by == "nodes"]
         )
         if guesses:
             width = 1 + fixed + sum(map(len, kept.values()))
-            sure = self._together + sum(sum(reaches[key]) for key, nodes in kept.items() if nodes)
-            reach = [reaches[key][node] for key, node in guesses]
+            sure = self._together + sum(sum(expected[key]) for key, nodes in kept.items() if nodes)
+            path_chances = [expected[key][node] for key, node in guesses]
             most = best_count(
-                sure, reach, costs.upto(width + len(guesses), self._beside)[width - 1 :]
+                sure, path_chances, costs.upto(width + len(guesses), self._beside)[width - 1 :]
             )
             for key, node in guesses[:most]:
                 kept[key].append(node)
@@ -260,6 +260,6 @@ class TreePlanner:
             nodes.sort()
             sized[key] = trees[key].keep(nodes)
             texts[key].promised = texts[key].promise(
-                sized[key], [reaches[key][node] for node in nodes]
+                sized[key], [expected[key][node] for node in nodes]
             )
         return sized

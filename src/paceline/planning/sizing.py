@@ -13,31 +13,34 @@ MOST_WHOLE = 1024
 many are worth it, or were told."""
 
 
-def best_first(reaches: Sequence[tuple[int, Sequence[float]]]) -> list[tuple[int, int]]:
+def best_first(trees: Sequence[tuple[int, Sequence[float]]]) -> list[tuple[int, int]]:
     """Nodes of several trees, each as (its tree's key, node), from the likeliest to the least
     likely one; parents before their children.
 
-    reaches: keys with how likely each node of that tree is to be accepted, never more than its
+    trees: keys with how likely each node of that tree is to be accepted, never more than its
     parent; so the first n are the n nodes of most expected tokens, whatever n.
     """
-    if len(reaches) == 1:
-        ((key, reach),) = reaches
-        return [(key, node) for node in sorted(range(len(reach)), key=lambda node: -reach[node])]
-    nodes = [(-reach, key, node) for key, tree in reaches for node, reach in enumerate(tree)]
+    if len(trees) == 1:
+        ((key, path_chances),) = trees
+        return [
+            (key, node)
+            for node in sorted(range(len(path_chances)), key=lambda node: -path_chances[node])
+        ]
+    nodes = [(-chance, key, node) for key, tree in trees for node, chance in enumerate(tree)]
     return [(key, node) for _, key, node in sorted(nodes)]
 
 
-def best_count(sure: float, reach: Sequence[float], costs: Sequence[float]) -> int:
+def best_count(sure: float, path_chances: Sequence[float], costs: Sequence[float]) -> int:
     """How many nodes gain most tokens per millisecond; of equally good numbers the least.
 
-    sure: tokens without any of them. reach: how likely each is to be accepted, best first.
-    costs: milliseconds [len(reach) + 1] of passes with 0, 1, … of them.
+    sure: tokens without any of them. path_chances: how likely each is to be accepted, best first.
+    costs: milliseconds [len(path_chances) + 1] of passes with 0, 1, … of them.
 
     No assumption is made about the order of costs: they are not monotone, and a few nodes more may
     make a pass cheaper.
     """
     best, most, gained = 0, sure / costs[0], sure
-    for count, share in enumerate(reach, start=1):
+    for count, share in enumerate(path_chances, start=1):
         gained += share
         rate = gained / costs[count]
         if rate > most:
@@ -48,5 +51,5 @@ def best_count(sure: float, reach: Sequence[float], costs: Sequence[float]) -> i
 def best_chain(curve: CostCurve, acceptance: float, most: int = 64) -> int:
     """Guesses that gain most on a device where each is right with probability `acceptance` if the
     one before it was; 0 where guessing does not pay."""
-    reach = [acceptance**depth for depth in range(1, most + 1)]
-    return best_count(1.0, reach, [curve.cost(width) for width in range(1, most + 2)])
+    path_chances = [acceptance**depth for depth in range(1, most + 1)]
+    return best_count(1.0, path_chances, [curve.cost(width) for width in range(1, most + 2)])

@@ -86,14 +86,14 @@ class _CountedText(TextCalibration):
     def expect(self, tree: Tree) -> list[float]:
         """See `TextCalibration.expect`."""
         self._watch.expect(tree)
-        return self._own.reach(tree)
+        return self._own.path_chances(tree)
 
     def choose(self, tree: Tree, sure: float, costs: Sequence[float]) -> Chosen:
         """See `TextCalibration.choose`."""
-        reach = self.expect(tree)
-        order = [node for _, node in best_first([(0, reach)])]
-        nodes = sorted(order[: best_count(sure, [reach[node] for node in order], costs)])
-        kept = [reach[node] for node in nodes]
+        path_chances = self.expect(tree)
+        order = [node for _, node in best_first([(0, path_chances)])]
+        nodes = sorted(order[: best_count(sure, [path_chances[node] for node in order], costs)])
+        kept = [path_chances[node] for node in nodes]
         if tree.weights is not None:
             kept = list(compress(kept, [tree.weights[node] for node in nodes]))
         return Chosen(nodes, sum(kept))
@@ -134,9 +134,9 @@ class _Columns:
         self._costs[: len(costs)] = list(costs)
         self.call.costs = self._costs_at
 
-    def reach(self, nodes: int) -> list[float]:
+    def path_chances(self, nodes: int) -> list[float]:
         """The answer of `expect`."""
-        return self._reach[:nodes]
+        return self._path_chances[:nodes]
 
     def chosen(self) -> Chosen:
         """The answer of `choose`."""
@@ -147,11 +147,11 @@ class _Columns:
         self._tokens, self._parents, self._sources, self._kept = (
             (ctypes.c_int64 * room)() for _ in range(4)
         )
-        self._weights, self._reach = ((ctypes.c_double * room)() for _ in range(2))
+        self._weights, self._path_chances = ((ctypes.c_double * room)() for _ in range(2))
         self._costs = (ctypes.c_double * (room + 1))()
         call, at = self.call, ctypes.addressof
         call.tokens, call.parents, call.kept = map(at, (self._tokens, self._parents, self._kept))
-        call.reach = at(self._reach)
+        call.path_chances = at(self._path_chances)
         self._weights_at, self._sources_at = at(self._weights), at(self._sources)
         self._costs_at = at(self._costs)
 
@@ -200,7 +200,7 @@ class _NativeText(TextCalibration):
         nodes = columns.put(tree, self._held)
         columns.call.costs = None
         self._native.size_tree(columns.address)
-        return columns.reach(nodes)
+        return columns.path_chances(nodes)
 
     def choose(self, tree: Tree, sure: float, costs: Sequence[float]) -> Chosen:
         """See `TextCalibration.choose`."""

@@ -17,7 +17,7 @@ _SCALE_BYTES = 4
 
 @dataclass(frozen=True)
 class CacheDtype:
-    """number: of `enum pl_kind` in native/src/tier.h. element: of the tensors. scaled: behind the
+    """number: of `enum pl_kind` in native/src/tier.h. element: of the tensors. scaled: after the
     numbers of a head there is a scale for each 32 of them, in the same tensor."""
 
     number: int

@@ -261,12 +261,12 @@ class CausalLMTarget(Target):
         text.have_read(len(text.pending))
         return scores
 
-    def go_on(
+    def generate_chain(
         self, slot: int, kept: int, tokens: Sequence[int], wanted: ChainRequest
     ) -> ChainFound:
-        """See `Target.go_on`; all passes in one call."""
+        """See `Target.generate_chain`; all passes in one call."""
         text = self._followed(slot, kept, tokens, wanted.passes - 1)
-        found = self._pass.go_on(text.start, len(text.cached), text.pending, wanted)
+        found = self._pass.generate_chain(text.start, len(text.cached), text.pending, wanted)
         text.pending += [ranked[0][0] for ranked in found.ranked[:-1]]
         text.have_read(len(text.pending))
         return found

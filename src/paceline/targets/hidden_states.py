@@ -40,7 +40,7 @@ def call_with_states(
     model: PreTrainedModel, call: Callable[[], torch.Tensor], layers: Sequence[int] = ()
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What `call`, which runs `model`, returns; and the last hidden states [batch, width, hidden],
-    behind the last normalisation, of all rows of that pass, with the outputs of these layers beside
+    after the last normalisation, of all rows of that pass, with the outputs of these layers beside
     them, counted from 1.
 
     A hook is what all architectures have in common: `output_hidden_states` would keep the states of

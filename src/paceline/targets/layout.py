@@ -220,5 +220,5 @@ class PassLayout:
 
 
 def _numbers(parts: Sequence[Sequence[int]]) -> Longs:
-    """All of them, one part behind the other."""
+    """All of them, one part after the other."""
     return np.array([*chain.from_iterable(parts)], dtype=np.int64)

@@ -143,14 +143,14 @@ class ModelPass:
             raise ValueError("nothing can be followed: passes are not compiled")
         return self.compiled.follow(start, cached, pending, self.cache, self.keeps_states)
 
-    def go_on(
+    def generate_chain(
         self, start: int, cached: int, pending: Sequence[int], wanted: ChainRequest
     ) -> ChainFound:
-        """Passes over what the text says itself where they are compiled; see `CompiledPass.go_on`."""
+        """Passes over what the text says itself where they are compiled; see `CompiledPass.generate_chain`."""
         if self.compiled is None:
             raise ValueError("nothing can go on: passes are not compiled")
         where = start, cached, pending, self.cache, self.keeps_states
-        return self.compiled.go_on(*where, wanted)
+        return self.compiled.generate_chain(*where, wanted)
 
     def run_static(self, inputs: InputsInOne) -> torch.Tensor:
         """One pass over inputs that may change later; the logits of all its rows."""

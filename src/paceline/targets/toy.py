@@ -138,7 +138,7 @@ class ToyTarget(Target):
         """See `Target`. States can be told from the cache, so there is nothing to keep."""
 
     def states(self, slot: int, layers: Sequence[int] = ()) -> torch.Tensor:
-        """[cached tokens, vocab_size]: a token's state is the logits behind it; what layer n gives is
+        """[cached tokens, vocab_size]: a token's state is the logits after it; what layer n gives is
         the same, moved n places on."""
         cached = self._slots[slot].cached
         ends = range(1, len(cached) + 1)

@@ -27,7 +27,7 @@ def least_rows(model: nn.Module) -> int:
 
 
 def slot_grain(model: PreTrainedModel) -> int:
-    """Passes attend to a multiple of so many cache slots, those behind the text masked, where
+    """Passes attend to a multiple of so many cache slots, those after the text masked, where
     attention is torch's; stretches of texts are as long as one.
 
     The CPU's kernel of torch works through the slots in blocks of 512, and sums in another order

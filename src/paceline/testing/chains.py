@@ -47,7 +47,7 @@ def check_chains(watched: WatchedTarget, reference: Reference, tolerance: float)
 def _check_going_on(watched: WatchedTarget, slot: int, text: list[int]) -> None:
     """Passes in one call find what passes one by one find, and leave the text as these do."""
     target = watched.target
-    found = target.go_on(slot, len(text), [], ChainRequest(5, 2, target.vocab_size))
+    found = target.generate_chain(slot, len(text), [], ChainRequest(5, 2, target.vocab_size))
     if found is None:
         return
     begin = len(text)
@@ -56,7 +56,7 @@ def _check_going_on(watched: WatchedTarget, slot: int, text: list[int]) -> None:
         best = scores.token(int(scores.numbers.argmax()))
         require(
             best == ranked[0][0],
-            f"behind {len(text)} tokens a chain in one call goes on with {ranked[0][0]}, "
+            f"after {len(text)} tokens a chain in one call goes on with {ranked[0][0]}, "
             f"one pass with {best}",
         )
         text.append(best)

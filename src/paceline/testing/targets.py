@@ -99,7 +99,7 @@ class _Suite:
         for length in (1, 2, 3, 17):
             slot = watched.open(watched.tokens(length))
             watched.play(slot, 3)
-            watched.look()
+            watched.compare_all()
         for most in (1, 4, 100):
             long = watched.open(watched.tokens(19))
             while watched.target.pending(long) > 4:
@@ -108,7 +108,7 @@ class _Suite:
                 tree = watched.tree(2)
                 watched.score({other: tree}, {long: 1})
                 watched.commit({other: (tree, ())})
-            watched.look()
+            watched.compare_all()
 
     def check_commits(self) -> None:
         """Every path of a tree is kept, and nothing beside it."""
@@ -122,7 +122,7 @@ class _Suite:
             watched.score({slot: tree})
             watched.commit({slot: (tree, tree.path_to(node) if node >= 0 else ())})
             watched.play(slot, 5)
-            watched.look()
+            watched.compare_all()
         for _ in range(5):
             watched.play(slot, 6)
 
@@ -136,11 +136,11 @@ class _Suite:
         beginnings = [prompt, text, prompt[:5], [*prompt[:5], *watched.tokens(4)], prompt[:1]]
         for beginning in beginnings:  # beside the open text
             watched.open(beginning)
-        watched.look()
+        watched.compare_all()
         watched.close(first)
         for beginning in beginnings:  # after the closed one
             watched.open(beginning)
-        watched.look()
+        watched.compare_all()
         watched.close_all()
         watched.target.forget()
         again = watched.open(text)
@@ -149,19 +149,19 @@ class _Suite:
             "forget kept something: a text that nobody has open is to be read again",
         )
         watched.target.forget()
-        watched.look()
+        watched.compare_all()
 
     def check_closing(self) -> None:
         """Closing a slot twice may be refused, and must not touch other texts."""
         watched = self.watched()
         kept, closed = watched.open(watched.tokens(7)), watched.open(watched.tokens(5))
-        watched.look()
+        watched.compare_all()
         watched.close(closed)
         with suppress(Exception):
             watched.target.close(closed)
         watched.open(watched.tokens(4))
         watched.open(watched.tokens(6))
-        watched.look()
+        watched.compare_all()
         watched.play(kept, 4)
         # What was scored and is closed without a commit is gone as well.
         other = watched.open(watched.tokens(5))
@@ -169,7 +169,7 @@ class _Suite:
         watched.score(trees)
         watched.commit({kept: (trees[kept], watched.some_path(trees[kept]))})
         watched.close(other)
-        watched.look()
+        watched.compare_all()
 
     def check_end_of_context(self) -> None:
         """The last position that there is can be read."""
@@ -198,7 +198,7 @@ class _Suite:
                 watched.target.forget()
             _random_pass(watched, rng)
         if watched.texts:
-            watched.look()
+            watched.compare_all()
 
     def check_shadows(self) -> None:
         """Shadows are read as the tokens that they stand for; they are not kept."""
@@ -211,7 +211,7 @@ class _Suite:
             tree = Tree(shadowed, real.parents)
             watched.score({slot: tree})
             watched.commit({slot: (tree, watched.some_path(tree))})
-        watched.look()
+        watched.compare_all()
 
     def check_virtual_tokens(self) -> None:
         """Virtual tokens have ids of their own, are scored, and leave nothing behind."""
@@ -230,17 +230,17 @@ class _Suite:
             rows = watched.score({slot: tree})[slot]
             require(not bool(rows[-2:].isnan().any()), "rows of virtual tokens are not numbers")
             watched.commit({slot: (tree, watched.some_path(tree))})
-        watched.look()
+        watched.compare_all()
 
     def check_states(self) -> None:
         """Hidden states are those of the text, and what the output head reads."""
         watched = self.watched()
         early = watched.open(watched.tokens(9))
-        watched.look()
+        watched.compare_all()
         watched.target.keep_states()
         watched.open(watched.tokens(8))
         for _ in range(3):
-            watched.look()
+            watched.compare_all()
             watched.play(early, 4)
         for slot, text in watched.texts.items():
             self._check_states_of(watched.target, slot, text)
@@ -256,7 +256,7 @@ class _Suite:
         before = {slot: target.states(slot).clone() for slot in watched.texts}
         target.keep_states((1,))
         for _ in range(3):
-            watched.look()
+            watched.compare_all()
             for slot in watched.texts:
                 watched.play(slot, 4)
         for slot, states in before.items():

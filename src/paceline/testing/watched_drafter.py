@@ -37,10 +37,10 @@ class WatchedDrafter(Drafter):
         """As `start`."""
         self._told("resume", self._drafter.resume, text)
 
-    def see(self, states: torch.Tensor) -> None:
+    def observe_states(self, states: torch.Tensor) -> None:
         """Hand on."""
         with self._doing("see"):
-            self._drafter.see(states)
+            self._drafter.observe_states(states)
 
     def stop(self) -> None:
         """Hand on."""

@@ -128,7 +128,7 @@ class WatchedTarget:
         self.score({slot: tree})
         self.commit({slot: (tree, self.some_path(tree))})
 
-    def look(self) -> None:
+    def compare_all(self) -> None:
         """Compare the next token of all open texts, in one pass, and go on with it."""
         self.score(dict.fromkeys(self.texts, EMPTY))
         self.commit(dict.fromkeys(self.texts, (EMPTY, ())))

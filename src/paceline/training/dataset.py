@@ -46,7 +46,7 @@ class Text:
 
     @property
     def places(self) -> range:
-        """Every position of the answer behind which a token can be guessed: of `first` and each
+        """Every position of the answer after which a token can be guessed: of `first` and each
         token of the answer but for the last two, whose guesses would lie beyond the end."""
         return range(self.first, len(self.tokens) - 2)
 

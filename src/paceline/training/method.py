@@ -145,7 +145,7 @@ class TrainedMethod(ABC, Generic[SettingsT]):
 
     @abstractmethod
     def forward(self, batch: Batch, scorer: Scorer) -> None:
-        """Guess behind all places of a batch, and tell the scorer."""
+        """Guess after all places of a batch, and tell the scorer."""
 
     @abstractmethod
     def parts(self, tensors: Mapping[str, torch.Tensor], common: PartsInputs) -> Finished:

@@ -44,7 +44,7 @@ class Teacher:
 
     @torch.no_grad()
     def chances(self, states: torch.Tensor) -> Taught:
-        """What the target says behind last states [n, hidden]."""
+        """What the target says after last states [n, hidden]."""
         weight, bias = self.head
         shares = torch.addmm(bias, states, weight.T).softmax(dim=-1)
         return shares, torch.special.xlogy(shares, shares).sum(dim=-1)

@@ -39,7 +39,7 @@ def option(default: T, help_text: str, panel: str = HOW) -> T:
 class TrainerSettings:
     """How something is trained; methods add what is trained.
 
-    A place is a position of a text behind which a drafter guesses; a step learns from all places of
+    A place is a position of a text after which a drafter guesses; a step learns from all places of
     `rows` windows of `length` tokens. `context` tokens before its first place are read with a text.
 
     Raises UsageError for a value out of range.

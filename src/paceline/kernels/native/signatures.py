@@ -190,7 +190,7 @@ class ChainEnd(ctypes.Structure):
     """`struct pl_chain_end`."""
 
     _fields_ = (
-        *((name, c_double) for name in ("share", "reach", "trust", "low", "high")),
+        *((name, c_double) for name in ("share", "path_chance", "trust", "low", "high")),
         *((name, c_void_p) for name in ("least", "borders", "lines", "rows")),
         ("columns", c_int64),
     )
@@ -211,7 +211,7 @@ class Guesses(ctypes.Structure):
 
     _fields_ = (
         *((name, c_int64) for name in ("outputs", "ranks", "budget", "nodes", "heard")),
-        *((name, c_void_p) for name in ("ids", "noise", "tokens", "parents", "reach")),
+        *((name, c_void_p) for name in ("ids", "noise", "tokens", "parents", "path_chances")),
     )
 
 

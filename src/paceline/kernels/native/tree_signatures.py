@@ -26,7 +26,7 @@ class Sizing(ctypes.Structure):
         ("nodes", c_int64),
         *((name, c_void_p) for name in ("tokens", "parents", "sources", "weights")),
         ("sure", c_double),
-        *((name, c_void_p) for name in ("costs", "reach", "kept")),
+        *((name, c_void_p) for name in ("costs", "path_chances", "kept")),
         ("keeps", c_int64),
         ("promised", c_double),
     )

@@ -43,10 +43,10 @@ def find_places(steps: Sequence[Step], logits: Value) -> Places:
         size = -(-value.count // _GRAIN) * _GRAIN
         held = sorted((at, at + long) for at, long, until in taken[value.kind] if until >= begin)
         place = 0
-        for at, behind in held:
+        for at, after in held:
             if at - place >= size:
                 break
-            place = max(place, behind)
+            place = max(place, after)
         taken[value.kind] = [each for each in taken[value.kind] if each[2] >= begin]
         taken[value.kind].append((place, size, end))
         found.begin[value] = place

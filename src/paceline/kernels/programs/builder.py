@@ -62,7 +62,7 @@ class Rotary:
         """See `Tables`."""
         return int(value is self.sines)
 
-    def reach(self, positions: int) -> list[torch.Tensor]:
+    def extend_to(self, positions: int) -> list[torch.Tensor]:
         """See `Tables`."""
         if not self._tables or len(self._tables[0]) < positions:
             count = -(-positions // _GRAIN) * _GRAIN

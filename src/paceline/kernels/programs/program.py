@@ -134,7 +134,7 @@ class Program:
 
     def _describe(self, one: native.Pass, positions: int) -> None:
         if positions > self._reached:
-            self._reach(positions)
+            self._extend_tables(positions)
         one.tables = ctypes.addressof(self._table_addresses)
         one.table_strides = ctypes.addressof(self._table_strides)
         one.layers, one.cache_kind = ctypes.addressof(self._cache), self._cache_kind
@@ -148,8 +148,8 @@ class Program:
             self._arenas[kind] = torch.empty(needed)
         return self._arenas[kind].data_ptr()
 
-    def _reach(self, positions: int) -> None:
-        self._tables = tables = self._lowered.tables.reach(positions)
+    def _extend_tables(self, positions: int) -> None:
+        self._tables = tables = self._lowered.tables.extend_to(positions)
         # Whoever has no tables reaches anywhere.
         self._reached = min((len(each) for each in tables), default=sys.maxsize)
         count = max(1, len(tables))

@@ -164,7 +164,7 @@ class Tables(Protocol):
         """Of the table of a value."""
         ...
 
-    def reach(self, positions: int) -> list[torch.Tensor]:
+    def extend_to(self, positions: int) -> list[torch.Tensor]:
         """Tables [at least so many positions, numbers] by their numbers."""
         ...
 

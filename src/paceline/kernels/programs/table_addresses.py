@@ -23,9 +23,9 @@ class TableAddresses:
         self._rotary = rotary
         self._tables: Sequence[torch.Tensor] = ()
 
-    def reach(self, one: native.Chimera | native.Eagle, positions: int) -> None:
+    def extend(self, one: native.Chimera | native.Eagle, positions: int) -> None:
         """Let the tables of `one` reach so far."""
-        tables = self._rotary.reach(positions)
+        tables = self._rotary.extend_to(positions)
         if tables is self._tables:
             return
         self._tables = tables

@@ -39,7 +39,7 @@ class Limits:
     size: guesses and prompt tokens, as `build_tree` counts them, at least `least`; 0 leaves it to the
     curve.
     width: rows of a pass at most, in the place of a size; 0 for none.
-    epts: rows that each prompt token takes. floor: the least number of them behind a guess; all of
+    epts: rows that each prompt token takes. floor: the least number of them after a guess; all of
     them make a static tree.
     """
 
@@ -108,7 +108,7 @@ class AdaptiveTree:
 
     @property
     def prospects(self) -> Prospects:
-        """What its trees promise now, with all prompt tokens behind every root."""
+        """What its trees promise now, with all prompt tokens after every root."""
         curve, tree = self._curve or MILD, self._fitting(self._budget)
         return _prospects(self.table, curve, tree, self._limits.epts)
 
@@ -161,7 +161,7 @@ class AdaptiveTree:
 # A tree takes milliseconds to build, and every text of a batch asks for the same one.
 @lru_cache(maxsize=128)
 def _whole(table: AcceptanceTable, limits: Limits) -> DynamicTree:
-    """The paper's tree of that size, with all prompt tokens behind the root."""
+    """The paper's tree of that size, with all prompt tokens after the root."""
     return build_tree(table, limits.size, limits.floor, limits.epts)
 
 

@@ -1,8 +1,8 @@
 """Dynamic sparse trees: one tree for every number of guesses that a round can have (PPD, chapter 5).
 
-Prompt tokens stand behind the guesses of a pass and yield the guesses of the next one: a node with
+Prompt tokens stand after the guesses of a pass and yield the guesses of the next one: a node with
 two of them, once it is the last accepted one, lets the next tree be two deep. So a round is in a
-*state*: the number of prompt tokens behind the last accepted node. Rows spent on guesses pay now,
+*state*: the number of prompt tokens after the last accepted node. Rows spent on guesses pay now,
 rows spent on prompt tokens pay in the next round, and how both add up is the long run of a Markov
 chain over the states.
 
@@ -26,7 +26,7 @@ __all__ = ["DynamicTree", "StateTree", "Vector", "allocate_prompts"]
 
 Vector = NDArray[np.float64]
 
-# A text ends now and then, and the next one begins with all prompt tokens behind its first root.
+# A text ends now and then, and the next one begins with all prompt tokens after its first root.
 # So seldom that no number shows it, it gives the chain one long run even where a table of
 # acceptance knows certainties that would keep it in some states for ever.
 _NEW_TEXT = 1e-9
@@ -37,8 +37,8 @@ class StateTree:
     """The tree of one state.
 
     candidates: the guesses, n of them.
-    prompts: n numbers of prompt tokens, those behind each guess.
-    root_prompts: the prompt tokens behind the root.
+    prompts: n numbers of prompt tokens, those after each guess.
+    root_prompts: the prompt tokens after the root.
     epts: rows that each prompt token takes, its ensemble (section 4.2).
     """
 

@@ -30,7 +30,7 @@ _PATIENCE = 3
 class Prospects:
     """What is expected of the rounds to come, in tokens.
 
-    worth: [m + 1], what it is worth to begin the next round with 0, 1, … m prompt tokens behind the
+    worth: [m + 1], what it is worth to begin the next round with 0, 1, … m prompt tokens after the
     root, over m of them; no increase is larger than the one before.
     prices: [most rows], what comes in the time of a pass of 1, 2, … rows in the long run.
     """
@@ -78,7 +78,7 @@ def best_tree(
     most = min(most, len(prospects.prices) - 1)
     guesses = likeliest_of(chances, min(most, _MOST_GUESSES), prospects.least)
     steps = np.diff(prospects.worth)
-    best, worth, behind = 0, -np.inf, np.empty(0, dtype=np.intp)
+    best, worth, nodes = 0, -np.inf, np.empty(0, dtype=np.intp)
     for count in range(len(guesses) + 1):
         if count > best + _PATIENCE:
             break
@@ -90,6 +90,6 @@ def best_tree(
         values -= prospects.prices[count : count + epts * len(order) + 1 : epts]
         prompts = int(values.argmax())
         if values[prompts] > worth:
-            best, worth, behind = count, float(values[prompts]), order[:prompts] // len(steps)
-    root, *others = np.bincount(behind, minlength=1 + best).tolist()
+            best, worth, nodes = count, float(values[prompts]), order[:prompts] // len(steps)
+    root, *others = np.bincount(nodes, minlength=1 + best).tolist()
     return StateTree(guesses.first(best), tuple(others), root, epts)

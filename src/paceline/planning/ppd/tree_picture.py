@@ -30,7 +30,7 @@ def tree_text(tree: DynamicTree) -> str:
         └── 2 25.0% +1
 
     A node shows its rank among its siblings, from 1, how likely it is to be accepted, and the
-    number of prompt tokens behind it. Prompt tokens behind guesses are counted; rows are all rows.
+    number of prompt tokens after it. Prompt tokens after guesses are counted; rows are all rows.
     """
     return "\n\n".join(
         "\n".join([_title(tree, state), f"root +{tree.states[state].root_prompts}", *lines])
@@ -88,8 +88,11 @@ def _branches(state: StateTree, parent: int, indent: str) -> Iterator[str]:
     children = _children(state, parent)
     for node in children:
         is_last = node == children[-1]
-        rank, reach = state.candidates.paths[node][-1] + 1, state.candidates.reach[node]
-        yield f"{indent}{'└' if is_last else '├'}── {rank} {reach:.1%} +{state.prompts[node]}"
+        rank, path_chance = (
+            state.candidates.paths[node][-1] + 1,
+            state.candidates.path_chances[node],
+        )
+        yield f"{indent}{'└' if is_last else '├'}── {rank} {path_chance:.1%} +{state.prompts[node]}"
         yield from _branches(state, node, indent + ("    " if is_last else "│   "))
 
 
@@ -106,13 +109,13 @@ def _draw(panel: Axes, state: StateTree) -> None:
             zorder=1,
         )
     prompts = {ROOT: state.root_prompts} | dict(enumerate(state.prompts))
-    reach = {ROOT: 1.0} | dict(enumerate(candidates.reach))
+    path_chances = {ROOT: 1.0} | dict(enumerate(candidates.path_chances))
     for number in sorted(set(prompts.values())):
         nodes = [node for node, own in prompts.items() if own == number]
         panel.scatter(
             [across[node] for node in nodes],
             [-depths[node] for node in nodes],
-            s=[20 + 200 * reach[node] for node in nodes],
+            s=[20 + 200 * path_chances[node] for node in nodes],
             color=f"C{number}",
             label=f"{number} prompt tokens",
             zorder=2,

@@ -38,9 +38,9 @@ def build_tree(table: AcceptanceTable, size: int, floor: int = 1, epts: int = 1)
     """The tree that gains most tokens per pass, with at most `size` guesses and prompt tokens.
 
     table: one row per prompt token.
-    size: as the paper counts, without the root and the m prompt tokens behind it, so that a pass
+    size: as the paper counts, without the root and the m prompt tokens after it, so that a pass
     is up to size + 1 + m rows wide.
-    floor: the least number of prompt tokens behind a guess. With 0 there are more guesses, and now
+    floor: the least number of prompt tokens after a guess. With 0 there are more guesses, and now
     and then a round without any; that gains a little where `size` is small.
     epts: rows that each prompt token takes; `size` counts all of them.
 
@@ -88,7 +88,7 @@ def survey_widths(
     context: tokens in the cache, see `CostCurve.cost`.
     floor, epts: see `build_tree`.
 
-    Not all prompt tokens need be used: in a narrow pass three behind the root leave too little
+    Not all prompt tokens need be used: in a narrow pass three after the root leave too little
     room for guesses. Widths without room for a tree are left out.
     """
     found = []

@@ -12,7 +12,7 @@ __all__ = ["TreeShape", "lay_out"]
 
 @dataclass(frozen=True)
 class TreeShape:
-    """Nodes of a `Tree`: the guesses, then the prompt tokens behind the root and behind each guess.
+    """Nodes of a `Tree`: the guesses, then the prompt tokens after the root and after each guess.
 
     parents: of all nodes, as in `Tree.parents`.
     guesses: of the first nodes (distance, rank), both from 0: which guess stands there.
@@ -27,11 +27,11 @@ class TreeShape:
 def lay_out(state: StateTree) -> TreeShape:
     """The nodes of a state's tree.
 
-    Behind a node, the j-th EPT of the first prompt token is followed by the j-th one of the
+    After a node, the j-th EPT of the first prompt token is followed by the j-th one of the
     second, and so on: one chain per EPT. That is the ensemble mask of PPD's section 4.4.3, in which
     EPTs of one prompt token stand at one position and see those of their own number only.
 
-        one guess, two prompt tokens behind the root and one behind the guess, two EPTs each:
+        one guess, two prompt tokens after the root and one after the guess, two EPTs each:
 
         root ─┬─ guess ─┬─ S11
               │         └─ S12

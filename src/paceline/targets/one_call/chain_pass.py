@@ -27,7 +27,7 @@ _FEW = 64  # numbers
 
 
 class ChainPass:
-    """Scores the token behind the text, of one text at a time.
+    """Scores the token after the text, of one text at a time.
 
     lowered: the model. windows: of its kinds of layers, see `Windows`.
     """
@@ -72,7 +72,7 @@ class ChainPass:
         states: torch.Tensor | None,
         wanted: ChainRequest,
     ) -> ChainFound:
-        """See `CompiledPass.go_on`."""
+        """See `CompiledPass.generate_chain`."""
         chain, known = self._chain, wanted.known
         if self._tokens is not None and known <= self._tokens[-1]:
             known = bisect_left(self._tokens, known)

@@ -93,7 +93,7 @@ class CompiledPass:
     def follow(
         self, start: int, cached: int, pending: Sequence[int], cache: TreeCache, keeps_states: bool
     ) -> TokenScores:
-        """One pass over the next tokens of a text; the scores of the token behind them, a view
+        """One pass over the next tokens of a text; the scores of the token after them, a view
         that the next one overwrites.
 
         start: of the text's stretch of the cache. cached: tokens there.
@@ -102,7 +102,7 @@ class CompiledPass:
         states = cache.all_states() if keeps_states else None
         return self._chain.run(start, cached, pending, states)
 
-    def go_on(
+    def generate_chain(
         self,
         start: int,
         cached: int,

@@ -42,7 +42,7 @@ class PositionTables:
             self._length = 0
         return self._used.index(value)
 
-    def reach(self, positions: int) -> list[torch.Tensor]:
+    def extend_to(self, positions: int) -> list[torch.Tensor]:
         """Tables [at least so many positions, numbers] by their numbers."""
         length = -(-positions // _GRAIN) * _GRAIN
         length = min(length, self._limit or length)

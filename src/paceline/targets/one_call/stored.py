@@ -33,7 +33,7 @@ class StoredTables:
         """Of the table of a value."""
         return self._values.index(value)
 
-    def reach(self, positions: int) -> list[torch.Tensor]:
+    def extend_to(self, positions: int) -> list[torch.Tensor]:
         """Tables [at least so many positions, numbers] by their numbers."""
         return self._tables
 
@@ -52,7 +52,7 @@ def written_steps(steps: Lowered, positions: int | None) -> tuple[dict[str, Any]
     writing = _Writing()
     for value in places:
         steps.tables.number_of(value)
-    tables = steps.tables.reach(positions)
+    tables = steps.tables.extend_to(positions)
     return {
         "steps": [writing.step(step) for step in steps.steps],
         "logits": writing.value(steps.logits),

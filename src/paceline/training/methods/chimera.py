@@ -50,14 +50,14 @@ class ChimeraSettings(TrainerSettings):
     intermediate: int = option(0, "Of its feed-forward; 0: as in the model's layers.", WHAT)
     decay: float = option(1.0, "Weight of a head over the one before.")
     state_weight: float = option(1.0, "Of the distance from the model's states in the loss.")
-    own_guesses: bool = option(False, "Learn behind own guesses instead of the text.")
+    own_guesses: bool = option(False, "Learn after own guesses instead of the text.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_range(("state_weight", "intermediate"), 0, None)
         if self.own_guesses and self.bottom != "ngram":
             raise UsageError(
-                "a transformer at the bottom learns behind the tokens of texts only: leave own "
+                "a transformer at the bottom learns after the tokens of texts only: leave own "
                 "guesses out"
             )
         try:
@@ -110,7 +110,7 @@ class Chimera(TrainedMethod[ChimeraSettings]):
             begin_as_last_layer(self.module.encoder, base)
 
     def forward(self, batch: Batch, scorer: Scorer) -> None:
-        """Draft behind all places, along the text."""
+        """Draft after all places, along the text."""
         from paceline.drafters.chimera_model import Drafted, Packed
 
         points, valid = batch.points()

@@ -59,8 +59,8 @@ class DraftSettings(TrainerSettings):
 
 
 class Draft(TrainedMethod[DraftSettings]):
-    """It reads what it guesses behind, so one guess at every place is all that it learns: a chain
-    of guesses is right as long as each is right behind the text."""
+    """It reads what it guesses after, so one guess at every place is all that it learns: a chain
+    of guesses is right as long as each is right after the text."""
 
     module: PreTrainedModel
 
@@ -82,7 +82,7 @@ class Draft(TrainedMethod[DraftSettings]):
             part.requires_grad_(name in own)
 
     def forward(self, batch: Batch, scorer: Scorer) -> None:
-        """One guess behind every place; where nothing is learned, those of a chain, too."""
+        """One guess after every place; where nothing is learned, those of a chain, too."""
         import torch
 
         states = self._states(batch)

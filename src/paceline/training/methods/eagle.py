@@ -107,7 +107,7 @@ class Eagle(TrainedMethod[EagleSettings]):
         return tuple(sorted({min(2, layers), max(1, layers // 2), max(1, layers - 3)}))
 
     def forward(self, batch: Batch, scorer: Scorer) -> None:
-        """All steps behind all places, along the text."""
+        """All steps after all places, along the text."""
         from paceline.drafters.eagle_model import Stretches
 
         points, valid = batch.points()

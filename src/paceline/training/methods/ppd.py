@@ -1,4 +1,4 @@
-"""PPD: embeddings behind a text, from which the target itself guesses tokens ahead."""
+"""PPD: embeddings after a text, from which the target itself guesses tokens ahead."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class PpdSettings(TrainerSettings):
 
 
 class Ppd(TrainedMethod[PpdSettings]):
-    """Every window is read once, without gradients; then prompt tokens stand behind many places of
+    """Every window is read once, without gradients; then prompt tokens stand after many places of
     it at once, and only their rows are differentiated.
 
     Like Medusa's heads they know nothing of the tokens between, so they learn only where these are
@@ -115,7 +115,7 @@ class Ppd(TrainedMethod[PpdSettings]):
             self.module.start_from(first.tensors)
 
     def forward(self, batch: Batch, scorer: Scorer) -> None:
-        """All prompt tokens behind some places."""
+        """All prompt tokens after some places."""
         points, valid = self._points(batch)
         ends = self.module(batch, points)
         own_head = self.module.head if self.settings.output_head == "full" else None

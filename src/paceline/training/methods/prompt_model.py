@@ -1,4 +1,4 @@
-"""Prompt tokens behind many points of texts at once, as a module whose few parameters learn."""
+"""Prompt tokens after many points of texts at once, as a module whose few parameters learn."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class PromptModel(nn.Module):
         return self._frozen[0].model
 
     def forward(self, batch: Batch, points: torch.Tensor) -> torch.Tensor:
-        """What an output head reads of the prompt tokens behind each point, [batch, n,
+        """What an output head reads of the prompt tokens after each point, [batch, n,
         prompt_tokens, hidden] float32: the model's own, or `head` where that is a whole one.
 
         points: [batch, n] int64. Averaging the states of a prompt token's embeddings averages their
@@ -85,7 +85,7 @@ class PromptModel(nn.Module):
 
     @torch.no_grad()
     def _read(self, batch: Batch) -> DynamicCache:
-        """Keys and values of the windows, behind the prefix tokens where there are any."""
+        """Keys and values of the windows, after the prefix tokens where there are any."""
         model, cache = self.model, DynamicCache()
         model.base_model(
             batch.tokens,
@@ -104,7 +104,7 @@ class PromptModel(nn.Module):
             inputs_embeds=embeddings.to(model.dtype).expand(len(rows.points), -1, -1),
             position_ids=rows.positions,
             attention_mask=masks_of(model, rows.visible, model.dtype),
-            past_key_values=self._behind_prefix(read),
+            past_key_values=self._after_prefix(read),
             use_cache=True,
             output_hidden_states=self.config.exits > 1,
         )
@@ -123,7 +123,7 @@ class PromptModel(nn.Module):
         earlier = [norm(state) for state in states[-self.config.exits : -1]]
         return torch.stack([last, *earlier]).mean(dim=0)
 
-    def _behind_prefix(self, read: DynamicCache) -> DynamicCache:
+    def _after_prefix(self, read: DynamicCache) -> DynamicCache:
         """A cache whose first slots are the prefix tokens'."""
         if not self.config.prefix_tokens:
             return read

@@ -1,6 +1,6 @@
 """Where prompt tokens stand in packed texts, and what they see there.
 
-Prompt tokens behind the text's token at `point` look at the text up to that token and at one
+Prompt tokens after the text's token at `point` look at the text up to that token and at one
 another; the text does not see them. So any number of points of a window can share one pass, as
 long as a mask keeps their rows apart (PPD, section 4.3.1: random insertion; the official code has
 one point per text).
@@ -49,7 +49,7 @@ class PromptRows:
     """Prompt tokens at some points of a batch of windows.
 
     points: [batch, n] int64, places in the windows.
-    config: how many rows there are behind each point.
+    config: how many rows there are after each point.
 
     Rows are ordered by point, then prompt token, then embedding: n x prompt_tokens x epts of them.
     """
@@ -60,7 +60,7 @@ class PromptRows:
 
     @property
     def each(self) -> int:
-        """Rows behind a point."""
+        """Rows after a point."""
         return self.config.prompt_tokens * self.config.epts
 
     @property

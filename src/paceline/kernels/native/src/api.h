@@ -87,7 +87,7 @@ PL_API int pl_draft_chimera(struct pl_chimera *of, int threads);
 PL_API int pl_draft_eagle(struct pl_eagle *of, int threads);
 
 struct pl_suffixes;
-/* What followed elsewhere behind the end of a text; see suffixes.h. */
+/* What followed elsewhere after the end of a text; see suffixes.h. */
 PL_API int pl_look_up(struct pl_suffixes *in);
 /* After the longest match and after shorter ones that stand in more places, `lengths` of them: the
    first tree of the largest `total`; none where none has more than `total` is when it is asked. */

@@ -157,7 +157,7 @@ static void gather_all(const struct part *part, int64_t block, float *const *to)
     for (; p < part->count; p++) gather(part, 1, p, block, to + p);
 }
 
-/* The single slots of a pair in a block, behind its others: scores were found for all that any pair
+/* The single slots of a pair in a block, after its others: scores were found for all that any pair
    of the part sees. */
 static void pick_singles(struct part *part, int64_t p, int64_t block) {
     const struct pl_attention *of = part->of;

@@ -99,7 +99,7 @@ void *pl_share(const struct pl_sharing *needed, int threads) {
     return memory;
 }
 
-/* Behind the counts, where a line of memory begins: the rooms of threads, then records. */
+/* After the counts, where a line of memory begins: the rooms of threads, then records. */
 float *pl_room_of(const struct pl_sharing *needed, void *memory, int me) {
     const uintptr_t begin = (uintptr_t)memory + (size_t)needed->counts * sizeof(int);
     return (float *)((begin + 63) / 64 * 64) + me * needed->room;

@@ -16,7 +16,7 @@
 
    Of floats (F32, F16, BF16) a panel is, for every input in turn, those of 16 outputs. Of BF16_DOT
    and BF16_TILES it is, for every two inputs in turn, both of each of 16 outputs, the first one
-   behind the second (the instruction adds them so); rows are rounded to bfloat16 for it. BF16_TILES
+   after the second (the instruction adds them so); rows are rounded to bfloat16 for it. BF16_TILES
    is filled up to whole groups of 32 inputs, which are tiles of 1 KiB.
 
    The numbers are those of the GGUF file: nothing is rounded on the way. */

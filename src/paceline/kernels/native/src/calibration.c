@@ -128,7 +128,7 @@ static void weigh(struct pl_sizing *in, struct guess *guesses, int64_t *depths) 
             trust = trust_of(in->of, by);
             looked_up = by;
         }
-        in->reach[node] = (parent < 0 ? 1.0 : in->reach[parent]) *
+        in->path_chances[node] = (parent < 0 ? 1.0 : in->path_chances[parent]) *
                           chance_of(in->of, guess, trust, known);
         if (in->weights && !(in->weights[node] > 0)) guess->claim = 0;
     }
@@ -149,11 +149,11 @@ static int watch(struct pl_calibration *in, struct open_tree *tree) {
 /* The nodes that gain most tokens for the time of the pass; of equally good numbers the least. */
 static void choose(struct pl_sizing *in) {
     int64_t *kept = in->kept;
-    pl_likeliest_first(in->reach, in->nodes, kept);
+    pl_likeliest_first(in->path_chances, in->nodes, kept);
     double best = in->sure / in->costs[0], gained = in->sure, promised = 0;
     in->keeps = 0;
     for (int64_t i = 0; i < in->nodes; i++) {
-        gained += in->reach[kept[i]];
+        gained += in->path_chances[kept[i]];
         if (gained / in->costs[i + 1] > best) {
             best = gained / in->costs[i + 1];
             in->keeps = i + 1;
@@ -161,7 +161,7 @@ static void choose(struct pl_sizing *in) {
     }
     pl_sort_numbers(kept, in->keeps);
     for (int64_t i = 0; i < in->keeps; i++)
-        if (!in->weights || in->weights[kept[i]] != 0) promised += in->reach[kept[i]];
+        if (!in->weights || in->weights[kept[i]] != 0) promised += in->path_chances[kept[i]];
     in->promised = promised;
 }
 

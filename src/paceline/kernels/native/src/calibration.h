@@ -26,7 +26,7 @@ struct pl_sizing {
     double sure;         /* tokens of a pass without any of them */
     const double *costs; /* [nodes + 1] of passes with 0, 1, ... of them; NULL: none are chosen */
 
-    double *reach;       /* [nodes] how likely each is to be accepted */
+    double *path_chances;       /* [nodes] how likely each is to be accepted */
     int64_t *kept;       /* [nodes] has room for all; those that gain most, ascending */
     int64_t keeps;
     double promised;     /* how many of these are expected to be accepted */

@@ -6,7 +6,7 @@
 #include "api.h"
 #include "places.h"
 
-/* The arrays of the row behind those of a pass. */
+/* The arrays of the row after those of a pass. */
 static void go_on(struct pl_pass *pass, struct pl_seen *seen, int64_t kinds) {
     static const int64_t only = 0;
     for (int64_t kind = 0; kind < kinds; kind++)
@@ -24,10 +24,10 @@ static double chance_of(const struct pl_chain_end *end, int64_t place, double sh
     return line[0] + line[1] * (believed < end->high ? believed : end->high);
 }
 
-int pl_is_wanted(const struct pl_chain_end *end, int64_t place, double share, double *reach) {
+int pl_is_wanted(const struct pl_chain_end *end, int64_t place, double share, double *path_chance) {
     if (!end) return 1;
-    *reach *= chance_of(end, place, share);
-    return share >= end->share && *reach >= end->least[place];
+    *path_chance *= chance_of(end, place, share);
+    return share >= end->share && *path_chance >= end->least[place];
 }
 
 static double now(void) {
@@ -40,7 +40,7 @@ static int run_passes(const struct pl_step *steps, int64_t count, struct pl_pass
                       struct pl_seen *seen, struct pl_chain *chain, int threads) {
     int64_t *next = chain->reads + pass->rows, *found = chain->tokens;
     float *shares = chain->shares;
-    double reach = chain->end ? chain->end->reach : 1, began = now();
+    double path_chance = chain->end ? chain->end->path_chance : 1, began = now();
     for (chain->made = 0; chain->made < chain->count; found += chain->most, shares += chain->most) {
         int failed = pl_run(steps, count, pass, threads);
         const int64_t place = chain->made++;
@@ -50,7 +50,7 @@ static int run_passes(const struct pl_step *steps, int64_t count, struct pl_pass
         for (int64_t i = 0; chain->ids && i < chain->most; i++) found[i] = chain->ids[found[i]];
         const double ended = now();
         chain->seconds[place] = ended - began, began = ended;
-        if (chain->made == chain->count || !pl_is_wanted(chain->end, place, shares[0], &reach)) break;
+        if (chain->made == chain->count || !pl_is_wanted(chain->end, place, shares[0], &path_chance)) break;
         *next++ = found[0];
         go_on(pass, seen, chain->kinds);
     }

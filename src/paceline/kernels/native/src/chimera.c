@@ -8,7 +8,7 @@
 
 enum { MOST_LEVELS = 8, MOST_ORDER = 8 };
 
-/* A row of a level: the n-gram that it reads, and the slots behind the text that it sees. */
+/* A row of a level: the n-gram that it reads, and the slots after the text that it sees. */
 struct row {
     int64_t ngram[MOST_ORDER], seen;
     int32_t slots[2 * MOST_LEVELS];
@@ -23,7 +23,7 @@ struct draft {
     struct pl_level_tree tree;
 };
 
-/* Green states of n-grams, each `stride` numbers behind the one before. */
+/* Green states of n-grams, each `stride` numbers after the one before. */
 static int encode(struct draft *on, const int64_t *ngrams, int64_t stride, int64_t count) {
     const struct pl_chimera *of = on->of;
     float *to = of->green.given;
@@ -50,7 +50,7 @@ static int read_fresh(struct draft *on) {
     return of->fresh ? pl_run_part(&of->read, of->fresh, &on->level.pass, on->threads) : PL_OK;
 }
 
-/* One level: nodes behind its rows, whose green states begin at `green`. */
+/* One level: nodes after its rows, whose green states begin at `green`. */
 static int grow_level(struct draft *on, int64_t depth, int64_t count, const float *green) {
     const struct pl_chimera *of = on->of;
     const struct pl_part *level = of->levels + depth;

@@ -22,7 +22,7 @@ struct pl_guesses {
     const int64_t *ids;
     const float *noise;
     int64_t *tokens, *parents;
-    double *reach;
+    double *path_chances;
 };
 
 /* Medusa: the heads' own layers on one state [hidden], side by side, then the output head of all. */
@@ -38,8 +38,8 @@ struct pl_medusa {
 
    depth: levels at most; end: where fewer are wanted, by what of the level before is likely to be
    right, NULL for nowhere. order: of n-grams. least, beam: nodes that are gone on from are as likely,
-   and as many. length: tokens of the text that have columns; fresh: tokens behind these that the
-   target has read, behind which comes the root. text [order + fresh]: the tokens up to the root. states: of the
+   and as many. length: tokens of the text that have columns; fresh: tokens after these that the
+   target has read, after which comes the root. text [order + fresh]: the tokens up to the root. states: of the
    text from the first token on, at strides. words: the table of embeddings, in blocks or, where the
    format is -1, in float32. layers, tables: of all programs, see pl_pass. grown: how many levels there
    are in the end. */

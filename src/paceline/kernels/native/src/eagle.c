@@ -80,7 +80,7 @@ static int grow_level(struct draft *on, int64_t depth, int64_t count) {
     return pl_run_part(&of->grow, count, &on->level.pass, on->threads);
 }
 
-/* Guesses behind the rows that have just run. */
+/* Guesses after the rows that have just run. */
 static int guess(struct draft *on, float *outputs, int64_t count) {
     struct pl_part head = on->of->head;
     head.given = outputs;

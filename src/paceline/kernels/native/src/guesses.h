@@ -14,7 +14,7 @@ void pl_put_word(const void *words, int64_t format, int64_t hidden, int64_t toke
    to the second, and so on. */
 void pl_hear(const struct pl_guesses *of, float *logits, int64_t rows, int64_t depth, int64_t step);
 
-/* The likeliest tokens [rows, ranks] behind rows of logits, and their shares, which add up to at most
+/* The likeliest tokens [rows, ranks] after rows of logits, and their shares, which add up to at most
    1 in a row. `shares` has room for as many. */
 int pl_guess(const struct pl_guesses *of, const float *logits, int64_t rows, int64_t *tokens,
              float *shares, double *chances);

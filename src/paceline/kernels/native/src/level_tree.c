@@ -32,7 +32,7 @@ void pl_use_tree(struct pl_level_tree *of, int64_t nodes, void *memory) {
     of->nodes = of->first = 0;
     of->tokens = memory, of->parents = of->tokens + nodes;
     of->places = of->parents + nodes, of->above = of->places + nodes;
-    of->reach = (double *)(of->above + nodes), of->sorted = of->reach + nodes;
+    of->path_chances = (double *)(of->above + nodes), of->sorted = of->path_chances + nodes;
     of->shares = (float *)(of->sorted + nodes);
     *of->above = -1;
 }
@@ -40,15 +40,15 @@ void pl_use_tree(struct pl_level_tree *of, int64_t nodes, void *memory) {
 int pl_add_level(struct pl_level_tree *to, const struct pl_guesses *of, const float *logits,
                  int64_t rows) {
     const int64_t ranks = of->ranks;
-    double *reach = to->reach + to->nodes;
+    double *path_chances = to->path_chances + to->nodes;
     to->first = to->nodes;
     const int failed =
-        pl_guess(of, logits, rows, to->tokens + to->nodes, to->shares, reach);
+        pl_guess(of, logits, rows, to->tokens + to->nodes, to->shares, path_chances);
     for (int64_t row = 0; row < rows; row++)
-        for (int64_t i = 0; i < ranks; i++, reach++, to->nodes++) {
+        for (int64_t i = 0; i < ranks; i++, path_chances++, to->nodes++) {
             const int64_t above = to->above[row];
             to->parents[to->nodes] = above;
-            if (above >= 0) *reach *= to->reach[above];
+            if (above >= 0) *path_chances *= to->path_chances[above];
         }
     return failed;
 }
@@ -59,36 +59,36 @@ static int descending(const void *one, const void *other) {
 }
 
 /* Places of the `most` largest, of equal ones the first, in ascending order; how many. */
-static int64_t find_best(struct pl_level_tree *in, const double *reach, int64_t count,
+static int64_t find_best(struct pl_level_tree *in, const double *path_chances, int64_t count,
                          int64_t most) {
     int64_t found = 0, above = 0;
     double limit = -1;
     if (most < count) {
-        memcpy(in->sorted, reach, (size_t)count * sizeof *reach);
-        qsort(in->sorted, (size_t)count, sizeof *reach, descending);
+        memcpy(in->sorted, path_chances, (size_t)count * sizeof *path_chances);
+        qsort(in->sorted, (size_t)count, sizeof *path_chances, descending);
         limit = in->sorted[most - 1];
     }
-    for (int64_t i = 0; i < count; i++) above += reach[i] > limit;
+    for (int64_t i = 0; i < count; i++) above += path_chances[i] > limit;
     for (int64_t i = 0; i < count; i++) {
-        const int equal = reach[i] == limit && above < most;
+        const int equal = path_chances[i] == limit && above < most;
         above += equal;
-        if (reach[i] > limit || equal) in->places[found++] = i;
+        if (path_chances[i] > limit || equal) in->places[found++] = i;
     }
     return found;
 }
 
 int64_t pl_go_on(struct pl_level_tree *in, int64_t beam, double least,
                  const struct pl_chain_end *end, int64_t level) {
-    const int64_t found = find_best(in, in->reach + in->first, in->nodes - in->first, beam);
+    const int64_t found = find_best(in, in->path_chances + in->first, in->nodes - in->first, beam);
     int64_t count = 0;
     double likely = 0;
     for (int64_t i = 0; i < found; i++) {
         const int64_t place = in->places[i], node = in->first + place;
-        if (in->reach[node] < least) continue;
+        if (in->path_chances[node] < least) continue;
         in->places[count] = place, in->above[count++] = node;
-        likely += in->reach[node];
+        likely += in->path_chances[node];
     }
-    if (!level) in->likely = 1, in->wanted = end ? end->reach : 1;
+    if (!level) in->likely = 1, in->wanted = end ? end->path_chance : 1;
     if (!(likely > 0) || !pl_is_wanted(end, level, likely / in->likely, &in->wanted)) return 0;
     in->likely = likely;
     return count;
@@ -96,12 +96,12 @@ int64_t pl_go_on(struct pl_level_tree *in, int64_t beam, double least,
 
 void pl_take_best(struct pl_level_tree *from, struct pl_guesses *to) {
     const int64_t *places = from->places;
-    to->nodes = find_best(from, from->reach, from->nodes, to->budget);
+    to->nodes = find_best(from, from->path_chances, from->nodes, to->budget);
     for (int64_t i = 0; i < to->nodes; i++) {
         const int64_t node = places[i], above = from->parents[node];
         int64_t parent = i - 1;
         while (above >= 0 && places[parent] != above) parent--;
-        to->tokens[i] = from->tokens[node], to->reach[i] = from->reach[node];
+        to->tokens[i] = from->tokens[node], to->path_chances[i] = from->path_chances[node];
         to->parents[i] = above < 0 ? -1 : parent;
     }
 }

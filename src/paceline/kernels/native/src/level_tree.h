@@ -13,7 +13,7 @@
 struct pl_level_tree {
     int64_t nodes, first;
     int64_t *tokens, *parents, *places, *above;
-    double *reach, *sorted, likely, wanted;
+    double *path_chances, *sorted, likely, wanted;
     float *shares;
 };
 
@@ -35,7 +35,7 @@ void pl_use_rows(struct pl_level_rows *of, size_t rows, void *memory);
 size_t pl_bytes_of_tree(int64_t nodes);
 void pl_use_tree(struct pl_level_tree *of, int64_t nodes, void *memory);
 
-/* A level: guesses behind each of `rows` rows of logits, which read `above`. */
+/* A level: guesses after each of `rows` rows of logits, which read `above`. */
 int pl_add_level(struct pl_level_tree *to, const struct pl_guesses *of, const float *logits,
                  int64_t rows);
 

@@ -10,14 +10,14 @@ enum { MOST_HEADS = 16 };
 
 /* A path that may come next: what it and the path above it come to, the node above, its ranks. */
 struct path {
-    double reach, above;
+    double path_chance, above;
     int64_t parent, depth;
     int64_t ranks[MOST_HEADS];
 };
 
 /* Whether `one` comes first: it is likelier or, of equally likely ones, first in lexical order. */
 static int comes_first(const struct path *one, const struct path *other) {
-    if (one->reach != other->reach) return one->reach > other->reach;
+    if (one->path_chance != other->path_chance) return one->path_chance > other->path_chance;
     for (int64_t i = 0; i < one->depth && i < other->depth; i++)
         if (one->ranks[i] != other->ranks[i]) return one->ranks[i] < other->ranks[i];
     return one->depth < other->depth;
@@ -28,8 +28,8 @@ static int64_t offer(struct path *paths, int64_t count, struct path path, const 
                      const struct pl_medusa *of) {
     const int64_t rank = path.ranks[path.depth - 1];
     if (path.depth > of->heads || rank >= of->guesses.ranks) return count;
-    path.reach = path.above * chances[(path.depth - 1) * of->guesses.ranks + rank];
-    if (path.reach > 0) paths[count++] = path;
+    path.path_chance = path.above * chances[(path.depth - 1) * of->guesses.ranks + rank];
+    if (path.path_chance > 0) paths[count++] = path;
     return count;
 }
 
@@ -45,12 +45,12 @@ static void grow(struct pl_medusa *of, const int64_t *tokens, const double *chan
         paths[best] = paths[--count];
         const int64_t node = to->nodes++, last = taken.depth - 1;
         to->tokens[node] = tokens[last * to->ranks + taken.ranks[last]];
-        to->parents[node] = taken.parent, to->reach[node] = taken.reach;
+        to->parents[node] = taken.parent, to->path_chances[node] = taken.path_chance;
         struct path sibling = taken, child = taken;
         sibling.ranks[last]++;
         count = offer(paths, count, sibling, chances, of);
         if (taken.depth == of->heads) continue;
-        child.above = taken.reach, child.parent = node, child.ranks[child.depth++] = 0;
+        child.above = taken.path_chance, child.parent = node, child.ranks[child.depth++] = 0;
         count = offer(paths, count, child, chances, of);
     }
 }

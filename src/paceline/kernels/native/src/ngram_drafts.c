@@ -6,7 +6,7 @@
 
 /* A node, or the root: what follows it, and the likeliest guess there that is not taken. */
 struct node {
-    double reach;
+    double path_chance;
     const struct table *of;
     int64_t depth, run, most; /* run: tokens that are known; most: that may be with one more */
     int64_t total, rank;
@@ -16,7 +16,7 @@ struct node {
 
 /* The root may be followed by tokens that `at`, a node, or the root where it is below 0, ends with:
    keys [longest + 1] by their number. Returns how many tokens there are. */
-static int64_t keys_behind(const struct pl_ngram_draft *in, int64_t at, int64_t longest,
+static int64_t keys_after(const struct pl_ngram_draft *in, int64_t at, int64_t longest,
                            uint64_t *keys) {
     int64_t length = 0;
     keys[0] = 0;
@@ -43,7 +43,7 @@ static int look(const struct pl_ngrams *of, const uint64_t *keys, int64_t most,
     return 0;
 }
 
-/* A token that followed `seen` times of `total` behind a known run has the chance
+/* A token that followed `seen` times of `total` after a known run has the chance
    seen / total * seen / (seen + doubt / run^2). */
 static void weigh(const struct pl_ngram_draft *in, struct node *node) {
     if (node->guess == NONE || node->rank == in->own->width) {
@@ -52,13 +52,13 @@ static void weigh(const struct pl_ngram_draft *in, struct node *node) {
     }
     double seen = (double)node->of->followers[node->guess].seen, run = (double)node->run;
     double share = seen / (double)node->total * seen / (seen + in->doubt / (run * run));
-    node->weight = node->reach * share;
+    node->weight = node->path_chance * share;
 }
 
 /* What follows node `at`, of which the text knows `most` tokens at best. */
 static void follow(const struct pl_ngram_draft *in, int64_t at, int64_t most, struct node *node) {
     uint64_t keys[LONGEST_RUN + 1];
-    int64_t length = keys_behind(in, at, in->own->longest, keys);
+    int64_t length = keys_after(in, at, in->own->longest, keys);
     node->guess = NONE;
     node->rank = 0;
     if (look(in->own, keys, most < length ? most : length, node))
@@ -82,7 +82,7 @@ PL_API int pl_ngrams_draft(struct pl_ngram_draft *in) {
     struct node few[65], *nodes = few;
     if (in->budget >= 65) nodes = malloc((size_t)(in->budget + 1) * sizeof *nodes);
     if (!nodes) return PL_NO_MEMORY;
-    nodes[0] = (struct node){.reach = 1.0};
+    nodes[0] = (struct node){.path_chance = 1.0};
     follow(in, -1, in->own->longest, &nodes[0]);
     int64_t above;
     while (in->nodes < in->budget && (above = best_of(nodes, in->nodes + 1)) != NONE) {
@@ -90,7 +90,7 @@ PL_API int pl_ngrams_draft(struct pl_ngram_draft *in) {
         in->node_tokens[in->nodes] = parent->of->followers[parent->guess].token;
         in->node_parents[in->nodes] = (int32_t)above - 1;
         in->weights[in->nodes] = parent->weight;
-        *node = (struct node){.reach = parent->weight, .depth = parent->depth + 1, .guess = NONE};
+        *node = (struct node){.path_chance = parent->weight, .depth = parent->depth + 1, .guess = NONE};
         parent->guess = parent->of->followers[parent->guess].next;
         parent->rank++;
         weigh(in, parent);

@@ -110,21 +110,21 @@ struct pl_texts {
 
 /* Where a chain of guesses ends; see `ChainEnd` in chains.py.
 
-   share: a token with less is the last one. reach: the chance of what the chain follows. least
+   share: a token with less is the last one. path_chance: the chance of what the chain follows. least
    [passes]: after each the chance below which the chain ends. A token's chance, by its share: a line
    for each class of shares, of the row of `rows` for its place: lines [rows, columns] of an offset
    and a slope. borders [columns - 1]: where the other classes begin. Shares count as at least `low`
    and at most `high`, and as that times `trust`, again at most `high`. */
 struct pl_chain_end {
-    double share, reach, trust, low, high;
+    double share, path_chance, trust, low, high;
     const double *least, *borders, *lines;
     const int64_t *rows;
     int64_t columns;
 };
 
-/* Whether another pass is wanted after the one at `place`, whose guess has this share; `reach` is the
+/* Whether another pass is wanted after the one at `place`, whose guess has this share; `path_chance` is the
    chance of all before it and becomes that of all with it. NULL: it is. */
-int pl_is_wanted(const struct pl_chain_end *end, int64_t place, double share, double *reach);
+int pl_is_wanted(const struct pl_chain_end *end, int64_t place, double share, double *path_chance);
 
 /* Passes one after the other, of which each reads the likeliest token of the one before.
 
@@ -132,7 +132,7 @@ int pl_is_wanted(const struct pl_chain_end *end, int64_t place, double share, do
    scores that count, from the first on; ids [numbers]: tokens that they belong to, NULL where these
    are their places. start: the text's first slot. cached: tokens there. windows [kinds]: how many
    slots rows see at most, by kinds of layers; 0 for all. reads: the tokens of the first pass, with
-   room behind them. end: NULL for nowhere but at `count`.
+   room after them. end: NULL for nowhere but at `count`.
    Found: made: passes. tokens, shares [made, most]: see pl_likeliest. seconds [made]: of passes. */
 struct pl_chain {
     int64_t count, most, numbers, kinds, start, cached, made;

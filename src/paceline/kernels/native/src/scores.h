@@ -8,7 +8,7 @@
 #define TILE (CHUNKS_OF_SCORES * CHUNK) /* slots whose scores are computed together */
 #define IN_TILE (TILE / LANES)
 
-/* A query head of a row: it sees `stretch` slots from `skipped` slots behind the range's first one
+/* A query head of a row: it sees `stretch` slots from `skipped` slots after the range's first one
    on, then those at `extra`, `seen` in all. */
 struct pair {
     int64_t row, head, skipped, stretch, seen;

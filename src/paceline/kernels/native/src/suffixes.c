@@ -1,4 +1,4 @@
-/* What followed elsewhere behind the last tokens of a text; suffixes.h says how places are sorted.
+/* What followed elsewhere after the last tokens of a text; suffixes.h says how places are sorted.
    Orders may come from files: a place that the text does not have counts as one before all. */
 #include "suffixes.h"
 
@@ -17,7 +17,7 @@ static int32_t before(const struct pl_suffixes *in, int64_t place, int64_t dista
     return at < 0 || at >= in->count ? -1 : in->tokens[at];
 }
 
-/* What follows `depth` tokens behind a place; below 0 where nothing does. */
+/* What follows `depth` tokens after a place; below 0 where nothing does. */
 static int32_t after(const struct pl_suffixes *in, int64_t place, int64_t depth) {
     return before(in, place + depth, 0);
 }
@@ -88,7 +88,7 @@ static void find(struct pl_suffixes *in) {
     in->shorter = longer(common(in, in->begin - 1, length), common(in, in->end, length));
 }
 
-/* Places by what follows `depth` behind them, equal ones by themselves; those behind which nothing
+/* Places by what follows `depth` after them, equal ones by themselves; those after which nothing
    does are left out. Returns how many are left. */
 static int64_t sort_by_follower(const struct pl_suffixes *in, int32_t *places, int64_t count,
                                 int64_t depth) {
@@ -108,7 +108,7 @@ static int64_t sort_by_follower(const struct pl_suffixes *in, int32_t *places, i
 }
 
 /* Puts what follows the places of `of`, all of which pass through `node`, into the frontier. A
-   token that followed `seen` times of `total` behind a run of matching tokens has the chance
+   token that followed `seen` times of `total` after a run of matching tokens has the chance
    seen / total * seen / (seen + doubt / run^2). Returns the groups in the frontier. */
 static int64_t expand(const struct pl_suffixes *in, int32_t *places, struct group of, int64_t node,
                       struct group *frontier, int64_t waiting) {

@@ -48,7 +48,7 @@ struct pl_work {
     const uint8_t *next;
 };
 
-/* How numbers of keys and values are held. PL_INT8: `size` codes, and behind them a float for every
+/* How numbers of keys and values are held. PL_INT8: `size` codes, and after them a float for every
    32 of them, which a code is to be multiplied with. */
 enum pl_kind { PL_FLOAT32, PL_BFLOAT16, PL_FLOAT16, PL_INT8, PL_KINDS };
 

@@ -21,7 +21,7 @@ struct shapes {
     uint8_t rows[16];
 };
 
-/* Tiles 0 to 3: sums of two panels for the first rows, then for those behind them; 4, 5: numbers of
+/* Tiles 0 to 3: sums of two panels for the first rows, then for those after them; 4, 5: numbers of
    these rows; 6, 7: weights. */
 static void shape_tiles(int64_t rows) {
     const int64_t first = rows < ROWS_OF_TILE ? rows : ROWS_OF_TILE, second = rows - first;
@@ -40,7 +40,7 @@ INLINE void tile_sums(const int two, const struct pl_work *work, int64_t block, 
     const uint8_t *one = panel_at(work->matrix, PL_BF16_TILES, 2 * block);
     const uint8_t *other = panel_at(work->matrix, PL_BF16_TILES, 2 * block + 1);
     const int64_t groups = work->rows->groups, stride = groups * PL_GROUP * 2;
-    const int64_t behind = ROWS_OF_TILE * groups * PAIRS_OF_GROUP;
+    const int64_t after = ROWS_OF_TILE * groups * PAIRS_OF_GROUP;
     _tile_zero(0);
     _tile_zero(1);
     if (two) {
@@ -56,7 +56,7 @@ INLINE void tile_sums(const int two, const struct pl_work *work, int64_t block, 
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
         if (two) {
-            _tile_loadd(5, numbers + behind, stride);
+            _tile_loadd(5, numbers + after, stride);
             _tile_dpbf16ps(2, 5, 6);
             _tile_dpbf16ps(3, 5, 7);
         }
