@@ -1,14 +1,14 @@
-"""What drafting with Chimera costs, beside a pass of the target; and what the store of n-grams saves.
+"""Measure what drafting with Chimera costs beside a target pass, and what its n-gram store saves.
 
     python benchmarks/chimera_costs.py --json benchmarks/results/heads/costs-smollm2-135m.json
 
-The same prompts are written with every setting, each time by a new drafter: first cold, then once
-more with the store as the first round left it, since the paper's program measures only the second.
-Settings are those that ship, with as many levels as pay, and every level grown; Medusa's heads stand
-beside them; --weights says how the layers of both are held.
+Every setting answers the same prompts with a new drafter: first cold, then again with the store
+that the first run filled; the paper's program measures only the second. Settings are the shipped
+ones, with as many levels as pay and with every level grown. Medusa's heads are measured too;
+--weights sets how the layers of both are stored.
 
-The share of a pass is told twice: by the medians of rounds, and by all time together, which is more
-where a few rounds are slow.
+The share of a pass is reported twice: from the medians of rounds, and from total times, which is
+larger if a few rounds are slow.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LEVELS = {"as many as pay": "", "all": "depth=8,least=0,"}
 
 @dataclass(frozen=True)
 class Row:
-    """A setting: the method's name, and its settings as they are reported."""
+    """A setting: the method's name, and its settings as reported."""
 
     method: str
     settings: str = ""
@@ -62,7 +62,7 @@ class Row:
 
 
 def rows(options: argparse.Namespace) -> list[Row]:
-    """Medusa, then Chimera with all settings that were asked for."""
+    """Medusa, then Chimera with all requested settings."""
     return [
         *(Row("medusa", f"weights={kind}", weights=kind) for kind in options.weights.split(",")),
         *(
@@ -95,10 +95,10 @@ def play(
 def measure(
     session: Session, method: str, settings: str, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Cold and warm: milliseconds per round, and where n-grams were found."""
+    """Milliseconds per round and where n-grams were found, cold and warm."""
     drafter = make_drafter(
         f"{method}:{settings}" if settings else method,
-        session.host.fresh(),  # nobody has warmed its store
+        session.host.fresh(),  # its store is cold
     )
     found: dict[str, Any] = {}
     texts = [session.encode([{"role": "user", "content": prompt}]) for prompt in PROMPTS]
@@ -139,12 +139,12 @@ def main() -> None:
 
 
 def report(options: argparse.Namespace) -> None:
-    """Measure row by row, with the file written after each."""
+    """Measure row by row, writing the file after each."""
     session = paceline.load(options.model, method="plain")
     session.settle()
     began, found = perf_counter(), list[dict[str, Any]]()
     for row in rows(options):
-        spill = Path(tempfile.mkdtemp()) / "ngrams.sqlite"  # another setting's would not be cold
+        spill = Path(tempfile.mkdtemp()) / "ngrams.sqlite"  # a shared one would not be cold
         settings = row.settings.format(spill=spill)
         found.append({**asdict(row), **measure(session, row.method, settings, options)})
         print(json.dumps(found[-1]), file=sys.stderr, flush=True)

@@ -1,12 +1,12 @@
-"""What drafts cost, as shares of a pass of the target over one row.
+"""Measure what drafts cost, as shares of a one-row target pass.
 
     python benchmarks/draft_shares.py --json draft-shares.json
     python benchmarks/draft_shares.py --methods anpd,rest:datastore=DIR --text FILE --context 8000
 
-Texts by plain decoding, with the draft model, Medusa, Chimera and EAGLE go on in turn, round by
-round, on one target: between two drafts the target has been read, as it always is. The draft model
-says --length tokens a round; heads grow trees of --budget nodes. What there is not for the model is
-left out; --methods measures others. A draft's time is what the loop spends outside of the target:
+Plain decoding, the draft model, Medusa, Chimera and EAGLE take turns on one target, round by round,
+so the target's weights are read between two drafts, as in real use. The draft model proposes
+--length tokens a round; heads grow trees of --budget nodes. Methods that the model has no parts for
+are left out; --methods measures others. A draft's time is what the loop spends outside the target:
 proposing and observing.
 """
 
@@ -37,7 +37,7 @@ PROMPTS = (
 
 
 def methods(session: Session, options: argparse.Namespace) -> dict[str, str]:
-    """What is reported -> the method, as far as there are such for the model."""
+    """Reported name -> method, for the methods that work with the model."""
     if options.methods:
         return {name: name for name in split_methods(f"plain,{options.methods}")}
     every = {
@@ -53,7 +53,7 @@ def methods(session: Session, options: argparse.Namespace) -> dict[str, str]:
 
 
 def prompts(session: Session, options: argparse.Namespace) -> list[list[int]]:
-    """Questions, or the beginning of a text."""
+    """The questions, or the beginning of a text."""
     if options.text is None:
         return [session.encode([{"role": "user", "content": prompt}]) for prompt in PROMPTS]
     ids = session.encode(options.text.read_text(encoding="utf-8"))[: options.context]
@@ -78,7 +78,7 @@ def play(
     chosen: dict[str, str],
     found: dict[str, list[Round]],
 ) -> None:
-    """All methods in turn on one prompt; rounds that read are left out."""
+    """Run all methods in turn on one prompt; rounds that read the prompt are left out."""
     batches = {}
     for name, method in chosen.items():
         drafter = make_drafter(method, session.host)
@@ -92,7 +92,7 @@ def play(
 
 
 def milliseconds(name: str, rounds: list[Round], length: int) -> list[float]:
-    """Of each round what counts: the pass, the draft, or a token of it."""
+    """The time that counts in each round: of the pass, the draft, or one drafted token."""
     if name == "plain":
         return [1e3 * done.seconds.target for done in rounds]
     each = length if name == "draft token" else 1

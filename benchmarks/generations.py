@@ -1,4 +1,4 @@
-"""Whole generations of transformers and of paceline, in turns: the sections of target_pass.py."""
+"""Whole generations by transformers and paceline, in turns: sections of target_pass.py."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WARM_UP_TOKENS = 8
 
 
 def measure_plain(pair: Pair, options: argparse.Namespace, save: Save) -> None:
-    """Greedy decoding of the demo's prompts, past the ends of the texts."""
+    """Measure greedy decoding of the demo's prompts, past the ends of the texts."""
     _compare(
         pair,
         "plain",
@@ -33,7 +33,7 @@ def measure_plain(pair: Pair, options: argparse.Namespace, save: Save) -> None:
 
 
 def measure_edits(pair: Pair, options: argparse.Namespace, save: Save) -> None:
-    """Prompts of the user's file, to the ends of the texts."""
+    """Measure the prompts of the user's file, to the ends of the texts."""
     new_tokens = options.edit_max_new_tokens
     room = pair.session.target.max_context or sys.maxsize
     records = read_prompts(options.edits)
@@ -64,10 +64,10 @@ def _compare(
     settings: dict[str, Any],
     save: Save,
 ) -> None:
-    """Each prompt with each method, in turns; saves after each prompt.
+    """Run each prompt with each method, in turns; save after each prompt.
 
-    The first method is what the others are measured by. Where there is a prompt lookup among
-    them, they are measured by that, too.
+    The first method is the baseline. If transformers' prompt lookup is among them, it is a second
+    baseline.
     """
     request = (settings["max_new_tokens"], settings["ignore_eos"])
     runners = {method: pair.runner(method) for method in methods}
@@ -87,7 +87,7 @@ def _compare(
 def _record(
     pair: Pair, name: str, ids: Sequence[int], trials: dict[str, list[Trial]]
 ) -> dict[str, Any]:
-    """One prompt: medians of each method, speed-ups, and where its text parts from the first's."""
+    """One prompt: each method's medians, speed-ups, and where its text leaves the baseline's."""
     expected = next(iter(trials.values()))[0].tokens
     methods = {
         method: {
@@ -117,7 +117,7 @@ def _median(values: Iterator[float | None]) -> float | None:
 
 
 def _over(speeds: Mapping[str, float | None], method: str) -> dict[str, float]:
-    """How many times as fast as each of the methods to be measured by."""
+    """The speed-up of a method over each baseline."""
     return {
         base: speeds[method] / speeds[base]
         for base in _bases(list(speeds))
@@ -130,7 +130,7 @@ def _bases(methods: Sequence[str]) -> list[str]:
 
 
 def _summary(records: list[dict[str, Any]], methods: Sequence[str]) -> dict[str, Any]:
-    """Over all prompts: total tokens per total seconds, and medians of the prompts' speed-ups."""
+    """Over all prompts: total tokens per total seconds, and medians of the speed-ups."""
     result: dict[str, dict[str, Any]] = {}
     for method in methods:
         found = [record["methods"][method] for record in records]
@@ -156,7 +156,7 @@ def _medians(found: Sequence[dict[str, Any]], key: str) -> dict[str, float]:
 
 
 def show_generations(section: dict[str, Any]) -> None:
-    """One table by prompt, one of all."""
+    """Print one table by prompt and one over all prompts."""
     bases = _bases(list(section["methods"]))
     columns = [f"over {base}" for base in bases]
     title = f"at most {section['max_new_tokens']} new tokens, medians of {section['repeats']}"

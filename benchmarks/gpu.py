@@ -1,13 +1,13 @@
-"""Everything that waits for a GPU, in pieces, for half an hour at one in calls of nine minutes.
+"""Run all measurements that need a GPU, in pieces: half an hour, in calls of nine minutes.
 
     python benchmarks/gpu.py --out benchmarks/results/gpu --data DIR
     python benchmarks/gpu.py --list
     python benchmarks/gpu.py --device cpu --rehearsal
 
-Every call goes on where the last one ended and stops before its --minutes are over: repeat the
-command until nothing is left. Pieces come in the order of what is most wanted; each is a process of
-its own, with a result file, NAME.log and a line of state.json in --out. One that fails does not stop
-the others. `python tools/gpu_tables.py DIR` makes tables of what was found.
+Every call continues where the last one ended and stops before its --minutes are over: repeat the
+command until nothing is left. The most wanted pieces come first. Each runs in its own process and
+has a result file, NAME.log and an entry of state.json in --out. A failing piece does not stop the
+others. `python tools/gpu_tables.py DIR` makes tables of the results.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OUT, REHEARSED = "benchmarks/results/gpu", "build/gpu-rehearsal"
 
 
 def _device_name(device: str) -> str:
-    """What results belong to. Raises UsageError where the device is not there."""
+    """The name of the device that results belong to. Raises UsageError if it does not exist."""
     import torch
 
     if device == "cpu":
@@ -48,7 +48,7 @@ def _device_name(device: str) -> str:
 
 
 def _environment(options: argparse.Namespace) -> dict[str, str]:
-    """Of the pieces: they import this checkout; what a rehearsal measures stays out of the cache."""
+    """The pieces' environment: they import this checkout; rehearsals get their own cache."""
     from paceline.models import cache_root
 
     paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]

@@ -1,4 +1,4 @@
-"""What benchmarks/gpu.py runs: the pieces, in the order of what is most wanted."""
+"""What benchmarks/gpu.py runs: the pieces, most wanted first."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ CHECKED = ("float32", "bfloat16")
 class Sizes:
     """How much is measured; lists of numbers are written as the commands take them.
 
-    prompts: of each task for the open batches. mixed: of each task for everything else.
-    trained: whether methods are tried that need something trained for the model.
+    prompts: per task, for the open batches. mixed: per task, for everything else.
+    trained: whether methods that need trained parts are tried.
     """
 
     prompts: int = 16
@@ -46,7 +46,7 @@ TINY = Sizes(1, 1, 8, 1, 1, "1 2 4", "16 32", "passes", ("plain", "anpd"), False
 
 
 class Plan:
-    """The pieces, and what their commands have in common."""
+    """The pieces, and what their commands share."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.out, self.device = Path(_shown(options.out)), options.device
@@ -58,7 +58,7 @@ class Plan:
             raise UsageError("two models have the same name: rename a folder or file")
 
     def pieces(self) -> list[Piece]:
-        """In the order of what is most wanted."""
+        """All pieces, most wanted first."""
         work = ["benchmarks/gpu_work.py"]
         found = [
             self._piece("machine", "versions, memory, bandwidth, launches", 90, [*work, "machine"]),
@@ -73,7 +73,7 @@ class Plan:
         return found
 
     def _piece(self, name: str, about: str, limit: float, command: Sequence[str]) -> Piece:
-        """A script that takes --json and a device."""
+        """A piece that runs a script with --json and --device."""
         result = self.out / f"{name}.json"
         words = [*command, "--json", str(result), "--device", self.device]
         return Piece(name, about, limit, 30, _python(words), (ROOT / result,))
@@ -145,7 +145,7 @@ class Plan:
     def _with_methods(
         self, words: Sequence[str], model: str, baselines: Sequence[str] = ()
     ) -> Callable[[], Sequence[str]]:
-        """The command with --methods: those that have what they need for the model, and baselines."""
+        """The command with --methods: those that work with the model, and the baselines."""
 
         def command() -> Sequence[str]:
             mark = _fingerprint(model)
@@ -157,7 +157,7 @@ class Plan:
 
 
 def _trained_for(fingerprint: str) -> list[str]:
-    """Methods whose parts for the model come with the package."""
+    """Methods whose parts for the model ship with the package."""
     from paceline.drafters.parts import shipped_for
     from paceline.models.draft_folder import shipped_draft
 
@@ -170,8 +170,8 @@ def _python(words: Sequence[str]) -> Callable[[], Sequence[str]]:
 
 
 def _fingerprint(model: str) -> str:
-    """Of weights that are on this machine. Raises ModelError where they are not: a machine that is
-    lent for half an hour is not to spend it on downloads."""
+    """The fingerprint of weights on this machine. Raises ModelError if they are not here: half an
+    hour of GPU time is too short for downloads."""
     from paceline.models.fingerprint import fingerprint
     from paceline.models.source import resolve
 
@@ -179,13 +179,13 @@ def _fingerprint(model: str) -> str:
 
 
 def _label(model: str) -> str:
-    """A model's name for files."""
+    """A model's name as part of a file name."""
     name = Path(model).name.removesuffix(".gguf")
     return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-")
 
 
 def _shown(path: Path) -> str:
-    """As the commands have it, which run in the repository: without the folders above that."""
+    """A path as commands show it: relative to the repository, where they run, if it is inside."""
     path = path.expanduser().absolute()
     return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
 

@@ -1,4 +1,4 @@
-"""The prompts that all pieces of a run on a GPU share: edits, summaries and chat."""
+"""The prompts that all pieces of a GPU run share: edits, summaries and chat."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ TASKS = {
     "summaries": ("cnndm", "xsum"),
     "chat": ("mt_bench", "vicuna_bench"),
 }
-"""Task -> files of a folder of suites, without their ending; those that are there are read."""
+"""Task -> files in a folder of suites, without their suffix; the existing ones are read."""
 MIXED = "mixed"
-"""All tasks in turns, so that a run that is cut short has met every one of them."""
+"""All tasks in turns, so that even a run that is cut short covers each."""
 
-_BUNDLED = {"code_edit": "edits", "summarization": "summaries"}  # the other ones are chat
+_BUNDLED = {"code_edit": "edits", "summarization": "summaries"}  # the others are chat
 _SHORT = {
     "edits": "Repeat after me: one two three, one two three.",
     "summaries": "Say in one word: rain fell all day and the match was called off.",
@@ -30,12 +30,12 @@ _SHORT = {
 
 
 def write_prompts(folder: Path, data: Path | None, most: int, mixed: int) -> None:
-    """Write TASK.jsonl for every task and mixed.jsonl, or see that they are those already.
+    """Write TASK.jsonl for every task and mixed.jsonl, or check that they already hold the same.
 
-    data: a folder of suites; None to take what is in `folder`, else the prompts that come with the
-    package. most, mixed: how many of each task go into its own file, and into the mixed one.
+    data: a folder of suites; None to keep what is in `folder`, or else to take the bundled prompts.
+    most, mixed: how many prompts of each task go into its own file, and into the mixed one.
 
-    Raises UsageError where `data` has none of a task, or `folder` holds other prompts.
+    Raises UsageError if `data` has no file for a task, or `folder` holds other prompts.
     """
     if data is None and (folder / f"{MIXED}.jsonl").exists():
         return
@@ -44,12 +44,12 @@ def write_prompts(folder: Path, data: Path | None, most: int, mixed: int) -> Non
 
 
 def write_short_prompts(folder: Path) -> None:
-    """A line each."""
+    """Write one short prompt per task."""
     _write(folder, {task: [PromptRecord("0", (text,))] for task, text in _SHORT.items()}, 1)
 
 
 def _gathered(data: Path, task: str, most: int) -> list[PromptRecord]:
-    """Of the task's files in turns."""
+    """Prompts from the task's files in turns."""
     paths = [path for name in TASKS[task] if (path := data / f"{name}.jsonl").is_file()]
     if not paths:
         raise UsageError(

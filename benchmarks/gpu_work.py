@@ -1,10 +1,10 @@
-"""Pieces of benchmarks/gpu.py that no other command measures: machine, tests, memory.
+"""Run the pieces of benchmarks/gpu.py that no other command measures: machine, tests, memory.
 
     python benchmarks/gpu_work.py machine --json machine.json --device cuda
 
-machine  versions, device, memory, bandwidth, and what it takes to ask for a kernel that does nothing
+machine  versions, device, memory, bandwidth, and the time to launch a kernel that does nothing
 tests    the tests that need a GPU, each with its outcome
-memory   what a model holds when it is loaded and at most while it writes
+memory   what a model holds after loading, and its peak while it writes
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KERNELS = 1000
 
 
 def machine(options: argparse.Namespace) -> tuple[dict[str, Any], int]:
-    """What this is, and how fast its memory and its launches are."""
+    """The machine, its memory bandwidth, and the time of its kernel launches."""
     device = torch.device(options.device)
     found: dict[str, Any] = {"device": str(device), "cuda": torch.version.cuda}
     if device.type == "cuda":
@@ -57,7 +57,7 @@ def machine(options: argparse.Namespace) -> tuple[dict[str, Any], int]:
 
 
 def _kernels(device: torch.device, repeats: int) -> dict[str, float]:
-    """Microseconds of a kernel on one number: waited for, one of many, and one of many in a graph."""
+    """Microseconds of a kernel on one number: waited for, one of many, one of many in a graph."""
     number, wait = torch.zeros(1, device=device), waiting(device)
 
     def many() -> None:
@@ -88,26 +88,26 @@ def _seconds(run: Callable[[], object], wait: Callable[[], None], repeats: int) 
 
 
 class Outcomes:
-    """A plugin of pytest that keeps the outcome of every test."""
+    """A pytest plugin that keeps the outcome of every test."""
 
     def __init__(self) -> None:
         self.found: dict[str, dict[str, Any]] = {}
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """A test has three parts; what happened to it is that of the worst."""
+        """Merge the three reports of a test; a failure decides its outcome, else a skip."""
         own = self.found.setdefault(report.nodeid, {"outcome": "passed", "seconds": 0.0})
         own["seconds"] = round(own["seconds"] + report.duration, 3)
-        if report.outcome != "passed":
+        if report.outcome != "passed" and own["outcome"] != "failed":
             own["outcome"] = report.outcome
             own["reason"] = str(report.longreprtext).strip().rpartition("\n")[2][:500]
 
 
 def tests(options: argparse.Namespace) -> tuple[dict[str, Any], int]:
-    """Those marked `gpu`; the exit code is pytest's."""
+    """Run the tests marked `gpu`; the exit code is pytest's."""
     import pytest
 
     outcomes = Outcomes()
-    # Settings of plugins that need not be there for these tests are no errors.
+    # Without addopts, and so --strict-config, settings of absent plugins are no errors.
     given = ["-q", "-m", "gpu", "-o", "addopts=", "-p", "no:cacheprovider", "--tb=short"]
     code = pytest.main([*given, "--rootdir", str(ROOT), str(ROOT / "tests")], plugins=[outcomes])
     counts = {"passed": 0, "failed": 0, "skipped": 0}
@@ -117,7 +117,7 @@ def tests(options: argparse.Namespace) -> tuple[dict[str, Any], int]:
 
 
 def memory(options: argparse.Namespace) -> tuple[dict[str, Any], int]:
-    """First `generate` of transformers, then paceline, each on an empty device."""
+    """Measure transformers' `generate`, then paceline, each on an empty device."""
     sides = []
     for name, engine in {"transformers": "", **ENGINES}.items():
         gc.collect()
@@ -139,9 +139,9 @@ def memory(options: argparse.Namespace) -> tuple[dict[str, Any], int]:
 
 
 def _writer(engine: str, options: argparse.Namespace) -> Callable[[list[int]], object]:
-    """A model that was loaded just now, as what writes a text after a prompt.
+    """Load a model; return a function that continues a prompt.
 
-    engine: of paceline; "" for transformers' own `generate`.
+    engine: paceline's; "" for transformers' own `generate`.
     """
     if not engine:
         model = load_causal_lm(options.model, **placement(options)).model
@@ -165,14 +165,14 @@ def _writer(engine: str, options: argparse.Namespace) -> Callable[[list[int]], o
     def write(ids: list[int]) -> None:
         session.target.forget()
         text = Generation(ids, make_drafter("anpd"), Stopping(options.max_new_tokens))
-        for _ in decode(session.target, [text]):  # a round that is kept keeps its logits
+        for _ in decode(session.target, [text]):  # keeping rounds would keep their logits
             pass
 
     return write
 
 
 def _held(device: str) -> int | None:
-    """Bytes that this process holds: of the GPU's memory, or of the machine's."""
+    """Bytes of GPU memory, or on a CPU of main memory, that this process holds."""
     if device.startswith("cuda"):
         return torch.cuda.memory_allocated(device)
     return resident_bytes()

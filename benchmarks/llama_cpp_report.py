@@ -1,4 +1,4 @@
-"""What llama_cpp.py measured, summed up and shown."""
+"""Summary and table of what llama_cpp.py measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tables import new_table, number, show
 
 
 class Named(Protocol):
-    """A row of the table. base: name of the row that it is compared with."""
+    """A row of the table. base: name of the row it is compared with."""
 
     @property
     def name(self) -> str: ...

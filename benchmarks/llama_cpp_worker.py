@@ -1,7 +1,7 @@
-"""A process of llama_cpp.py that loads one model and generates when it is asked.
+"""A process of llama_cpp.py that loads one model and generates on request.
 
-JSON lines on standard input, one answer each on standard output. It runs under the interpreters of
-two environments: what only one of them has is imported inside functions.
+It reads JSON lines from standard input and answers each on standard output. It runs in two
+environments; modules that only one of them has are imported inside functions.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ LOOKUP_TOKENS, LOOKUP_RUN = 10, 2  # most tokens to guess, longest run to look f
 class Trial:
     """One generation.
 
-    first_seconds, first_tokens: until the first tokens came, and how many these were.
-    rounds: passes of the model; drafted: tokens that were guessed.
+    first_seconds, first_tokens: time until the first tokens came, and their number.
+    rounds: passes of the model; drafted: guessed tokens.
     """
 
     tokens: list[int]
@@ -37,7 +37,7 @@ class Trial:
 
 def work() -> None:
     """Serve requests until standard input ends."""
-    # Libraries print to standard output; the answers get a channel of their own.
+    # Libraries print to standard output, so answers get their own descriptor.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     engine: PacelineEngine | LlamaEngine | None = None
@@ -68,7 +68,7 @@ class PacelineEngine:
         self._planners: dict[str, Any] = {}
 
     def describe(self) -> dict[str, Any]:
-        """What was loaded, where."""
+        """What is loaded, and where it runs."""
         from paceline.machine import describe_machine, describe_versions
 
         info = self._session.target.describe()
@@ -103,7 +103,7 @@ class PacelineEngine:
         stats, first = Stats(), None
         planner = self._planners.setdefault(method, self._session.new_planner())
         budget = self._session.budget_of(self._session.options)
-        self._session.target.forget()  # the whole prompt is to be read
+        self._session.target.forget()  # read the whole prompt
         began = perf_counter()
         generation = Generation(ids, make_drafter(method), Stopping(new_tokens), budget=budget)
         for round in decode(self._session.target, [generation], planner):
@@ -141,7 +141,7 @@ class LlamaEngine:
             n_threads_batch=threads,
             flash_attn=flash_attention,
             draft_model=draft,
-            # Its scores of drafts have room for 512 tokens otherwise, whatever the context.
+            # Otherwise its scores of drafts have room for only 512 tokens, whatever the context.
             logits_all=all_logits or lookup,
             n_gpu_layers=0,
             verbose=False,
@@ -150,7 +150,7 @@ class LlamaEngine:
         self._model.eval = self._counted_eval
 
     def describe(self) -> dict[str, Any]:
-        """What was loaded, where."""
+        """Library versions and llama.cpp's system info."""
         from llama_cpp import llama_print_system_info
 
         return {
@@ -159,10 +159,10 @@ class LlamaEngine:
         }
 
     def generate(self, ids: list[int], method: str, new_tokens: int) -> dict[str, Any]:
-        """One trial; the method was settled when the model was loaded."""
+        """One trial; the method was fixed when the model was loaded."""
         self._rounds = self._drafted = 0
         tokens: list[int] = []
-        self._model.reset()  # the whole prompt is to be read
+        self._model.reset()  # read the whole prompt
         began = perf_counter()
         first_seconds = 0.0
         for token in self._model.generate(ids, temp=0.0):
@@ -175,7 +175,7 @@ class LlamaEngine:
         return asdict(Trial(tokens, seconds, first_seconds, 1, self._rounds, self._drafted))
 
     def score(self, ids: list[int], count: int) -> dict[str, Any]:
-        """The likeliest token in place of each of the last `count` of `ids`, and their losses."""
+        """The likeliest token at each of the last `count` of `ids`, and the losses of those ids."""
         import numpy as np
 
         self._model.reset()

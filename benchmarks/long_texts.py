@@ -1,10 +1,10 @@
-"""What a pass costs after a long text, by rows and by what keys and values are held in.
+"""Measure the cost of a pass after a long text, by rows and by the dtype of the KV cache.
 
     python benchmarks/long_texts.py --models smollm2-135m qwen2.5-coder-1.5b --json FILE
 
-For each model and kind of cache: passes of some rows of one text after each context, and a pass of
-eight rows of eight texts beside one of one text that is as long as the eight together. All passes of
-a context take turns; the least of all times counts, so that other work on the machine counts little.
+For each model and cache dtype: passes of several widths after each context, and a pass over eight
+texts beside an eight-row pass over one text as long as the eight together. All passes of a context
+take turns; the least time of each counts, so other work on the machine matters little.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _measured(target: Target, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _entered(target: Target, random: Random, context: int) -> int:
-    """A text with so many tokens in the cache."""
+    """The slot of a text with `context` tokens in the cache."""
     text = [random.randrange(target.vocab_size) for _ in range(context + 1)]
     slot = target.open(text[:-1])
     target.score({slot: EMPTY})
@@ -102,7 +102,7 @@ def _chain(target: Target, random: Random, rows: int) -> Tree:
 
 
 def _least(passes: Mapping[Any, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """The least milliseconds of each."""
+    """The least milliseconds of each pass."""
     seconds: dict[str, list[float]] = {str(name): [] for name in passes}
     for repeat in range(repeats + 1):
         for name, run in passes.items():

@@ -1,12 +1,12 @@
-"""Is every text the one transformers writes?
+"""Check that every text is the one transformers writes.
 
     python benchmarks/losslessness.py --data DIR --out benchmarks/results/losslessness.jsonl
 
-Takes prompts from several task files of DIR. For each, greedy: plain decoding and every method
-against `generate` of the model as transformers loads it; sampled at T=0.8 with three seeds: every
-method against plain decoding with that seed. Results are appended prompt by prompt: an interrupted
-run, or one that --minutes ended, goes on where it stopped when the command is repeated, and more
---tasks or a larger --per-task add to it. Settings of methods are written as everywhere:
+Takes prompts from several task files of DIR. Greedy decoding compares plain decoding and every
+method with `generate` of the model as transformers loads it. Sampling at T=0.8 with three seeds
+compares every method with plain decoding at the same seed. Results are appended prompt by prompt.
+Repeat the command to continue a run that was interrupted or reached --minutes; more --tasks or a
+larger --per-task add to it. Method settings use the usual syntax:
 
     --methods "plain,chimera,speculative:inner=(anpd:n=4,k=10)"
 """
@@ -44,7 +44,7 @@ TASKS = [
 ]  # fmt: skip
 METHODS = "plain,anpd,llma,pld"
 LONGEST_PROMPT = 1200
-# For all prompts of a file.
+# Must be the same for all prompts of a file.
 SAME = ("model", "weights", "device", "dtype", "methods", "seeds", "max_new_tokens")
 
 
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def _measure(session: Any, untouched: Any, options: argparse.Namespace) -> None:
-    """Append what the file lacks, until the time is up."""
+    """Append what the file lacks until the time is up."""
     began, done = monotonic(), {record["prompt"] for record in _records(options.out)}
     for task in options.tasks.split(","):
         chosen = _choose(session, options.data / f"{task}.jsonl", options.per_task)
@@ -99,7 +99,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _drop_half_a_line(out: Path) -> None:
-    """What a run wrote last when it was killed."""
+    """Remove the partial line that a killed run left."""
     if out.exists():
         os.truncate(out, out.read_bytes().rfind(b"\n") + 1)
 
@@ -111,7 +111,7 @@ def _records(out: Path) -> list[dict[str, Any]]:
 
 
 def _check_same(options: argparse.Namespace) -> None:
-    """Raise UsageError where the file holds results of other methods or settings."""
+    """Raise UsageError if the file holds results of other methods or settings."""
     wanted = vars(options)
     for record in _records(options.out):
         for name in SAME:
@@ -123,7 +123,7 @@ def _check_same(options: argparse.Namespace) -> None:
 
 
 def _choose(session: Any, path: Path, count: int) -> list[dict[str, Any]]:
-    """The first prompts that are not too long for two cores."""
+    """The first `count` prompts that are not too long for two cores."""
     chosen = []
     for record in read_prompts(path):
         text = record.turns[0]
@@ -195,9 +195,9 @@ def _difference(
     expected: list[int],
     output: list[int],
 ) -> list[dict[str, Any]]:
-    """Where two outputs part, and by how little: gaps of a one-row pass over the common text.
+    """Where two outputs diverge, and by how little: gaps in a one-row pass over the common text.
 
-    decision_gap is the gap of the scores that were compared, with temperature and noise.
+    decision_gap: the gap of the compared scores, which include temperature and noise.
     """
     if output == expected:
         return []

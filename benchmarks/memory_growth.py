@@ -1,11 +1,11 @@
-"""Whether a process grows: a hundred prompts in a row with one drafter, method by method.
+"""Check whether a process grows over a hundred prompts with one drafter, method by method.
 
     python benchmarks/memory_growth.py --data DIR --json benchmarks/results/memory-smollm2-135m.json
 
-After 10, 50 and 100 prompts: memory of the process, live tensors and the bytes behind them, phrases
-in the pool and states in the store of n-grams, as far as the drafter has such. Every method has a
-process of its own, so that methods can be set beside one another. Trees are fixed, since a planner
-would let drafts rest, and then nothing could grow.
+Reports after 10, 50 and 100 prompts the memory of the process, live tensors and their bytes, and if
+the drafter has them, phrases in the pool and lookups in the n-gram store. Every method runs in a
+fresh process, so that methods are comparable. Trees are fixed, since a planner could switch drafts
+off, and then nothing would grow.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ BUDGET = 64
 
 
 def prompts_of(data: Path, count: int) -> list[PromptRecord]:
-    """Of several tasks in turns."""
+    """The first prompts of several tasks in turns."""
     piles = [read_prompts(data / f"{task}.jsonl", -(-count // len(TASKS))) for task in TASKS]
     return [record for row in zip(*piles) for record in row][:count]
 
 
 def watch(options: argparse.Namespace, method: str) -> dict[str, Any]:
-    """One method on all prompts."""
+    """Run one method on all prompts."""
     session = paceline.load(options.model, method="plain")
     prompts = prompts_of(options.data, max(options.marks))
     drafter, found, began = make_drafter(method, session.host.fresh()), [], perf_counter()

@@ -1,16 +1,16 @@
-"""Texts that come and go: what it gains to write many together, and what it costs the others.
+"""Measure open batches: what writing many texts together gains, and what it costs the others.
 
     python benchmarks/open_batch.py throughput --data DIR --json benchmarks/results/open-batch/throughput.json
 
-throughput  tokens per second of texts of mixed tasks, 1, 2, 4, … at a time: whenever one ends the
-            next one joins
-joining     the time between tokens of seven texts while an eighth one's long prompt is read
-reuse       prompt tokens read and time to the first token, with and without what was read before
+throughput  tokens per second of texts of mixed tasks, 1, 2, 4, … at a time: whenever one ends, the
+            next joins
+joining     the time between tokens of seven texts while the long prompt of an eighth is read
+reuse       prompt tokens read and time to the first token, with and without prefix reuse
 memory      how the process grows over a thousand short texts
-schedules   texts joining and leaving at random, with random closings and errors: each against the
-            one that it is alone
+schedules   texts that join and leave at random, with random closings and errors, compared with
+            the same texts written alone
 
-One session serves a whole study; what is compared takes turns.
+One session serves a whole study; compared settings take turns.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ LONGEST_PROMPT = 400
 def mixed_prompts(
     session: Session, options: argparse.Namespace, count: int, longest: int
 ) -> list[list[int]]:
-    """Of all tasks in turns, chat template included; longer ones are left out."""
+    """Prompts of all tasks in turns, chat template included; longer ones are left out."""
     piles = [
         [ids for record in read_prompts(options.data / f"{task}.jsonl")
          if len(ids := session.encode([{"role": "user", "content": record.turns[0]}])) <= longest]
@@ -66,7 +66,7 @@ def mixed_prompts(
 
 
 def throughput(session: Session, options: argparse.Namespace) -> dict[str, Any]:
-    """Every number of texts at once on the same texts, in turns."""
+    """Write the same texts at every batch size, in turns."""
     prompts = mixed_prompts(session, options, options.texts, LONGEST_PROMPT)
     planners = {
         (method, count): TreePlanner(session.host.curve) for method in METHODS for count in AT_ONCE
@@ -115,7 +115,7 @@ def throughput(session: Session, options: argparse.Namespace) -> dict[str, Any]:
 def _one_after_the_other(
     session: Session, generations: Sequence[Generation], planner: TreePlanner, at_once: int
 ) -> Iterator[Round]:
-    """The rounds of all texts, so many at once as long as there are any."""
+    """The rounds of all texts, `at_once` of them at a time while there are enough."""
     batch, waiting = Batch(session.target, planner), [*reversed(generations)]
     while waiting or batch:
         while waiting and len(batch) < at_once:
@@ -127,7 +127,7 @@ def _one_after_the_other(
 
 
 def joining(session: Session, options: argparse.Namespace) -> dict[str, Any]:
-    """Seven texts decode; a long prompt joins them."""
+    """Decode seven texts while a long prompt joins them."""
     prompts = mixed_prompts(session, options, 7, 200)
     long = [token for ids in mixed_prompts(session, options, 60, LONGEST_PROMPT) for token in ids]
     found = []
@@ -159,7 +159,7 @@ def _join(
             batch.step()
             yield perf_counter() - began
 
-    for _ in range(24):  # prompts are read, costs are known
+    for _ in range(24):  # read the prompts, learn the costs
         batch.step()
     counter = iter(range(90))
     usual = [*steps(lambda: next(counter, None) is None)]
@@ -167,7 +167,7 @@ def _join(
     batch.add(newcomer)
     during = [*steps(lambda: bool(newcomer.output))]
     first_token = perf_counter() - joined
-    # Trees grow with a text, so what is usual is asked on both sides.
+    # Trees grow with a text, so usual times are taken before and after.
     counter = iter(range(90))
     usual += steps(lambda: next(counter, None) is None)
     batch.close()
@@ -184,7 +184,7 @@ def _join(
 
 
 def reuse(session: Session, options: argparse.Namespace) -> dict[str, Any]:
-    """A chat of eight turns, and twenty requests after one system prompt of 1,000 tokens."""
+    """Run a chat of eight turns, and twenty requests after one system prompt of 1,000 tokens."""
     questions = [
         record.turns[0] for record in read_prompts(options.data / "vicuna_bench.jsonl", 20)
     ]
@@ -221,7 +221,7 @@ def reuse(session: Session, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def memory(session: Session, options: argparse.Namespace) -> dict[str, Any]:
-    """A thousand short texts."""
+    """Write a thousand short texts."""
     rng, points = random.Random(0), []
     words = ["red", "green", "one", "two", "cat", "dog", "house", "river", "and", "or", "not"]
     for place in range(1, 1001):
@@ -234,7 +234,7 @@ def memory(session: Session, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def schedules(session: Session, options: argparse.Namespace) -> dict[str, Any]:
-    """A hundred texts over all tasks."""
+    """Play random schedules of a hundred texts over all tasks."""
     prompts = mixed_prompts(session, options, 100, LONGEST_PROMPT)
     methods = options.methods.split(",")
     return play_schedules(session, prompts, methods, options.max_new_tokens, note)

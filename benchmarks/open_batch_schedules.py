@@ -23,7 +23,7 @@ def play_schedules(
     max_new_tokens: int,
     note: Note,
 ) -> dict[str, Any]:
-    """These prompts, joining, leaving and failing at random, against each alone."""
+    """Compare prompts that join, leave and fail at random with each one alone."""
     rng = random.Random(1)
     samplers = [Sampler(seed=place, temperature=0.8 * (place % 2)) for place in range(len(prompts))]
     plain = [

@@ -1,22 +1,22 @@
-"""Ouroboros beside plain, Lookahead and speculative decoding, for the tables of its paper (Zhao et
-al. 2024, arXiv 2402.13720).
+"""Compare Ouroboros (Zhao et al. 2024, arXiv 2402.13720) with others as its paper's tables do.
 
     python benchmarks/ouroboros.py --data DIR --study fixed
     python benchmarks/ouroboros.py --data DIR --study all --out benchmarks/results/ouroboros
 
     study         tables   what is compared
-    fixed         4, 12    part by part, drafts of fixed length, nobody rests; other lengths for
-                           the simulation (benchmarks/ouroboros_simulation.py)
-    planned       4, 12    part by part, as users have it
+    fixed         4, 12    part by part, drafts of fixed length, always on; other lengths for the
+                           simulation (benchmarks/ouroboros_simulation.py)
+    planned       4, 12    part by part, as users run it
     copy          4        the same with a quantised copy as the draft model; needs --weights packed
     temperatures  3        T = 0.5 and 1.0, fixed; T = 0 is in `fixed`
     sensitivity   9        draft length, window and level, every combination, fixed
     lengths       14       generation lengths, fixed: a half, a quarter … of the longest
     locality      16       texts of several tasks in several orders, phrases kept or not, fixed
-    weights                speculative decoding on a draft model in float32 and in 8 bits
-    costs                  what passes of target and draft model cost by width, for the simulation
+    weights                speculative decoding with a draft model in float32 and in 8 bits
+    costs                  pass costs of target and draft model by width, for the simulation
 
-Every study is one file NAME-MODEL.json in --out. All texts are compared with plain decoding's.
+The others are plain, Lookahead and speculative decoding. Every study writes NAME-MODEL.json in
+--out. All texts are compared with plain decoding's.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Report = dict[str, Any]
 def read_texts(
     session: Session, options: argparse.Namespace, tasks: Sequence[str], most: int
 ) -> list[Text]:
-    """The first prompts of every task, task by task: --limit of each, where given, else `most`."""
+    """The first prompts of every task, task by task: --limit of each if given, else `most`."""
     chosen = [task for task in tasks if options.tasks is None or task in options.tasks.split(",")]
     records = [
         replace(record, task=task, id=f"{task}/{record.id}")
@@ -60,7 +60,7 @@ def read_texts(
 
 
 def compared(contenders: Sequence[Contender], tokens: int) -> Report:
-    """Play, and report."""
+    """Run all contenders and report."""
     different = play_all(contenders, tokens)
     return {
         "max_new_tokens": tokens,
@@ -123,8 +123,8 @@ def lengths(session: Session, options: argparse.Namespace) -> Report:
 
 
 def locality(session: Session, options: argparse.Namespace) -> Report:
-    """Contenders of several orders take turns as well; without phrases of earlier texts no order
-    is better than another."""
+    """Contenders with different orders take turns too; without phrases of earlier texts, order does
+    not matter."""
     texts = read_texts(session, options, studies.MIXED, 3)
     found = studies.orders([text.record.task for text in texts], options.seed)
     contenders = [
@@ -152,7 +152,7 @@ def weights(session: Session, options: argparse.Namespace) -> Report:
 
 
 def costs(session: Session, options: argparse.Namespace) -> Report:
-    """Curves of both models; the draft model is the one that comes with the package."""
+    """Measure the cost curves of both models; the draft model is the shipped one."""
     opener = cast(Opener, session.host.open)
     draft = opener(ModelChoice("")).target
     curves = {
@@ -178,7 +178,7 @@ STUDIES: dict[str, Callable[[Session, argparse.Namespace], Report]] = {
 
 
 ALL = [name for name in STUDIES if name != "copy"]
-"""On weights as published, of which no copy is smaller."""
+"""`copy` is left out: of weights as published no copy is smaller."""
 
 
 def main() -> None:

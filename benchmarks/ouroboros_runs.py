@@ -1,8 +1,8 @@
-"""Contenders that keep what they learn from text to text, and what they have done, by task.
+"""Contenders that keep what they learn from text to text, and their figures by task.
 
-Each has its own drafter, draft model's cache, phrases and planner. All play their next text in
-turns, so that each meets every state of the machine. Figures are those after the first round of a
-text, in which the prompt is read; that is why a prompt need not be read anew by everybody.
+Each has its own drafter, draft model cache, phrases and planner. All write their next text in
+turns, so that each meets every state of the machine. Figures leave out the first round of a text,
+which reads the prompt, so contenders may share prompts in the target's cache.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from paceline.session import Session
 from paceline.stopping import Stopping
 
 TARGET_BUDGET = 64
-"""Nodes of a fixed tree at most: windows of 7 columns with 5 levels and 7 phrases have 55."""
+"""Most nodes of a fixed tree: windows of 7 columns with 5 levels and 7 phrases have 55."""
 
 
 @dataclass
 class Figures:
-    """Sums over rounds after the first one of each text.
+    """Sums over the rounds after the first of each text.
 
-    seconds: of all, planning included; widths, draft_widths: rows of a pass -> passes of the target
-    and of the draft model; gained: tokens of a round -> rounds.
+    seconds: of everything, planning included. widths, draft_widths: rows of a pass -> passes of the
+    target and of the draft model. gained: tokens of a round -> rounds.
     """
 
     tokens: int = 0
@@ -46,7 +46,7 @@ class Figures:
     draft_widths: Counter[int] = field(default_factory=Counter)
 
     def add(self, done: Round, seconds: float, draft_widths: Counter[int]) -> None:
-        """Count one more round."""
+        """Add one round."""
         self.tokens += len(done.path.tokens)
         self.seconds += seconds
         self.draft_seconds += done.seconds.draft
@@ -57,12 +57,12 @@ class Figures:
         self.draft_widths += draft_widths
 
     def merge(self, other: Figures) -> None:
-        """Count another text's as well."""
+        """Add another text's figures."""
         for name in vars(self):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def as_json(self) -> dict[str, Any]:
-        """Sums, and what follows from them, as numbers rounded to what they are good for."""
+        """The sums and figures derived from them, rounded to meaningful digits."""
         passes, draft_passes = self.gained.total(), self.draft_widths.total()
         return {
             "tokens": self.tokens,
@@ -89,7 +89,7 @@ class Figures:
 
 @dataclass
 class Text:
-    """A prompt with its tokens."""
+    """A prompt and its token ids."""
 
     record: PromptRecord
     ids: list[int]
@@ -97,11 +97,11 @@ class Text:
 
 @dataclass
 class Contender:
-    """A method with what it has done so far.
+    """A method and its figures so far.
 
-    texts: in the order in which it meets them.
-    fixed: nobody plans, as in the paper; else the planner decides, as users have it.
-    marks: token counts at which figures are noted as well.
+    texts: in the order in which it writes them.
+    fixed: trees have a fixed budget, as in the paper; otherwise the planner sizes them.
+    marks: token counts at which figures are also recorded.
     """
 
     name: str
@@ -125,11 +125,11 @@ class Contender:
 
     @property
     def sampler(self) -> Sampler:
-        """What draws its tokens."""
+        """The sampler that draws its tokens."""
         return Sampler(seed=self.seed, temperature=self.temperature)
 
     def play(self, place: int, tokens: int) -> None:
-        """Write the text at this place, up to so many tokens."""
+        """Write the text at `place`, at most `tokens` tokens."""
         text = self.texts[place]
         stopping = Stopping(tokens, self.session.eos_ids)
         generation = Generation(text.ids, self.drafter, stopping, self.sampler)
@@ -144,14 +144,14 @@ class Contender:
             self._mark(len(generation.output), len(done.path.tokens), figures)
             last, known = perf_counter(), widths
         for mark in self.marks:
-            if len(generation.output) < mark:  # the text has ended before
+            if len(generation.output) < mark:  # the text ended earlier
                 self.by_mark.setdefault(mark, Figures()).merge(figures)
         self.by_task.setdefault(text.record.task, Figures()).merge(figures)
         self.by_text[text.record.id] = figures.tokens, round(figures.seconds, 4)
         self.outputs[text.record.id] = generation.output
 
     def as_json(self) -> dict[str, Any]:
-        """All that it has done."""
+        """All its figures."""
         whole = Figures()
         for figures in self.by_task.values():
             whole.merge(figures)
@@ -172,14 +172,14 @@ class Contender:
         return Counter(getattr(self.drafter, "widths", ()))
 
     def _mark(self, written: int, gained: int, figures: Figures) -> None:
-        """Note the figures where a round reaches a mark."""
+        """Record the figures if a round reaches a mark."""
         for mark in self.marks:
             if written - gained < mark <= written:
                 self.by_mark.setdefault(mark, Figures()).merge(figures)
 
 
 def texts_of(session: Session, records: Sequence[PromptRecord], longest: int) -> list[Text]:
-    """The first turns of prompts, each with its last `longest` tokens."""
+    """The first turns of prompts, each cut to its last `longest` tokens."""
     texts = []
     for record in records:
         prompt = record.turns[0]
@@ -189,9 +189,9 @@ def texts_of(session: Session, records: Sequence[PromptRecord], longest: int) ->
 
 
 def play_all(contenders: Sequence[Contender], tokens: int) -> list[dict[str, Any]]:
-    """All contenders on all of their texts, in turns; where texts are not plain decoding's.
+    """Run all contenders on all their texts, in turns; return where texts differ from plain's.
 
-    Plain decoding at the same temperature is among them, by the name "plain".
+    Plain decoding at the same temperature must be among them, as the method "plain".
     """
     count = len(contenders[0].texts)
     for place in range(count):
@@ -221,7 +221,7 @@ def _differences(one: Contender, contenders: Sequence[Contender]) -> list[dict[s
 def _parting(
     one: Contender, ids: Sequence[int], plain: Sequence[int], other: Sequence[int]
 ) -> dict[str, Any]:
-    """Where two texts part, and by how much the scores that decided differ there."""
+    """Where two texts diverge, and the gap between the deciding scores there."""
     pairs = enumerate(zip(plain, other))
     place = next((place for place, (said, got) in pairs if said != got), None)
     if place is None:

@@ -1,21 +1,22 @@
-"""From which cost of a draft pass on Ouroboros pays: speed-up over plain decoding with the measured
-acceptance, and with the paper's.
+"""Simulate the speed-up of Ouroboros over plain decoding by the cost of a draft pass.
 
     python benchmarks/ouroboros_simulation.py --model smollm2-135m --plot docs/images/ouroboros-simulation
 
-Reads the studies `fixed` and `costs` (benchmarks/ouroboros.py), which hold for every contender how
-many tokens were gained and how many passes of target and draft model had how many rows. With a cost
-ratio c, the time of a draft pass of one row in target passes of one row, a run takes
+It shows at which cost Ouroboros starts to pay, with the measured acceptance and with the paper's.
+
+Reads the studies `fixed` and `costs` (benchmarks/ouroboros.py). They hold each contender's gained
+tokens, and its passes of target and draft model by rows. With a cost ratio c, the time of a one-row
+draft pass in one-row target passes, a run takes
 
     sum over target passes of target(rows)  +  c x sum over draft passes of draft(rows)
 
-where target(rows) and draft(rows) are costs in passes of one row: as measured here, or 1, as on
-hardware on which rows are free. What is neither pass is left out. Speculative decoding and Ouroboros
-each have the best of the measured draft lengths at every ratio.
+where target(rows) and draft(rows) are costs in one-row passes: as measured here, or 1, as on
+hardware where rows are free. Time outside passes is left out. Speculative decoding and Ouroboros
+each use the best measured draft length at every ratio.
 
-The paper's block efficiencies (its table 12, Yi 34B with 6B) come with its draft lengths (table 11),
-rows free. It does not say how many passes its draft model takes; here that is the draft length over
-the tokens per pass that its Lookahead decoding gains (on the target), which is an estimate.
+The paper's block efficiencies (its table 12, Yi 34B with 6B) use its draft lengths (table 11), with
+rows free. It does not say how many passes its draft model makes; the estimate here is the draft
+length over the tokens per pass that its Lookahead decoding gains (on the target).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ FAMILIES = {
     "speculative": ("speculative", "speculative, 2", "speculative, 8"),
     "ouroboros": ("+ history", "ouroboros, 2", "ouroboros, 8"),
 }
-"""Methods, each with the contenders of which the best one counts."""
+"""Method -> contenders, of which the best counts."""
 
 PAPER = {
     "humaneval": {"speculative": (11.16, 12), "lookahead": (3.08, 0), "ouroboros": (13.12, 12)},
@@ -60,7 +61,7 @@ def free(rows: int) -> float:
 
 
 def speedup(run: Mapping[str, Any], ratio: float, target: Cost, draft: Cost) -> float:
-    """Of one contender over plain decoding, a token of which costs 1."""
+    """The speed-up of one contender over plain decoding, whose tokens cost 1 each."""
     spent = sum(passes * target(int(rows)) for rows, passes in run["widths"].items())
     drafting = sum(passes * draft(int(rows)) for rows, passes in run["draft_widths"].items())
     return float(run["tokens"] / (spent + ratio * drafting))
@@ -98,7 +99,7 @@ def mean_of(all_speeds: Sequence[Speeds]) -> Speeds:
 
 
 def ahead(first: Sequence[float], second: Sequence[float]) -> list[tuple[float, float]]:
-    """Stretches of ratios, ends included, in which the first is faster."""
+    """Ranges of ratios, ends included, where the first is faster."""
     stretches: list[tuple[float, float]] = []
     previous = False
     for ratio, one, other in zip(RATIOS, first, second):
@@ -110,7 +111,7 @@ def ahead(first: Sequence[float], second: Sequence[float]) -> list[tuple[float, 
 
 
 def crossings(speeds: Speeds) -> dict[str, list[tuple[float, float]]]:
-    """Where which method is ahead of which."""
+    """The ranges of ratios where one method beats another."""
     plain = [1.0] * len(RATIOS)
     return {
         "ouroboros over speculative": ahead(speeds["ouroboros"], speeds["speculative"]),
@@ -123,7 +124,7 @@ def crossings(speeds: Speeds) -> dict[str, list[tuple[float, float]]]:
 def simulate(
     contenders: Sequence[Mapping[str, Any]], target: CostCurve, draft: CostCurve
 ) -> list[dict[str, Any]]:
-    """All texts together and every task, rows at their measured cost and free; then the paper's."""
+    """All texts together and each task, with rows free and at measured cost; then the paper's."""
     runs = {one["name"]: one for one in contenders}
     found = []
     for rows, costs in (("free", (free, free)), ("measured", (target.relative, draft.relative))):
@@ -138,7 +139,7 @@ def simulate(
 
 
 def picture(found: Sequence[Mapping[str, Any]], ratio: float) -> Figure:
-    """Three panels over all tasks: rows free, rows as measured, the paper's acceptance."""
+    """Plot three panels over all tasks: rows free, rows as measured, the paper's acceptance."""
     titles = ["measured acceptance, rows free", "measured acceptance, rows as here"]
     titles += ["the paper's acceptance, rows free"]
     figure = Figure((11.0, 3.8), layout="constrained")

@@ -1,8 +1,8 @@
-"""What is compared for which tables of Ouroboros (Zhao et al. 2024, arXiv 2402.13720).
+"""The methods compared for each table of Ouroboros (Zhao et al. 2024, arXiv 2402.13720).
 
-Fixed contenders are the paper's: drafts of a fixed length, nobody plans and nobody rests. The draft
-model's Lookahead decoding has W = G = 7 columns and phrases and N = 5 levels, since the windows of
-the paper (13 to 20 columns) are for GPUs.
+Fixed contenders are the paper's: drafts of a fixed length, without a planner and never switched
+off. The draft model's Lookahead decoding has W = G = 7 columns and phrases and N = 5 levels, since
+the paper's windows (13 to 20 columns) are for GPUs.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from itertools import product
 
 TASKS = ("humaneval", "mbpp", "gsm8k", "cnndm", "wmt16_deen")
 TALKING = ("gsm8k", "cnndm", "wmt16_deen")
-"""Those of table 3."""
+"""The tasks of table 3."""
 MIXED = ("mbpp", "gsm8k", "cnndm", "wmt16_deen")
-"""Those of table 16."""
+"""The tasks of table 16."""
 
 LENGTH = 4
-"""Guesses of the draft model in a row."""
+"""Tokens of the draft model's drafts."""
 LENGTHS = (2, 8)
-"""Others that are measured for the simulation: how many pay depends on what a draft pass costs."""
+"""Other lengths for the simulation: the best one depends on the cost of a draft pass."""
 
-# Windows are whole or smaller: this is more than the largest one here has.
+# A smaller budget would shrink windows; this fits the largest one here.
 _DRAFT_BUDGET = 128
 _WINDOW = "window=7,text=false"
 _FIXED = f"branches=0,budget={_DRAFT_BUDGET},{_WINDOW}"
 
 
 def speculative(length: int = LENGTH) -> str:
-    """Token by token."""
+    """Speculative decoding, token by token."""
     return f"speculative:branches=0,length={length}"
 
 
 def ouroboros(length: int = LENGTH, more: str = "") -> str:
-    """All of it, but for what `more` changes."""
+    """The whole method, except for what `more` changes."""
     return f"ouroboros:{_FIXED},length={length}{more and ','}{more}"
 
 
@@ -72,7 +72,7 @@ PLANNED = {
     "+ phrases from verification": "ouroboros:branches=0,history=false",
     "+ history": "ouroboros:branches=0",
 }
-"""The same rows as users have them: lengths, and whether to draft at all, are planned."""
+"""The same rows as users run them: lengths, and whether to draft at all, are planned."""
 
 _SELF = "draft=self,branches=0"
 _PHRASES = f"ouroboros:{_SELF},inner=phrases"
@@ -92,25 +92,25 @@ COPY = {
     "the same without phrases of the prompt": f"ouroboros:{_SELF}",
     "windows, no phrases of texts": f"{_PHRASES},{_WINDOW}",
 }
-"""With a quantised copy of the target as the draft model, which is near the paper's cost ratio and
-agreement; each row from "+ lengthening" to "+ phrases beside each token" adds to the one before."""
+"""With a quantised copy of the target as the draft model, which comes near the paper's cost ratio
+and agreement. Rows "+ lengthening" to "+ phrases beside each token" each add to the one before."""
 
 GRID = {"length": (2, 4, 8), "window": (3, 7, 10), "level": (3, 5, 7)}
-"""Of table 9, which has three settings with three values each."""
+"""The grid of table 9: three settings with three values each."""
 
 
 WEIGHTS = ("packed", "int8")
-"""Of the draft model, see `paceline.targets.prepare`."""
+"""Of the draft model; see `paceline.targets.prepare`."""
 
 
 def weighed(kind: str, fixed: bool) -> str:
-    """Speculative decoding with a draft model on these weights."""
+    """Speculative decoding with a draft model in these weights."""
     length = f",length={LENGTH}" if fixed else ""
     return f"speculative:branches=0,weights={kind}{length}"
 
 
 def grid() -> dict[str, str]:
-    """Plain decoding, and every combination."""
+    """Plain decoding, and every combination of `GRID`."""
     found = {"plain": "plain"}
     for length, window, level in product(*GRID.values()):
         more = f"window={window},guesses={window},level={level}"
@@ -119,8 +119,8 @@ def grid() -> dict[str, str]:
 
 
 def orders(tasks: Sequence[str], seed: int) -> dict[str, list[int]]:
-    """Places of texts that lie task by task (`tasks` has one per text): as they lie; one of each
-    task in turns; at random."""
+    """Orders of texts that are given task by task (`tasks` has one entry per text): as given; one
+    of each task in turns; at random."""
     kinds = list(dict.fromkeys(tasks))
     piles = [[place for place, task in enumerate(tasks) if task == kind] for kind in kinds]
     rows = range(max(map(len, piles)))

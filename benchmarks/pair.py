@@ -1,7 +1,7 @@
-"""One model twice, untouched for transformers and prepared for paceline, and how each is timed.
+"""One model twice, untouched for transformers and prepared for paceline, and timers for both.
 
-Both copies live in one process, so that threads, memory and the state of
-the machine are the same for both and runs can take turns.
+Both copies live in one process, so that they share threads, memory and the state of the machine,
+and runs can take turns.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from placing import waiting
 
 TRANSFORMERS = "transformers"
 LOOKUP = "transformers-lookup"
-LOOKUP_TOKENS = 10  # most that transformers' prompt lookup guesses
+LOOKUP_TOKENS = 10  # most guesses of transformers' prompt lookup
 
 
 @dataclass(frozen=True)
 class Trial:
     """One generation.
 
-    first_seconds, first_tokens: until the first pass was through, and what it brought.
+    first_seconds, first_tokens: time until the end of the first pass, and the tokens it gained.
     rounds: passes of the model.
     """
 
@@ -52,12 +52,12 @@ class Trial:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of the whole request, reading the prompt included."""
+        """The rate of the whole request, prefill included."""
         return len(self.tokens) / self.seconds
 
     @property
     def decode_tokens_per_second(self) -> float | None:
-        """After the first pass; None where that was all."""
+        """The rate after the first pass; None if there was only one."""
         rest = len(self.tokens) - self.first_tokens
         return rest / (self.seconds - self.first_seconds) if rest else None
 
@@ -69,23 +69,23 @@ class Trial:
 
 @dataclass
 class Pair:
-    """native: transformers' model as it was loaded; session: paceline with another copy.
+    """native: transformers' model as loaded. session: paceline with another copy.
 
-    stop_ids: tokens that end a text, taken from the generation config of `native`, so that
-    `generate` goes past them where it is not told.
+    stop_ids: tokens that end a text. They are removed from the generation config of `native`, so
+    that `generate` continues past them unless told otherwise.
     """
 
     native: PreTrainedModel
     session: Session
     stop_ids: list[int]
-    _clock: list[float] = field(default_factory=list)  # when each pass of `native` was through
+    _clock: list[float] = field(default_factory=list)  # when each pass of `native` ended
     _planners: dict[str, Planner] = field(default_factory=dict)
 
     @classmethod
     def load(
         cls, model: str, weights: str, engine: str = DEFAULT_ENGINE, **placement: str | None
     ) -> Pair:
-        """Both copies in one place; engine: of paceline's. placement: device and dtype."""
+        """Load both copies in one place. engine: paceline's. placement: device and dtype."""
         native = load_causal_lm(model, **placement).model
         session = paceline.load(model, "plain", weights=weights, engine=engine, **placement)
         native.generation_config.eos_token_id = None
@@ -94,7 +94,7 @@ class Pair:
         return pair
 
     def _time(self) -> float:
-        """Now that the device has done all it was told to."""
+        """The time, after the device has finished all its work."""
         waiting(self.native.device)()
         return perf_counter()
 
@@ -103,9 +103,9 @@ class Pair:
         return torch.tensor([list(text)], device=self.native.device)
 
     def runner(self, method: str) -> Callable[[Sequence[int], int, bool], Trial]:
-        """What generates with a method: TRANSFORMERS, LOOKUP, or one of paceline's.
+        """A function that generates with a method: TRANSFORMERS, LOOKUP, or one of paceline's.
 
-        It takes the prompt's ids, the most new tokens, and whether to go on past the end.
+        It takes the prompt's ids, the most new tokens, and whether to continue past the end.
         """
         if method == TRANSFORMERS:
             return self._generate
@@ -138,7 +138,7 @@ class Pair:
         stopping = Stopping(new_tokens, () if ignore_eos else self.stop_ids)
         planner = self._planners.setdefault(method, session.new_planner())
         budget = session.budget_of(session.options)
-        session.target.forget()  # the whole prompt is to be read
+        session.target.forget()  # read the whole prompt
         began = perf_counter()
         generation = Generation(ids, make_drafter(method), stopping, budget=budget)
         first = None
@@ -152,10 +152,10 @@ class Pair:
     def first_difference(
         self, ids: Sequence[int], expected: Sequence[int], other: Sequence[int]
     ) -> dict[str, Any] | None:
-        """Where two texts part; None where they are the same.
+        """Where two texts diverge; None if they are equal.
 
-        The gaps are the logit of `expected`'s token minus that of `other`'s, by each of the two
-        models; there are none where one text has simply ended.
+        The gaps are the logit of `expected`'s token minus that of `other`'s, in each of the two
+        models; there are none if one text simply ends earlier.
         """
         if list(expected) == list(other):
             return None
@@ -177,16 +177,16 @@ class Pair:
     def passes(
         self, text: Sequence[int]
     ) -> Iterator[tuple[Callable[..., float], Callable[..., float]]]:
-        """What times a pass, by transformers and by paceline, as long as this lasts.
+        """Two timers of a pass, for transformers and for paceline, valid inside the `with` block.
 
-        Each takes the tokens of the pass after the first one, which is the last of `text`; the
-        rest of `text` is in the cache, every time.
+        The first token of a pass is the last of `text`; a timer takes the tokens after it. The rest
+        of `text` is in the cache every time.
         """
         past, root = list(text[:-1]), text[-1]
         cache, target = DynamicCache(config=self.native.config), self.session.target
         with torch.inference_mode():
             self.native(self._ids(past), past_key_values=cache, use_cache=True)
-        # A pass reads what is pending, so that is done before the clock runs.
+        # A pass reads pending tokens, so read them before the clock runs.
         slot = target.open(past)
         target.score({slot: EMPTY})
         target.commit({slot: Accepted((), (root,))})
@@ -237,7 +237,7 @@ class Pair:
 def rotations(names: Sequence[str]) -> Iterator[list[str]]:
     """The names in another rotation each time, without end.
 
-    Whatever warms or tires the machine meets every name in every place.
+    Every name comes in every position, so drift of the machine affects all alike.
     """
     turntable = deque(names)
     while True:

@@ -1,4 +1,4 @@
-"""How near a pass of one token comes to reading the weights: a part of target_pass.py."""
+"""How near a one-token pass comes to the time of reading the weights; part of target_pass.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tables import new_table, show
 def beside_reading(
     pair: Pair, curves: dict[str, CostCurve], context: int, repeats: int
 ) -> dict[str, Any]:
-    """How near each side comes to reading its weights at the memory's speed."""
+    """Compare each side with reading its weights at memory bandwidth."""
     prepared = measure_floor(pair.session.target)
     floors = {
         "transformers": Floor(weight_bytes(pair.native), prepared.gb_per_s),
@@ -36,8 +36,7 @@ def beside_reading(
 
 
 def _in_turns(pair: Pair, weight_bytes: int, context: int, repeats: int) -> dict[str, Any]:
-    """Passes of one row, each right after memory was read: where other programs use the machine,
-    both see the same moments."""
+    """One-row passes, each right after a memory read, so that other programs slow both alike."""
     random, size = Random(2), pair.session.target.vocab_size
     bandwidth, rates, seconds = bandwidth_now(pair.native.device), [], []
     with pair.passes([random.randrange(size) for _ in range(context + 1)]) as (_, own):

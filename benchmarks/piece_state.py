@@ -1,4 +1,4 @@
-"""What became of every piece of a run, in one file."""
+"""The state of every piece of a run, in one file."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from paceline.errors import UsageError
 from paceline.json_files import json_bytes, replace_file
 
 DONE, FAILED, UNFINISHED, LEFT_OUT = "done", "failed", "unfinished", "left out"
-WAITING = "waiting"  # never begun; stands in no file
-RUNNING = "running"  # in a file that was read: whoever wrote it was killed
+WAITING = "waiting"  # never begun; in no file
+RUNNING = "running"  # read from a file: its writer was killed
 _STATUSES = (DONE, FAILED, UNFINISHED, LEFT_OUT, RUNNING)
 _FORMAT = 1
 
 
 @dataclass(frozen=True)
 class Record:
-    """What became of a piece.
+    """The state of a piece.
 
-    seconds: of all calls together. overruns: how often it ran into its own limit.
-    reason: of a failure, or why it was left out. last: the last lines of its log, if it is not done.
+    seconds: over all calls. overruns: how often it reached its own limit.
+    reason: why it failed or was left out. last: the last lines of its log, unless it is done.
     """
 
     status: str = WAITING
@@ -35,15 +35,15 @@ class Record:
 
     @property
     def over(self) -> bool:
-        """Whether nothing is to be done any more."""
+        """Whether nothing remains to be done."""
         return self.status in (DONE, FAILED)
 
 
 @dataclass
 class State:
-    """Records by piece, in a file that is there whole or not at all.
+    """Records by piece, in a file that is written whole or not at all.
 
-    about: what has to be the same for pieces to be gone on with, e.g. the device.
+    about: what must be the same to continue pieces, e.g. the device.
     """
 
     path: Path
@@ -52,10 +52,10 @@ class State:
 
     @classmethod
     def open(cls, path: Path, about: Mapping[str, Any] | None = None) -> State:
-        """The state in a file, or a new one where there is none.
+        """The state in a file, or a new one if there is none.
 
-        about: None to take what stands there. Raises UsageError where the file is damaged, cannot
-        be read, or is about something else.
+        about: None to take the file's. Raises UsageError if the file is damaged, cannot be read, or
+        belongs to another `about`.
         """
         if not path.exists():
             return cls(path, about or {})
@@ -84,7 +84,7 @@ class State:
         return self.records.get(name, Record())
 
     def put(self, name: str, record: Record | None) -> None:
-        """Keep a record, on the disk when this returns; None forgets it. Raises UsageError."""
+        """Write a record to disk; None deletes it. Raises UsageError if writing fails."""
         self.records.pop(name, None)
         if record is not None:
             self.records[name] = record
@@ -98,7 +98,7 @@ class State:
 
 
 def _record(content: Any) -> Record:
-    """Raises TypeError or ValueError for what is none."""
+    """A record from JSON values. Raises TypeError or ValueError for anything else."""
     record = Record(**content)
     texts, numbers = (record.reason, *record.last), (record.seconds, record.calls, record.overruns)
     if not all(isinstance(each, str) for each in texts):

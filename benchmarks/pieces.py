@@ -1,7 +1,7 @@
-"""Work in pieces: commands, one after the other, until the time is over.
+"""Work in pieces: commands, one after the other, until the time is up.
 
-Every piece is a process of its own with a limit, a log and a result file. What became of it is kept
-in a state file, so that the next call goes on where this one ended, whatever ended it.
+Every piece is a separate process with a limit, a log and a result file. A state file records the
+outcome, so that the next call continues where this one ended, whatever ended it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from piece_state import DONE, FAILED, LEFT_OUT, RUNNING, UNFINISHED, Record, Sta
 
 LOG_LINES, LAST_LINES = 200, 20
 _TAIL_BYTES = 1 << 20
-KILL_SECONDS = 5.0  # between asking a process to end and ending it
+KILL_SECONDS = 5.0  # between asking a process to end and killing it
 
 Note = Callable[[str], None]
 
@@ -31,10 +31,10 @@ class Piece:
     """Something to run.
 
     name: words joined by "-", the kind first. about: one line for readers.
-    limit: seconds of a first try. least: seconds it is worth to begin with.
-    command: what to run, made when it is about to be; raises PacelineError where something that it
+    limit: seconds of a first try. least: seconds below which it is not started.
+    command: called just before the run, returns what to run; raises PacelineError if something it
     needs is missing, and the piece waits.
-    results: what it writes; the first one has to be there in the end.
+    results: files it writes; the first must exist in the end.
     """
 
     name: str
@@ -45,12 +45,12 @@ class Piece:
     results: tuple[Path, ...]
 
     def is_called(self, name: str) -> bool:
-        """Whether that is its name, or the kind that its name begins with."""
+        """Whether `name` is its name, or the kind that its name begins with."""
         return f"{self.name}-".startswith(f"{name}-")
 
 
 def named(pieces: Sequence[Piece], names: Iterable[str]) -> list[Piece]:
-    """Pieces by name or kind. Raises UsageError for a name that is neither."""
+    """Pieces by name or kind. Raises UsageError for unknown names."""
     names = list(names)
     for name in names:
         if not any(piece.is_called(name) for piece in pieces):
@@ -60,7 +60,7 @@ def named(pieces: Sequence[Piece], names: Iterable[str]) -> list[Piece]:
 
 
 def again(piece: Piece, state: State) -> None:
-    """Have it run once more: what is done begins anew, anything else goes on if it can."""
+    """Let a piece run again: a finished one starts over, any other continues if it can."""
     if state[piece.name].status == DONE:
         for path in piece.results:
             path.unlink(missing_ok=True)
@@ -71,8 +71,8 @@ def again(piece: Piece, state: State) -> None:
 class Runner:
     """Runs pieces until a deadline.
 
-    folder: of the logs. deadline: by `clock`, in seconds; processes are gone by then.
-    environment, cwd: of the processes. note: hears what happens.
+    folder: for the logs. deadline: by `clock`, in seconds; processes have ended by then.
+    environment, cwd: of the processes. note: called with progress messages.
     """
 
     folder: Path
@@ -83,9 +83,9 @@ class Runner:
     clock: Callable[[], float] = monotonic
 
     def run(self, pieces: Sequence[Piece], state: State) -> bool:
-        """Run what is not over yet; whether nothing failed meanwhile.
+        """Run what is not over yet; return whether nothing failed.
 
-        What ran into its own limit comes after everything else, with all the time that is left.
+        Pieces that reached their own limit before come last, with all the remaining time.
         """
         well = True
         waiting = [piece for piece in pieces if not state[piece.name].over]
@@ -117,7 +117,7 @@ class Runner:
             code = self._wait_for(command, log, seconds)
             own_limit = before.overruns > 0 or seconds >= piece.limit
             record = replace(record, overruns=before.overruns + (code is None and own_limit))
-        finally:  # an interrupt is recorded, too
+        finally:  # record interrupts, too
             record = replace(record, seconds=round(before.seconds + self.clock() - began, 1))
             lines = _trimmed(log)
             if code is not None:
@@ -129,7 +129,7 @@ class Runner:
         return record
 
     def _wait_for(self, command: Sequence[str], log: Path, seconds: float) -> int | None:
-        """The exit code; None where it ran out of time, and was ended with all its children."""
+        """The exit code; None if time ran out and the process was ended with its children."""
         with log.open("wb") as file:
             process = subprocess.Popen(
                 command,
@@ -150,7 +150,7 @@ class Runner:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process that leads its own group, and the group."""
+    """End a process and the group that it leads."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -159,7 +159,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _reason(code: int, result: Path) -> str:
-    """Why a process that came to an end has failed, "" where it has not."""
+    """Why an ended process failed; "" if it did not."""
     if code:
         return f"ended by signal {-code}" if code < 0 else f"exit code {code}"
     try:
@@ -172,7 +172,7 @@ def _reason(code: int, result: Path) -> str:
 
 
 def _trimmed(log: Path) -> list[str]:
-    """The last lines of a log, which keeps no more than these."""
+    """Cut a log down to its last lines, and return them."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
@@ -192,7 +192,7 @@ def _outcome(record: Record) -> str:
 
 
 def listing(pieces: Sequence[Piece], state: State) -> list[str]:
-    """One line per piece: how it stands, and what it is."""
+    """One line per piece: its status, and what it is."""
     width = max((len(piece.name) for piece in pieces), default=0)
     lines = []
     for piece in pieces:

@@ -1,12 +1,12 @@
-"""Planned trees against fixed budgets, on recorded texts and a clock that only the curve moves.
+"""Compare planned trees with fixed budgets, on recorded texts and a simulated clock.
 
     python benchmarks/planning.py --traces DIR --model smollm2-135m \
         --curve benchmarks/results/bench/tune-smollm2-135m.json --json planning.json
 
-Recorded answers are followed by force (see `paceline bench simulate`) by the real loop, drafters
-and planner, but no model runs: a pass takes what a measured cost curve says for its width and its
-context, and everything else takes no time. So the result is the same on every machine. It shows
-what a plan is worth, not how fast anything is: times of drafters and noise of clocks are left out.
+The real loop, drafters and planner follow recorded answers by force (see `paceline bench
+simulate`), but no model runs: a pass takes the time that a measured cost curve gives for its width
+and context, and everything else takes none. So the result is the same on every machine. It shows
+what a plan is worth, not how fast anything is: it leaves out drafting time and clock noise.
 
 Speed-ups are those after the prompt: tokens per second over those of plain decoding.
 """
@@ -48,10 +48,9 @@ PAPERS = {"anpd": "anpd:n=5,k=7,branches=1", "llma": "llma:k=15", "pld": "pld"}
 
 
 class ReplayTarget(Target):
-    """A target without a model: scores mean nothing, and a clock goes on as the curve says.
+    """A target without a model: scores mean nothing, and the curve drives a clock.
 
-    curve: milliseconds of a pass by width and by the tokens before it.
-    now: seconds.
+    curve: milliseconds of a pass by width and context. now: seconds.
     """
 
     vocab_size = sys.maxsize
@@ -69,7 +68,7 @@ class ReplayTarget(Target):
         return self.now
 
     def open(self, context: Sequence[int]) -> int:
-        """See `Target.open`; only lengths are kept."""
+        """See `Target.open`; keeps only lengths."""
         self._opened += 1
         self._held[self._opened] = len(context)
         return self._opened
@@ -88,7 +87,7 @@ class ReplayTarget(Target):
     def score(
         self, trees: Mapping[int, Tree], prefill: Mapping[int, int] | None = None
     ) -> dict[int, torch.Tensor]:
-        """Zeros [len(tree) + 1, 1]: what is drawn from them does not count."""
+        """Zeros [len(tree) + 1, 1]; draws from them are ignored."""
         rows = sum(1 + len(tree) for tree in trees.values())
         self.now += self._curve.cost(rows, max(self._held[slot] for slot in trees)) / 1e3
         return {slot: torch.zeros(len(tree) + 1, 1) for slot, tree in trees.items()}
@@ -114,14 +113,14 @@ class Contender:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A contender on one file. seconds: of the clock, after the prompts."""
+    """A contender's result on one file. seconds: by the clock, after the prompts."""
 
     seconds: float
     stats: Stats
 
 
 def contenders(methods: Sequence[str] = ()) -> Iterator[Contender]:
-    """Plain decoding, then fixed budgets, then plans; or the plans of these methods."""
+    """Plain decoding, then fixed budgets and planned trees, or planned trees of `methods`."""
     yield Contender("plain", "plain", lambda curve: 0)
     for method in methods:
         yield Contender(method, method, TreePlanner)
@@ -139,7 +138,7 @@ def contenders(methods: Sequence[str] = ()) -> Iterator[Contender]:
 def texts_of(
     recordings: Sequence[Recording], session: Session, tokens: int, once: bool = False
 ) -> dict[str, list[ForcedRequest]]:
-    """File -> its recorded answers as requests. once: of equal prompts only the first."""
+    """File -> its recorded answers as requests. once: keep only the first of equal prompts."""
     found: dict[str, list[ForcedRequest]] = {}
     seen: set[tuple[int, ...]] = set()
     for recording in recordings:
@@ -158,7 +157,7 @@ def replay(
     curve: CostCurve,
     datastore: Datastore | None = None,
 ) -> Outcome:
-    """All texts of a file, one after the other, with what is learned kept between them."""
+    """Replay all texts of a file in order, keeping what is learned between them."""
     target, sizing, stats = ReplayTarget(curve), contender.sizing(curve), Stats()
     # Keeps what drafters learn from text to text.
     host = Host(target, curve=curve, datastore=datastore)
@@ -180,8 +179,8 @@ def replay(
 def evaluate(
     texts: dict[str, list[ForcedRequest]], curve: CostCurve, baselines: Sequence[Contender]
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """File -> contender -> speed-up over plain decoding, tokens per pass and nodes per pass, and
-    seconds of all passes."""
+    """File -> contender -> speed-up over plain decoding, tokens and nodes per pass, and seconds of
+    all passes."""
     found: dict[str, dict[str, dict[str, float]]] = {}
     for suite, requests in texts.items():
         plain = 0.0
@@ -198,12 +197,12 @@ def evaluate(
 
 
 def read_curve(path: Path) -> CostCurve:
-    """The curve in a file of `paceline tune --json`, or in one that it has stored."""
+    """The curve in a file that `paceline tune` wrote with --json or stored itself."""
     return CostCurve.from_records(json.loads(path.read_text(encoding="utf-8"))["curve"])
 
 
 def print_report(found: dict[str, dict[str, dict[str, float]]]) -> None:
-    """One row per file, one column per contender."""
+    """Print one row per file, one column per contender."""
     names = list(next(iter(found.values())))
     print("| file |", " | ".join(names), "|")
     print("|---|" + "---|" * len(names))

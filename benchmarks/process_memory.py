@@ -1,4 +1,4 @@
-"""The main memory of a process that loads a model and generates: a section of target_pass.py."""
+"""Main memory of a process that loads a model and generates: a section of target_pass.py."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tables import new_table, show
 
 CHILD_TOKENS = 8
 
-# What a process may need, to set the measured peak against: weights, and the rest.
+# The bound on the measured peak: a multiple of the weights, plus a rest in bytes.
 MEMORY_FACTOR, MEMORY_REST = 1.3, 600_000_000
 
 
 def resident_of_child(options: argparse.Namespace) -> dict[str, int] | None:
-    """What a fresh process says of its memory after a few tokens; None where it cannot tell."""
+    """Memory of a fresh process after a few tokens; None if the system does not tell."""
     if not Path("/proc/self/status").exists():
         return None
     threads = [] if options.threads is None else ["--threads", str(options.threads)]
@@ -33,7 +33,7 @@ def resident_of_child(options: argparse.Namespace) -> dict[str, int] | None:
 
 
 def generate_and_tell(options: argparse.Namespace) -> None:
-    """The child: load, generate, and print resident bytes, at most and now."""
+    """Load, generate, and print peak and current resident bytes; runs in the child."""
     session = paceline.load(options.model, weights=options.weights, **placement(options))
     session.generate("Hello", max_new_tokens=CHILD_TOKENS, ignore_eos=True)
     status = Path("/proc/self/status").read_text(encoding="utf-8")
@@ -43,7 +43,7 @@ def generate_and_tell(options: argparse.Namespace) -> None:
 
 
 def compared(told: dict[str, int], weights: int) -> dict[str, Any]:
-    """What was told, beside `weights`, the bytes of the model as it was loaded."""
+    """The child's figures beside `weights`, the bytes of the model as loaded."""
     bound = round(MEMORY_FACTOR * weights + MEMORY_REST)
     return told | {
         "parameter_bytes": weights,

@@ -1,10 +1,10 @@
-"""Products alone: 12 different 1536x8960 matrices (165 M weights), by format and rows.
+"""Measure products alone: 12 different 1536x8960 matrices (165 M weights), by format and rows.
 
     python benchmarks/products.py --json benchmarks/results/products.json
 
-Beside each the time to read as many bytes at the rate that is measured in the same turn: all
-threads add up a block of floats that no cache holds. torch's own products, float32 packed and
-4-bit, take turns with ours.
+Beside each stands the time to read as many bytes, at the rate measured along with it: all threads
+sum a block of floats that no cache holds. torch's own products, float32 packed and 4-bit, are
+measured too.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ OUTPUTS, INPUTS, MATRICES = 8960, 1536, 12
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 FORMATS = ("Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K", "Q8_0")
 SETTLE_SECONDS = 0.05  # torch's threads spin a little before they sleep
-BLOCK = 256 << 20  # bytes that are read to know how fast memory is
+BLOCK = 256 << 20  # bytes read to measure memory bandwidth
 
 Product = Callable[[torch.Tensor], torch.Tensor]
 
 
 def in_blocks(format: str) -> tuple[list[Product], int]:
-    """Matrices of random codes, and their bytes."""
+    """Products with matrices of random codes, and their bytes."""
     size = bytes_per_row(format, INPUTS)
     blocks = torch.randint(0, 256, (OUTPUTS, size), dtype=torch.uint8)
     made = [BlockMatrix.pack(format, blocks, INPUTS) for _ in range(MATRICES)]
@@ -78,7 +78,7 @@ def measured(products: list[Product], size: int, repeats: int) -> dict[str, Any]
         for width in WIDTHS:
             rows = torch.randn(width, INPUTS)
             sleep(SETTLE_SECONDS)
-            for each in products:  # threads awake, clocks up
+            for each in products:  # wake threads, raise clocks
                 each(rows)
             times[width].append(seconds(lambda rows=rows: [each(rows) for each in products]))
     reading = size / median(rates)

@@ -1,17 +1,16 @@
-"""What `auto` brings in a session that answers related questions, one after the other.
+"""Measure the gain of `auto` in a session that answers related questions in order.
 
     python benchmarks/related_questions.py --data DIR --out related.jsonl
 
-Questions are turns of dialogues about the same document: dialogues of a file are sorted by how many
-others share their longest reference document, those of the most shared one first and otherwise as
-they stand there, until there are --questions turns. Each way of writing is a session of its own,
-which answers all of them in order; the ways take turns with every question. "auto, datastore" adds
-what it has answered to a datastore, which is empty at first; `auto` remembers answers as long as
-its session lives.
+Questions are turns of dialogues about the same document. The dialogues of a file are sorted by how
+many of them share their longest reference document, the most shared first, otherwise in file order,
+until there are --questions turns. Each way of writing has its own session, which answers all
+questions in order; the ways take turns at every question. "auto, datastore" adds its answers to a
+datastore, which is empty at first; `auto` remembers answers as long as its session lives.
 
-Every answer is a line of the file. Called again with it the run goes on after the last question
-that all have answered; what sessions had learned is gone then, but for the datastore's texts, and
-`began` of a line says with which question its session began.
+Every answer is a line of the --out file. A repeated command continues after the last question that
+all ways have answered. What sessions had learned is lost then, except for the datastore's texts;
+`began` in a line is the question at which its session began.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ STEP = 10
 
 
 def related(records: Sequence[PromptRecord], questions: int) -> Iterator[tuple[int, PromptRecord]]:
-    """Turn and dialogue of so many questions; see above."""
+    """Turn and dialogue of each question; see the module's docstring."""
 
     def document(record: PromptRecord) -> str:
         return max(record.references, key=len, default="")
@@ -53,7 +52,7 @@ def related(records: Sequence[PromptRecord], questions: int) -> Iterator[tuple[i
 
 
 def sessions(model: str, folder: str) -> dict[str, Session]:
-    """One per way of writing, each with a model of its own: none profits from what another read."""
+    """One session per way of writing, each with its own model, so that they share no cache."""
     opened = {
         name: paceline.load(model, method=method, datastore=folder if "datastore" in name else None)
         for name, method in METHODS.items()
@@ -66,7 +65,7 @@ def sessions(model: str, folder: str) -> dict[str, Session]:
 def conversation(
     record: PromptRecord, turn: int, answers: dict[tuple[str, int], str]
 ) -> list[Message]:
-    """The dialogue up to the question, with the answers that were given."""
+    """The dialogue up to the question, with the answers given so far."""
     messages: list[Message] = []
     for place, text in enumerate(record.turns[: turn + 1]):
         messages.append({"role": "user", "content": text})
@@ -76,7 +75,7 @@ def conversation(
 
 
 def answer(session: Session, messages: Sequence[Message], tokens: int) -> dict[str, Any]:
-    """What came of one question, as JSON values."""
+    """Answer one question; return the result as JSON values."""
     began = perf_counter()
     found = session.chat(messages, max_new_tokens=tokens)
     seconds, stats = perf_counter() - began, found.stats
@@ -92,7 +91,7 @@ def answer(session: Session, messages: Sequence[Message], tokens: int) -> dict[s
 
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Headers of the runs so far, and answers to questions that all ways have answered."""
+    """Headers of earlier runs, and answers to questions that all ways have answered."""
     if not path.exists():
         return [], []
     written = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line]
@@ -105,7 +104,7 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Answer what is not answered yet; all lines."""
+    """Answer the remaining questions; return all lines."""
     headers, lines = read_lines(options.out)
     questions = list(related(read_prompts(options.data / options.file), options.questions))
     began = 1 + max((line["question"] for line in lines), default=-1)

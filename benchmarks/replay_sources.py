@@ -1,11 +1,11 @@
-"""What each source of `auto` is worth, on recorded texts and a clock that only the curve moves.
+"""Measure what each source of `auto` is worth, on recorded texts and a simulated clock.
 
     python benchmarks/replay_sources.py --traces DIR --json sources.json
 
-Recorded answers are followed as in `planning.py`: no model runs, a pass takes what a measured curve
-says, drafters take no time; no prompt is answered twice. What other recordings say to the same
-prompts is in the datastore of "auto with answers", as if it had been answered before, each answer
-after the last tokens of its prompt; there each source is left out in turn.
+Recorded answers are followed as in `planning.py`: no model runs, pass times come from a measured
+curve, drafters take no time. No prompt is answered twice. The datastore of "auto with answers"
+holds other recorded answers to the same prompts, each after the last tokens of its prompt, as if
+they had been given before; there each source is left out in turn.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CURVE = Path(__file__).parent / "results/bench/tune-smollm2-135m.json"
 
 
 def contenders() -> dict[str, tuple[str, bool]]:
-    """Name -> method, and whether it looks into the datastore of answers."""
+    """Name -> method, and whether it searches the datastore of answers."""
     every = "+".join(SOURCES)
     forgetful = every.replace("suffix", "suffix:persist=false")
     left_out = {
@@ -61,8 +61,8 @@ def contenders() -> dict[str, tuple[str, bool]]:
 def split(
     written: Sequence[Recording], known: Sequence[Recording], session: Session, tokens: int
 ) -> tuple[dict[str, list[ForcedRequest]], dict[str, list[list[int]]]]:
-    """File -> requests of `written`, no prompt twice; and file -> all other answers among `known`
-    to these recordings' prompts, each with the last tokens of its prompt before it."""
+    """File -> requests of `written`, no prompt twice; and file -> all other answers in `known` to
+    these prompts, each after the last tokens of its prompt."""
     texts: dict[str, list[ForcedRequest]] = {one.suite: [] for one in written}
     others: dict[str, list[list[int]]] = {one.suite: [] for one in written}
     taken, seen = set[tuple[str, str, int]](), set[tuple[int, ...]]()
@@ -86,7 +86,7 @@ def split(
 def _requests(
     recording: Recording, session: Session, tokens: int
 ) -> Iterator[tuple[int, ForcedRequest]]:
-    """The answers of a recording with their numbers, of so many tokens at most."""
+    """The numbered answers of a recording, of at most `tokens` tokens."""
     requests = recording.requests(session, Options(tokens), lambda _: None)
     for place, request in enumerate(requests):
         if isinstance(request, ForcedRequest) and request.recorded:
@@ -96,7 +96,7 @@ def _requests(
 def replays(
     texts: dict[str, list[ForcedRequest]], store: Datastore, curve: CostCurve
 ) -> dict[str, dict[str, Outcome]]:
-    """Contender -> file -> what came of it."""
+    """Contender -> file -> outcome."""
     found = {}
     for name, (method, looks) in contenders().items():
         sizing = (lambda curve: 0) if name == PLAIN else TreePlanner
@@ -109,7 +109,7 @@ def replays(
 
 
 def result(found: dict[str, dict[str, Outcome]]) -> dict[str, Any]:
-    """Speed-ups over plain decoding, and what sources did, by contender; JSON values."""
+    """Speed-ups over plain decoding and the work of sources, by contender, as JSON values."""
     plain = found[PLAIN]
     seconds = {name: sum(each.seconds for each in files.values()) for name, files in found.items()}
     results: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""A client for load: HTTP/1.1 on bare sockets, so that it can hang up and misbehave at will."""
+"""An HTTP/1.1 client for load on bare sockets, so that it can hang up and misbehave at will."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 TIMEOUT = 300.0
-"""Seconds that anything may take; who waits longer has lost an answer."""
+"""Seconds that any step may take; after that the answer counts as lost."""
 
 
 class BrokenError(Exception):
-    """The connection ended before the response did, or the response is none."""
+    """The connection ended before the response, or the response is not HTTP."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Exchange:
         await self._writer.drain()
 
     def hang_up(self) -> None:
-        """Without a word, whatever is under way."""
+        """Abort the connection, whatever is in progress."""
         self._writer.transport.abort()
 
     async def begin(self) -> None:
@@ -68,7 +68,7 @@ class Exchange:
             self.headers[name.decode("latin-1").lower()] = value.strip().decode("latin-1")
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """The body as it comes."""
+        """The parts of the body as they arrive."""
         if self.headers.get("transfer-encoding") != "chunked":
             yield await self._exactly(int(self.headers.get("content-length", "0")))
             return
@@ -108,7 +108,7 @@ class Exchange:
 
 @asynccontextmanager
 async def connected(address: Address) -> AsyncIterator[Exchange]:
-    """A connection for one exchange. Raises BrokenError where there is none."""
+    """A connection for one exchange. Raises BrokenError if it cannot be made."""
     try:
         reader, writer = await asyncio.wait_for(
             asyncio.open_connection(address.host, address.port), TIMEOUT
@@ -122,7 +122,7 @@ async def connected(address: Address) -> AsyncIterator[Exchange]:
 
 
 def message(method: str, path: str, body: bytes = b"", kind: str = "application/json") -> bytes:
-    """A request as it goes over the wire."""
+    """The bytes of a request."""
     lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close"]
     lines += [f"Content-Type: {kind}", f"Content-Length: {len(body)}", "", ""]
     return "\r\n".join(lines).encode() + body
@@ -134,7 +134,7 @@ def post(path: str, body: Mapping[str, Any]) -> bytes:
 
 
 async def call(address: Address, data: bytes) -> Response:
-    """Send a request as it is; the whole response. Raises BrokenError."""
+    """Send the bytes of a request; return the whole response. Raises BrokenError."""
     async with connected(address) as exchange:
         try:
             await exchange.send(data)

@@ -1,15 +1,15 @@
-"""Load for `paceline serve`, from this machine alone: is every answer right, and how fast?
+"""Load `paceline serve` from this machine and check whether answers are right, and how fast.
 
     python benchmarks/serve_load.py soak --data DIR --json FILE [--smoke]
     python benchmarks/serve_load.py throughput --data DIR --json FILE
 
-soak        clients for a while: most ask for chats, summaries and edits and compare every answer
+soak        clients for a while: most request chats, summaries and edits and compare every answer
             with the one that a session writes alone, some hang up in the middle, some send what
-            must be refused; the server's memory meanwhile, and how it stops
+            must be refused; also the server's memory, and how it stops
 throughput  tokens per second and waiting times at several numbers of clients, the server's method
             against plain decoding
 
-A server is started for it, unless `--url` names one (of any kind, for `throughput --variants auto`).
+The script starts a server, unless --url names one (for `throughput --variants auto`, of any kind).
 """
 
 from __future__ import annotations
@@ -85,19 +85,19 @@ def main() -> None:
 
 
 def words(text: str) -> list[str]:
-    """Of an option, joined by commas."""
+    """The words of an option, separated by commas."""
     return text.split(",")
 
 
 def pool_of(options: argparse.Namespace) -> list[Ask]:
-    """The requests that the options want."""
+    """The requests that the options ask for."""
     return asks_from(
         options.data, options.pool, options.max_tokens, options.longest_prompt, options.kinds
     )
 
 
 def soaked(options: argparse.Namespace) -> dict[str, Any]:
-    """The study `soak`, with whether all was as it should be."""
+    """The study `soak`, including whether all was well."""
     asks = pool_of(options)
     expected = expected_answers(asks, options.model, {"weights": options.weights})
     note(f"{len(asks)} requests answered alone")
@@ -155,7 +155,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
 
 @contextmanager
 def running(options: argparse.Namespace) -> Iterator[tuple[str, int | None, ServerProcess | None]]:
-    """The server: its address, its process's number where that is known, and itself if it is ours."""
+    """The server's URL, its process id if known, and its process if it is ours."""
     if options.url:
         yield options.url, options.pid, None
         return
@@ -170,7 +170,7 @@ def running(options: argparse.Namespace) -> Iterator[tuple[str, int | None, Serv
 async def watch(
     pid: int | None, seconds: float, memory: list[dict[str, Any]], tally: Tally
 ) -> None:
-    """Read the server's memory now and then."""
+    """Read the server's memory about `POINTS` times."""
     began = time.monotonic()
     while pid is not None:
         after, resident = time.monotonic() - began, resident_bytes(pid)
@@ -185,7 +185,7 @@ async def watch(
 
 
 def name_of(options: argparse.Namespace) -> str:
-    """The model's name at the server."""
+    """The model's name on the server."""
     path = Path(options.model)
     return options.name or (path.name if path.exists() else options.model)
 

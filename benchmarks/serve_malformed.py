@@ -1,4 +1,4 @@
-"""Requests that nobody should send, by the hundred: made from fields and what is wrong with them."""
+"""Hundreds of malformed requests, made from fields and invalid values for them."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ WIRE = {
 class Malformed:
     """A request that must be refused.
 
-    protocol: the error must have OpenAI's shape; else the server may say what it likes, or hang up.
+    protocol: the error must have OpenAI's shape; else any error will do, and so will hanging up.
     """
 
     name: str
@@ -145,7 +145,7 @@ class Malformed:
 
 
 def malformed(model: str) -> list[Malformed]:
-    """All of them. model: the name of one that the server has."""
+    """All malformed requests. model: the name of one on the server."""
     found = []
     for path, own in ((CHAT, CHATS), (TEXT, TEXTS)):
         good: dict[str, Any] = {"model": model, "max_tokens": 2}

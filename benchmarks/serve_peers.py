@@ -1,17 +1,17 @@
-"""`paceline serve` beside other servers of OpenAI's protocol, on the same model and requests.
+"""Compare `paceline serve` with other servers of OpenAI's protocol on the same model and requests.
 
     python benchmarks/serve_peers.py --data DIR --json FILE \
         --transformers PYTHON --llama-cpp PYTHON [--smoke]
 
-PYTHON is the interpreter of an environment that has the server; one left out is not measured:
+PYTHON is the interpreter of an environment that has the server; servers left out are not measured:
 
     --transformers   pip install 'transformers[serving]' torch accelerate
     --llama-cpp      pip install 'llama-cpp-python[server]'
 
-All servers run at once, with as many threads each, and are asked in turns; those that are not asked
-rest. Requests are greedy chats, summaries and edits. llama.cpp and paceline run the same GGUF file,
-transformers the numbers in it as --dtype. Tokens are those of the server's own usage, or where its
-streams have none, pieces of text.
+All servers run at once, with the same number of threads, and get requests in turns; the others are
+idle. Requests are greedy chats, summaries and edits. llama.cpp and paceline run the same GGUF file,
+transformers its weights as --dtype. Tokens are those of the server's own usage, or pieces of text
+if its streams have no usage.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from serve_rates import Seen, measure
 from tables import new_table, number, show, shown_command
 
 BASE = "paceline, plain"
-"""What the others are compared with."""
+"""The baseline of the others."""
 
 
 @dataclass(frozen=True)
 class Entry:
     """A row of the table.
 
-    model: its name at the server. variant: see `serve_rates`. at_once: requests that are written
-    together; others wait their turn.
+    model: its name on the server. variant: see `serve_rates`. at_once: requests in progress
+    together; others wait.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Peer:
-    """Another server. words: of its command, to which `--port` is added."""
+    """Another server. words: its command, to which `--host` and `--port` are added."""
 
     name: str
     words: Sequence[str]
@@ -120,7 +120,7 @@ def _program(text: str) -> Path:
 
 @contextmanager
 def running(options: argparse.Namespace, folder: Path) -> Iterator[list[Entry]]:
-    """All servers that can be had, ready to be asked."""
+    """Start all requested servers, and yield their entries when all answer."""
     words = ["--model", options.model, "--method", options.method]
     words += ["--threads", str(options.threads)]
     with ExitStack() as started:
@@ -136,7 +136,7 @@ def running(options: argparse.Namespace, folder: Path) -> Iterator[list[Entry]]:
 
 
 def peers(options: argparse.Namespace, folder: Path) -> list[Peer]:
-    """The others that are asked for."""
+    """The other servers that the options ask for."""
     found = []
     threads = str(options.threads)
     if options.transformers:
@@ -156,7 +156,7 @@ def peers(options: argparse.Namespace, folder: Path) -> list[Peer]:
         words = [str(options.llama_cpp), "-m", "llama_cpp.server"]
         words += ["--model", str(gguf_of(options.model)), "--model_alias", options.model]
         words += ["--n_threads", threads, "--n_threads_batch", threads, "--n_ctx", "4096"]
-        # Otherwise a new request would cut off the one that is being answered.
+        # Otherwise a new request would cut off the one in progress.
         words += ["--interrupt_requests", "false"]
         lookup = ["--draft_model", "prompt-lookup-decoding"]
         found += [
@@ -176,7 +176,7 @@ def gguf_of(model: str) -> Path:
 
 @contextmanager
 def process(peer: Peer, log: Path) -> Iterator[str]:
-    """The server's address, from when it answers until the block ends."""
+    """The server's URL, from when it answers until the block ends."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -184,7 +184,7 @@ def process(peer: Peer, log: Path) -> Iterator[str]:
     environment = {**os.environ, **peer.environment}
     environment.pop("PYTHONPATH", None)
     with log.open("w") as file:
-        # Elsewhere, as `-m llama_cpp.server` would find llama_cpp.py here.
+        # Run elsewhere: `-m llama_cpp.server` would find llama_cpp.py here.
         began = subprocess.Popen(command, stdout=file, stderr=file, env=environment, cwd=log.parent)
     url = f"http://127.0.0.1:{port}"
     try:
@@ -200,7 +200,7 @@ def process(peer: Peer, log: Path) -> Iterator[str]:
 
 
 def wait_for(url: str, began: subprocess.Popen[bytes], log: Path) -> None:
-    """Until it says which models it has."""
+    """Wait until the server answers. Raises SystemExit if it does not."""
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end and began.poll() is None:
         try:
@@ -213,8 +213,8 @@ def wait_for(url: str, began: subprocess.Popen[bytes], log: Path) -> None:
 
 
 async def alone(entry: Entry, ask: Ask) -> dict[str, Any]:
-    """The first request whole and as a stream: whether servers read the same prompt and count the
-    same tokens. Loads the model, where the server has put that off."""
+    """Send the first request whole and as a stream, to see whether servers read the same prompt and
+    count the same tokens. Also makes servers load the model if they postponed that."""
     body = ask.body(entry.model)
     if entry.variant == "off":
         body["paceline"] = {"method": "off"}
@@ -234,13 +234,13 @@ async def alone(entry: Entry, ask: Ask) -> dict[str, Any]:
 async def study(
     entries: Sequence[Entry], asks: Sequence[Ask], clients: Sequence[int], repeats: int
 ) -> list[dict[str, Any]]:
-    """All servers on all numbers of clients, in turns that begin at another one each time."""
+    """Measure all servers at all numbers of clients, in turns that rotate."""
     total: dict[tuple[int, str], Seen] = {}
     for repeat in range(repeats):
         for place, count in enumerate(clients):
             shift = (repeat + place) % len(entries)
             for entry in (*entries[shift:], *entries[:shift]):
-                # Nearly the same prompts everywhere, and none that a server has read before.
+                # Nearly the same prompts for all, and none that a server has read before.
                 name = f"{repeat}-{count}-{int(entry.variant == 'off')}"
                 seen = await measure(
                     Address.of(entry.url), entry.model, asks, entry.variant, count, name

@@ -1,4 +1,4 @@
-"""Requests for load, and the answers that a session gives to each of them alone."""
+"""Requests for load, and a session's answers to each of them alone."""
 
 from __future__ import annotations
 
@@ -17,17 +17,14 @@ TASKS = {
     "summary": ("cnndm", "xsum"),
     "edit": ("jfleg", "editeval", "canitedit"),
 }
-"""Kinds of work, and the files of prompts for each; those that are missing are left out."""
+"""Kind of work -> files of prompts; missing ones are left out."""
 
 TEMPERATURES = (0.0, 0.8, 0.0, 1.0)
 
 
 @dataclass(frozen=True)
 class Ask:
-    """One request.
-
-    prediction: a text that the answer may resemble; empty for none.
-    """
+    """One request. prediction: a text that the answer may resemble; empty for none."""
 
     kind: str
     text: str
@@ -37,7 +34,7 @@ class Ask:
     prediction: str = ""
 
     def body(self, model: str, system: str = "", **fields: Any) -> dict[str, Any]:
-        """As JSON for `/v1/chat/completions`."""
+        """The JSON body for `/v1/chat/completions`."""
         messages = [{"role": "system", "content": system}] if system else []
         return {
             "model": model,
@@ -83,7 +80,7 @@ def asks_from(
             kind,
             record.turns[0],
             seed=place,
-            # Every kind comes with every temperature.
+            # Every kind meets every temperature.
             temperature=TEMPERATURES[place // len(piles) % len(TEMPERATURES)],
             max_tokens=max_tokens // 2 + place % (max_tokens // 2 + 1),
             prediction=record.references[0] if kind == "edit" and record.references else "",
@@ -94,8 +91,8 @@ def asks_from(
 
 
 def expected_answers(asks: Sequence[Ask], model: str, load: dict[str, Any]) -> list[Expected]:
-    """What plain decoding writes for each alone, found in a process of its own, whose memory is
-    free again. load: arguments of `paceline.load`."""
+    """What plain decoding writes for each alone. A separate process finds out, so that its memory
+    is released. load: arguments of `paceline.load`."""
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
         return process.submit(_alone, asks, model, load).result()
 

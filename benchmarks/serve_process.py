@@ -1,4 +1,4 @@
-"""A server of our own for a benchmark: started, watched and stopped."""
+"""A server process for benchmarks: started, watched and stopped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STOP_SECONDS = 60.0
 
 
 class ServerProcess:
-    """`paceline serve` on a free port of this machine. url: where. Its log goes into a file."""
+    """`paceline serve` on a free port of this machine. url: its address. log: its log file."""
 
     def __init__(self, words: Sequence[str], log: Path) -> None:
         self.log = log
@@ -37,7 +37,7 @@ class ServerProcess:
         return resident_bytes(self.pid)
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """The lines of its log that are JSON."""
+        """The JSON lines of its log."""
         for line in self.log.read_text(encoding="utf-8").splitlines():
             try:
                 yield json.loads(line)
@@ -45,7 +45,7 @@ class ServerProcess:
                 continue
 
     def stop(self) -> dict[str, Any]:
-        """Ask it to stop as whoever runs servers does; how it ended."""
+        """Stop it with SIGTERM, as operators do; return its exit code and how long that took."""
         began = time.monotonic()
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
@@ -78,7 +78,7 @@ def _healthy(url: str) -> bool:
 
 @contextmanager
 def server(words: Sequence[str], log: Path) -> Iterator[ServerProcess]:
-    """A server that is stopped at the end, whatever happens."""
+    """A server that is always stopped at the end."""
     process = ServerProcess(words, log)
     try:
         yield process
@@ -87,7 +87,7 @@ def server(words: Sequence[str], log: Path) -> Iterator[ServerProcess]:
 
 
 def resident_bytes(pid: int) -> int | None:
-    """Main memory that a process holds; None where nobody can say."""
+    """Main memory that a process holds; None if unknown."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     except OSError:

@@ -1,4 +1,4 @@
-"""Tokens per second and waiting times of a server, by number of clients and by method."""
+"""Throughput and latency of a server, by number of clients and by method."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from serve_pool import TASKS, Ask
 from tables import new_table, number, show
 
 VARIANTS = ("auto", "off", "prediction")
-"""auto: as the server comes, so others than paceline's can be measured, too. off: paceline's plain
-decoding. prediction: as auto, and edits say what they edit."""
+"""auto: the server's default, so other servers can be measured. off: paceline's plain decoding.
+prediction: as auto, and edits send the text they edit."""
 
 
 @dataclass
 class Seen:
-    """What clients saw of answers: seconds to the first token and between pieces, and per token
-    after the first; tokens; requests that failed."""
+    """What clients saw: seconds to the first token, between pieces, and per token after the first;
+    tokens; failed requests."""
 
     first: list[float] = field(default_factory=list)
     between: list[float] = field(default_factory=list)
@@ -68,9 +68,9 @@ def fields_of(ask: Ask, variant: str) -> dict[str, Any]:
 async def measure(
     address: Address, model: str, asks: Sequence[Ask], variant: str, clients: int, name: str
 ) -> dict[str, Seen]:
-    """Answer all requests, so many at a time; what was seen, in all and by kind.
+    """Send all requests, `clients` at a time; return what was seen, in all and by kind.
 
-    name: stands at the beginning of every prompt, so that no earlier run's prompt is in the cache.
+    name: put before every prompt, so that no earlier run's prompt is in the cache.
     """
     left = deque(asks)
     seen = {kind: Seen() for kind in ("all", *TASKS)}
@@ -99,11 +99,11 @@ async def study(
     variants: Sequence[str],
     repeats: int,
 ) -> list[dict[str, Any]]:
-    """All variants on all numbers of clients, in turns; a variant's runs are counted together.
+    """Measure all variants at all numbers of clients, in turns; a variant's runs are summed.
 
-    Within a turn variants get the same requests under other names, and begin at another one each
-    time, since a server may learn from what it has written. After as many turns as there are
-    variants each had every name once.
+    In a turn, variants get the same requests under different names, since a server may learn from
+    what it has written, and their order rotates. After as many turns as variants, each has had
+    every name once.
     """
     total: dict[tuple[int, str], dict[str, Seen]] = {}
     await measure(address, model, asks[: 2 * len(TASKS)], "auto", 2, "warm")
@@ -117,7 +117,8 @@ async def study(
                 for kind, one in seen.items():
                     known[kind] += one
     if not any(seen["all"].tokens for seen in total.values()):
-        raise SystemExit(f"no request was answered: {seen['all'].failed[0]}")
+        reasons = [reason for seen in total.values() for reason in seen["all"].failed]
+        raise SystemExit("; ".join(["no request was answered", *reasons[:1]]))
     return [
         {
             "clients": count,
@@ -131,7 +132,7 @@ async def study(
 
 
 def show_rates(rows: Sequence[dict[str, Any]]) -> None:
-    """The runs as a table."""
+    """Print the runs as a table."""
     columns = ("first token", "95 %", "between pieces", "95 %", "per token", "95 %")
     table = new_table("what clients see", "clients, method", "tokens/s", *columns)
     for row in rows:
@@ -146,7 +147,7 @@ def show_rates(rows: Sequence[dict[str, Any]]) -> None:
 
 
 async def _ask(address: Address, body: dict[str, Any]) -> Seen:
-    """One request, alone on its connection. Its seconds are those of the whole answer."""
+    """Send one request on its own connection. Its seconds are those of the whole answer."""
     seen, times, tokens = Seen(), [], 0
     data = post(CHAT, {**body, "stream": True, "stream_options": {"include_usage": True}})
     began = time.perf_counter()
@@ -166,7 +167,7 @@ async def _ask(address: Address, body: dict[str, Any]) -> Seen:
     except (BrokenError, ConnectionError, ValueError, KeyError) as error:
         seen.failed.append(f"{type(error).__name__}: {error}")
         return seen
-    # Servers whose streams do not tell how many tokens there were send a piece for each.
+    # Servers whose streams do not report token counts send one piece per token.
     seen.seconds, seen.tokens = time.perf_counter() - began, tokens or len(times)
     if times:
         seen.first.append(times[0] - began)

@@ -18,13 +18,13 @@ from serve_pool import Ask, Expected
 MOST_EXAMPLES = 20
 BUSY = (429, 503)
 PAUSE = 0.2
-"""Seconds after which a client that was turned away, or misbehaved, comes again."""
+"""Seconds until a client that was turned away or misbehaved comes again."""
 
 
 @dataclass
 class Tally:
-    """What happened. wrong: answers that are not the expected ones; lost: that broke off; refused:
-    good requests with an error; accepted: malformed ones without, or with one of another shape."""
+    """What happened. wrong: unexpected answers; lost: answers that broke off; refused: errors for
+    good requests; accepted: malformed requests without an error, or with one of another shape."""
 
     counts: Counter[str] = field(default_factory=Counter)
     statuses: Counter[int] = field(default_factory=Counter)
@@ -42,7 +42,7 @@ class Tally:
 
     @property
     def faults(self) -> int:
-        """How often something happened that must not."""
+        """How often something happened that must not happen."""
         server_errors = sum(
             number for status, number in self.statuses.items() if status >= 500 and status != 503
         )
@@ -62,7 +62,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Scene:
-    """What the clients share: the server, the model's name there, requests and their answers."""
+    """What clients share: the server, the model's name on it, requests and their answers."""
 
     address: Address
     model: str
@@ -76,7 +76,7 @@ class Scene:
         return time.monotonic() > self.deadline
 
     def pick(self, rng: random.Random) -> tuple[Expected, dict[str, Any]]:
-        """One of the requests, in one of its forms; the answer is the same in all of them."""
+        """A random request in one of its forms; the answer is the same in all of them."""
         place = rng.randrange(len(self.asks))
         ask, fields = self.asks[place], {}
         if ask.prediction and rng.random() < 0.5:
@@ -87,7 +87,7 @@ class Scene:
 
 
 async def well_behaved(scene: Scene, rng: random.Random) -> None:
-    """Asks, streamed or not, and compares."""
+    """Send requests, streamed or not, and compare the answers."""
     while not scene.over:
         expected, body = scene.pick(rng)
         try:
@@ -100,7 +100,7 @@ async def well_behaved(scene: Scene, rng: random.Random) -> None:
 
 
 async def leaver(scene: Scene, rng: random.Random) -> None:
-    """Hangs up at some point of every request; what came until then must be right."""
+    """Hang up at some point of every request; what arrived before must be right."""
     while not scene.over:
         expected, body = scene.pick(rng)
         data = post(CHAT, {**body, "stream": rng.random() < 0.8})
@@ -124,7 +124,7 @@ async def leaver(scene: Scene, rng: random.Random) -> None:
 
 
 async def misbehaving(scene: Scene, rng: random.Random, variants: Sequence[Malformed]) -> None:
-    """Sends what must be refused, one after the other, from a place of its own on."""
+    """Send what must be refused, one after the other, from a random place on."""
     start = rng.randrange(len(variants))
     order = [*variants[start:], *variants[:start]]
     while not scene.over:
@@ -136,8 +136,8 @@ async def misbehaving(scene: Scene, rng: random.Random, variants: Sequence[Malfo
 
 
 async def soak(scene: Scene, clients: int, shares: tuple[float, float], seed: int = 0) -> None:
-    """All clients until the time is over. shares: of those that hang up, and of those that
-    misbehave; at least one of each."""
+    """Run all clients until the time is up. shares: of clients that hang up, and that misbehave; at
+    least one of each."""
     variants = malformed(scene.model)
     leavers, wrong = (max(1, round(share * clients)) for share in shares)
     kinds: list[Callable[[random.Random], Any]] = [
@@ -151,7 +151,7 @@ async def soak(scene: Scene, clients: int, shares: tuple[float, float], seed: in
 
 
 async def at_rest(scene: Scene, seconds: float = 10.0) -> bool:
-    """Whether the server comes to hold no request any more."""
+    """Whether the server holds no request within `seconds`."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         state = (await call(scene.address, message("GET", "/state"))).json()
@@ -262,7 +262,7 @@ async def _refused(scene: Scene, variant: Malformed) -> None:
 
 
 def _is_error(body: bytes) -> bool:
-    """Whether it has OpenAI's shape."""
+    """Whether a body is an error of OpenAI's shape."""
     try:
         error = json.loads(body)["error"]
         return set(error) == {"message", "type", "param", "code"} and bool(error["message"])

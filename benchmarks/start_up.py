@@ -1,9 +1,10 @@
-"""From the command to the first tokens: whole processes, their time and their memory.
+"""Measure time and memory of whole processes, from the command to the first tokens.
 
     python benchmarks/start_up.py --models smollm2-135m qwen2.5-coder-1.5b --json start-up.json
 
-For each model `paceline generate` is run as a user runs it: once with nothing kept of earlier starts,
-then --repeats times with what that one has kept. Run it twice if files are not in memory yet.
+For each model, `paceline generate` runs as a user runs it: once with nothing cached by earlier
+starts, then --repeats times with what that run cached. Run the script twice if the files are not in
+memory yet.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def main() -> None:
 
 
 def started(model: str, tokens: int) -> dict[str, Any]:
-    """One process: seconds from its start to its end, and the most memory it held."""
+    """One process: seconds from start to end, and its peak memory."""
     command = [sys.executable, "-m", "paceline", "generate", PROMPT, "--model", model]
     began = perf_counter()
     process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""How the benchmarks print: tables whose first column is text and whose others are numbers."""
+"""How benchmarks print: tables whose first column is text and whose others are numbers."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from paceline.tables import terminal_table
 
 
 def new_table(title: str, first: str, *others: str) -> Table:
-    """The first column to the left, the others to the right."""
+    """A table with the first column aligned left, the others right."""
     return terminal_table(Described(title, [first, *others], []))
 
 
 def number(value: float | None, unit: str = "") -> str:
-    """Two digits after the point, and the unit; a dash for nothing."""
+    """Two decimals and the unit; a dash for None."""
     return "-" if value is None else f"{value:.2f}{unit}"
 
 
 def show(table: Table) -> None:
-    """Print as it is; without a terminal a row is one line."""
+    """Print verbatim; without a terminal a row is one line."""
     console = Console(highlight=False, markup=False, emoji=False)
     console.width = max(console.width, 80) if console.is_terminal else 200
     console.print(table)
 
 
 def shown_command() -> str:
-    """This process's command, without the folders in which somebody keeps the files."""
+    """This process's command, without the private folders of absolute paths."""
     words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
     return shlex.join(["python", *words])

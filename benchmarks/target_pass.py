@@ -1,18 +1,18 @@
-"""What a pass of the model costs, paceline's way and transformers' own.
+"""Measure the cost of a pass of the model, by paceline and by transformers.
 
     python benchmarks/target_pass.py --model smollm2-135m --json target_pass.json
     python benchmarks/target_pass.py --edits prompts.jsonl --sections edits --json edits.json
 
-Both run in one process and take turns, on the CPU in float32 where nothing else is said. Sections:
+Both run in one process and take turns, by default on the CPU in float32. Sections:
 
-- memory: the most a process needs that loads the model through paceline and generates a little
+- memory: peak of a process that loads the model through paceline and generates a little
 - plain: greedy decoding, tokens per second, and whether the texts are the same
-- passes: a pass by its width, with 300 tokens in the cache and with other --contexts, and what
-  memory bandwidth allows
+- passes: a pass by width, with 300 tokens in the cache or other --contexts, and what memory
+  bandwidth allows
 - prefill: reading a prompt
-- edits: prompts of a file, with prompt lookup on transformers' side and a drafter on paceline's
+- edits: prompts of a file, with prompt lookup for transformers and a drafter for paceline
 
-The result file is written after each section, so an interrupted run keeps what it has measured.
+The result file is written after each section, so an interrupted run keeps its measurements.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main() -> None:
         if options.json is not None:
             options.json.write_text(json.dumps(report, ensure_ascii=False, indent=2) + "\n")
 
-    # The child comes before the models of this process, which may leave it no memory.
+    # The child runs before this process loads models, which may leave it no memory.
     memory = resident_of_child(options) if "memory" in options.sections else None
     pair = Pair.load(options.model, options.weights, options.engine, **placement(options))
     save(_circumstances(pair, options))
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def _sections(options: argparse.Namespace) -> Iterator[tuple[str, Measure, Show]]:
-    """Those after memory that were asked for: name, what measures and saves, what prints."""
+    """Requested sections after memory: name, function that measures and saves, one that prints."""
     sections: dict[str, tuple[Measure, Show]] = {
         "plain": (measure_plain, show_generations),
         "passes": (_passes, _show_passes),
@@ -117,7 +117,7 @@ def _arguments() -> argparse.Namespace:
     if unknown:
         parser.error(f"no section {', '.join(sorted(unknown))}; there are: {', '.join(SECTIONS)}")
     if options.json is not None:
-        options.json.open("a").close()  # not after an hour
+        options.json.open("a").close()  # fail now, not after an hour
     return options
 
 
@@ -140,7 +140,7 @@ def _circumstances(pair: Pair, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _parameter_bytes(pair: Pair) -> int:
-    """Bytes of the weights as they were loaded, shared ones counted once."""
+    """Bytes of the weights as loaded, shared ones counted once."""
     return sum(weights.nbytes for weights in pair.native.parameters())
 
 
@@ -159,7 +159,7 @@ def _passes(pair: Pair, options: argparse.Namespace, save: Save) -> None:
         rows = _rows(_curves(pair, options, context), options.widths)
         section["others"].append({"context": context, "widths": rows})
         save({"passes": section})
-    # Only now is it known which passes were captured.
+    # Only now are all passes captured.
     save({"graphs": pair.session.target.describe().report.get("graphs")})
 
 
@@ -179,7 +179,7 @@ def _rows(curves: dict[str, CostCurve], widths: Sequence[int]) -> list[dict[str,
 
 
 def _curves(pair: Pair, options: argparse.Namespace, context: int) -> dict[str, CostCurve]:
-    """The cost of a pass by its width; widths come in a new order each time, sides in turns."""
+    """The cost of a pass by width; widths come in random order, sides in turns."""
     random, size, widths = Random(0), pair.session.target.vocab_size, options.widths
     text = [random.randrange(size) for _ in range(context + 1)]
     seconds: dict[tuple[str, int], list[float]] = {}

@@ -1,16 +1,16 @@
-"""The ablations of Chimera's paper (table 6, figure 8), with Medusa at the same budget, and of
-PPD's thesis (tables 6.4 to 6.10).
+"""Train the ablations of Chimera's paper and PPD's thesis.
 
     python benchmarks/trained_ablations.py --data DATA --cache STATES --out ablations
     python benchmarks/trained_ablations.py --data DATA --cache STATES --out ablations --only ppd
     python benchmarks/trained_ablations.py --data DATA --cache STATES --out ablations -- --rows 8
     python benchmarks/trained_ablations.py --out ablations --summary benchmarks/results/heads
 
-DATA is a folder made by `paceline train data`. Every variant is one `paceline train …` with a folder
-of its own in --out, all read the model's states from one cache, and what stands after "--" goes to
-every one of them. Repeated, the command leaves out what is finished and goes on with what is not.
-Several processes may share --out: what another one is training is left to it. The last command
-writes a file per finished variant, for the tables in docs.
+They are table 6 and figure 8 for Chimera, with Medusa at the same budget, and tables 6.4 to 6.10
+for PPD. DATA is a folder made by `paceline train data`. Every variant is one `paceline train …`
+with its own folder in --out. All share one cache of the model's states; options after "--" go to
+each. Repeat the command to continue unfinished variants. Several processes may share --out: each
+leaves alone what another is training. The last command writes a file per finished variant, for the
+tables in docs.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ INTERRUPTED = 130
 
 @dataclass(frozen=True)
 class Variant:
-    """A training: of which method, with which words besides the recipe's; longer: of the two
-    lengths the longer one; start: the variant that it begins with, which is trained before it."""
+    """A training. words: added to the method's recipe. longer: use the longer of the two lengths.
+    start: the variant whose parts it starts from, trained before it."""
 
     method: str
     words: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ VARIANTS = {
 
 
 def command(variant: Variant, folder: Path, options: argparse.Namespace) -> list[str]:
-    """What trains a variant."""
+    """The command that trains a variant."""
     words = ["paceline", "train", variant.method, "--model", options.model]
     words += ["--data", str(options.data), "--threads", str(options.threads)]
     words += ["--cache", str(options.cache)] if options.cache else []
@@ -100,7 +100,7 @@ def command(variant: Variant, folder: Path, options: argparse.Namespace) -> list
 
 
 def chosen(names: Sequence[str]) -> list[str]:
-    """Variants by name; that of a method stands for all of its own."""
+    """Variants by name; a method's name selects all its variants."""
     found: list[str] = []
     for name in names:
         own = [each for each, variant in VARIANTS.items() if variant.method == name]
@@ -109,7 +109,7 @@ def chosen(names: Sequence[str]) -> list[str]:
 
 
 def train(names: Sequence[str], options: argparse.Namespace) -> int:
-    """Train what is not finished; how many are not afterwards."""
+    """Train unfinished variants; return how many remain unfinished."""
     for place, name in enumerate(names, start=1):
         variant, folder = VARIANTS[name], options.out / name
         words = command(variant, folder, options)
@@ -159,12 +159,12 @@ def summarise(names: Sequence[str], options: argparse.Namespace) -> None:
 
 
 def _finished(variant: Variant, folder: Path) -> Finished | None:
-    """What a finished training left; None where there is none."""
+    """The result of a finished training; None if there is none."""
     return TRAINED[variant.method].finished().found_in(folder)
 
 
 def _check_same(name: str, record: Mapping[str, Any], words: Sequence[str]) -> None:
-    """Raise UsageError where the variant was trained by another command."""
+    """Raise UsageError if the variant was trained by another command."""
     trained = record["about"].get("command")
     if trained != shlex.join(words):
         raise UsageError(

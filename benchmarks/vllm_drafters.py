@@ -1,11 +1,11 @@
-"""paceline's drafters inside vLLM, beside vLLM's own n-grams and no drafts at all.
+"""Compare paceline's drafters inside vLLM with vLLM's own n-grams and with no drafts.
 
     python benchmarks/vllm_drafters.py --model FOLDER --prompt-file chat.jsonl edits.jsonl
 
-Runs in an environment that has vLLM and paceline, and takes any model that vLLM does. Every
-contestant is an engine in a process of its own; only one computes at a time, and they take turns
-prompt by prompt. First each prompt is a request alone, then others are requests together. Nothing
-is asked twice: `Suffix` and `Auto` would know the answer.
+Runs in an environment with vLLM and paceline, and takes any model that vLLM does. Every contestant
+is an engine in a separate process; only one computes at a time, and they take turns prompt by
+prompt. First each prompt is sent alone, then others together. No prompt is sent twice, since
+`Suffix` and `Auto` would know the answer.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ def _arguments() -> argparse.Namespace:
 
 
 def _conversations(options: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """First turns, of every file in turn."""
+    """First turns from all files in turns: requests alone, and requests together."""
     files = [
         [json.loads(line)["turns"][0] for line in file.read_text().splitlines()]
         for file in options.prompt_file
     ]
     mixed = [text for texts in zip_longest(*files) for text in texts if text is not None]
-    # Four letters a token or so: what is too long is left out by all.
+    # About four letters a token: texts that are too long are left out for all.
     fitting = [text for text in mixed if len(text) < 2 * (options.longest - options.max_new_tokens)]
     end = options.limit + options.together
     return fitting[: options.limit], fitting[options.limit : end]
@@ -109,7 +109,7 @@ def _circumstances(options: argparse.Namespace, versions: dict[str, str]) -> dic
 def _measure(
     everyone: Sequence[Contestant], groups: Sequence[Any], options: argparse.Namespace
 ) -> dict[str, list[Trial]]:
-    """By name, one trial for each group of prompts; who begins changes."""
+    """By name, one trial per group of prompts; the order rotates."""
     trials: dict[str, list[Trial]] = {each.name: [] for each in everyone}
     for place, group in enumerate(groups):
         shift = place % len(everyone)

@@ -1,4 +1,4 @@
-"""Engines of vLLM for vllm_drafters.py, each in a process of its own."""
+"""vLLM engines for vllm_drafters.py, each in its own process."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ KV_CACHE_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of requests that were made together.
+    """The result of requests sent together.
 
-    tokens: of each answer. drafts: checked ones, of `drafted` tokens. draft_seconds: within the
-    proposer, part of `seconds`.
+    tokens: of each answer. drafts: verified drafts, of `drafted` tokens in all. draft_seconds: time
+    in the proposer, part of `seconds`.
     """
 
     tokens: list[list[int]]
@@ -53,14 +53,14 @@ class Engine:
             max_model_len=options.longest,
             kv_cache_memory_bytes=KV_CACHE_BYTES,
             enforce_eager=True,
-            enable_prefix_caching=False,  # a prompt is read by every contestant in full
+            enable_prefix_caching=False,  # every contestant reads prompts in full
             disable_log_stats=False,
         )
         self._draft_seconds = 0.0
         self._time_proposer(name)
 
     def prompts(self, conversations: Sequence[str]) -> list[list[int]]:
-        """Each as a user's turn."""
+        """Token ids of each text as a user's turn."""
         tokenizer = self._llm.get_tokenizer()
         texts = [
             tokenizer.apply_chat_template(
@@ -71,7 +71,7 @@ class Engine:
         return [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
 
     def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> Trial:
-        """Greedy answers to requests that come together."""
+        """Greedy answers to requests sent together."""
         from vllm import SamplingParams
 
         before, self._draft_seconds = self._counts(), 0.0
@@ -85,7 +85,7 @@ class Engine:
         return Trial(tokens, seconds, self._draft_seconds, **counts)
 
     def versions(self) -> dict[str, str]:
-        """Of what is measured."""
+        """Versions of the measured software."""
         import torch
         import transformers
         import vllm
@@ -118,7 +118,7 @@ class Engine:
 
 
 def _drafting(name: str, draft_tokens: int) -> dict[str, Any] | None:
-    """The `speculative_config`."""
+    """The `speculative_config` of a contestant."""
     if name == "off":
         return None
     own = {"method": "custom_class", "model": f"paceline.integrations.vllm.{name}"}
@@ -126,13 +126,13 @@ def _drafting(name: str, draft_tokens: int) -> dict[str, Any] | None:
 
 
 def serve(name: str, options: argparse.Namespace, questions: Connection) -> None:
-    """An engine's process: answer until None comes."""
+    """Run an engine's process: answer until None comes."""
     os.environ |= {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_USE_V2_MODEL_RUNNER": "0",  # as `custom_class` has it, for all
+        "VLLM_USE_V2_MODEL_RUNNER": "0",  # what `custom_class` uses, for all
         "VLLM_CPU_OMP_THREADS_BIND": f"0-{options.threads - 1}",
         "OMP_NUM_THREADS": str(options.threads),
-        "NUMBA_NUM_THREADS": str(options.threads),  # more would wait for one another
+        "NUMBA_NUM_THREADS": str(options.threads),  # more would contend
     }
     engine = Engine(name, options)
     questions.send(None)
@@ -150,14 +150,14 @@ class Contestant:
         answers.recv()  # it has loaded
 
     def ask(self, method: str, *arguments: Any) -> Any:
-        """What that method of `Engine` returns. Raises EOFError where the process has ended."""
+        """What `method` of `Engine` returns. Raises EOFError if the process has ended."""
         self._answers.send((method, arguments))
         return self._answers.recv()
 
 
 @contextmanager
 def contestant(name: str, options: argparse.Namespace) -> Iterator[Contestant]:
-    """One in a process of its own."""
+    """A contestant in its own process."""
     context = get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=serve, args=(name, options, there))

@@ -1,12 +1,12 @@
-"""What quantised weights cost in quality: perplexity, and how often the best token stays the best.
+"""Measure what quantised weights cost in perplexity, and how often the best token stays best.
 
     python benchmarks/weights_quality.py --texts answers.jsonl --json quality.json
     python benchmarks/weights_quality.py --texts answers.jsonl --gguf model.gguf --llama-python PYTHON
 
-The first of each record's "outputs" is scored after its first turn (the chat template in between), so the numbers
-are those of text that an assistant would write. Agreement is with the same model's float weights,
-token by token on the same text; that of --cache-dtypes is with a cache in float32, on weights as
-they come (`auto`), read through paceline's own passes. llama.cpp reads the same tokens of the same file, see llama_cpp.py.
+The first of each record's "outputs" is scored after its first turn (with the chat template), so the
+text is what an assistant would write. Agreement is with the same model's float weights, token by
+token on the same text. For --cache-dtypes it is with a cache in float32, on --cache-weights,
+measured through paceline's own passes. llama.cpp reads the same tokens of --gguf; see llama_cpp.py.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ def main() -> None:
     parser.add_argument("--llama-python", help="an interpreter with llama_cpp")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    if options.gguf and not options.weights:
+        parser.error("llama.cpp's tokens are compared with those of other weights: name some")
     records = [record for path in options.texts for record in read(path, options.per_file)]
     results: dict[str, dict[str, float]] = {}
     machine = describe_machine()
@@ -76,7 +78,7 @@ def main() -> None:
 def quality_of_caches(
     options: argparse.Namespace, weights: str, records: list[dict[str, Any]]
 ) -> dict[str, dict[str, float]]:
-    """What keys and values of fewer bits cost, beside the first kind."""
+    """What KV caches of fewer bits cost, compared with the first dtype."""
     found: dict[str, dict[str, float]] = {}
     reference: list[torch.Tensor] = []
     for dtype in options.cache_dtypes:
@@ -97,7 +99,7 @@ def read(path: Path, count: int) -> list[dict[str, Any]]:
 
 
 def ids_of(session: Session, record: dict[str, Any], most: int) -> tuple[list[int], int]:
-    """A prompt and its answer, and how many tokens the answer has."""
+    """The ids of a prompt and its answer, and the answer's length."""
     turn = {"role": "user", "content": record["turns"][0]}
     prompt = session.encode([turn] if session.tokenizer.chat_template else turn["content"])
     answer = session.encode_references([record["outputs"][0]])[0][:most]
@@ -106,7 +108,7 @@ def ids_of(session: Session, record: dict[str, Any], most: int) -> tuple[list[in
 
 @torch.inference_mode()
 def score(session: Session, ids: list[int], count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The likeliest token in place of each of the last `count`, and the losses of these [nats]."""
+    """The likeliest token at each of the last `count` places, and losses of `ids` there [nats]."""
     model = session.target.model  # type: ignore[attr-defined]
     logits = model(torch.tensor([ids]), use_cache=False).logits[0, -count - 1 : -1].float()
     losses = F.cross_entropy(logits, torch.tensor(ids[-count:]), reduction="none")
@@ -116,7 +118,7 @@ def score(session: Session, ids: list[int], count: int) -> tuple[torch.Tensor, t
 def score_by_passes(
     session: Session, ids: list[int], count: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same by passes of the target, which read keys and values from its cache."""
+    """The same by a target pass, which reads keys and values from the KV cache."""
     target, answer = session.target, ids[-count:]
     slot = target.open(ids[:-count])
     logits = target.score({slot: Tree.chain(answer[:-1])})[slot]

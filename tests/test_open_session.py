@@ -208,7 +208,8 @@ def test_texts_of_threads_that_wait_together_go_on_in_one_pass() -> None:
     assert session.target.passes - before < 90
 
 
-def test_the_last_round_is_not_lost_while_it_is_being_handed_out() -> None:
+@pytest.mark.parametrize("polled", [False, True])
+def test_the_last_round_is_not_lost_while_it_is_being_handed_out(polled: bool) -> None:
     """Another thread has played a text's last round and dropped it, and hands it out only now."""
     session = toy_session("plain")
     (generation, key) = session.texts.begin(lambda drafter: Generation([1], drafter, Stopping(1)))
@@ -217,11 +218,11 @@ def test_the_last_round_is_not_lost_while_it_is_being_handed_out() -> None:
         with shared.turn:
             (last,) = shared._batch.step({key})
             assert generation.finished and key not in shared._batch
-            waiting = pool.submit(shared.next_round, key)
+            waiting = pool.submit(shared.heard if polled else shared.next_round, key)
             with pytest.raises(TimeoutError):
                 waiting.result(0.2)  # not that the text has ended
             shared._heard[key].append(last)
-        assert waiting.result(30) is last
+        assert waiting.result(30) == (([last], False) if polled else last)
     assert shared.next_round(key) is None
 
 

@@ -21,7 +21,7 @@ def report(name: str) -> dict[str, Any]:
 
 
 def throughput_table(name: str) -> str:
-    """Tokens per second of all texts together, by how many there are at once."""
+    """Tokens per second of all texts together, by number of texts at once."""
     rows = report(name)["throughput"]["table"]
     counts = sorted({row["at_once"] for row in rows})
     lines = [
@@ -40,7 +40,7 @@ def throughput_table(name: str) -> str:
 
 
 def joining_table() -> str:
-    """How long others wait while a long prompt is read."""
+    """How long other texts wait while a long prompt is read."""
     lines = [
         [
             "",

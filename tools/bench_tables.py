@@ -1,4 +1,4 @@
-"""Tables of the measuring room's result files, for README.md and docs."""
+"""Tables of `paceline bench` results, for README.md and docs."""
 
 from __future__ import annotations
 
@@ -15,32 +15,31 @@ from paceline.tables import markdown_table
 
 FOLDER = Path(__file__).parent.parent / "benchmarks/results/bench"
 SMALL, LARGE = "smollm2-135m", "qwen2.5-coder-1.5b"
-# The papers' settings. Files from before the defaults were those for planned trees have them under
-# the bare names.
+# The papers' settings. Older files, where they were the defaults, have them under the bare names.
 ANPD, LLMA = "anpd:n=5,k=7,branches=1", "llma:n=1,k=15"
 _BARE = {ANPD: "anpd", LLMA: "llma"}
 PUBLISHED, FLOAT32 = "../planned/published", "../planned/float32"
 TASKS, TASKS_FLOAT32 = "../planned/tasks", "../planned/tasks-float32"
 TEN = "../planned/ten"
-"""Every suite, as paceline runs by default and on float32 weights."""
+"""Every suite, with paceline's defaults."""
 TRACES = "../planned/traces"
 _SLOW = 0.98
 
 
 @cache
 def found(kind: str, model: str) -> tuple[dict[str, Any], Summary]:
-    """What was run, and what came out."""
+    """The run's description and its summary."""
     header, entries = read_results(FOLDER / f"{kind}-{model}.jsonl")
     return header["run"], summarise(entries)
 
 
 def overall_table(kind: str, *models: str) -> str:
-    """Every method, all tasks together, model beside model."""
+    """Every method over all tasks, with the models side by side."""
     return overall({model: found(kind, model) for model in models})
 
 
 def overall(runs: dict[str, tuple[dict[str, Any], Summary]]) -> str:
-    """All tasks of every model's run together; the first one has the most methods."""
+    """All tasks of each model's run together; the first run decides which methods are shown."""
     first = next(iter(runs.values()))
     rows = [["method"]]
     for model in runs:
@@ -83,12 +82,12 @@ def _basis(model: str, run: dict[str, Any], summary: Summary) -> str:
 
 
 def times(repeats: int) -> str:
-    """How often something was run, in words."""
+    """A number of runs in words."""
     return "once" if repeats == 1 else f"{repeats} times"
 
 
 def task_table(kind: str, model: str) -> str:
-    """Speed-up by task and method, with intervals overall."""
+    """Speed-up by task and method."""
     return by_task(found(kind, model)[1])
 
 
@@ -107,8 +106,8 @@ def by_task(summary: Summary) -> str:
 
 
 def texts_table(kind: str, model: str) -> str:
-    """What methods do to single texts, and what bounds them: no time for drafting, and the fastest
-    of them for each text, `auto` aside. All texts have as many tokens with each method."""
+    """What methods do to single texts, and two bounds: free drafting, and the fastest method for
+    each text, `auto` aside. Every method writes the same number of tokens per text."""
     methods = found(kind, model)[1].overall.methods
     rows = [
         [
@@ -150,7 +149,7 @@ def _speedups(group: Group, methods: Sequence[str]) -> list[str]:
 
 
 def trace_table() -> str:
-    """Recorded outputs followed by force."""
+    """Speed-ups on recorded outputs, followed by force."""
     _, summary = found(TRACES, SMALL)
     methods = [name for name in summary.overall.methods if name != "plain"]
     rows = [["recorded outputs", "texts"]]
@@ -166,7 +165,7 @@ def trace_table() -> str:
 
 
 def cell(kind: str, model: str, group: str, method: str) -> MethodSummary | None:
-    """One method on one task; None where it was not run."""
+    """One method on one task; None if it was not run."""
     if not (FOLDER / f"{kind}-{model}.jsonl").exists():
         return None
     _, summary = found(kind, model)
@@ -206,7 +205,7 @@ _HEADINGS = [
 
 
 def anpd_table() -> str:
-    """Table 1 of the ANPD paper, and ours on the same kinds of tasks."""
+    """Table 1 of the ANPD paper, and our figures on the same kinds of tasks."""
     ours: dict[str, tuple[str, str, str, str]] = {}
     for task, group in (("CNN/DM", "cnndm"), ("XSum", "xsum"), ("HumanEval", "humaneval")):
         for model in (SMALL, LARGE):
@@ -221,7 +220,7 @@ def anpd_table() -> str:
 
 
 def llma_table() -> str:
-    """Tables 3 and 4 of the LLMA paper, and ours on the same kinds of tasks."""
+    """Tables 3 and 4 of the LLMA paper, and our figures on the same kinds of tasks."""
     ours = {
         f"retrieval-augmented, {SMALL}, its own text": ("run", SMALL, "llma_rag", LLMA),
         f"retrieval-augmented, {LARGE}, its own text": ("run", LARGE, "llma_rag", LLMA),
@@ -259,7 +258,7 @@ def _beside(
 
 
 def ablation(name: str) -> str:
-    """Table of an ablation over all its texts."""
+    """The table of an ablation over all its texts."""
     text = (FOLDER / f"ablate-{name}-{SMALL}.md").read_text(encoding="utf-8")
     table = [line for line in text.split("## ")[1].splitlines() if line.startswith("|")]
     return "\n".join(table)

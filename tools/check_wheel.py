@@ -1,9 +1,9 @@
-"""Whether the installed paceline brought the C library of this source tree.
+"""Check that the installed paceline has the C library of this source tree.
 
     python tools/check_wheel.py
 
-It opens the library as it lies in site-packages, without importing paceline, so neither torch nor
-anything else has to be installed.
+It opens the library in site-packages without importing paceline, so it needs neither torch nor any
+other package.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NATIVE = Path("kernels", "native")
 
 
 def main() -> None:
-    """One line about the library, or the reason why it will not do."""
+    """Print one line about the library, or exit with what is wrong."""
     source = Path(__file__).parents[1] / "src" / "paceline"
     build = runpy.run_path(str(source / _NATIVE / "build.py"))
     spec = importlib.util.find_spec("paceline")

@@ -1,4 +1,4 @@
-"""What `make gpu` found, as Markdown.
+"""Print the results of `make gpu` as Markdown.
 
 python tools/gpu_tables.py [FOLDER]   prints one section per kind of piece that has results
 """
@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def tables(folder: Path) -> str:
-    """All sections, under headings; "" where there are no results."""
+    """All sections, under headings; "" if there are no results."""
     sections = []
     for heading, make in SECTIONS.items():
         if body := make(folder):
@@ -45,7 +45,7 @@ def tables(folder: Path) -> str:
 
 
 def _found(folder: Path, kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Result files of a kind: what their names say after it, and what they hold."""
+    """Result files of a kind: the rest of their names, and their contents."""
     for path in sorted(folder.glob(f"{kind}-*.json")):
         text = path.read_text(encoding="utf-8")
         if text.strip():  # a file may be opened long before it is written
@@ -58,13 +58,12 @@ def _one(folder: Path, name: str) -> dict[str, Any] | None:
 
 
 def _table(headings: Sequence[str], rows: Rows, left: int = 1) -> str:
-    """A table whose first columns, `left` of them, are text and the others numbers; "" without
-    rows."""
+    """A table whose first `left` columns are text and the others numbers; "" without rows."""
     return markdown_table([headings, *rows], left) if rows else ""
 
 
 def machine(folder: Path) -> str:
-    """What it was measured on."""
+    """The machine that was measured."""
     content = _one(folder, "machine")
     if content is None:
         return ""
@@ -83,7 +82,7 @@ def machine(folder: Path) -> str:
 
 
 def tests(folder: Path) -> str:
-    """How many came through, and which did not."""
+    """How many tests passed, and which did not."""
     content = _one(folder, "tests")
     if content is None:
         return ""
@@ -98,7 +97,7 @@ def tests(folder: Path) -> str:
 
 
 def losslessness(folder: Path) -> str:
-    """Texts beside those of transformers and of plain decoding; unfinished runs, too."""
+    """Texts compared with transformers' and plain decoding's, including unfinished runs."""
     rows = []
     for path in sorted(folder.glob("losslessness-*.jsonl")):
         lines = path.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
@@ -151,7 +150,7 @@ def _graphs(graphs: dict[str, Any] | None) -> str:
 
 
 def methods(folder: Path) -> str:
-    """Every method beside transformers, and by task."""
+    """Every method beside transformers, overall and by task."""
     runs = {}
     for path in sorted((folder / "methods").glob("run-*.jsonl")):
         header, entries = read_results(path)
@@ -164,7 +163,7 @@ def methods(folder: Path) -> str:
 
 
 def batches(folder: Path) -> str:
-    """Tokens per second by texts at once."""
+    """Tokens per second by number of texts at once."""
     rows = [
         [
             label,
@@ -204,7 +203,7 @@ _WAYS = ("graphs", "eager", "transformers")
 
 
 def memory(folder: Path) -> str:
-    """Loaded, and at most while a text is written."""
+    """Memory after loading, and its peak while a text is written."""
     rows = [
         [label, side["side"], _gigabytes(side["loaded_bytes"]), str(text["context"]),
          _gigabytes(text["peak_bytes"])]

@@ -50,7 +50,7 @@ def lengths_table() -> str:
 
 
 def cases_table(trees: str) -> str:
-    """Table 4: tokens per pass, and the speed-up, by category."""
+    """Table 4: tokens per pass and speed-up by category."""
     found = {decoding: run for decoding, each, run in _runs() if each == trees}
     if not found:
         return UNMEASURED
@@ -72,7 +72,7 @@ def cases_table(trees: str) -> str:
 
 
 def times_table() -> str:
-    """Where the time goes after the prompt: milliseconds per pass."""
+    """Where time goes after the prompt, in milliseconds per pass."""
     rows = [
         ["", "decoding", "trees", "draft", "target", "commit", "draft over target", "reading a prompt"],
     ]  # fmt: skip
@@ -95,7 +95,7 @@ def _read(decoding: str, trees: str) -> _Found | None:
 
 
 def _runs() -> Iterator[tuple[str, str, _Found]]:
-    """Those that were made."""
+    """The runs that exist."""
     for decoding in DECODINGS:
         for trees in TREES:
             found = _read(decoding, trees)
@@ -104,7 +104,7 @@ def _runs() -> Iterator[tuple[str, str, _Found]]:
 
 
 def _groups(found: _Found, by: str) -> dict[str, Group]:
-    """The texts of a run by suite, or by category whatever the suite."""
+    """The texts of a run by suite, or by category across suites."""
     lines = [
         replace(line, suite="", task=line.suite if by == "suite" else line.task,
                 prompt=f"{line.suite}/{line.prompt}")
@@ -115,7 +115,7 @@ def _groups(found: _Found, by: str) -> dict[str, Group]:
 
 
 def _method(group: Group | None, name: str) -> MethodSummary | None:
-    """The one of that name, whatever its settings."""
+    """The method of that name, whatever its settings."""
     methods = {} if group is None else group.methods
     return next((each for full, each in methods.items() if full.split(":")[0] == name), None)
 
@@ -148,7 +148,7 @@ def _parts(method: MethodSummary) -> list[str]:
 
 
 def _basis() -> str:
-    """What the numbers rest on."""
+    """How the numbers were measured."""
     sentences = []
     for decoding, trees, (run, lines) in _runs():
         machine, options, group = run["machine"], run["options"], summarise(lines).overall

@@ -1,4 +1,4 @@
-"""Tables about Medusa and Chimera, for docs/paper-chimera.md."""
+"""Tables on Medusa and Chimera for docs/paper-chimera.md."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ UNMEASURED = "Not measured yet."
 
 
 def heads_table(*models: str) -> str:
-    """Table 5: shipped heads, and steps of EAGLE, beside the paper's."""
+    """Table 5: shipped heads and EAGLE's steps, beside the paper's heads."""
     tops = ("top1", "top5")
     columns = [f"{model}: {top}" for model in (*models, "paper") for top in ("top-1", "top-5")]
     rows = [["head", "", *columns]]
@@ -65,7 +65,7 @@ def _share(of_heads: list[float], head: int) -> str:
 
 
 def orders_table() -> str:
-    """Table 6: what reads the newest tokens, top-5 by head, ours and the paper's; see `_both`."""
+    """Table 6: encoders of the newest tokens, top-5 by head, ours and the paper's; see `_both`."""
     rows = [
         ["", *(f"head {head}" for head in range(4)), *(f"paper: {head}" for head in range(4))],
     ]
@@ -78,7 +78,7 @@ def orders_table() -> str:
 
 
 def variants_table() -> str:
-    """Figure 8 and what else was varied: top-1 by head, see `_both`."""
+    """Figure 8 and other variants: top-1 by head; see `_both`."""
     rows = [
         ["", *(f"top-1, head {head}" for head in range(4)), "steps", "numbers", "MB", "minutes"],
     ]
@@ -100,11 +100,11 @@ def variants_table() -> str:
 
 
 NATIVE = "native"
-"""The only layers that drafters had at first."""
+"""How drafters stored layers before there was a choice."""
 
 
 def costs_table(model: str) -> str:
-    """Drafting beside a pass of the target, by what is kept of n-grams, cold and warm."""
+    """Drafting cost beside a target pass, by n-gram store, cold and warm."""
     path = ABLATIONS / f"costs-{model}.json"
     if not path.exists():
         return UNMEASURED
@@ -126,7 +126,7 @@ def costs_table(model: str) -> str:
 
 
 def _cost(found: dict[str, Any]) -> list[str]:
-    """Cold or warm."""
+    """The cells of one state, cold or warm."""
     counts = found.get("lookups") or {}
     total = sum(counts.values())
     hits = f"{(total - counts['encoded']) / total:.0%}" if total else ""
@@ -140,8 +140,8 @@ def _ablation(name: str) -> dict[str, Any] | None:
 
 
 def _both(evaluation: dict[str, Any], top: str) -> list[str]:
-    """By head: after own guesses as in the paper, and in brackets after the text, which is what
-    counts when texts are written. Heads that know nothing of one another have one figure."""
+    """By head: after own guesses, as in the paper, and in brackets after the text, which counts in
+    decoding. Heads that do not read each other's guesses have one figure."""
     text = [f"{share:.2f}" for share in evaluation[top]]
     if "own_guesses" in evaluation:
         own = evaluation["own_guesses"][top]
@@ -150,7 +150,7 @@ def _both(evaluation: dict[str, Any], top: str) -> list[str]:
 
 
 def _basis(files: Iterable[str]) -> str:
-    """On how much the rows rest."""
+    """How much data the rows are based on."""
     counts = {
         (found["evaluation"]["points"], found["texts"]["held_back"], _learned(found))
         for file in files
@@ -164,12 +164,12 @@ def _basis(files: Iterable[str]) -> str:
 
 
 def _learned(record: dict[str, Any]) -> str:
-    """How much a training had to learn from."""
+    """The amount of training data."""
     texts = record["texts"]
     read = f" and {texts['read']:,} texts that were only read" if texts.get("read") else ""
     return f"{texts['learned']:,} answers{read}"
 
 
 def _known(points: int) -> str:
-    """How well a share is known, as if places knew nothing of one another."""
+    """How precisely a share is known, if places were independent."""
     return f"a share of 0.3 is known to within {1.96 * (0.3 * 0.7 / points) ** 0.5:.3f}"

@@ -1,5 +1,5 @@
-"""Tables about Ouroboros, for docs/paper-ouroboros.md: ours beside the paper's (Zhao et al. 2024,
-arXiv 2402.13720)."""
+"""Tables for docs/paper-ouroboros.md: our figures beside the paper's (Zhao et al. 2024, arXiv
+2402.13720)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Row = Mapping[str, Any]
 def measured(
     *studies: str, model: str = MODEL
 ) -> Callable[[Callable[..., str]], Callable[[], str]]:
-    """A table of such result files; a sentence where one is not there."""
+    """Decorate a table of these result files; it becomes a sentence if one is missing."""
 
     def of(table: Callable[..., str]) -> Callable[[], str]:
         @wraps(table)
@@ -48,7 +48,7 @@ def measured(
 
 
 def _named(report: Report, temperature: float = 0.0) -> dict[str, Row]:
-    """Contenders by name; all of Ouroboros by that name as well."""
+    """Contenders by name; the whole of Ouroboros also as "ouroboros"."""
     found = {one["name"]: one for one in report["contenders"] if one["temperature"] == temperature}
     return {**found, "ouroboros": found[WHOLE]} if WHOLE in found else found
 
@@ -58,7 +58,7 @@ def _over(one: Row, other: Row) -> str:
 
 
 def _over_plain(one: Row, plain: Row) -> str:
-    """With its interval over texts, where times of texts were kept."""
+    """The speed-up over plain decoding, with its interval if the times of texts were kept."""
     found = _over(one, plain)
     if one is plain or "texts" not in one:
         return found
@@ -207,7 +207,7 @@ def locality_table(report: Report) -> str:
 
 @measured("ouroboros/simulation")
 def crossings_table(report: Report) -> str:
-    """The curves, where they are drawn, and at which ratios which method is ahead of which."""
+    """The plot, if it exists, and the ratios at which one method beats another."""
     names = list(report["simulations"][0]["ahead"])
     rows = _head("acceptance, rows of a pass, task", *names)
     for one in report["simulations"]:
@@ -238,7 +238,7 @@ STUDIES = ("fixed", "planned", "copy", "temperatures", "sensitivity", "lengths",
 
 
 def texts_table() -> str:
-    """Texts compared with plain decoding's, and those that differ."""
+    """How many texts were compared with plain decoding's, and how many differ."""
     rows = _head("study", "texts compared", "different", "largest gap where they part")
     for study in STUDIES:
         path = RESULTS / f"ouroboros/{study}-{MODEL}.json"
@@ -252,7 +252,7 @@ def texts_table() -> str:
 
 @measured("memory")
 def memory_table(report: Report) -> str:
-    """A hundred prompts in a row."""
+    """Memory over a hundred prompts in a row."""
     marks = report["marks"]
     rows = _head("", *(f"{mark} prompts: MB, tensors, phrases" for mark in marks))
     for one in report["methods"]:

@@ -1,4 +1,4 @@
-"""Figures of papers, for the tables that show ours beside them: papers.json has each with its source."""
+"""Figures from papers, for tables that compare them with ours; papers.json names their sources."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FILE = Path(__file__).with_name("papers.json")
 
 @cache
 def figures(paper: str, table: str) -> dict[str, Any]:
-    """The rows of a paper's table, by label. Raises KeyError for one that is not there."""
+    """The rows of a paper's table, by label. Raises KeyError for an unknown paper or table."""
     papers = json.loads(FILE.read_text(encoding="utf-8"))
     found: dict[str, Any] = papers[paper]["tables"][table]["rows"]
     return found

@@ -1,4 +1,4 @@
-"""Tables about PPD, for docs/paper-ppd.md."""
+"""Tables on PPD for docs/paper-ppd.md."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COMPARED = (("ppd", SMALL), ("medusa", SMALL), ("ppd", LARGE))
 
 
 def accuracy_table() -> str:
-    """How often guesses are right by distance, PPD's and Medusa's, ours and the thesis's."""
+    """Accuracy of guesses by distance, for PPD and Medusa, ours and the thesis's."""
     rows = [["", "distance", "top-1 (95 %)", "top-5", "top-10"]]
     for method, model in _COMPARED:
         judged = record_of(method, model)["evaluation"]
@@ -64,7 +64,7 @@ def _note(method: str, model: str) -> str:
 
 
 def memory_table(*models: str) -> str:
-    """What processes hold that have loaded a model and decoded with a method (figure 6.4)."""
+    """Memory of processes that loaded a model and decoded with a method (figure 6.4)."""
     rows = [["model", "method", "parts, MB", "process, MB", "over plain", "of plain"]]
     for model in models:
         report = json.loads((RESULTS / f"memory-{model}.json").read_text("utf-8"))
@@ -88,8 +88,7 @@ def memory_table(*models: str) -> str:
 
 
 def sizes_table(*models: str) -> str:
-    """Tokens per pass by size of the tree, dynamic and static, by formula and by run (figure
-    6.6a)."""
+    """Tokens per pass by tree size, dynamic and static, predicted and measured (figure 6.6a)."""
     shapes = {"dynamic": "ppd:size={}", "static": "ppd:shape=static,size={}"}
     run, summary = found(SIZES, SMALL)
     methods = summary.overall.methods
@@ -114,7 +113,7 @@ def sizes_table(*models: str) -> str:
 
 
 def _promised(model: str, size: int) -> list[float]:
-    """Tokens per pass of the dynamic and the static tree."""
+    """Predicted tokens per pass of the dynamic and the static tree."""
     parts = PromptTokens.found_in(PARTS / "ppd" / model)
     assert parts is not None and parts.acceptance is not None  # noqa: S101 - they are shipped
     table = parts.acceptance

@@ -1,7 +1,7 @@
-"""Fill the generated blocks of README.md and docs: measured tables, and the loop as it stands.
+"""Fill the generated blocks of README.md and docs: measured tables, and the loop's source.
 
 python tools/readme.py            rewrites the pages
-python tools/readme.py --check    exits with 1 where one is stale
+python tools/readme.py --check    exits with 1 if a page is stale
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from paceline.tables import markdown_table
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks/results"
 QUOTED = {ROOT / "src/paceline/loop.py": ("Batch.step", "decode")}
-"""What the README shows of the loop: file -> functions, or methods as "Class.method"."""
+"""The README's excerpt of the loop: file -> functions, or methods as "Class.method"."""
 
 
 def main() -> int:
@@ -77,7 +77,7 @@ def main() -> int:
 
 
 def filled(page: str, text: str, blocks: dict[str, str]) -> str:
-    """The text with every generated block made anew."""
+    """The text with every generated block replaced."""
     for name, content in blocks.items():
         begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
         pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
@@ -89,8 +89,8 @@ def filled(page: str, text: str, blocks: dict[str, str]) -> str:
 
 
 def quoted_loop() -> str:
-    """The functions of `QUOTED` as they stand in the source, without docstrings; methods below the
-    line of their class."""
+    """The source of the functions in `QUOTED`, without docstrings; methods follow a line with their
+    class."""
     text, owner = "", ""
     for path, names in QUOTED.items():
         source = path.read_text(encoding="utf-8")
@@ -117,7 +117,7 @@ def functions_in(module: ast.Module) -> dict[str, ast.FunctionDef]:
 
 
 def without_docstring(function: ast.FunctionDef, lines: Sequence[str]) -> str:
-    """The lines of a function but for those of its docstring."""
+    """The lines of a function except its docstring."""
     first, last = function.lineno - 1, function.end_lineno
     if ast.get_docstring(function) is None:
         return "\n".join(lines[first:last])
@@ -126,7 +126,7 @@ def without_docstring(function: ast.FunctionDef, lines: Sequence[str]) -> str:
 
 
 def planning_table() -> str:
-    """Planned trees against fixed budgets, on a clock that only passes move."""
+    """Planned trees against fixed budgets, on a simulated clock."""
     report = json.loads((RESULTS / "planning/smollm2-135m.json").read_text("utf-8"))
     columns = {
         **{f"anpd, {budget}": f"ANPD, {budget}" for budget in (1, 3, 5)},

@@ -1,4 +1,4 @@
-"""The tables of docs/serve.md."""
+"""Tables of docs/serve.md."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def serve_table() -> str:
 
 
 def edits_table() -> str:
-    """Edits on the larger model, with what is expected of them and without."""
+    """Edits on the larger model, with and without a prediction."""
     return _throughput(RESULTS / "serve-edits-qwen2.5-coder-1.5b.json", ())
 
 
@@ -49,7 +49,7 @@ def _throughput(file: Path, kinds: Sequence[str]) -> str:
 
 
 def peers_table() -> str:
-    """Other servers beside paceline's plain decoding, and none of it before it was measured."""
+    """Other servers beside paceline's plain decoding; "" if not measured yet."""
     file = RESULTS / "serve-peers-smollm2-135m.json"
     if not file.exists():
         return ""

@@ -1,4 +1,4 @@
-"""Hook of mkdocs: links out of docs/, which the site has no page for, become the names of files."""
+"""A hook of mkdocs: links out of docs/, which have no page on the site, become file names."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ _OUTSIDE = re.compile(r"(!?)\[([^\]]*)\]\(\.\./([^)#]+)(#[^)]*)?\)")
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """What a page says, before it is rendered."""
+    """Return a page's Markdown with such links replaced, before it is rendered."""
     return _OUTSIDE.sub(lambda found: f"{found[2]} (`{found[3]}`)", markdown)

@@ -1,4 +1,4 @@
-"""Tables of what the sources of `auto` bring, in docs/planning.md."""
+"""Tables of the gains of `auto`'s sources, in docs/planning.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WITH_ANSWERS = "auto with answers"
 
 
 def left_out_table() -> str:
-    """Speed-ups on recorded answers by file, each source left out in turn."""
+    """Speed-ups on recorded answers by file, leaving out each source in turn."""
     report = _replayed()
     found, answers = report["contenders"], report["answers"]
     rest = [name for name in found if name.startswith("without ")]

@@ -36,7 +36,7 @@ def quality_table() -> str:
 
 
 def caches_table() -> str:
-    """What caches of fewer bits cost in quality."""
+    """What KV caches of fewer bits cost in quality."""
     report = json.loads((RESULTS / "caches-smollm2-135m.json").read_text("utf-8"))
     rows = [
         ["weights", "cache", "MB per 1,000 tokens", "perplexity", "best token as with float32"],
@@ -49,7 +49,7 @@ def caches_table() -> str:
 
 
 def long_texts_table() -> str:
-    """Passes after long texts, by rows and by what the cache is held in."""
+    """Passes after long texts, by rows and by dtype of the KV cache."""
     report = json.loads((RESULTS / "long-texts.json").read_text("utf-8"))
     widths = list(report["models"][0]["passes"][0]["ms"])
     rows = [
@@ -71,7 +71,7 @@ def long_texts_table() -> str:
 
 
 def start_up_table() -> str:
-    """Whole processes that write four tokens."""
+    """Time and memory of whole processes that write four tokens."""
     report = json.loads((RESULTS / "start-up.json").read_text("utf-8"))
     rows = [
         ["", "file", "first start", "later starts", "peak memory, first and later"],
@@ -84,7 +84,7 @@ def start_up_table() -> str:
 
 
 def drafts_table() -> str:
-    """What drafts cost, as shares of a pass of one row."""
+    """What drafts cost, as shares of a one-row pass."""
     report = json.loads((RESULTS / "draft-shares.json").read_text("utf-8"))
     rows = [["", "ms", "of a pass", "tokens per pass"]]
     for name, found in report["rows"].items():
@@ -95,7 +95,7 @@ def drafts_table() -> str:
 
 
 def passes_table() -> str:
-    """Cost of a pass by width, beside transformers' own."""
+    """The cost of a pass by width, beside transformers'."""
     files = {
         "smollm2-135m": "smollm2-135m, 4 bits",
         "smollm2-135m-float32": "smollm2-135m, float32",
@@ -120,7 +120,7 @@ def passes_table() -> str:
 
 
 def plain_table() -> str:
-    """Plain decoding and reading a prompt against transformers, and memory."""
+    """Plain decoding and prefill against transformers, and memory."""
     files = {"4 bits": "smollm2-135m", "float32": "smollm2-135m-float32"}
     reports = [
         json.loads((RESULTS / f"target-pass-{file}.json").read_text("utf-8"))
@@ -159,7 +159,7 @@ def _ratios(speedups: Iterable[dict[str, float]]) -> list[str]:
 
 
 def llama_table(model: str) -> str:
-    """Beside llama.cpp on the same file."""
+    """Both sides of a comparison with llama.cpp on the same file."""
     report = json.loads((RESULTS / f"llama-cpp-{model}.json").read_text("utf-8"))
     rows = [
         [
@@ -195,7 +195,7 @@ def llama_table(model: str) -> str:
 
 
 def products_table() -> str:
-    """Products alone, by format and rows."""
+    """Times of products alone, by format and rows."""
     report = json.loads((RESULTS / "products.json").read_text("utf-8"))
     widths = next(iter(report["products"].values()))["milliseconds"]
     rows = [

@@ -1,4 +1,4 @@
-"""What the training records in the package say of their parts, for docs."""
+"""Tables of the training records in the package, for docs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CURVE_ROWS = 8
 
 
 def parts_accuracy(*methods: str) -> str:
-    """Right guesses by head, or step of drafting, on texts of the test split."""
+    """Accuracy by head, or drafting step, on texts of the test split."""
     rows = [
         ["parts", "head", "top-1 (95 %)", "top-2", "top-3", "top-5", "top-10", "not in its vocabulary"],
     ]  # fmt: skip
@@ -23,7 +23,7 @@ def parts_accuracy(*methods: str) -> str:
     for method in methods:
         for model, record in _records(method).items():
             found = record["evaluation"]
-            # Of an earlier trainer the texts that are judged chose the step.
+            # An earlier trainer chose the step on the same texts that it was judged on.
             if "top1_interval" not in found:
                 continue
             for head, share in enumerate(found["top1"]):
@@ -37,7 +37,7 @@ def parts_accuracy(*methods: str) -> str:
 
 
 def curve_table(*methods: str) -> str:
-    """Right first guesses on validation texts, by places learned from."""
+    """Accuracy of first guesses on validation texts, by places learned from."""
     rows = [["parts", "places", "loss", "held back", "top-1 by distance"]]
     records = {
         f"{method}, `{name}`": record
@@ -70,7 +70,7 @@ def _note(method: str, model: str, record: dict[str, Any]) -> str:
 
 
 def record_of(method: str, model: str) -> dict[str, Any]:
-    """How the parts for a model were trained."""
+    """The training record of the parts for a model."""
     path = PARTS / method / model / "training.json"
     record: dict[str, Any] = json.loads(path.read_text("utf-8"))
     return record

@@ -50,15 +50,15 @@ def load(
     model: an alias (see `paceline models list`), a folder, a GGUF file or a hub id.
     method, settings: as in "anpd:n=5,k=7"; "plain" for none.
     device, dtype, device_map, attn_implementation: as in transformers; by default a GPU, if any.
-    weights, cache_dtype: how linear layers, and keys and values, are held, of `WEIGHTS` and
-    `CACHE_DTYPES`; see docs/speed.md. engine: what runs the model, of `ENGINES`.
+    weights: format of the linear layers, one of `WEIGHTS`. cache_dtype: format of keys and values,
+    one of `CACHE_DTYPES`. See docs/speed.md. engine: what runs the model, one of `ENGINES`.
     store: keeps answers as references for similar queries, see `ReferenceStore`.
     datastore: folder of texts to guess from, to which answers are added; "own": the model's own.
-    options: defaults of requests; without a budget trees are planned by what passes cost here, and
-    measure says whether to find that out, roughly, where nobody has (by default yes).
+    options: defaults of requests. Without a budget, trees are planned from measured pass costs.
+    measure: whether to measure these roughly if nobody has; by default yes.
 
-    Raises UsageError for an unknown method, setting or choice of these, ModelError where the model
-    cannot be found, read or driven, or has no parts for the method, StoreError for a bad datastore.
+    Raises UsageError for an unknown method, setting or choice, ModelError if the model cannot be
+    found, read or run, or has no parts for the method, StoreError for a bad datastore.
     """
     check_method(method, **settings)  # a wrong method must not wait for the model
     place = device, dtype, device_map, attn_implementation
@@ -107,7 +107,7 @@ def _datastore(name: str | Path | None, tokenizer: Any) -> Datastore | None:
 
 
 def _plans(method: str, options: Options | None, measure: bool | None) -> bool:
-    """Whether trees are going to be planned, as far as nobody has said."""
+    """Whether trees will be planned; `measure`, if given, decides."""
     if measure is not None:
         return measure
     return method != "plain" and (options is None or options.budget is None)

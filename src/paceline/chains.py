@@ -1,4 +1,4 @@
-"""Chains of guesses that a target finds in one call: what is asked, where they end, what was found."""
+"""Chains of guesses that a target generates in one call: the request, where it ends, the result."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ __all__ = ["ChainEnd", "ChainFound", "ChainRequest", "ChanceTable", "certain_end
 class ChanceTable:
     """How likely guesses are to be right, by their share in the model's softmax and their depth.
 
-    A line for each class of shares and depths. borders: ascending, where the other classes of shares
-    begin; depths: the same of depths, >= 2. low, high: shares count as no less and no more, and
-    chances are at most `high`. longest: depths that are asked for at most.
+    Each class of shares and depths has a linear function of the share.
 
-    trust: shares are multiplied by that first.
+    borders: ascending, where each class of shares after the first begins. depths: the same for
+    depths, >= 2. low, high: shares are clamped to this range. longest: greatest depth asked for.
+
+    trust: factor on a clamped share; the product is at most `high`.
     """
 
     def __init__(
@@ -36,32 +37,31 @@ class ChanceTable:
         self.borders = array("d", borders)
         self.columns = 1 + len(borders)
         self.lines = array("d", [0.0, 1.0] * (self.columns * (1 + len(depths))))
-        # Of depth 1, 2, …
+        # For depth 1, 2, …
         self.rows = array("q", [bisect_right(depths, 1 + at) for at in range(longest)])
 
     def chance(self, share: float, depth: int) -> float:
-        """Of a guess with this share at `depth`, from 1 to `longest`, where the one before is
-        right."""
+        """Chance that a guess with this share at `depth`, 1 to `longest`, is right if the guess
+        before it is."""
         claim = min(self.high, max(self.low, share))
         column = bisect_right(self.borders, claim)
         at = 2 * (self.rows[depth - 1] * self.columns + column)
         return self.lines[at] + self.lines[at + 1] * min(self.high, claim * self.trust)
 
     def put(self, column: int, row: int, offset: float, slope: float) -> None:
-        """The line of a class of shares at a class of depths."""
+        """Set the linear function for a class of shares at a class of depths."""
         at = 2 * (row * self.columns + column)
         self.lines[at], self.lines[at + 1] = offset, slope
 
 
 @dataclass(frozen=True)
 class ChainEnd:
-    """Where a chain of guesses ends: after the first that is doubtful, or before all of them
-    together are.
+    """Where a chain of guesses ends: after a doubtful guess, or once the whole chain is doubtful.
 
-    share: a token with a smaller one is the last. least: float64, by how many guesses the chain has,
-    from one on: where the chance that all of them are right is smaller, they are the last; and there
-    are no more than these. chances: of guesses. before: so many guesses come before those of the
-    chain, all of which are right with the chance `path_chance`.
+    share: a token with a smaller share is the last. least: float64, entry n - 1 for a chain of n
+    guesses: it ends if the chance that all are right is smaller, and at len(least) guesses.
+    chances: of single guesses. before: guesses before the chain, all right with chance
+    `path_chance`.
     """
 
     share: float
@@ -71,7 +71,7 @@ class ChainEnd:
     path_chance: float = 1.0
 
     def goes_on(self, shares: Sequence[float]) -> bool:
-        """Whether more guesses are wanted after those with these shares, of which there is one."""
+        """Whether more guesses are wanted after those with these shares, at least one."""
         if len(shares) >= len(self.least) or min(shares) < self.share:
             return False
         path_chance = self.path_chance
@@ -81,16 +81,16 @@ class ChainEnd:
 
 
 def certain_end(share: float, most: int) -> ChainEnd:
-    """After the first token with a smaller share, or after `most`."""
+    """The end after the first token with a smaller share, or after `most` tokens."""
     return ChainEnd(share, array("d", bytes(8 * most)), ChanceTable((), (), 0.0, 1.0, most))
 
 
 @dataclass(frozen=True)
 class ChainRequest:
-    """Passes one after the other, of which each reads the likeliest token of the one before.
+    """Successive passes, each of which reads the likeliest token of the one before.
 
-    passes: at most, >= 1. most: ids that are wanted of each. known: below this. end: None for after
-    the last pass.
+    passes: most passes, >= 1. most: ids wanted from each. known: only ids below this count.
+    end: where to stop early; None for after the last pass.
     """
 
     passes: int
@@ -101,10 +101,11 @@ class ChainRequest:
 
 @dataclass(frozen=True)
 class ChainFound:
-    """What passes have found: of each the likeliest ids with their shares in the softmax of all that
-    are known, fewer where there are fewer; where less can be said the last ones have share 0.
+    """What the passes found.
 
-    seconds: that each took.
+    ranked: for each pass the likeliest ids, fewer if there are fewer, with their shares in the
+    softmax over all known ids. With too few usable scores (-inf, NaN) the last have share 0.
+    seconds: time of each pass.
     """
 
     ranked: list[Ranked]

@@ -1,4 +1,4 @@
-"""What is used where nobody says otherwise."""
+"""The default method and model."""
 
 from __future__ import annotations
 

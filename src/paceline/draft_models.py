@@ -38,14 +38,14 @@ class DraftModels:
     """Opens draft models for one model; what `Host.open` is for drafters.
 
     base, fingerprint: the model; draft models that were cut out of it share its embeddings.
-    tokenizer: of the model; None where it is not known, and then draft models are only refused
-    where their vocabulary is of another size.
-    target: that runs the model; None for one of its own, where a copy of the model is wanted.
-    device, dtype: where draft models go and in which format, where a choice does not say.
+    tokenizer: of the model; if None, draft models are only refused for a vocabulary of another
+    size.
+    target: the target that runs the model; if None, one is opened when a copy is wanted.
+    device, dtype: of draft models, unless a choice names others.
 
-    Every model is loaded once, whoever asks for it, and kept, and all hosts on it share one target:
-    each text has a slot of its own there. A draft model may have a draft model in turn; `SELF` is
-    then a copy of the former.
+    Every model is loaded once and kept, and all hosts on it share one target, in which each text
+    has its own slot. A draft model may be drafted for in turn; `SELF` is then a copy of that draft
+    model.
     """
 
     def __init__(
@@ -69,15 +69,15 @@ class DraftModels:
         self._opened: dict[_Path, Host] = {}
 
     def __call__(self, choice: ModelChoice) -> Host:
-        """A host on the model, to which nothing is known of any text.
+        """A host on the model that has seen no text yet.
 
-        Raises ModelError for a model that cannot be read or driven, or has another tokenizer, and
-        UsageError for a device, dtype or kind of weights that there is not.
+        Raises ModelError for a model that cannot be read or run, or has another tokenizer, and
+        UsageError for an unknown device, dtype or kind of weights.
         """
         return self._find((), choice)
 
     def _find(self, asking: _Path, choice: ModelChoice) -> Host:
-        """asking: the draft model that is to be drafted for; nothing for the model itself."""
+        """asking: path of the model to draft for; () for the base itself."""
         path: _Path = (choice,)
         if choice.model == SELF:
             path = (*asking, replace(choice, weights=choice.weights or COPIES[0]))
@@ -99,7 +99,7 @@ class DraftModels:
             target = self._target or open_target(self._base.get(), weights=NATIVE, check=False)
             fingerprint, tokens = self._fingerprint, None
         copy = open_copy(target, choice.weights, fingerprint, self._progress)
-        # A target of our own has read nothing that could be taken over.
+        # A target of our own has read nothing yet that could be taken over.
         takes_over = isinstance(copy, QuantisedCopy) and (bool(origin) or self._target is not None)
         return replace(self._host(copy, fingerprint, tokens), takes_over=takes_over)
 
@@ -136,12 +136,12 @@ class DraftModels:
         return self._host(target, loaded.fingerprint, tokens)
 
     def _host(self, target: Target, fingerprint: str, tokens: int | None) -> Host:
-        """Of a draft model that drafts by itself so far."""
+        """A host whose draft model has no draft model yet."""
         curve = load_curve(curve_key(target, fingerprint))
         return Host(target, fingerprint, curve, tokens)
 
     def _own_draft(self, name: str) -> Path | None:
-        """The folder of a draft model that is opened together with its base; None for others."""
+        """The folder of a draft model that shares its base's embeddings; None for other models."""
         if not name:
             folder = shipped_draft(self._fingerprint)
             if folder is None:
@@ -156,7 +156,7 @@ class DraftModels:
     def _shared(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, name: str
     ) -> int:
-        """Ids below this are the same text to both models."""
+        """The id below which all tokens mean the same text to both models."""
         if self._tokenizer is not None and tokenizer is not None:
             return shared_tokens(self._tokenizer, tokenizer, name)
         size: int = model.config.get_text_config().vocab_size

@@ -1,6 +1,6 @@
-"""What can go wrong, drawn as a tree.
+"""What can go wrong, as a tree.
 
-    PacelineError           anything a caller can mend; its message is one sentence: what, and what to do
+    PacelineError           what a caller can fix; its message is one sentence: what, and what to do
     ├── UsageError          an argument, setting, prompt or request that cannot be served
     ├── ModelError          a model that cannot be found, fetched, read or accelerated
     └── StoreError          a store of answers or texts that cannot be opened or used

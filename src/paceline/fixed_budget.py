@@ -13,13 +13,13 @@ __all__ = ["DEFAULT_BUDGET", "FixedBudget"]
 
 DEFAULT_BUDGET = 64
 
-# Tokens of prompts read beside texts of which nobody knows what a row more costs.
+# Prompt tokens read in a pass with other texts, as the cost of a row is unknown.
 _PREFILL_BESIDE = 32
 
 
 @dataclass(frozen=True)
 class FixedBudget:
-    """The planner that plans nothing: so many nodes at most, in every round."""
+    """The planner that plans nothing: at most `budget` nodes in every round."""
 
     budget: int
 
@@ -30,7 +30,7 @@ class FixedBudget:
         """Nothing to forget."""
 
     def plan(self, proposals: Mapping[int, Propose]) -> dict[int, Tree]:
-        """What the drafters propose."""
+        """Whatever the drafters propose."""
         return {key: propose(self.budget) for key, propose in proposals.items()}
 
     def prefill(self, rows: int, texts: int, tokens: int) -> int:

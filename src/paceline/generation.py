@@ -1,4 +1,4 @@
-"""One text in the making: what it is asked for, what it has come to, and what goes wrong in it."""
+"""One text in progress: its request, its tokens so far, and what went wrong."""
 
 from __future__ import annotations
 
@@ -23,22 +23,21 @@ from paceline.verify import walk
 __all__ = ["MOST_FORCED", "Generation"]
 
 MOST_FORCED = 64
-"""Forced tokens at most where a drafter is not asked."""
+"""Most forced tokens in a round in which the drafter is not asked."""
 
 
 @dataclass
 class Generation:
-    """One text in the making.
+    """One text in progress.
 
     prompt: at least one token; `context` grows from it by every committed token.
     references: tokenised texts that the output may resemble, for drafters that copy.
-    typical: accept what is likely enough; the text is then another one than plain decoding's.
+    typical: accept what is likely enough; the text then differs from plain decoding's.
     budget: most nodes of a tree; None leaves that to the planner.
-    matcher: says what the text may say; a condition of `stopping`.
-    logprobs: how many alternatives the log-probabilities of its tokens are told with; None for none
-    at all.
-    reused: tokens of the prompt that were in the target's cache, once the text has joined a batch.
-    error: why the text was broken off.
+    matcher: says which tokens may come next; its `push` is a condition of `stopping`.
+    logprobs: alternatives reported with each token's log-probability; None reports neither.
+    reused: prompt tokens found in the target's cache, known once the text has joined a batch.
+    error: why the text was aborted.
 
     Raises UsageError for an empty prompt, and for a sampler or a constraint that typical acceptance
     cannot use.
@@ -66,7 +65,7 @@ class Generation:
             raise UsageError("the prompt is empty: give at least one token to continue from")
         if self.typical is not None:
             check_typical(self.sampler, constrained=self.matcher is not None)
-        self.prompt = tuple(self.prompt)  # whose it was may go on with it
+        self.prompt = tuple(self.prompt)  # the caller may change its own list
         self.context = list(self.prompt)
         if self.matcher is not None and not self.drafter.passive and self.budget != 0:
             self._scout = Scout(self.matcher.copy(), len(self.drafter.source_names))
@@ -82,13 +81,13 @@ class Generation:
         return self.stopping.reason is not None
 
     def start_as(self, key: int) -> TextStart:
-        """What its drafter is told when the text begins or is taken up again."""
+        """What its drafter is told when the text starts or resumes."""
         return TextStart(self.context, self.references, self.sampler, key, self.stopping.remaining)
 
     def fit(self, target: Target) -> None:
-        """Make sure that `target` can serve this text, and prepare it for that.
+        """Check that `target` can serve this text, and prepare both for it.
 
-        Raises UsageError where the prompt does not fit or the drafter needs what `target` lacks.
+        Raises UsageError if the prompt does not fit or the drafter needs what `target` lacks.
         """
         check_capabilities(self.drafter, target)
         self._vocab_size = target.vocab_size
@@ -99,7 +98,7 @@ class Generation:
                 f"the prompt holds token {wrong} but the model's vocabulary ends at "
                 f"{target.vocab_size}: the tokenizer belongs to another model"
             )
-        # What the model cannot say is no guess.
+        # Tokens that the model does not have cannot be guesses.
         self.references = [
             reference for reference in self.references if _within(reference, target.vocab_size)
         ]
@@ -115,19 +114,19 @@ class Generation:
             target.keep_states(self.drafter.layers)
 
     def offer_states(self, target: Target, slot: int) -> None:
-        """Show the hidden states of the text to a drafter that wants them."""
+        """Offer the text's hidden states to a drafter that requires them."""
         if HIDDEN_STATES in self.drafter.requires:
             self.drafter.offer_states(partial(target.states, slot))
 
     def propose(self, budget: int) -> Tree:
-        """The drafter's tree, with forced tokens, and without guesses that no constraint allows or
-        beyond the token limit: they could never be accepted, nor fit the model's context."""
+        """The drafter's tree with forced tokens added, without guesses that the constraint forbids
+        or beyond the token limit: they could never be accepted, nor fit the model's context."""
         self._asked = True
         return self._fitting(self.drafter.propose(budget), budget)
 
     def complete(self, tree: Tree) -> Tree:
-        """A tree as the planner left it, with what the drafter adds; forced tokens where it was not
-        asked."""
+        """The tree that the planner left, with the drafter's additions; if the drafter was not
+        asked, forced tokens."""
         asked, self._asked = self._asked, False
         if asked and not self._chains_only and self.error is None:
             return self._completed(tree)
@@ -151,8 +150,7 @@ class Generation:
         return tree.spine() if self._chains_only else tree
 
     def walk(self, tree: Tree, logits: torch.Tensor) -> Path:
-        """What plain decoding would have said along `tree`; or, where that was asked for, what is
-        likely enough."""
+        """The path that plain decoding takes in `tree`; with `typical`, one of likely guesses."""
         if self.typical is not None:
             return typical_walk(
                 tree, logits, self.sampler, self.context, self.stopping, self.typical
@@ -162,7 +160,7 @@ class Generation:
     def observe(
         self, key: int, tree: Tree, logits: torch.Tensor, path: Path, prefill: bool
     ) -> Round:
-        """Take the committed path into the context and let the drafter learn from the round.
+        """Append the committed path to the context and let the drafter learn from the round.
 
         prefill: the pass also read a prompt.
         """
@@ -187,7 +185,7 @@ class Generation:
         return round
 
     def fail(self, error: BaseException) -> None:
-        """Break the text off, for an error or because somebody interrupts."""
+        """Abort the text, for an error or an interruption."""
         self.error = self.error or error
         why: FinishReason = "error" if isinstance(error, Exception) else "interrupted"
         self.stopping.reason = self.stopping.reason or why

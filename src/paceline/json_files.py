@@ -1,4 +1,4 @@
-"""Small files, JSON most of them, written whole or not at all."""
+"""Small files, mostly JSON, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ __all__ = ["json_bytes", "read_json", "replace_file"]
 
 
 def json_bytes(content: Mapping[str, Any]) -> bytes:
-    """A JSON object as it stands in a file."""
+    """A JSON object as file content."""
     return (json.dumps(dict(content), ensure_ascii=False, indent=2) + "\n").encode()
 
 
 def replace_file(path: Path, content: bytes, draft: Path | None = None) -> None:
-    """Write a file so that it is there whole or not at all, whenever the process is killed and
-    whoever else writes it. Raises OSError.
+    """Write a file whole or not at all, even if the process is killed or others write the file too.
+    Raises OSError.
 
-    draft: where it is written first and stays if the process is killed meanwhile; by default a file
-    that nobody else writes.
+    draft: where the content is written first, and remains if the process is killed meanwhile; by
+    default a file that nobody else writes.
     """
     draft = draft or path.with_name(f".{uuid4().hex}.tmp")
     try:
@@ -35,12 +35,12 @@ def replace_file(path: Path, content: bytes, draft: Path | None = None) -> None:
             os.fsync(file.fileno())
         draft.replace(path)
     finally:
-        with suppress(OSError):  # it is there only where something went wrong
+        with suppress(OSError):  # it exists only if something went wrong
             draft.unlink(missing_ok=True)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; raises ModelError, naming the file, where it cannot be read or is none."""
+    """The JSON object in a file; raises ModelError, naming it, if unreadable or not an object."""
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:

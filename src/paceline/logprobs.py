@@ -1,4 +1,4 @@
-"""Log-probabilities of what was said, by the model's own word."""
+"""Log-probabilities of generated tokens, from the model's raw logits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["path_logprobs"]
 
 
 def path_logprobs(logits: torch.Tensor, path: Path, top: int) -> tuple[TokenLogprob, ...]:
-    """Of each token of a path, with the `top` likeliest tokens at its place.
+    """Log-probabilities of a path's tokens, each with the `top` likeliest tokens in its place.
 
     logits: [nodes + 1, vocabulary], raw; row 0 belongs to the root and row i + 1 to node i.
     """
@@ -26,11 +26,11 @@ def path_logprobs(logits: torch.Tensor, path: Path, top: int) -> tuple[TokenLogp
 
 
 def _best(row: np.ndarray, count: int) -> tuple[tuple[int, float], ...]:
-    """The largest of a row [vocabulary] with their tokens, the first of equal ones first."""
+    """The largest of a row [vocabulary] with their tokens; of equal ones, lower ids first."""
     count = min(count, len(row))
     if not count:
         return ()
-    # All that are no less than the last one, as equal ones are told apart by their ids.
+    # All numbers at least as large as the last one kept: ties are broken by id.
     least = np.partition(row, -count)[-count]
     tokens = np.flatnonzero(row >= least)
     best = tokens[np.argsort(-row[tokens], kind="stable")][:count]

@@ -1,7 +1,7 @@
 """The only generation loop: draft, verify, commit.
 
 Plain decoding is this loop with a drafter that never guesses. Streaming, batches, chat, draft
-models, the command line and benchmarks are consumers of the rounds it yields.
+models, the command line and benchmarks consume the rounds it yields.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ __all__ = ["DEFAULT_BUDGET", "Batch", "Clock", "FixedBudget", "Generation", "dec
 
 Clock = Callable[[], float]
 
-_keys = count()  # no two texts of a process have one key, so batches may share a planner
+_keys = count()  # unique within the process, so that batches may share a planner
 
 
 class Batch:
-    """The texts that are written together on one target. They join and leave between rounds.
+    """The texts that are generated together on one target. They join and leave between rounds.
 
-    planner: sizes their trees. clock: seconds, for the times of the rounds.
+    planner: sizes their trees. clock: in seconds, times the rounds.
 
-    What goes wrong in one text (a processor that raises, a drafter that fails) ends that text
-    alone: `Generation.error` says why, and it is not in the batch any more.
+    An error in one text (a processor that raises, a drafter that fails) ends only that text: it
+    leaves the batch, and `Generation.error` says why.
     """
 
     def __init__(self, target: Target, planner: Planner, clock: Clock = perf_counter) -> None:
@@ -43,15 +43,15 @@ class Batch:
         self._texts: dict[int, BatchText] = {}
 
     def __len__(self) -> int:
-        """How many texts go on."""
+        """How many texts are in the batch."""
         return len(self._texts)
 
     def __contains__(self, key: int) -> bool:
-        """Whether that text goes on."""
+        """Whether the text is in the batch."""
         return key in self._texts
 
     def add(self, generation: Generation) -> int:
-        """A text joins; returns its key. Raises UsageError where it does not fit the target."""
+        """Add a text and return its key. Raises UsageError if it does not fit the target."""
         generation.fit(self.target)
         key, slot = next(_keys), self.target.open(generation.context)
         try:
@@ -65,14 +65,14 @@ class Batch:
         return key
 
     def rewrite(self, key: int) -> None:
-        """The context of a text was changed by its owner: it goes on from there."""
+        """Continue a text from its context, which its owner has changed."""
         text = self._texts[key]
         self.target.close(text.slot)
         text.slot = self.target.open(text.generation.context)
         text.generation.drafter.resume(text.generation.start_as(key))
 
     def drop(self, key: int) -> None:
-        """A text leaves, finished or not; nothing happens where it has left already."""
+        """Remove a text, finished or not; does nothing if it has left already."""
         text = self._texts.pop(key, None)
         if text is not None:
             self._planner.drop(key)
@@ -83,14 +83,14 @@ class Batch:
                 text.generation.fail(error)
 
     def close(self) -> None:
-        """All texts leave."""
+        """Remove all texts."""
         for key in list(self._texts):
             self.drop(key)
 
     def step(self, keys: Collection[int] | None = None) -> list[Round]:
-        """Guess, check all guesses in one pass, keep what plain decoding would have said, learn.
+        """Guess, verify all guesses in one pass, keep what plain decoding would produce, learn.
 
-        keys: the texts that go on, by default all. Texts whose prompt is still being read, and
+        keys: the texts that take part, by default all. Texts whose prompt is still being read, and
         those that fail, have no round.
         """
         times = [self._clock()]
@@ -118,7 +118,7 @@ class Batch:
         return rounds
 
     def _room(self, rows: int, waiting: Mapping[int, BatchText]) -> int:
-        """Tokens of prompts that are read beside so many rows."""
+        """Prompt tokens to read in a pass with `rows` rows."""
         tokens = sum(text.ahead for text in waiting.values())
         return self._planner.prefill(rows, len(waiting), tokens)
 
@@ -140,7 +140,7 @@ class Batch:
             if len(trees) + len(pieces) == 1:
                 self._texts[next(iter([*trees, *pieces]))].generation.fail(error)
                 return {}
-            # Whose fault it is shows when they are scored one by one.
+            # Scoring them one by one shows which one is at fault.
             alone = [self._score({key: tree}, {}) for key, tree in trees.items()]
             alone += [self._score({}, {key: piece}) for key, piece in pieces.items()]
             return {key: rows for scores in alone for key, rows in scores.items()}
@@ -168,8 +168,8 @@ class Batch:
 
     @contextmanager
     def _all_or_none(self, keys: Collection[int]) -> Iterator[None]:
-        """Texts that have heard tokens which the cache may not hold cannot go on: where somebody
-        interrupts, or the target fails to commit, they end."""
+        """End these texts on an interruption or a failed commit: they may have taken tokens that
+        the cache does not hold."""
         try:
             yield
         except BaseException as error:
@@ -181,7 +181,7 @@ class Batch:
     def _timed(
         self, rounds: Sequence[Round], pieces: Mapping[int, int], times: Sequence[float]
     ) -> list[Round]:
-        """The rounds with every text's share of the time."""
+        """The rounds, each with its text's share of the time."""
         draft, target, commit, observe = (end - begin for begin, end in pairwise(times))
         rows = {round.key: 1 + len(round.tree) + self._texts[round.key].ahead for round in rounds}
         each = target / max(1, sum(rows.values()) + sum(pieces.values()))
@@ -203,14 +203,14 @@ def decode(
     budget: int | Planner = DEFAULT_BUDGET,
     clock: Clock = perf_counter,
 ) -> Iterator[Round]:
-    """Generate all texts together and yield their rounds, `key` being a text's place in the list.
+    """Generate all texts together and yield their rounds; `key` is a text's place in the list.
 
-    budget: most nodes per tree, or who decides that round by round. clock: see `Batch`.
+    budget: most nodes per tree, or a planner that decides in each round. clock: see `Batch`.
 
     The caller may stop between any two rounds. A text that fails does not stop the others; its
-    error is raised when these have ended.
+    error is raised when they have ended.
 
-    Raises UsageError where a prompt does not fit, or a drafter needs what the target lacks.
+    Raises UsageError if a prompt does not fit, or a drafter needs what the target lacks.
     """
     batch = Batch(target, FixedBudget(budget) if isinstance(budget, int) else budget, clock)
     try:

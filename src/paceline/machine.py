@@ -1,4 +1,4 @@
-"""What a result was measured on."""
+"""The machine that a result was measured on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["describe_machine", "describe_run", "describe_versions"]
 def describe_machine(info: TargetInfo | None = None) -> dict[str, Any]:
     """Processor, cores, threads and device of a run.
 
-    info: of the target that ran, see `Target.describe`; None for work without one, on the CPU.
+    info: of the target that ran, see `Target.describe`; None for CPU work without a target.
     """
     device = torch.device("cpu" if info is None else info.device)
     on_gpu = device.type == "cuda"
@@ -34,7 +34,7 @@ def describe_machine(info: TargetInfo | None = None) -> dict[str, Any]:
 
 
 def describe_run(info: TargetInfo | None = None) -> dict[str, Any]:
-    """How a result came about: command, machine and versions, ready for `json.dumps`.
+    """How a result was produced: command, machine and versions, ready for `json.dumps`.
 
     info: see `describe_machine`.
     """
@@ -47,7 +47,7 @@ def describe_run(info: TargetInfo | None = None) -> dict[str, Any]:
 
 
 def describe_versions() -> dict[str, str]:
-    """Versions of the packages that decide what is computed."""
+    """Versions of the packages that determine what is computed."""
     found = {}
     for package in ("paceline", "torch", "transformers", "numpy"):
         try:

@@ -1,4 +1,4 @@
-"""What a constraint lets a text say: the contract of whoever knows it."""
+"""The contract of a matcher, which says what a constraint allows at a text's position."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ __all__ = ["Matcher"]
 
 
 class Matcher(Protocol):
-    """One text's place in what it is held to, e.g. a grammar.
+    """One text's position in its constraint, e.g. a grammar.
 
-    Whatever goes wrong in it is raised, and ends that text alone.
+    Errors are raised, and end only that text.
     """
 
     def copy(self) -> Matcher:
-        """Another one at the same place."""
+        """An independent matcher at the same position."""
         ...
 
     def allowed(self) -> torch.Tensor:
-        """Which tokens may come next, bool [vocabulary] on the CPU; at least one."""
+        """Which tokens may come next, bool [vocabulary] on the CPU; at least one is True."""
         ...
 
     def push(self, token: int) -> bool:
-        """A token was drawn; True where the text is complete and nothing can follow it."""
+        """Advance by a drawn token; True if the text is complete and nothing can follow."""
         ...
 
     def forced(self) -> list[int]:
-        """The tokens that have to come next, whatever the model says; often none."""
+        """The tokens that must come next, whatever the model says; often none."""
         ...
 
     def likely(self) -> tuple[int, float] | None:
-        """A token that may well come next, by what was drawn at places like this one, and how sure
-        that is, in (0, 1); None where nothing is known."""
+        """A likely next token, from what was drawn at positions like this one, and its estimated
+        chance in (0, 1); None if nothing is known."""
         ...
 
     def enter(self, token: int) -> bool:
-        """Suppose that this token comes next; False, and nothing is supposed, where it may not."""
+        """Advance tentatively by a token; False, without moving, if it is not allowed."""
         ...
 
     def leave(self, count: int) -> None:
-        """Take the last `count` suppositions back."""
+        """Undo the last `count` tentative steps."""
         ...

@@ -1,4 +1,4 @@
-"""What a model is asked with: text, messages, or tokens."""
+"""Forms of a prompt: text, messages, or token ids."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Prompt = str | Sequence[Message] | Sequence[int]
 
 
 Reference = str | Sequence[int]
-"""A text that an output may resemble, or its token ids."""
+"""A text that the output may resemble, or its token ids."""
 
 
 def as_messages(prompt: str | Sequence[Message]) -> Sequence[Message]:
-    """Messages as they are; a string as one message of the user."""
+    """The messages as they are; a string as one user message. Raises UsageError if it is blank."""
     if isinstance(prompt, str):
         if not prompt.strip():
             raise UsageError("the prompt is empty: write at least one character")
@@ -29,12 +29,12 @@ def as_messages(prompt: str | Sequence[Message]) -> Sequence[Message]:
 
 
 def query_of(prompt: Prompt) -> str:
-    """What a store is asked with: the text, or the conversation, its last message first."""
+    """The query for a store: the text, or the conversation, last message first."""
     if isinstance(prompt, str):
         return prompt
     messages = [message for message in prompt if isinstance(message, Mapping)]
     contents = [m.get("content") for m in messages if m.get("role") != "system"]
-    # Not the last message alone: "make it shorter" is asked in many conversations, and answered
-    # differently in each. It comes first because long queries are searched by their two ends, and
-    # encoders read the beginning. A system message would make all conversations under it alike.
+    # Not the last message alone: "make it shorter" is asked in many conversations, with a different
+    # answer in each. It comes first because long queries are searched by their two ends, and
+    # encoders read the beginning. A system message would make all its conversations look alike.
     return "\n".join(said for said in reversed(contents) if isinstance(said, str))

@@ -1,4 +1,4 @@
-"""Gumbel noise that depends on a seed and a position alone, and draws that make little of it."""
+"""Gumbel noise that depends only on seed and position, and draws that need little of it."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ _KEPT = 24  # positions, half a megabyte each; a draft model draws where its tar
 _BITS = 52
 _NEAR = 5.0
 _MARGIN = 1e-6
-"""On top of what rounding does to noise, which is at most 37."""
+"""Covers the rounding of noise, which is at most 37."""
 _MOST_NEEDED = 30.0
 
 
 def gumbel(seed: int, position: int, size: int) -> np.ndarray:
-    """Standard Gumbel noise [size] float64 that depends on (seed, position) alone.
+    """Standard Gumbel noise [size] float64 that depends only on (seed, position).
 
-    The counter-based Philox generator gives every position its own stream, so noise for a token
-    does not depend on what was drawn before, on the device, or on the size of the vocabulary.
+    The counter-based Philox generator gives every position its own stream, so a token's noise does
+    not depend on earlier draws, the device or the vocabulary size.
     """
     return _noise_of(_bits(seed, position, size))
 
 
 def noise_at(seed: int, position: int, size: int, tokens: np.ndarray | slice) -> np.ndarray:
-    """The numbers of `gumbel` for some tokens alone."""
+    """The noise of `gumbel` for some tokens only."""
     return _noise_of(_bits(seed, position, size)[tokens])
 
 
 def loudest(scores: np.ndarray, seed: int, position: int) -> int:
-    """The first place of the largest of scores [size] float32 plus `gumbel`, in float64, without
-    making all of that: tokens far below the best score need noise that few have, which shows in
-    their random bits.
+    """The first argmax of scores [size] float32 plus `gumbel`, added in float64.
+
+    Most noise is never computed: a token far below the best score needs noise that few have, and
+    its random bits show whether it does.
     """
     bits, top = _bits(seed, position, len(scores)), scores.max()
     if not np.isfinite(top):
@@ -50,7 +51,7 @@ def loudest(scores: np.ndarray, seed: int, position: int) -> int:
 
 
 def _noise_of(bits: np.ndarray) -> np.ndarray:
-    # Centred in their cells: never 0 or 1, so both logarithms are finite.
+    # Cell centres: never 0 or 1, so both logarithms are finite.
     uniform = (bits + 0.5) * 2.0**-_BITS
     noise: np.ndarray = -np.log(-np.log(uniform))
     return noise
@@ -58,8 +59,8 @@ def _noise_of(bits: np.ndarray) -> np.ndarray:
 
 @lru_cache(_KEPT)
 def _bits(seed: int, position: int, size: int) -> np.ndarray:
-    """52 random bits for each token [size] uint64, for nobody to write to."""
-    # As arrays: of a list with large numbers numpy would make floats.
+    """52 random bits for each token [size] uint64. Shared: do not write to it."""
+    # As arrays: numpy would turn a list of large numbers into floats.
     key = np.array([seed % 2**64, seed // 2**64 % 2**64], dtype=np.uint64)
     counter = np.array([0, position, 0, 0], dtype=np.uint64)
     bits: np.ndarray = np.random.Philox(key=key, counter=counter).random_raw(size)

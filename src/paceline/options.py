@@ -1,4 +1,4 @@
-"""What a user may set per request, and what becomes of it in the core."""
+"""The settings of a request, and the core objects made from them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paceline.typical import Typical, check_typical
 __all__ = ["MOST_LOGPROBS", "Options"]
 
 MOST_LOGPROBS = 20
-"""Alternatives that log-probabilities may be told with."""
+"""Most alternatives reported per log-probability."""
 
 
 @dataclass(frozen=True)
@@ -24,17 +24,17 @@ class Options:
 
     max_new_tokens: at least 1; the model's context limits it further.
     temperature … processors, presence_penalty, frequency_penalty: see `Sampler`.
-    logit_bias: what is added to the logits of tokens, in [-100, 100].
-    logprobs: tell the log-probability of every token, and of so many (0 to 20) of the likeliest at
-    its place; None for nothing of that. They are the model's own, of softmax(raw logits).
-    constraint: what the text has to be, see `Constraint` and docs/constrained.md; it also says
-    when the text may end and where it must.
+    logit_bias: token -> number added to its logit, in [-100, 100].
+    logprobs: report the log-probability of every token and of this many (0 to 20) of the likeliest
+    in its place; None reports neither. They are of softmax(raw logits).
+    constraint: what the text must follow, see `Constraint` and docs/constrained.md; it also says
+    where the text may end and where it must.
     stop: strings that end the text and are not part of it.
-    ignore_eos: go on past end-of-sequence tokens, where there is no constraint.
+    ignore_eos: continue past end-of-sequence tokens, unless there is a constraint.
     budget: most nodes a drafter may propose per round; 0 is plain decoding. None is the session's,
-    which by default are as many as pay, see docs/planning.md.
+    which by default plans as many as pay, see docs/planning.md.
     typical: lossy: accept guesses that are likely enough, see `Typical`; True for its defaults.
-    record: add the answer to the session's datastore, where it has one.
+    record: add the answer to the session's datastore, if it has one.
 
     Raises UsageError for values out of range.
     """
@@ -86,12 +86,11 @@ class Options:
 
     @property
     def acceptance(self) -> Typical | None:
-        """Which guesses are accepted though plain decoding would say something else; None for none,
-        which is lossless."""
+        """Which guesses are accepted even if plain decoding differs; None for none: lossless."""
         return Typical() if self.typical is True else self.typical or None
 
     def sampler(self, prompt_tokens: int = 0) -> Sampler:
-        """The sampler that these options describe, for a prompt of so many tokens."""
+        """The sampler for these options and a prompt of this many tokens."""
         return Sampler(
             seed=self.seed,
             temperature=self.temperature,

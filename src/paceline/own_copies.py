@@ -1,6 +1,7 @@
 """`draft=self`: a quantised copy of a model, to draft for it.
 
-It is made of the weights that are in memory, else of the model's files; memory is asked first.
+It is made from the weights in memory or, if these cannot be read, from the model's files. Free
+memory is checked first.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from paceline.targets.quantised_copy import (
 __all__ = ["open_copy"]
 
 _SMALLER = 0.8
-"""Of the bytes that a pass of the model reads; a copy with more could hardly be faster."""
+"""Largest share of the model's bytes per pass that a copy may read; more could hardly be faster."""
 
 
 def open_copy(
@@ -33,11 +34,10 @@ def open_copy(
 ) -> CausalLMTarget:
     """A target on a copy of the target's model.
 
-    weights: of the copy, int4 or int8. fingerprint: of the model, whose files have to be the same
-    where they are read.
+    weights: of the copy, int4 or int8. fingerprint: of the model; its files, if read, must match.
 
-    Raises UsageError where there can be no such copy, or none that is smaller; ModelError where
-    there is not enough memory for it, or no weights to make it of.
+    Raises UsageError if there can be no such copy, or none that is smaller; ModelError if there is
+    not enough memory for it, or no weights to make it from.
     """
     if not isinstance(target, CausalLMTarget):
         raise UsageError(f"there is no copy of a {type(target).__name__}: name a draft model")
@@ -75,7 +75,7 @@ def _check_memory(needed: int, weights: str) -> None:
 def _from_files(
     target: CausalLMTarget, weights: str, fingerprint: str, progress: ProgressCallback
 ) -> CausalLMTarget:
-    """Of the files that the model came from, whose weights in memory can no longer be read."""
+    """A copy made from the model's files, for weights in memory that can no longer be read."""
     name = target.model.name_or_path
     refusal = "the weights of this model are packed and cannot be copied, and"
     if not name:

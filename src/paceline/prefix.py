@@ -1,4 +1,4 @@
-"""How much two texts have in common: what a cache may keep, and what was counted already."""
+"""The prefix that two texts share: what a cache may keep, and what was counted already."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ __all__ = ["common_prefix"]
 
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    """Length of the longest common beginning."""
+    """Length of the longest common prefix."""
     low, high = 0, min(len(one), len(other))
-    # Mostly one continues the other, so all is compared first; slices compare without a loop here.
+    # Usually one text continues the other, so the first comparison is of all tokens, as slices.
     middle = high
     while low < high:
         if list(one[low:middle]) == list(other[low:middle]):

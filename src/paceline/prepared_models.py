@@ -1,8 +1,8 @@
-"""From a model's name to a target: as it was kept when it was last opened, or anew.
+"""From a model's name to a target: prepared as it was kept, or opened anew.
 
 Opening a model takes seconds: transformers' classes, packing, a recording of its forward, checks.
-For a model on the CPU in the blocks of a GGUF file, all that comes of it are steps and tensors.
-They are kept; the next start reads them, and opens the model itself only where somebody asks for it.
+For a model on the CPU in the blocks of a GGUF file, the result is just steps and tensors. These are
+kept; the next start reads them, and opens the model itself only if something needs it.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ __all__ = ["ModelOrder", "OpenedModel", "open_model", "stop_ids"]
 
 @dataclass(frozen=True)
 class OpenedModel:
-    """A model that is ready to write.
+    """A model that is ready to generate.
 
-    eos_ids: tokens that end a text. fingerprint: of its weights. model: the model itself, for
-    those who need more than passes.
+    eos_ids: tokens that end a text. fingerprint: of its weights. model: the model itself, for uses
+    beyond passes.
     """
 
     target: Target
@@ -57,7 +57,7 @@ class OpenedModel:
 
 @dataclass(frozen=True)
 class ModelOrder:
-    """A model, and how it is wanted; see `paceline.load`. Raises UsageError for an unknown choice."""
+    """A model to open, and how; see `paceline.load`. Raises UsageError for an unknown choice."""
 
     name: str
     device: str | torch.device | None = None
@@ -73,7 +73,8 @@ class ModelOrder:
 
     @property
     def may_be_kept(self) -> bool:
-        """Whether it is ordered as what is kept is made. Raises UsageError where it cannot be."""
+        """Whether models opened this way are kept. Raises UsageError for an impossible device or
+        dtype."""
         usual = (self.device_map, self.attn_implementation) == (None, None)
         if not usual or (self.weights, self.engine) != (AUTO, DEFAULT_ENGINE) or unavailable():
             return False
@@ -81,7 +82,7 @@ class ModelOrder:
 
 
 def open_model(order: ModelOrder, progress: ProgressCallback) -> OpenedModel:
-    """Raises what `paceline.load` raises."""
+    """Open a model, prepared if it was kept. Raises what `paceline.load` raises."""
     source = resolve(order.name, progress=progress) if order.may_be_kept else None
     if source is None or source.gguf_file is None or source.folder is None:
         return _open_anew(order, progress)
@@ -95,7 +96,7 @@ def open_model(order: ModelOrder, progress: ProgressCallback) -> OpenedModel:
 
 
 def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Tokens that end a text: the generation config's, else the tokenizer's."""
+    """Tokens that end a text, from the generation config, else from the tokenizer."""
     eos = model.generation_config.eos_token_id
     if eos is None:
         eos = tokenizer.eos_token_id
@@ -121,7 +122,7 @@ def _open_anew(order: ModelOrder, progress: ProgressCallback) -> OpenedModel:
 
 
 def _keep(opened: OpenedModel, mark: str) -> None:
-    """Where the model is in blocks, and its passes are compiled."""
+    """Keep a prepared model if its weights are in blocks and its passes are compiled."""
     target = opened.target
     if not isinstance(target, CausalLMTarget) or target.preparation.weights != BLOCKS:
         return
@@ -141,7 +142,7 @@ def _keep(opened: OpenedModel, mark: str) -> None:
 def _open_kept(
     order: ModelOrder, source: ModelSource, mark: str, progress: ProgressCallback
 ) -> OpenedModel | None:
-    """As it was kept; None where it was not, or what was kept makes no sense."""
+    """The model as it was kept; None if it was not, or if what was kept is invalid."""
     kept = find_prepared(mark)
     if kept is None:
         return None
@@ -157,7 +158,7 @@ def _open_kept(
     def open_late() -> PreTrainedModel:
         model = load_causal_lm(order.name, device="cpu", blocks=True, progress=progress).model
         prepare(model)
-        # Its weights take the place of those that were kept.
+        # Its weights replace those that were kept.
         target.use(compiled(model, facts.windows))
         return model
 
@@ -168,7 +169,7 @@ def _open_kept(
 
 
 def _mark(source: ModelSource) -> str:
-    """Of all that decides what is kept: the file, and everything that computes."""
+    """A mark of everything that determines what is kept: the file, versions, code and library."""
     status = Path(source.location, str(source.gguf_file)).stat()
     parts = {
         "weights": [fingerprint(source), status.st_size, status.st_mtime_ns],
@@ -180,8 +181,8 @@ def _mark(source: ModelSource) -> str:
 
 
 def _code() -> str:
-    """A hash of this package's modules that models go through; a version alone does not tell one
-    working copy from the next."""
+    """A hash of this package's modules that prepare models; a version alone does not tell working
+    copies apart."""
     digest, root = hashlib.sha256(), Path(__file__).parent
     for path in sorted(
         [*root.glob("kernels/**/*.py"), *root.glob("targets/**/*.py"), *root.glob("models/*.py")]

@@ -1,4 +1,4 @@
-"""Which texts of a batch are written in the next pass, and what is read of the others' prompts."""
+"""Which texts of a batch draft in the next pass, and how much is read of the other prompts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from paceline.tree import EMPTY, Tree
 __all__ = ["PREFILL_ALONE", "BatchText", "pieces_within", "sorted_texts"]
 
 PREFILL_ALONE = 1024
-"""Tokens of prompts read in one pass while nobody waits for another text's next token."""
+"""Most prompt tokens read in one pass while no text waits for its next token."""
 
-# So few tokens in front of the root are read with the first tree, whoever else is there.
+# At most this many tokens before the root are read with the first tree, whatever else is running.
 _FEW_PENDING = 8
-# So many tokens that another text is about to read are worth waiting for.
+# Waiting for another text's prefill pays from this many shared tokens on.
 _WORTH_WAITING = 16
 
 
@@ -24,8 +24,8 @@ _WORTH_WAITING = 16
 class BatchText:
     """A text of a batch.
 
-    ahead: tokens of it that the next pass has to read before its root. reading: seconds spent on
-    its prompt so far, until its first round. follows: it waits for another text's beginning.
+    ahead: tokens that the next pass must read before its root. reading: seconds spent on its prompt
+    before its first round. follows: it waits for another text to read a shared prefix.
     """
 
     generation: Generation
@@ -42,11 +42,11 @@ class BatchText:
         return count < min(len(one), len(two)) and one[:count] == two[:count]
 
     def known(self, target: Target) -> int:
-        """Tokens of it that are read."""
+        """How many of its tokens are read."""
         return len(self.generation.context) - 1 - target.pending(self.slot)
 
     def propose(self, target: Target) -> Propose:
-        """What a planner asks; a text whose drafter fails proposes nothing and ends."""
+        """The function a planner calls; a text whose drafter fails proposes nothing and ends."""
 
         def ask(budget: int) -> Tree:
             try:
@@ -62,11 +62,10 @@ class BatchText:
 def sorted_texts(
     texts: Mapping[int, BatchText], target: Target
 ) -> tuple[dict[int, BatchText], dict[int, BatchText]]:
-    """Those that are written in the next pass, and those whose prompts have to be read first.
+    """The texts that draft in the next pass, and those whose prompts must be read first.
 
-    As long as no text has begun nobody waits for its next token: what is left of the prompts is
-    read with the first trees where it fits into one pass, and else all of it before anything is
-    written.
+    Until a text has begun, none waits for its next token: the rest of the prompts is read with the
+    first trees if it fits into one pass, otherwise all of it before any text is drafted for.
     """
     ready = _without_followers(texts, target)
     for text in ready.values():
@@ -82,7 +81,7 @@ def sorted_texts(
 
 
 def pieces_within(room: int, waiting: Mapping[int, BatchText]) -> dict[int, int]:
-    """How much to read of which prompts, `room` tokens in all; who came first goes first."""
+    """How much to read of each prompt, `room` tokens in all, first come, first served."""
     pieces = {}
     for key, text in waiting.items():
         if piece := min(room, text.ahead):
@@ -92,8 +91,8 @@ def pieces_within(room: int, waiting: Mapping[int, BatchText]) -> dict[int, int]
 
 
 def _without_followers(texts: Mapping[int, BatchText], target: Target) -> dict[int, BatchText]:
-    """The texts but for those that begin like one whose prompt is just being read: they wait until
-    it has come to where they part, and then take that beginning over."""
+    """All texts but those that share a prefix with one whose prompt is being read: these wait until
+    that prefix is read, and then take it over."""
     leaders: list[tuple[BatchText, int]] = []
     kept = {}
     for key, text in texts.items():
@@ -113,7 +112,7 @@ def _without_followers(texts: Mapping[int, BatchText], target: Target) -> dict[i
 
 
 def _open_again(text: BatchText, target: Target) -> None:
-    """Take over what others have read since the text was opened."""
+    """Take over what other texts have read since this one was opened."""
     target.close(text.slot)
     text.follows, text.slot = False, target.open(text.generation.context)
     text.generation.reused = text.known(target)

@@ -1,4 +1,4 @@
-"""Prompts from JSONL files, and the handful that comes with the package."""
+"""Prompts from JSONL files, and a handful that come with the package."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ __all__ = [
 class PromptRecord:
     """One prompt.
 
-    turns: messages of the user, in order; the model's own answers come in between. `raw` text is
-    continued as it stands, without the chat template.
-    licence, source: of the texts, in the file's own words; empty where it says nothing.
+    turns: the user's messages, in order; the model's own answers come in between. `raw` text is
+    continued as it is, without the chat template.
+    licence, source: of the texts, in the file's own words; empty if it says nothing.
     """
 
     id: str
@@ -44,15 +44,15 @@ class PromptRecord:
 def read_prompts(
     path: Path, limit: int | None = None, by_category: bool = False
 ) -> list[PromptRecord]:
-    """Read records with `turns` (messages of the user) or `prompt` (text to continue), and
+    """Read records with `turns` (the user's messages) or `prompt` (text to continue), and
     optionally `id` or `question_id`, `task` or `category`, `reference_documents`, `licence` and
     `source`.
 
-    path: of a JSONL file, gzip or not.
+    path: a JSONL file, gzipped or not.
     limit: at most this many records.
-    by_category: where a record has both, `category` is the task.
+    by_category: if a record has both, `category` is the task.
 
-    Raises UsageError, naming file and line, where the file cannot be read or a record is malformed.
+    Raises UsageError, naming file and line, if the file cannot be read or a record is malformed.
     """
     records = read_records(path, "prompt file", limit)
     return [_prompt(record, where, by_category) for where, record in records]
@@ -61,12 +61,12 @@ def read_prompts(
 def read_records(
     path: Path, kind: str, limit: int | None = None
 ) -> list[tuple[str, dict[str, Any]]]:
-    """The JSON objects of a file, one a line, each with where it stands before it ("FILE, line 3").
+    """The JSON objects of a file, one per line, each with its location ("FILE, line 3").
 
-    kind: what the file is called in messages.
+    kind: what error messages call the file.
 
-    Raises UsageError for a file that cannot be read or holds no records, and naming the line where
-    one is no JSON object.
+    Raises UsageError for a file that cannot be read or has no records, and, naming the line, for a
+    record that is not a JSON object.
     """
     try:
         text = _unpacked(path).decode("utf-8-sig")
@@ -88,7 +88,7 @@ def demo_prompts() -> list[PromptRecord]:
 
 
 def _unpacked(path: Path) -> bytes:
-    """What a file holds, gzipped or not; OSError where it cannot be read."""
+    """The content of a file, gunzipped if need be; raises OSError if it cannot be read."""
     content = path.read_bytes()
     if not content.startswith(b"\x1f\x8b"):
         return content
@@ -101,7 +101,7 @@ def _unpacked(path: Path) -> bytes:
 def _parse(line: str, where: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
-        # JSON can spell what is no text, such as "\ud800".
+        # JSON can spell strings that are not text, such as "\ud800".
         json.dumps(record, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         reason = getattr(error, "msg", None) or str(error).partition(";")[0]
@@ -132,7 +132,7 @@ def particulars(record: dict[str, Any], where: str, by_category: bool = False) -
 
     by_category: see `read_prompts`.
 
-    Raises UsageError where the references are no texts.
+    Raises UsageError if the references are not texts.
     """
     references = record.get("reference_documents")
     references = [] if references is None else references
@@ -151,6 +151,6 @@ def are_texts(value: Any) -> TypeGuard[list[str]]:
 
 
 def _name(record: dict[str, Any], keys: tuple[str, ...], otherwise: str) -> str:
-    """The first of the keys that is there, as text."""
+    """The value of the first of `keys` that is present, as text."""
     values = (record.get(key) for key in keys)
     return next((str(value) for value in values if value is not None), otherwise)

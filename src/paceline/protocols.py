@@ -1,7 +1,7 @@
-"""The contracts on one screen: what a drafter, a target and a planner owe the loop.
+"""The contracts on one screen: what the loop expects of a drafter, a target and a planner.
 
-What each may do besides has a default here and is declared: a drafter names what it needs of a
-target in `requires`, a target names what it offers in `capabilities`.
+Everything optional has a default here and is declared: a drafter names what it needs of a target in
+`requires`, a target what it offers in `capabilities`.
 """
 
 from __future__ import annotations
@@ -36,45 +36,51 @@ __all__ = [
 ]
 
 TREES = "trees"
-"""The capability of a target that scores any tree; others are given chains only."""
+"""The capability of a target that scores any tree; other targets are given chains only."""
 
 VIRTUAL_TOKENS = "virtual_tokens"
-"""The capability of a target that reads ids at or beyond its vocabulary as embeddings given to
+"""The capability of a target that reads ids at or beyond its vocabulary as the embeddings passed to
 `Target.add_virtual_tokens`."""
 
 HIDDEN_STATES = "hidden_states"
 """The capability of a target that has `Target.states`, `embed` and `output_head`."""
 
 LAYER_OUTPUTS = "layer_outputs"
-"""The capability of a target that keeps the outputs of its layers beside its hidden states."""
+"""The capability of a target that keeps layer outputs in addition to its last hidden states."""
 
 SHADOW_TOKENS = "shadow_tokens"
-"""The capability of a target that reads trees as `Tree.as_read` has them, shadows as tokens."""
+"""The capability of a target that reads trees as in `Tree.as_read`, shadows as their tokens."""
 
 CHAINS = "chains"
-"""The capability of a target that has `Target.follow`, which says one token after the other at
-little more than what the passes cost."""
+"""The capability of a target that has `Target.follow`, which generates token by token at little
+more than the cost of the passes."""
 
 SizedBy = Literal["nodes", "whole"]
-"""How a planner may size a drafter's trees: node by node, or only whole against empty, because
+"""How a planner may size a drafter's trees: node by node, or only the whole tree or none, because
 rows that cannot be accepted (virtual ids) buy the guesses of the next round."""
 
 Propose = Callable[[int], Tree]
-"""Most nodes -> a text's tree."""
+"""Budget -> a text's tree of at most that many nodes."""
 
 
 class Drafter(ABC):
-    """Proposes continuations of one text at a time. Whatever it proposes, the text stays the same.
+    """Proposes continuations of one text at a time. No proposal can change the text.
 
-    requires: capabilities that it needs of the target. sized_by: how a planner may size its trees.
-    source_names: of those whose guesses it unites, in the order of the bits of `Tree.sources`; ()
-    where it does not say who proposed what.
-    layers: ascending from 1 on, whose outputs it wants in the place of last states; () for none.
-    promise: tokens that a round with it brought more than one without, where its parts say what was
-    measured when they were made; 0 where nobody knows.
-    passive: it never guesses, and wants no guesses that a constraint makes for it either.
-    Settings: of a class that is named as a method from outside: a frozen dataclass with a default
-    for every field, whose fields are the constructor's keyword arguments; None where it takes none.
+    Calls for a text: `start`; in each round `offer_states`, `propose`, `complete`, `report` and
+    `observe`; at the end `stop`. A planner may skip the first three in a round. A subclass must
+    define `start`, `propose` and `observe`.
+
+    requires: capabilities it needs of the target. sized_by: how a planner may size its trees.
+    source_names: names of the sources whose guesses it merges, in the order of the bits of
+    `Tree.sources`; () if it does not say which source proposed a node.
+    layers: numbers from 1, ascending, of the layers whose outputs it wants instead of the last
+    hidden states; () for none.
+    promise: extra tokens per round that its parts were measured to gain when they were made; 0 if
+    unknown.
+    passive: it never guesses, and a constraint must not guess for it either.
+    Settings: for a class named as a method from outside the package: a frozen dataclass with a
+    default for every field, whose fields are the constructor's keyword arguments; None if it takes
+    none.
     """
 
     requires: frozenset[str] = frozenset()
@@ -87,14 +93,15 @@ class Drafter(ABC):
 
     @abstractmethod
     def start(self, text: TextStart) -> None:
-        """A text begins."""
+        """Begin a text."""
 
     @abstractmethod
     def propose(self, budget: int) -> Tree:
-        """A tree of at most `budget` nodes below the last committed token; may be empty."""
+        """Guess what follows the last committed token: a tree of at most `budget` nodes, perhaps
+        empty."""
 
     def complete(self, tree: Tree) -> Tree:
-        """After `propose`: what the planner has left of the tree, with rows that are no guesses."""
+        """Add rows that are not guesses to what the planner left of the tree from `propose`."""
         return tree
 
     @abstractmethod
@@ -102,46 +109,49 @@ class Drafter(ABC):
         """Learn from a verified round, rejected nodes included."""
 
     def resume(self, text: TextStart) -> None:
-        """The text goes on as `text.context`, which may differ in its last tokens from what was
-        observed, as a draft model's does after every rejection. Who can keep what stays useful."""
+        """Continue the text as `text.context`, whose last tokens may differ from those observed, as
+        a draft model's do after every rejection. Override it to keep what is still useful."""
         self.start(text)
 
     def observe_states(self, states: torch.Tensor) -> None:
-        """Before each `propose`, where `HIDDEN_STATES` are required: the last hidden states
-        [n, hidden] of the text's first n tokens; or the outputs of `layers` side by side.
+        """Take the text's hidden states, before each `propose`, if `HIDDEN_STATES` is required.
 
-        They are what the model's output head reads. In a text's first round, when the target may
-        have read nothing yet, n is any number; later it is all tokens but the last, the root. The
-        tensor is a view, which the next pass changes.
+        states: [n, hidden], the last hidden states of the text's first n tokens, as the output head
+        reads them; or the outputs of `layers` side by side. In a text's first round n may be any
+        number, since the target may have read nothing yet; later it is all tokens but the last, the
+        root. The tensor is a view, which the next pass overwrites.
         """
 
     def offer_states(self, states: Callable[[tuple[int, ...]], torch.Tensor]) -> None:
-        """Called in the place of `observe_states`, which it calls with the states for `layers`. Who does not
-        want them every time may keep the function until its `propose` ends."""
+        """Fetch the states of `layers` and call `observe_states` with them.
+
+        The loop calls this method, not `observe_states`. A drafter that does not always need the
+        states may override it and keep the function until its `propose` returns.
+        """
         self.observe_states(states(self.layers))
 
     def stop(self) -> None:
-        """The text has ended or was given up: let go of what was held for it alone."""
+        """End the text, finished or not: release what was held for it alone."""
 
     def unread(self) -> int:
-        """How many tokens of the text the next tree takes more time for, because they have to be
-        read first; 0 where that takes none worth speaking of."""
+        """How many tokens of the text must be read before the next tree, and so make it slower; 0
+        if that time is negligible."""
         return 0
 
     def report(self) -> tuple[SourceRound, ...]:
-        """Before each `observe`: what each of `source_names` did for the round; () without any."""
+        """What each of `source_names` did for the round, asked before `observe`; () if none."""
         return ()
 
 
 class Target(ABC):
-    """Runs the model whose output must not change; owns cache, masks and positions.
+    """Runs the model whose output must not change; owns KV cache, masks and positions.
 
-    A text has a slot from `open` to `close`. In the cache are its tokens that were read; those to
-    be read next are pending, the last of which is the root, below which trees hang.
+    A text has a slot from `open` to `close`. Tokens that were read are in the cache; the others are
+    pending. The last pending token is the root, the parent of a tree's first nodes.
 
     vocab_size: ids below this can be drawn; ids at or above it are virtual.
-    max_context: most tokens, prompt included, that the model can attend to; None where unlimited.
-    capabilities: what it offers besides, e.g. `TREES`.
+    max_context: most tokens, prompt included, that the model can attend to; None if unlimited.
+    capabilities: the optional features it offers, e.g. `TREES`.
     """
 
     vocab_size: int
@@ -150,86 +160,87 @@ class Target(ABC):
 
     @abstractmethod
     def open(self, context: Sequence[int]) -> int:
-        """A slot for a text of at least one token. What is in the cache of the longest beginning
-        that it shares with another text, open or closed, need not be read again."""
+        """Give a text of at least one token a slot. The longest prefix that it shares with another
+        text, open or closed, need not be read again if it is still cached."""
 
     @abstractmethod
     def close(self, slot: int) -> None:
-        """The text of `slot` has ended. Its cache may be kept for texts that begin alike."""
+        """End the text of `slot`. Its cache may be kept for texts with the same prefix."""
 
     @abstractmethod
     def forget(self) -> None:
-        """Let go of what was kept of closed texts."""
+        """Drop what was kept of closed texts."""
 
     @abstractmethod
     def pending(self, slot: int) -> int:
-        """How many tokens in front of the root are still to be read."""
+        """How many tokens before the root are still to be read."""
 
     @abstractmethod
     def score(
         self, trees: Mapping[int, Tree], prefill: Mapping[int, int] | None = None
     ) -> dict[int, torch.Tensor]:
-        """One pass over every node of every tree, by slot; other slots take no part.
+        """Run one pass over every node of every tree, by slot; other slots take no part.
 
-        prefill: slots without a tree, of whose pending tokens at most so many are read beside.
+        prefill: other slots, and how many of their pending tokens to read at most in the same pass.
 
         Returns, per tree, raw logits [len(tree) + 1, vocab_size]: row 0 is the root's, row i + 1
-        node i's. Where a text with a tree has tokens pending they are read first.
+        node i's. Pending tokens of a text with a tree are read first.
         """
 
     @abstractmethod
     def commit(self, paths: Mapping[int, Path]) -> None:
-        """Keep the accepted nodes of the last `score` in the cache, by slot, and drop the others;
-        the last token of each path is the new root."""
+        """Keep the accepted nodes of the last `score` in the cache, by slot, and drop the others.
+        The last token of each path is the new root."""
 
     @abstractmethod
     def describe(self) -> TargetInfo:
-        """What it is and where it runs, for reports and for what is kept of measurements."""
+        """What it is and where it runs, for reports and stored measurements."""
 
     def prefill(self, slot: int, most: int) -> int:
-        """Read at most so many pending tokens in a pass of their own; how many are left."""
+        """Read at most `most` pending tokens in a pass of their own; returns how many are left."""
         self.score({}, {slot: most})
         return self.pending(slot)
 
     def settle(self) -> None:
-        """Wait for what goes on in the background after loading; whoever measures does."""
+        """Wait until background work after loading is done, so that measurements are sound."""
 
     def add_virtual_tokens(self, embeddings: torch.Tensor) -> int:
-        """With `VIRTUAL_TOKENS`: take over embeddings [count, hidden] as the model's
-        `inputs_embeds` has them, and return the id of the first; the others follow. Embeddings
-        that are known already keep their ids, so drafters with parts of their own share a target.
+        """With `VIRTUAL_TOKENS`: add embeddings [count, hidden], in the form of the model's
+        `inputs_embeds`, and return the first id; the others follow. Embeddings that are known
+        already keep their ids, so drafters with parts of their own can share a target.
 
-        Raises UsageError where they do not fit the model.
+        Raises UsageError if they do not fit the model.
         """
         raise self._lacks("virtual tokens")
 
     def follow(self, slot: int, kept: int, tokens: Sequence[int]) -> TokenScores:
-        """With `CHAINS`: the first `kept` tokens of a text stay, then come these; read what is not
-        in the cache yet, the last token too, and score the one that comes next.
+        """With `CHAINS`: keep the first `kept` tokens of a text and append `tokens`; read all that
+        is not in the cache yet, the last token included, and score the next token.
 
-        All of the text has at least one token. From then on it is followed only, until it is
-        closed. The scores are a view, which the next pass overwrites.
+        The resulting text has at least one token. A slot that was followed can only be followed
+        until it is closed. The scores are a view, which the next pass overwrites.
         """
         raise self._lacks("chains")
 
     def generate_chain(
         self, slot: int, kept: int, tokens: Sequence[int], wanted: ChainRequest
     ) -> ChainFound | None:
-        """With `CHAINS`: as `follow`, and then more passes, each of which reads the likeliest token
-        that the one before has found.
+        """With `CHAINS`: like `follow`, then more passes, each of which reads the likeliest token
+        that the pass before it found.
 
-        None where that is no faster than to ask `follow` for one after the other.
+        Returns None if that is no faster than one `follow` per token.
         """
         return None
 
     def keep_states(self, layers: Sequence[int] = ()) -> None:
-        """With `HIDDEN_STATES`: from now on keep the last hidden states of all that is read; with
-        `LAYER_OUTPUTS` what these layers give, too, ascending from 1 on. Texts that are open already
-        read what they hold once more. Raises UsageError for what is no layer of the model."""
+        """With `HIDDEN_STATES`: from now on keep the last hidden states of everything read; with
+        `LAYER_OUTPUTS` also the outputs of these layers, ascending from 1. Texts already open are
+        read again. Raises UsageError for a layer that the model does not have."""
         raise self._lacks("hidden states")
 
     def states(self, slot: int, layers: Sequence[int] = ()) -> torch.Tensor:
-        """With `HIDDEN_STATES`: [cached tokens, hidden] of a text, or of layers; see `Drafter.observe_states`."""
+        """With `HIDDEN_STATES`: states [cached tokens, hidden] of a text, or the outputs of
+        `layers`; see `Drafter.observe_states`."""
         raise self._lacks("hidden states")
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -237,13 +248,13 @@ class Target(ABC):
         raise self._lacks("hidden states")
 
     def word_table(self) -> WordTable | None:
-        """With `HIDDEN_STATES`: where `embed` looks ids up; None where it does anything besides."""
+        """With `HIDDEN_STATES`: the table that `embed` reads; None if it does more than look up."""
         return None
 
     def output_head(self, tokens: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """With `HIDDEN_STATES`: weights [n, hidden] and biases [n] of the output head, for these
-        tokens int64 [n] or for all of the vocabulary: scores are weights @ state + biases, before
-        what a model does to them besides that keeps their order."""
+        tokens int64 [n] or the whole vocabulary. Scores are weights @ state + biases, without any
+        order-preserving step that the model adds, such as a cap."""
         raise self._lacks("hidden states")
 
     def _lacks(self, what: str) -> UsageError:
@@ -252,25 +263,25 @@ class Target(ABC):
 
 
 class Planner(Protocol):
-    """Decides how much is guessed in each round. Whatever it decides, the text stays the same."""
+    """Decides how much is guessed in each round. No decision can change a text."""
 
     def add(self, key: int, drafter: Drafter, budget: int | None = None) -> None:
-        """A text joins; it is called `key` from now on. budget: most nodes of its trees, where its
-        owner has decided that; None leaves it to the planner."""
+        """Add a text under `key`. budget: most nodes of its trees; None leaves that to the
+        planner."""
         ...
 
     def drop(self, key: int) -> None:
-        """A text has ended or was given up."""
+        """Forget a text, finished or not."""
         ...
 
     def plan(self, proposals: Mapping[int, Propose]) -> dict[int, Tree]:
-        """The trees of the next pass: of every text that takes part, by its key, the function
-        that asks its drafter."""
+        """Choose the trees of the next pass. proposals: for every text that takes part, by key, the
+        function that asks its drafter."""
         ...
 
     def prefill(self, rows: int, texts: int, tokens: int) -> int:
-        """How many prompt tokens of so many `texts`, with `tokens` in all, may be read beside a
-        pass of `rows` rows, so that the texts in it do not wait long; at least 1."""
+        """How many prompt tokens, at least 1, to read in a pass of `rows` rows without making its
+        texts wait long. `texts` prompts are waiting, with `tokens` tokens in all."""
         ...
 
     def observe(self, rounds: Sequence[Round]) -> None:
@@ -279,7 +290,7 @@ class Planner(Protocol):
 
 
 def check_capabilities(drafter: Drafter, target: Target) -> None:
-    """Raises UsageError where `drafter` needs something that `target` does not offer."""
+    """Raises UsageError if `drafter` needs a capability that `target` does not offer."""
     missing = drafter.requires - target.capabilities
     if missing:
         raise UsageError(

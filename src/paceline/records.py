@@ -1,4 +1,4 @@
-"""Values that cross the borders between rooms: starts of texts, paths, rounds."""
+"""Values passed between packages: starts of texts, paths, rounds."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ FinishReason = Literal["eos", "stop", "length", "interrupted", "error"]
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """A token that was said, and the likeliest at its place, best first, each with its
-    log-probability: of softmax(raw logits), before anything that a sampler or constraint does."""
+    """A generated token and the likeliest in its place, best first, each with its log-probability
+    under softmax(raw logits), before anything that a sampler or constraint does."""
 
     token: int
     logprob: float
@@ -42,14 +42,14 @@ class TokenLogprob:
 
 @dataclass(frozen=True)
 class TextStart:
-    """What a drafter is told of a text before its first round.
+    """What a drafter is told of a text when it starts or resumes.
 
     context: all committed tokens, at least one.
     references: texts that it may resemble.
     sampler: draws the text's tokens; None is greedy decoding. A drafter that draws with the same
-    noise is right more often; it takes `Sampler.coupled`, never this one itself.
+    noise is right more often; it must use `Sampler.coupled`, never this sampler itself.
     key: of the text in its batch, as in `Round.key`.
-    room: tokens that it may have besides.
+    room: most tokens still to come.
     """
 
     context: Sequence[int]
@@ -63,9 +63,9 @@ class TextStart:
 class TargetInfo:
     """What a target is and where it runs.
 
-    name: of the model or its class. device: as torch writes it. dtype: e.g. "float32". weights: how
-    they are held, e.g. "packed". weight_bytes: that one pass has to read, 0 where unknown: the
-    floor under its cost. report: further facts for reports, JSON values.
+    name: of the model or its class. device: as torch writes it. dtype: e.g. "float32". weights:
+    their format, e.g. "packed". weight_bytes: bytes of weights that one pass must read, which set
+    the floor of its cost; 0 if unknown. report: more facts for reports, JSON values.
     """
 
     name: str
@@ -80,7 +80,8 @@ class TargetInfo:
 class WordTable:
     """A model's embeddings [count, hidden], as the C library reads them.
 
-    format: of `enum pl_format`, or -1 for float32. address: of the first one. held: what owns them.
+    format: of `enum pl_format`, or -1 for float32. address: of the first embedding. held: the owner
+    of the memory.
     """
 
     format: int
@@ -92,12 +93,12 @@ class WordTable:
 
 @dataclass(frozen=True)
 class Path:
-    """What one round commits: the accepted nodes, and the tokens that plain decoding would say.
+    """What one round commits: the accepted nodes, and the tokens that plain decoding would produce.
 
     nodes: accepted tree nodes, from a child of the root downwards.
-    tokens: their tokens and one more, the bonus token, which becomes the next root. Where the text
-    ends inside the accepted path, the last token is the one that ended it; so there is always
-    exactly one token more than there are nodes, and the cache holds everything but that token.
+    tokens: their tokens and one more, the bonus token, which becomes the next root. If the text
+    ends inside the accepted path, the last token is the one that ended it. So there is always
+    exactly one token more than nodes, and the cache holds all but that token.
     """
 
     nodes: tuple[int, ...]
@@ -109,8 +110,8 @@ class Path:
 
 
 class Seconds(NamedTuple):
-    """Wall-clock time of a round by part. In a batch: this text's share, of the target's time by
-    rows, of the rest an equal one. The first round's `target` holds all passes that read the
+    """Wall-clock time of a round by part. In a batch, a text's share: of the target's time by rows,
+    of the rest an equal part. The first round's `target` includes all passes that read the
     prompt."""
 
     draft: float = 0.0
@@ -124,8 +125,9 @@ _UNTIMED = Seconds()
 class SourceRound(NamedTuple):
     """What one source of a drafter did for a round; the i-th is bit i of `Tree.sources`.
 
-    asked: or left alone. proposed: nodes, before the tree was cut. seconds: since the last round.
-    settled: whether these are worth it was decided by the drafter, so nobody else has to judge it.
+    asked: whether it was asked. proposed: its nodes, before the tree was cut. seconds: its time
+    since the last round. settled: the drafter itself decides whether that time pays, so the planner
+    need not.
     """
 
     name: str
@@ -140,12 +142,12 @@ class Round:
     """One draft, one target pass, one commit.
 
     key: the text's, see `Batch.add`.
-    logits: [len(tree) + 1, vocabulary], the target's raw scores; row 0 belongs to the root and
+    logits: [len(tree) + 1, vocabulary], the target's raw logits; row 0 belongs to the root and
     row i + 1 to node i.
     prefill: the pass also read a prompt, or a piece of one: the text's own in its first round.
     first: it is the text's first round.
-    sources: what each source of the drafter did, where it has some.
-    logprobs: of the path's tokens, where asked for.
+    sources: what each source of the drafter did, if it has any.
+    logprobs: of the path's tokens, if requested.
     vocab_size: of the target; nodes with ids at or beyond it are virtual.
     """
 
@@ -161,40 +163,40 @@ class Round:
     logprobs: tuple[TokenLogprob, ...] = ()
 
     def but(self, **fields: Any) -> Round:
-        """The same with other values of these fields: `dataclasses.replace` in a fifth of the time,
-        which every round takes."""
+        """A copy with these fields changed. Every round needs it, and it takes a fifth of the time
+        of `dataclasses.replace`."""
         other = object.__new__(Round)
         vars(other).update(vars(self), **fields)
         return other
 
     @property
     def guess_depths(self) -> list[int]:
-        """Depths of the nodes that could be accepted: virtual ids never are."""
+        """Depths of the nodes that could be accepted: all but virtual ones."""
         pairs = zip(self.tree.depths, self.tree.tokens)
         return [depth for depth, token in pairs if token < self.vocab_size]
 
     @property
     def open_draft_seconds(self) -> float:
-        """Of the time for drafting that which nobody has judged yet."""
+        """Drafting time that the planner must judge: all but that of settled sources."""
         settled = sum(source.seconds for source in self.sources if source.settled)
         return max(0.0, self.seconds.draft - settled)
 
     def proposers(self, node: int) -> tuple[str, ...]:
-        """Names of the sources that proposed a node; () where there are none."""
+        """Names of the sources that proposed a node; () if unknown."""
         by = 0 if self.tree.sources is None else self.tree.sources[node]
         return tuple(one.name for place, one in enumerate(self.sources) if by >> place & 1)
 
     def owed_to(self, source: int) -> int:
-        """Accepted nodes that there would not be without the source of this number: the first that
-        it alone proposed, and all after it."""
+        """How many accepted nodes would be missing without the source of this number: the first
+        that only it proposed, and all after that."""
         if self.tree.sources is None:
             return 0
         alone = [self.tree.sources[node] == 1 << source for node in self.path.nodes]
         return len(alone) - alone.index(True) if True in alone else 0
 
     def rows_owed_to(self, source: int) -> tuple[int, float]:
-        """How many nodes there would not be without the source of this number, and what their
-        weights add up to: those that it alone proposed, and all after them."""
+        """How many nodes would be missing without the source of this number, those that only it
+        proposed and their descendants, and the sum of their weights."""
         tree, alone = self.tree, 1 << source
         if alone not in (tree.sources or ()):
             return 0, 0.0

@@ -1,19 +1,19 @@
 """The sampler: a value that turns a row of logits into one token, the same for every drafter.
 
 Randomness is a function of (seed, position), never of how many draws came before: the token at
-absolute position t is argmax over the vocabulary of warped logits plus Gumbel noise keyed by
+absolute position t is the argmax over the vocabulary of warped logits plus Gumbel noise keyed by
 (seed, t), which is an exact draw from the warped distribution (the Gumbel-max trick). Plain
-decoding and every drafter therefore see the same token at the same place, so losslessness at
-T > 0 is an equality (drafter-invariant speculation, arXiv 2408.07978), and a draft model that
-samples with the same noise is coupled to its target. A GPU makes noise of its own, of which all
-this is true as well.
+decoding and every drafter therefore draw the same token at the same position. Losslessness at T > 0
+is thus an equality (drafter-invariant speculation, arXiv 2408.07978), and a draft model that
+samples with the same noise is coupled to its target. A GPU makes its own noise, for which all this
+holds too.
 
-Warping follows transformers' `generate` to the letter, each step on the output of the one before:
+Warping follows transformers' `generate` exactly; each step works on the output of the one before:
 
     logit biases (where transformers has `sequence_bias`), repetition penalty, presence and frequency
     penalties, processors, what a constraint allows, temperature, top-k, top-p, min-p
 
-Those up to the constraint count when decoding greedily too.
+The steps up to the constraint also apply to greedy decoding.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ from paceline.warping import (
 __all__ = ["GREEDY", "Draw", "LogitsProcessor", "Sampler"]
 
 LogitsProcessor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Input ids [1, length] and scores [1, vocabulary] -> scores [1, vocabulary], as transformers'. One
-with the attribute `stateless = True` promises to depend on nothing else, and to keep nothing."""
+"""Input ids [1, length] and scores [1, vocabulary] -> scores [1, vocabulary], as in transformers.
+One with the attribute `stateless = True` promises to depend on nothing else and to keep no
+state."""
 
 Draw = Callable[[int, Sequence[int]], int]
 """Row of a scored tree, all tokens before the one to draw -> the token."""
@@ -56,16 +57,16 @@ _ROWS_AT_ONCE = 16
 class Sampler:
     """How tokens are drawn. The default is greedy decoding.
 
-    seed: any integer; two generations with one seed and one prompt are the same.
+    seed: any integer; two generations with the same seed and prompt are the same.
     temperature: 0 is greedy, and so is anything below 0.00001, where logits would overflow.
     top_k, top_p, min_p: None switches each off.
     repetition_penalty: divides positive and multiplies negative logits of tokens seen so far.
     processors: transformers `LogitsProcessor`s or any callable like them. Each is called exactly
-    once per position, in the order of the text, so stateful ones work too.
-    presence_penalty, frequency_penalty: in [-2, 2]; taken from the logits of tokens of the output so
-    far, once and for each time that they stand there.
-    logit_bias: tokens, each with what is added to its logit, in [-100, 100].
-    prompt_tokens: length of the prompt; what comes after it is the output.
+    once per position, in text order, so stateful ones work too.
+    presence_penalty, frequency_penalty: in [-2, 2]; subtracted from the logits of tokens of the
+    output so far, once and per occurrence.
+    logit_bias: pairs of a token and what is added to its logit, in [-100, 100].
+    prompt_tokens: length of the prompt; what follows is the output.
 
     Raises UsageError for values out of range.
     """
@@ -110,10 +111,10 @@ class Sampler:
 
     def coupled(self) -> Sampler:
         """The sampler for a draft model: the same settings and the same noise at every position, so
-        that two models which agree draw the same token.
+        that two models that agree draw the same token.
 
-        Of the processors only those that are `stateless`: a draft model asks more than once per
-        position, and where the text will never be.
+        It keeps only `stateless` processors: a draft model draws more than once per position, and
+        at positions that the text never reaches.
         """
         same = {field.name: getattr(self, field.name) for field in fields(Sampler)}
         kept = tuple(each for each in self.processors if getattr(each, "stateless", False))
@@ -122,10 +123,10 @@ class Sampler:
     def over(self, logits: torch.Tensor, positions: Sequence[int] | None = None) -> Draw:
         """Prepare draws from the rows of one scored tree, logits [rows, vocabulary].
 
-        positions: of the token that each row draws, the length of the context there.
+        positions: position of the token that each row draws, the length of its context.
 
-        Where rows are drawn from as they are, all rows are read with one device synchronisation; when
-        sampling only on a GPU and with the positions, since a CPU draws faster what is asked for.
+        If nothing changes the logits, one device synchronisation serves all rows. Sampling needs a
+        GPU and positions for that; on a CPU it is faster to draw only what is asked for.
         """
         if not self._changes_scores:
             if self.greedy:
@@ -148,14 +149,14 @@ class Sampler:
         return loudest(self._warped(row, context, allowed).numpy(), self.seed, len(context))
 
     def draw_together(self, logits: torch.Tensor, positions: Sequence[int]) -> list[int]:
-        """Draw from all rows of logits [rows, vocabulary], which stand at these positions, on
-        their own device and with its noise. For samplers that depend on nothing else."""
+        """Draw from all rows of logits [rows, vocabulary], at these positions, on their own device
+        and with its noise. Only for samplers that do not depend on the context."""
         noise = {
             position: device_gumbel(self.seed, position, logits.shape[1], logits.device)
             for position in set(positions)
         }
         drawn = []
-        # In parts, because the rows of a wide tree take gigabytes in double precision.
+        # In parts, because a wide tree's rows take gigabytes in double precision.
         for start in range(0, len(positions), _ROWS_AT_ONCE):
             part = slice(start, start + _ROWS_AT_ONCE)
             own = torch.stack([noise[position] for position in positions[part]])
@@ -166,8 +167,8 @@ class Sampler:
     def decide(
         self, row: torch.Tensor, context: Sequence[int], allowed: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """The scores [vocabulary] whose largest is drawn: processed, and where not greedy warped
-        and with the noise of this position. allowed: see `draw`."""
+        """The scores [vocabulary] whose largest is drawn: processed and, unless greedy, warped and
+        with this position's noise. allowed: see `draw`."""
         scores = self._warped(row, context, allowed)
         if self.greedy:
             return scores
@@ -180,7 +181,7 @@ class Sampler:
     def decide_among(
         self, scores: TokenScores, context: Sequence[int], vocabulary: int
     ) -> TokenScores:
-        """As `decide` on a CPU, for some tokens of a vocabulary of that size."""
+        """Like `decide` on a CPU, for some tokens of a vocabulary of this size."""
         if not self._changes_scores:
             if self.greedy:
                 return scores
@@ -194,11 +195,10 @@ class Sampler:
         return TokenScores(self.decide(torch.from_numpy(row), context).numpy())
 
     def process(self, row: torch.Tensor, context: Sequence[int]) -> torch.Tensor:
-        """Biases, penalties and processors, which apply when decoding greedily too: [vocabulary]
-        fp32."""
+        """Apply biases, penalties and processors, greedy or not: [vocabulary] fp32."""
         if not self._changes_scores:
             return row.float()
-        # A copy, because processors may write in place and drafters learn from the raw row.
+        # A copy: processors may write in place, and drafters learn from the raw row.
         scores = row.to(torch.float32, copy=True)[None]
         if self.logit_bias:
             scores = add_biases(scores, self.logit_bias)
@@ -216,8 +216,7 @@ class Sampler:
     def _warped(
         self, row: torch.Tensor, context: Sequence[int], allowed: torch.Tensor | None
     ) -> torch.Tensor:
-        """The scores [vocabulary] that noise is added to where that is wanted, on the CPU where the
-        noise is made there."""
+        """The scores [vocabulary] before noise, on the CPU if the noise is made there."""
         scores = self.process(row, context)
         if allowed is not None:
             scores = torch.where(allowed.to(scores.device), scores, -math.inf)
@@ -227,7 +226,7 @@ class Sampler:
         return scores if draws_there(scores.device) else scores.cpu()
 
     def warp(self, scores: torch.Tensor) -> torch.Tensor:
-        """Temperature, top-k, top-p and min-p on processed scores [..., vocabulary]."""
+        """Apply temperature, top-k, top-p and min-p to processed scores [..., vocabulary]."""
         scores = scores / self.temperature
         if self.top_k is not None:
             scores = keep_top_k(scores, self.top_k)
@@ -239,12 +238,12 @@ class Sampler:
 
     @property
     def greedy(self) -> bool:
-        """Whether the likeliest token is taken, without noise."""
+        """Whether the highest score wins, without noise."""
         return self.temperature < 1e-5
 
     @property
     def takes_likeliest(self) -> bool:
-        """Whether the token with the largest logit is drawn, whatever the text."""
+        """Whether the token with the largest raw logit is drawn, whatever the text."""
         return self.greedy and not self._changes_scores
 
     @property
@@ -255,16 +254,16 @@ class Sampler:
 
 
 def device_gumbel(seed: int, position: int, size: int, device: torch.device) -> torch.Tensor:
-    """Standard Gumbel noise [size] float64 made on `device`, where moving that of `gumbel` over
-    would take longer than a pass.
+    """Standard Gumbel noise [size] float64 made on `device`; copying that of `gumbel` there would
+    take longer than a pass.
 
-    It depends on (seed, position) alone as well, but is another one on every kind of device, and
-    may be another one in another version of torch. Every drafter and every batch gets the same.
+    It too depends only on (seed, position), but differs between kinds of device, and perhaps
+    between versions of torch. Every drafter and every batch gets the same.
     """
     key = hashlib.blake2b(f"{seed} {position}".encode(), digest_size=8).digest()
     generator = torch.Generator(device).manual_seed(int.from_bytes(key, "little"))
-    # A GPU's numbers depend on how many are asked for: models that differ a little in the size of
-    # their vocabulary, as a draft model and its target may, ask for the same.
+    # A GPU's numbers depend on how many are asked for. This makes models whose vocabularies differ
+    # a little in size, as a draft model's and its target's may, ask for the same count.
     count = max(_LEAST_NOISE, 1 << (size - 1).bit_length())
     noise = torch.empty(count, dtype=torch.float64, device=device)
     return noise.exponential_(generator=generator).log_().neg_()[:size]

@@ -1,4 +1,4 @@
-"""The likeliest tokens of a pass, and what their chances are relative to."""
+"""Token scores, and the likeliest tokens of a pass."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ _SHORTEST = 4  # bytes of a number; numpy has no bfloat16
 
 
 Ranked = list[tuple[int, float]]
-"""Tokens with their shares in a softmax, the largest first."""
+"""Tokens with their shares in a softmax, largest first."""
 
 
 @dataclass(frozen=True)
 class TokenScores:
     """Scores of the tokens that may come next.
 
-    numbers: [n], raw logits in float32 or what was made of them. tokens: [n] int64, the ids that
-    they belong to, ascending, where all others have -inf; None where number i belongs to token i.
+    numbers: [n], raw logits in float32, or scores made from them. tokens: [n] int64, their ids,
+    ascending, when all other tokens have -inf; None if number i belongs to token i.
     """
 
     numbers: NDArray[np.floating[Any]]
     tokens: NDArray[np.int64] | None = None
 
     def token(self, place: int) -> int:
-        """The id that a place among the numbers stands for."""
+        """The id of the token at `place` in `numbers`."""
         return place if self.tokens is None else int(self.tokens[place])
 
 
 def choices(logits: torch.Tensor) -> Callable[[int], int]:
     """Row of [rows, vocabulary] -> the index of its largest number, see `likeliest`. On a CPU a row
-    is read when it is asked for: of a tree few are."""
+    is read only when asked for: few rows of a tree are."""
     if logits.device.type == "cpu" and logits.element_size() >= _SHORTEST:
         numbers = logits.detach().numpy()
         return lambda row: int(numbers[row].argmax())
@@ -45,10 +45,9 @@ def choices(logits: torch.Tensor) -> Callable[[int], int]:
 
 
 def likeliest(logits: torch.Tensor) -> list[int]:
-    """The index of the largest of each row of floats [rows, vocabulary]; of equal ones the first.
+    """The index of the largest of each row of floats [rows, vocabulary]; the first of equal ones.
 
-    On a CPU numpy finds it ten times as fast as torch, where a wide tree would otherwise wait a
-    millisecond for it.
+    On a CPU numpy is ten times as fast as torch, which takes a millisecond for a wide tree.
     """
     if logits.device.type == "cpu" and logits.element_size() >= _SHORTEST:
         found: list[int] = logits.detach().numpy().argmax(axis=-1).tolist()

@@ -1,8 +1,8 @@
-"""What becomes of guesses under a constraint.
+"""Guesses under a constraint.
 
-It rules guesses out, and now and then it leaves a single way to go on, which is a guess as well,
-and hardly ever wrong, or a few, of which one may be usual. None of this can change a text: at every node that the walk comes to a token is
-drawn from what is allowed there, as plain decoding does.
+A constraint rules guesses out. Now and then it allows only one continuation, itself a guess that is
+hardly ever wrong, or a few, of which one may be usual. None of this can change a text: at every
+node that it reaches, the walk draws from what is allowed there, as plain decoding does.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from paceline.tree import EMPTY, ROOT, Tree
 __all__ = ["GRAMMAR", "Scout"]
 
 GRAMMAR = "grammar"
-"""The source of what a matcher guesses, by name."""
+"""Name of the source of a matcher's guesses."""
 
 _MOST_LIKELY = 10
-"""So many places per round are looked at for what is likely there: each takes a mask."""
+"""Most nodes per round at which the matcher is asked what is likely: each costs a mask."""
 _WORTH = 0.2
-"""Of guesses less likely than this nobody needs to know what may follow."""
+"""After guesses less likely than this, the matcher is not asked."""
 _UNWEIGHTED = 0.5
-"""What a guess without a weight claims beside those that are certain."""
+"""Claim of a guess without a weight, next to certain ones."""
 
 
 class Scout:
-    """Tries guesses out ahead of a text.
+    """Tries guesses against a constraint, ahead of the text.
 
-    matcher: at the text's place, the scout's own. What goes wrong there goes wrong with guesses, so
-    it must not end the text: from then on guesses stay as they are.
-    source: what the matcher guesses is of the source of that number.
+    matcher: the scout's own, at the text's position. An error there concerns only guesses, so it
+    must not end the text: from then on guesses are left as they are.
+    source: number of the source of the matcher's guesses.
     """
 
     def __init__(self, matcher: Matcher, source: int) -> None:
@@ -41,10 +41,10 @@ class Scout:
         self._proposed, self._seconds = 0, 0.0
 
     def admit(self, tree: Tree, most: int) -> Tree:
-        """The guesses that are allowed; wherever there is a single way to go on, that; and where
-        the drafter is not sure, what the matcher takes for likely. At most `most` nodes.
+        """Keep the allowed guesses; add the continuation wherever it is forced and, where the
+        drafter is unsure, what the matcher considers likely. At most `most` nodes.
 
-            where the text has to go on with "na", "me":
+            where the text must continue with "na", "me":
 
             root ─┬─ na ── x      becomes      root ── na ── me
                   └─ you
@@ -55,18 +55,18 @@ class Scout:
         )
 
     def forced(self, most: int) -> Tree:
-        """What has to come next, at most `most` tokens."""
+        """The chain that must come next, at most `most` tokens."""
         return self._tried(
             EMPTY, lambda matcher: _Admission(EMPTY, matcher, self._source).run(most)
         )
 
     def extend(self, tree: Tree, most: int) -> Tree:
-        """The tree as it is, for one that has to stay whole, and from the root down what has to
-        come next; at most `most` nodes."""
+        """A tree that must stay whole, plus the tokens that must follow the root; at most `most`
+        nodes."""
         return self._tried(tree, lambda matcher: _extended(tree, matcher, self._source, most))
 
     def hear(self, tokens: Sequence[int]) -> None:
-        """These were said."""
+        """Advance by committed tokens."""
         if self._matcher is None:
             return
         try:
@@ -77,7 +77,7 @@ class Scout:
             self._matcher = None
 
     def report(self) -> SourceRound:
-        """What it did for the round."""
+        """What the matcher did for the round."""
         proposed, self._proposed = self._proposed, 0
         seconds, self._seconds = self._seconds, 0.0
         return SourceRound(GRAMMAR, proposed > 0, proposed, seconds, settled=True)
@@ -97,9 +97,9 @@ class Scout:
 
 
 class _Admission:
-    """One walk through a tree, with a matcher that goes along.
+    """One walk of a matcher through a tree.
 
-    likely: so many guesses of the matcher at most.
+    likely: how often the matcher may be asked what is likely.
     """
 
     def __init__(self, tree: Tree, matcher: Matcher, source: int, likely: int = 0) -> None:
@@ -112,11 +112,11 @@ class _Admission:
         self._weights: list[float] = []
         self._sources: list[int] = []
         self._entered = 0
-        # Nodes of the tree to look at, each with where it would hang and how deep that is.
+        # Nodes of the tree still to visit, each with its new parent and that parent's depth.
         self._open: list[tuple[int, int, int]] = []
 
     def run(self, most: int) -> Tree:
-        """The new tree; the matcher is where it was."""
+        """The new tree; the matcher returns to where it was."""
         tree, matcher = self._tree, self._matcher
         self._follow(ROOT, ROOT, most)
         while self._open:
@@ -131,13 +131,13 @@ class _Admission:
         weights: tuple[float, ...] | None = tuple(self._weights)
         sources: tuple[int, ...] | None = tuple(self._sources)
         if not any(by & self._mark for by in self._sources):
-            # All that is said of the guesses is what the drafter says.
+            # No guess is the matcher's: weights and sources stay the drafter's.
             weights = None if tree.weights is None else weights
             sources = None if tree.sources is None else sources
         return Tree(*parts, weights, sources).prune(most)
 
     def _follow(self, node: int, at: int, most: int) -> None:
-        """Below node `at`, the tree's `node`: what the matcher says, then the tree's guesses."""
+        """After new node `at`, the tree's `node`: add the matcher's guesses, then the tree's."""
         below: int | None = node
         while len(self._tokens) < most:
             if forced := self._matcher.forced():
@@ -156,7 +156,7 @@ class _Admission:
         self._open_below(below, at)
 
     def _likely_below(self, below: int | None, at: int) -> tuple[int, float] | None:
-        """What the matcher takes for likely, where that may be worth a look."""
+        """What the matcher considers likely, if it is worth asking."""
         path_chance = 1.0 if at == ROOT else self._weights[at]
         guessed = max((self._claims[child] for child in self._children(below).values()), default=0)
         if not self._likely or path_chance < _WORTH or guessed >= _UNWEIGHTED:
@@ -165,7 +165,7 @@ class _Admission:
         return self._matcher.likely()
 
     def _open_below(self, below: int | None, at: int, but: int | None = None) -> None:
-        """The tree's guesses there are looked at later, but for one token."""
+        """Queue the tree's guesses there, all but the token `but`."""
         children = [child for token, child in self._children(below).items() if token != but]
         self._open += [(child, at, self._entered) for child in reversed(children)]
 

@@ -1,4 +1,4 @@
-"""The friendly front: a model, a method, and generate / stream / chat."""
+"""The user's front end: a model, a method, and generate / stream / chat."""
 
 from __future__ import annotations
 
@@ -33,25 +33,26 @@ __all__ = ["Chunk", "Completion", "Message", "Prompt", "Session", "Store", "Stre
 class Session:
     """One model with one method.
 
-    target, tokenizer: what runs the model and what reads and writes its text.
-    method: a name in the notation "anpd:n=5,k=7", or a function that makes a drafter; settings:
-    further ones of the former.
+    target, tokenizer: what runs the model, and what reads and writes its text.
+    method: a name in the notation "anpd:n=5,k=7", or a function that makes a drafter.
+    settings: more settings of a method given by name.
     eos_ids: tokens that end a text.
     store: where answers are kept and similar ones looked up as references; None for nowhere.
     options: defaults of every request.
-    fingerprint: identifies the model's weights, for reports and for what was trained for them.
-    budget: most nodes a drafter may propose per round, where the request does not say; None is
-    as many as pay, planned round by round from what passes cost and how often guesses are right.
-    curve: what passes of the target cost here; without one plans find out, and until then their
-    trees are smaller or larger than pays.
-    drafts: opens draft models for methods that name one, see `DraftModels`; None where none can be.
-    datastore: texts to guess from, to which every answer is added, but for those of requests with
-    `record=False`; None: nothing is kept.
+    fingerprint: identifies the model's weights, for reports and to match trained parts.
+    budget: most nodes a drafter may propose per round, if the request does not say; None is as many
+    as pay, planned each round from pass costs and acceptance.
+    curve: pass costs of the target on this machine; without one the planner learns them, and until
+    then trees are smaller or larger than pays.
+    drafts: opens draft models for methods that name one, see `DraftModels`; None if none can be
+    opened.
+    datastore: texts to guess from, to which every answer is added, unless its request has
+    `record=False`; None keeps nothing.
 
-    The cache of the model, what drafters have learned and what plans rest on are kept from call to
-    call: the next turn of a conversation, or another text with the same beginning, reads only what
-    is new. Any number of streams may be open, and any number of threads may use a session: what
-    they wait for at one time is written together.
+    The KV cache, what drafters have learned and the planner's estimates are kept between calls: the
+    next turn of a conversation, or another text with the same prefix, reads only what is new. Any
+    number of streams may be open, and any number of threads may use a session: texts that they wait
+    for at the same time share passes.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Session:
 
     @property
     def fingerprint(self) -> str:
-        """Identifies the model's weights; "" where unknown."""
+        """Identifies the model's weights; "" if unknown."""
         return self.host.fingerprint
 
     def generate(
@@ -112,9 +113,9 @@ class Session:
     def stream(
         self, prompt: Prompt, *, references: Sequence[Reference] = (), **options: Any
     ) -> Stream:
-        """Like `generate`, as an iterator of text that comes.
+        """Like `generate`, as an iterator over the text as it is generated.
 
-        It begins when it is first asked. One that is not read to its end should be closed; until
+        It begins with the first request for text. Close a stream that is not read to its end; until
         then its part of the cache is in use.
         """
         return Stream(self, prompt, references, self.options.with_(**options))
@@ -126,10 +127,9 @@ class Session:
         references: Sequence[Reference] = (),
         **options: Any,
     ) -> Completion:
-        """Answer the last message; a string is one message of the user.
+        """Answer the last message; a string is one user message.
 
-        Hand in the conversation with every answer appended: what the cache holds already is not
-        read again.
+        Pass the conversation with every answer appended: what is cached already is not read again.
         """
         return self.generate(as_messages(messages), references=references, **options)
 
@@ -140,13 +140,13 @@ class Session:
         references: Sequence[Sequence[Reference]] = (),
         **options: Any,
     ) -> list[Completion]:
-        """Generate for several prompts in common target passes.
+        """Generate for several prompts in shared target passes.
 
-        references: one sequence of texts per prompt, or nothing.
+        references: one sequence of texts per prompt, or none.
 
-        Equal prompts get noise of their own: the text of place i is that of `generate` with the
-        seed `seed + (i << 64)`. A prompt that cannot be served, or a text that fails, does not
-        stop the others: see `Completion.error`.
+        Equal prompts get different noise: text i is that of `generate` with the seed
+        `seed + (i << 64)`. A prompt that cannot be served, or a text that fails, does not stop the
+        others: see `Completion.error`.
         """
         chosen = self.options.with_(**options)
         if references and len(references) != len(prompts):
@@ -166,7 +166,7 @@ class Session:
             return [stream.run(raise_errors=False) for stream in streams]
 
     def budget_of(self, options: Options) -> int | None:
-        """Most nodes of a request's trees: its own budget, else the session's, else None: plans."""
+        """Most nodes of a request's trees: its own budget, else the session's; None is planned."""
         return self.budget if options.budget is None else options.budget
 
     def texts_of(
@@ -176,12 +176,12 @@ class Session:
         references: Sequence[Sequence[int]] = (),
         sampler: Sampler | None = None,
     ) -> Callable[[Drafter], Generation]:
-        """What makes a text of a request and a drafter, once.
+        """A function that turns a drafter into this request's text, once.
 
-        prompt, references: as tokens. sampler: instead of that of the options.
+        prompt, references: as tokens. sampler: overrides that of the options.
 
-        Raises UsageError for a bias of a token that the model does not have, and for a constraint
-        that cannot be compiled.
+        Raises UsageError for a bias on a token that the model does not have, and for a constraint
+        that does not compile.
         """
         beyond = max(options.logit_bias, default=0)
         if beyond >= self.target.vocab_size:
@@ -189,14 +189,14 @@ class Session:
                 f"logit_bias names token {beyond} but the model's vocabulary ends at "
                 f"{self.target.vocab_size}"
             )
-        # Others may play rounds of a text before its stream looks at them, so what stops the text
-        # is not what the stream reads.
+        # Other threads may play the text's rounds before its stream reads them, so the stop
+        # condition needs an output text of its own.
         conditions = [OutputText(self.tokenizer, options.stop).push] if options.stop else []
         matcher = None
         if options.constraint is not None:
             matcher = self._grammars.matcher(options.constraint)
             conditions.append(matcher.push)
-        # A constraint says where the text may end, and that is by one of these.
+        # A constraint says where the text may end, and it ends with one of these ids.
         endless = options.ignore_eos and matcher is None
         stopping = Stopping(options.max_new_tokens, () if endless else self.eos_ids, conditions)
         return lambda drafter: Generation(
@@ -217,24 +217,24 @@ class Session:
             self.host.datastore.add([[*prompt[-PROMPT_TOKENS:], *output]])
 
     def settle(self) -> None:
-        """Wait for what goes on in the background after loading; whoever measures does."""
+        """Wait until background work after loading is done, so that measurements are sound."""
         self.target.settle()
 
     def use_curve(self, curve: CostCurve | None) -> None:
-        """Plan with what passes cost by this curve from now on; no text may be open."""
+        """Plan with the pass costs of this curve from now on; no text may be open."""
         planner = TreePlanner(curve)
-        # Trees and lengths of drafts that were learned with another curve go with it.
+        # Trees and draft lengths learned with the old curve are dropped with it.
         self.host = replace(self.host.fresh(), curve=curve, costs=planner.costs, worth={})
         self.texts = Texts(self.target, planner, self._new_drafter)
 
     def new_planner(self) -> TreePlanner:
-        """A planner that has seen nothing yet, for one method on this target."""
+        """A fresh planner, for one method on this target."""
         return TreePlanner(self.host.curve)
 
     def encode(self, prompt: Prompt, *, tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         """Token ids of a prompt, special tokens and chat template included.
 
-        tools: that the model may call, as transformers' chat templates take them.
+        tools: tools the model may call, in the form that transformers' chat templates take.
         """
         if isinstance(prompt, str):
             if not prompt:
@@ -260,7 +260,7 @@ class Session:
         return self._tokenize(text)
 
     def encode_references(self, references: Sequence[Reference]) -> list[list[int]]:
-        """Token ids of reference texts, without special tokens; of ids as they are."""
+        """Token ids of reference texts, without special tokens; ids stay as they are."""
         texts = [references] if isinstance(references, str) else references
         return [self._tokenize(text) if isinstance(text, str) else list(text) for text in texts]
 

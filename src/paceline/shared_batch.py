@@ -1,8 +1,8 @@
 """One batch for all streams and threads of a session.
 
-A text goes on while somebody waits for it: a stream that is paused costs nothing and holds nobody
-up, and texts that several threads wait for go on in common passes. Whoever waits does the work, in
-turns: one thread plays a round for all who wait meanwhile, and each finds its own.
+A text advances only while a caller waits for it. A paused stream costs nothing and delays no other;
+texts that several threads wait for share passes. The waiting threads do the work in turns: one
+plays a round for all that wait, and each then finds its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SharedBatch:
 
     def __init__(self, batch: Batch) -> None:
         self.turn = _Turns()
-        """Held by whoever uses the target, its planner or its drafters."""
+        """The lock for using the target, its planner or its drafters."""
         self._batch = batch
         self._lock = Lock()
         self._awaited: Counter[int] = Counter()
@@ -36,7 +36,7 @@ class SharedBatch:
         self._abandoned: deque[int] = deque()
 
     def add(self, generation: Generation) -> int:
-        """See `Batch.add`. The caller has the turn."""
+        """See `Batch.add`. The caller must hold the turn."""
         key = self._batch.add(generation)
         self._heard[key] = deque()
         return key
@@ -47,13 +47,13 @@ class SharedBatch:
             self._drop(key)
 
     def abandon(self, key: int) -> None:
-        """Nobody will ask for this text any more. May be called at any time, by the garbage
-        collector, too; the text leaves before the next round."""
+        """Give up a text that is no longer wanted; it leaves before the next round. May be called
+        at any time, even by the garbage collector."""
         self._abandoned.append(key)
 
     @contextmanager
     def awaiting(self, key: int) -> Iterator[None]:
-        """As long as this lasts the text goes on whoever plays a round."""
+        """While this lasts, the text takes part in every round, whichever thread plays it."""
         with self._lock:
             self._awaited[key] += 1
         try:
@@ -63,7 +63,7 @@ class SharedBatch:
                 self._awaited[key] -= 1
 
     def next_round(self, key: int) -> Round | None:
-        """The text's next round, for whoever awaits it; None where it has ended."""
+        """The text's next round, for a caller that awaits it; None if it has ended."""
         while True:
             with self._lock:
                 heard = self._heard.get(key)
@@ -72,8 +72,8 @@ class SharedBatch:
             if heard is None:
                 return None
             with self.turn:
-                # Whether it has ended is known only between rounds: whoever plays the last one drops
-                # the text before that round is handed out.
+                # Only between rounds is it known whether the text has ended: the thread that plays
+                # the last round drops the text before handing that round out.
                 if heard:
                     continue
                 if key not in self._batch:
@@ -81,19 +81,26 @@ class SharedBatch:
                 self._step()
 
     def play(self) -> None:
-        """One round for all texts that are awaited. For who drives the batch on behalf of them all,
-        and then asks for what each has `heard`."""
+        """Play one round for all awaited texts. For a caller that drives the whole batch and then
+        asks for the rounds each text has `heard`."""
         with self.turn:
             self._step()
 
     def heard(self, key: int) -> tuple[list[Round], bool]:
-        """The text's rounds that nobody has taken yet, and whether it goes on after them."""
-        goes_on = key in self._batch
+        """The text's rounds not taken yet, and whether more may follow."""
+        rounds = self._take(key)
+        if key in self._batch:
+            return rounds, True
+        # Its last round may be another thread's, which drops the text before handing it out.
+        with self.turn:
+            return rounds + self._take(key), False
+
+    def _take(self, key: int) -> list[Round]:
         with self._lock:
             heard = self._heard.get(key, deque())
             rounds = list(heard)
             heard.clear()
-        return rounds, goes_on
+        return rounds
 
     def _step(self) -> None:
         while self._abandoned:
@@ -112,11 +119,11 @@ class SharedBatch:
 
 
 class Texts:
-    """The texts that a session is writing, and drafters that wait for the next one.
+    """The texts a session is generating, and idle drafters for the next ones.
 
-    new_drafter: makes one more. It is first called here, and later by whoever begins a text.
+    new_drafter: makes a drafter. It is called here once, and later when a text needs one more.
 
-    Raises UsageError where the drafter needs something that the target does not offer.
+    Raises UsageError if the drafter needs something that the target does not offer.
     """
 
     def __init__(
@@ -129,25 +136,25 @@ class Texts:
         self._idle = [first]
 
     def begin(self, generation: Callable[[Drafter], Generation]) -> tuple[Generation, int]:
-        """A text joins the others; it and its key in the batch."""
+        """Add a text; returns it and its key in the batch."""
         with self.batch.turn:
             drafter = self._idle.pop() if self._idle else self._new_drafter()
             try:
                 begun = generation(drafter)
                 return begun, self.batch.add(begun)
-            except UsageError:  # a prompt that does not fit says nothing against the drafter
+            except UsageError:  # an unfit prompt is not the drafter's fault
                 self._idle.append(drafter)
                 raise
 
     def end(self, generation: Generation, key: int) -> None:
-        """A text leaves, and its drafter is free for the next one, unless something went wrong."""
+        """Remove a text. Unless it failed, its drafter is free for the next one."""
         self.batch.drop(key)
         if generation.error is None and len(self._idle) < _IDLE_DRAFTERS:
             self._idle.append(generation.drafter)
 
 
 class _Turns:
-    """A lock that is handed on in the order of asking: nobody waits for ever."""
+    """A fair lock, handed on in the order of requests: no thread waits for ever."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -179,7 +186,7 @@ class _Turns:
     def _wait(self, mine: Lock) -> None:
         try:
             mine.acquire()
-        except BaseException:  # interrupted: the turn, if it has come meanwhile, is the next one's
+        except BaseException:  # interrupted: if the turn has come meanwhile, pass it on
             with self._lock:
                 still_waiting = mine in self._queue
                 if still_waiting:

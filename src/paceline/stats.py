@@ -1,4 +1,4 @@
-"""What the rounds of texts add up to."""
+"""Sums over the rounds of texts."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["SourceStats", "Stats"]
 class SourceStats:
     """Sums over the rounds of one text, for one source of its drafter.
 
-    rounds: all of the text, in `asked` of which the source was asked. proposed: nodes, of which
-    `scored` were left when the tree was cut to what pays; `accepted` ones may be other sources' as
-    well; without the source the text would have `gained` so many tokens less.
+    rounds: all rounds of the text; the source was asked in `asked` of them. proposed: its nodes;
+    `scored` of them were left after the tree was cut to what pays, and `accepted`, which may be
+    other sources' too, were accepted. gained: tokens the text would lack without the source.
     """
 
     rounds: int = 0
@@ -28,7 +28,7 @@ class SourceStats:
     seconds: float = 0.0
 
     def add(self, round: Round, place: int) -> None:
-        """Count one more round, in which this was the source of number `place`."""
+        """Count one more round, in which this is source number `place`."""
         own = round.sources[place]
         self.rounds += 1
         self.seconds += own.seconds
@@ -53,13 +53,12 @@ class SourceStats:
 class Stats:
     """Sums over the rounds of one text.
 
-    acceptance_histogram: tokens gained -> rounds that gained so many.
+    acceptance_histogram: tokens gained -> rounds that gained that many.
     drafted: guesses; virtual nodes, which cannot be accepted, do not count.
-    depth_histogram: depth of the guesses, 0 where nothing was guessed -> rounds.
-    reused: prompt tokens that were in the cache already.
-    sources: by name, where the drafter has some.
-    The target's time until the end of the first round, which reads the prompt, counts as
-    `prefill_seconds`.
+    depth_histogram: depth of the deepest guess, 0 if nothing was guessed -> rounds.
+    reused: prompt tokens that were already in the cache.
+    sources: by name, if the drafter has any.
+    prefill_seconds: the target's time until the end of the first round, which reads the prompt.
     """
 
     rounds: int = 0
@@ -101,7 +100,7 @@ class Stats:
         for name, stats in other.sources.items():
             self.sources.setdefault(name, SourceStats()).merge(stats)
         for name in vars(self).keys() - {"sources"}:
-            # Counters add up as numbers do, but for the zeros that nobody misses.
+            # Counters add up like numbers; they only drop zeros, which do not matter.
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     @property
@@ -116,8 +115,8 @@ class Stats:
 
     @property
     def acceptance_by_position(self) -> list[float]:
-        """Of the rounds whose tree had a guess at depth 1, 2, …: the share that accepted it; []
-        where nothing is known about what rounds gained."""
+        """For depth 1, 2, …: of the rounds that guessed that deep, the share that accepted a guess
+        there; [] if it is unknown what rounds gained."""
         deepest = max(self.depth_histogram, default=0) if self.acceptance_histogram else 0
         shares = []
         for depth in range(1, deepest + 1):
@@ -128,12 +127,12 @@ class Stats:
 
     @property
     def draft_acceptance_rate(self) -> float:
-        """Share of the drafted tokens that were accepted; 0.0 where nothing was drafted."""
+        """Share of the drafted tokens that were accepted; 0.0 if none were drafted."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
     def seconds(self) -> float:
-        """All parts together, in seconds."""
+        """Total time, in seconds."""
         return self.prefill_seconds + self.draft_seconds + self.target_seconds + self.commit_seconds
 
     @property

@@ -11,16 +11,16 @@ __all__ = ["Stopping"]
 
 
 class Stopping:
-    """Hears every token that is drawn, once and in order, and says after which one the text ends.
+    """Takes every drawn token, once and in order, and says after which one the text ends.
 
-    Because it is asked during the walk, nothing after the last token is ever drawn, committed,
-    counted or streamed.
+    It is asked during the walk, so nothing after the last token is ever drawn, committed, counted
+    or streamed.
 
     max_new_tokens: at least 1.
     eos_ids: any number of ids, each of which ends the text (and belongs to it).
     conditions: called with each new token; True ends the text after it.
 
-    Raises UsageError where `max_new_tokens` is below 1.
+    Raises UsageError if `max_new_tokens` is below 1.
     """
 
     def __init__(
@@ -37,13 +37,13 @@ class Stopping:
         self._conditions = tuple(conditions)
 
     def limit(self, tokens: int) -> None:
-        """Allow at most this many tokens more."""
+        """Allow at most this many more tokens."""
         self.remaining = min(self.remaining, tokens)
 
     def push(self, token: int) -> bool:
-        """Take one more token; True where the text ends with it, `reason` then says why."""
+        """Take one more token; True if the text ends with it, and `reason` says why."""
         self.remaining -= 1
-        # Every condition hears every token, so no short circuit: they may keep state.
+        # No short circuit: conditions may keep state, so each must see every token.
         stopped = [condition(token) for condition in self._conditions]
         if token in self._eos_ids:
             self.reason = "eos"

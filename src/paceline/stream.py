@@ -1,4 +1,4 @@
-"""A text of a session while it is written, piece by piece, and what came of it."""
+"""A text of a session while it is generated, piece by piece, and the result."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Completion:
     """What was generated.
 
     text: without special tokens, and without the stop string that ended it.
-    tokens: all of them, the one that ended the text included.
-    prompt_tokens: how many the prompt has; of these `cached_tokens` were in the cache already.
-    lossless: whether they are plain decoding's, as they are without typical acceptance.
-    logprobs: of each of `tokens`, where asked for.
-    error: why the text was broken off, where its finish reason is "error".
-    unkept: why the answer is not in the datastore, or the store of answers, where it was to be kept.
+    tokens: all of them, including the one that ended the text.
+    prompt_tokens: how many the prompt has; `cached_tokens` of these were already in the cache.
+    lossless: whether the tokens are plain decoding's; True without typical acceptance.
+    logprobs: of each of `tokens`, if requested.
+    error: why the text was aborted, if its finish reason is "error".
+    unkept: why the answer could not be kept in the datastore or the store of answers.
     """
 
     text: str
@@ -63,9 +63,9 @@ class Completion:
 class Chunk:
     """Newly certain text, and whether it came from an accepted guess of the drafter.
 
-    sources: those that proposed it, by name, where the drafter has some.
-    logprobs: where asked for, of the tokens that became certain since the chunk before. Tokens at
-    the end that are no part of the text, such as the one that ended it, are in no chunk.
+    sources: names of those that proposed it, if the drafter has sources.
+    logprobs: if requested, of the tokens that became certain since the last chunk. Tokens at the
+    end that are not part of the text, such as the one that ended it, are in no chunk.
     """
 
     text: str
@@ -75,7 +75,7 @@ class Chunk:
 
 
 class Home(Protocol):
-    """What a stream asks its session for."""
+    """What a stream needs of its session."""
 
     tokenizer: Tokenizer
     eos_ids: tuple[int, ...]
@@ -102,9 +102,9 @@ class Home(Protocol):
 
 
 class Stream(Iterator[Chunk]):
-    """A generation in progress. Iterating gives its text; `completion` what there is so far.
+    """A generation in progress. Iterate for its text; `completion` is the result so far.
 
-    Raises what went wrong in its text, and nothing of what went wrong in others.
+    Raises the errors of its own text, never those of others.
     """
 
     def __init__(
@@ -114,22 +114,22 @@ class Stream(Iterator[Chunk]):
         self.output = OutputText(home.tokenizer, options.stop)
         self._home = home
         self._query = query_of(prompt)
-        # An empty store is falsy, so the question is whether there is one.
+        # Compared with None below, because an empty store is falsy.
         self._store = home.store if self._query else None
         self._prompt, self._references, self._options = prompt, references, options
         self._text: tuple[Generation, int] | None = None
         self._error: BaseException | None = None
-        # Of every token whether it was guessed, and by which sources.
+        # For every token: whether it was guessed, and by which sources.
         self._drafted: list[tuple[bool, tuple[str, ...]]] = []
         self._logprobs: list[TokenLogprob] = []
         self._chunks: deque[Chunk] = deque()
-        self._released = 0  # tokens that chunks have told the log-probabilities of
+        self._released = 0  # tokens whose log-probabilities are in chunks
         self._ended = False
         self._kept = False
         self._unkept: StoreError | None = None
 
     def __next__(self) -> Chunk:
-        # No generator: it would hold the stream, and one that nobody holds should end at once.
+        # Not a generator, which would keep the stream alive: an abandoned one should end at once.
         while not self._chunks:
             if self._ended:
                 raise StopIteration
@@ -137,8 +137,8 @@ class Stream(Iterator[Chunk]):
         return self._chunks.popleft()
 
     def poll(self) -> list[Chunk]:
-        """What the rounds that somebody else has played made certain, without playing one; after
-        `SharedBatch.play`, by who drives many streams at once. `ended` says whether more comes."""
+        """The chunks that rounds played elsewhere made certain; plays none itself. For a caller
+        that drives many streams with `SharedBatch.play`. Once `ended`, no more follow."""
         _, key = self._begun()
         rounds, goes_on = self._home.texts.batch.heard(key)
         for round in rounds:
@@ -160,12 +160,12 @@ class Stream(Iterator[Chunk]):
         self.close()
 
     def close(self) -> None:
-        """Break the text off, if it has not ended; what there is of it stays."""
+        """Abort the text, unless it has ended; the result so far remains."""
         self._ended = True
         self._leave()
 
     def run(self, raise_errors: bool = True) -> Completion:
-        """Generate to the end without looking at the text on the way."""
+        """Generate to the end, without chunks."""
         with self.awaited():
             while self._error is None and self._next_round() is not None:
                 pass
@@ -174,7 +174,7 @@ class Stream(Iterator[Chunk]):
 
     @contextmanager
     def awaited(self) -> Iterator[None]:
-        """As long as this lasts the text goes on with every round that anybody plays."""
+        """While this lasts, the text takes part in every round, whichever thread plays it."""
         try:
             _, key = self._begun()
         except PacelineError as error:
@@ -186,7 +186,7 @@ class Stream(Iterator[Chunk]):
 
     @property
     def completion(self) -> Completion:
-        """The result, or what there is of it where the generation was broken off."""
+        """The result, partial if the generation has not ended."""
         if self._text is None:
             reason: FinishReason = "interrupted" if self._error is None else "error"
             return Completion("", [], reason, self.stats, 0, error=self._error)
@@ -221,7 +221,7 @@ class Stream(Iterator[Chunk]):
         return self.completion
 
     def _keep(self, completion: Completion) -> None:
-        """An answer that cannot be kept is an answer all the same."""
+        """Keep the answer if requested; a failure does not fail the request."""
         try:
             if self._store is not None:
                 self._store.add(self._query, self.output.text)
@@ -238,7 +238,7 @@ class Stream(Iterator[Chunk]):
             prompt, references = home.encode(self._prompt), home.encode_references(self._references)
             references += home.encode_references([entry.output for entry in similar])
             self._text = home.texts.begin(home.texts_of(options, prompt, references))
-            # A stream that nobody holds any more will not be asked again.
+            # Once the stream is garbage collected, nothing will ask for the text again.
             self._given_up = finalize(self, home.texts.batch.abandon, self._text[1])
         return self._text
 
@@ -255,7 +255,7 @@ class Stream(Iterator[Chunk]):
 
     def _take(self, round: Round) -> None:
         self.stats.add(round)
-        # A text that begins like another one may take over what that has read.
+        # This may grow: a text may take over the prefix that another one has read.
         self.stats.reused = self._begun()[0].reused
         self._logprobs += round.logprobs
         for token in round.path.tokens:
@@ -264,7 +264,7 @@ class Stream(Iterator[Chunk]):
         self._drafted.append((False, ()))
 
     def _play(self) -> Iterator[Chunk]:
-        """What one more round makes certain; the rest where there is none."""
+        """The chunks that one more round makes certain; the rest if the text has ended."""
         _, key = self._begun()
         with self._home.texts.batch.awaiting(key):
             round = self._next_round()
@@ -275,7 +275,7 @@ class Stream(Iterator[Chunk]):
 
     def _release(self, final: bool = False) -> Iterator[Chunk]:
         for piece in self.output.release(final):
-            # A chunk may complete what several tokens began, and a token may end up in two chunks.
+            # A chunk may complete what several tokens began, and a token may span two chunks.
             known = slice(self._released, piece.token + 1)
             self._released = max(self._released, piece.token + 1)
             yield Chunk(piece.text, *self._drafted[piece.token], tuple(self._logprobs[known]))

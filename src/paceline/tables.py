@@ -1,4 +1,4 @@
-"""Tables as data, written for a terminal and as Markdown; `bench/report` writes the same as HTML."""
+"""Tables as data, written for a terminal or as Markdown; `bench/report` writes them as HTML."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAME = 20
 class Cell:
     """One cell of a table.
 
-    detail: said more quietly after the text; tone: "up", "down" or "even" for a speed-up that was
+    detail: less prominent, after the text. tone: "up", "down" or "even" for a speed-up that was
     judged, else "".
     """
 
@@ -35,8 +35,8 @@ class Cell:
 class Table:
     """Rows under headings.
 
-    left: so many columns, the first ones, hold words; numbers stand in the others. note: what has
-    to be known to read it.
+    left: how many of the first columns hold words; the others hold numbers. note: what a reader
+    must know.
     """
 
     kind: ClassVar[str] = "table"
@@ -50,30 +50,30 @@ class Table:
     def of_text(
         cls, caption: str, headings: Sequence[str], rows: Iterable[Iterable[str]], left: int = 1
     ) -> Table:
-        """A table whose cells have nothing but their text."""
+        """A table whose cells are plain text."""
         return cls(caption, headings, [[Cell(text) for text in row] for row in rows], left)
 
     @property
     def narrow(self) -> bool:
-        """Whether another one finds room beside it."""
+        """Whether another table fits beside it."""
         return self.left == 1 and len(self.headings) <= _NARROW
 
     @property
     def tall(self) -> bool:
-        """Whether it should not be shown at full length."""
+        """Whether it is too long to show in full."""
         return len(self.rows) > _TALL
 
 
 def markdown_table(rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Lines of Markdown. The first row holds the headings; `left` as in `Table`. Cells are written
-    as they are, so they may hold markup, and none may hold a bar that is not escaped."""
+    """The table as Markdown. The first row holds the headings; `left` as in `Table`. Cells are
+    written as they are: they may hold markup, but no unescaped bar."""
     headings, *others = rows
     rules = ["---"] * left + ["--:"] * (len(headings) - left)
     return "\n".join(f"| {' | '.join(row)} |" for row in (headings, rules, *others))
 
 
 def terminal_table(table: Table) -> TerminalTable:
-    """The table for rich; headings and cells fold where they find no room, short names of rows excepted."""
+    """The table for rich. Headings and cells wrap if space is short, except short row names."""
     from rich.table import Table as TerminalTable
 
     written = TerminalTable(title=table.caption or None, title_justify="left")

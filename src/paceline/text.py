@@ -1,4 +1,4 @@
-"""From tokens to text while they come: incremental decoding and stop strings."""
+"""From tokens to text as they arrive: incremental decoding and stop strings."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 
 
 class Tokenizer(Protocol):
-    """What sessions use of a tokenizer; those of transformers have it."""
+    """What sessions need of a tokenizer; those of transformers have it."""
 
     chat_template: str | None
 
     def __call__(self, text: str, *, add_special_tokens: bool = True) -> Any:
-        """Something with the token ids as `input_ids`."""
+        """An object with the token ids as `input_ids`."""
         ...
 
     def decode(self, token_ids: Sequence[int], **options: Any) -> str:
@@ -26,7 +26,7 @@ class Tokenizer(Protocol):
         ...
 
     def apply_chat_template(self, conversation: Sequence[Mapping[str, str]], **options: Any) -> Any:
-        """A conversation as the text that the model was trained on."""
+        """A conversation as text in the form that the model was trained on."""
         ...
 
 
@@ -41,10 +41,10 @@ class Piece:
 class OutputText:
     """The text of one output, fed token by token.
 
-    stop: strings that end the text; what comes from the first of them on is not part of it.
+    stop: strings that end the text; the first of them and what follows is not part of it.
 
-    `push` is a condition for `Stopping`. `release` hands out what is certain by then: neither half
-    a character, nor the beginning of what may become a stop string.
+    `push` is a condition for `Stopping`. `release` hands out only what is certain: no partial
+    character, and no beginning of a possible stop string.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
@@ -53,21 +53,21 @@ class OutputText:
         self._stop = tuple(stop)
         self._stopped = False
         self._ids: list[int] = []
-        # Decoding starts a little before the undecoded tokens: the text of a token may depend on
-        # the one before it.
+        # Decoding starts a little before the undecoded tokens: a token's text may depend on the
+        # one before it.
         self._anchor = 0
         self._decoded = 0
         self._ends: list[int] = []  # length of the text after each token
         self._released = 0
 
     def push(self, token: int) -> bool:
-        """Take one token; True where a stop string is complete with it."""
+        """Take one token; True if it completes a stop string."""
         self._ids.append(token)
         self._extend(self._decode(complete=True))
         return self._stopped
 
     def finish(self) -> None:
-        """No more tokens: half a character at the end becomes a replacement character."""
+        """End the text: a partial character at the end becomes a replacement character."""
         if not self._stopped and self._ends:
             rest = self._decode(complete=False)
             self._ends.pop()
@@ -75,16 +75,16 @@ class OutputText:
 
     def of(self, tokens: int) -> str:
         """The text of the first `tokens` tokens: an interrupted walk may have pushed more, and an
-        interrupted end may have taken the last one back."""
+        interrupted `finish` may have taken the last one back."""
         if not tokens:
             return ""
         return self.text[: self._ends[tokens - 1]] if tokens <= len(self._ends) else self.text
 
     def release(self, final: bool = False) -> list[Piece]:
-        """The text not yet handed out, by token; all of it where `final`."""
+        """The text not yet handed out, by token; all of it if `final`."""
         safe = len(self.text) if final or self._stopped else len(self.text) - self._held_back()
         pieces = []
-        # Only tokens whose text is not out yet: a look at all of them would make long texts slow.
+        # Only tokens whose text is not out yet: scanning all of them would make long texts slow.
         for token in range(bisect_right(self._ends, self._released), len(self._ends)):
             end = min(self._ends[token], safe)
             if end > self._released:
@@ -120,7 +120,7 @@ class OutputText:
         self._ends.append(len(self.text))
 
     def _held_back(self) -> int:
-        """Length of the longest end of the text that a stop string begins with."""
+        """Length of the text's longest suffix that a stop string begins with."""
         return max(
             (
                 size

@@ -1,13 +1,13 @@
-"""The drafter's proposal: a tree of guessed tokens, and the only draft type there is.
+"""The drafter's proposal: a tree of guessed tokens, the only draft type.
 
-A node is a token and the index of its parent; -1 (`ROOT`) is the last committed token, from which
-every tree hangs. Parents come before their children. There are no padding ids: every entry is a
-real guess. A chain is a tree whose parents are -1, 0, 1, …; the empty tree is plain decoding.
+A node is a token and the index of its parent; -1 (`ROOT`) is the last committed token, the root of
+every tree. Parents come before their children. There are no padding ids: every entry is a real
+guess. A chain is a tree with parents -1, 0, 1, …; the empty tree is plain decoding.
 
     root ── 7 ── 4          Tree(tokens=(7, 4, 9), parents=(-1, 0, -1))
         └── 9
 
-Nodes may carry *virtual* ids at or beyond the vocabulary size (trained prompt tokens, look-ahead
+Nodes may have *virtual* ids at or beyond the vocabulary size (trained prompt tokens, look-ahead
 windows): the target scores them, a drafter reads their rows, and no draw can equal them. A *shadow*
 is the virtual id of a real token: the target reads that token.
 """
@@ -30,7 +30,7 @@ __all__ = ["EMPTY", "ROOT", "SHADOWS", "Tree"]
 ROOT = -1
 
 SHADOWS = 1 << 40
-"""SHADOWS + t is the shadow of token t. No vocabulary, nor what is added to it, is as large."""
+"""SHADOWS + t is the shadow of token t. No vocabulary is as large, even with added tokens."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Tree:
 
     tokens: n token ids (>= 0).
     parents: n node indices, each smaller than the node's own, or ROOT.
-    weights: n estimates of how likely each node is to be accepted, or None where unknown.
-    sources: who proposed each node, as n sets of bits: bit i stands for the i-th of the drafter's
-    `source_names`; None where a drafter has no sources.
+    weights: n estimates of how likely each node is to be accepted, or None if unknown.
+    sources: which sources proposed each node, as n sets of bits: bit i stands for the i-th of the
+    drafter's `source_names`; None if the drafter has no sources.
 
-    Raises ValueError where lengths differ, a parent does not come first, an id is negative, or a
+    Raises ValueError if lengths differ, a parent does not come first, an id is negative, or a
     weight is not a number.
     """
 
@@ -68,7 +68,7 @@ class Tree:
 
     @classmethod
     def chain(cls, tokens: Sequence[int]) -> Tree:
-        """One guess after the other: parents -1, 0, 1, …"""
+        """A chain of guesses: parents -1, 0, 1, …"""
         return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)))
 
     @classmethod
@@ -84,15 +84,15 @@ class Tree:
         weights: tuple[float, ...] | None,
         sources: tuple[int, ...] | None = None,
     ) -> Tree:
-        """Of columns that are known to make a tree: nothing is checked."""
+        """A tree from columns that are known to be valid: nothing is checked."""
         tree = object.__new__(cls)
         vars(tree).update(tokens=tokens, parents=parents, weights=weights, sources=sources)
         return tree
 
     @classmethod
     def of_paths(cls, paths: Iterable[Sequence[int]]) -> Tree:
-        """Paths of tokens from the root, united as far as they begin alike; a node's number is how
-        many others the paths reach before it.
+        """A tree of token paths from the root, with common prefixes merged and nodes numbered in
+        the order of the paths.
 
             (7, 4), (7, 5), (9,)  ->  tokens 7, 4, 5, 9, parents ROOT, 0, 0, ROOT
         """
@@ -108,7 +108,7 @@ class Tree:
 
     @cached_property
     def as_read(self) -> tuple[int, ...]:
-        """The id that a target reads at each node: of a shadow, its token."""
+        """The id that a target reads at each node: for a shadow, its token."""
         return tuple(token - SHADOWS if token >= SHADOWS else token for token in self.tokens)
 
     @cached_property
@@ -121,7 +121,7 @@ class Tree:
 
     @cached_property
     def children(self) -> dict[int, dict[int, int]]:
-        """For each node that has any, and for ROOT: child token -> child node.
+        """For ROOT and each node with children: child token -> child node.
 
         Of equal siblings the first counts: its twin is never walked.
         """
@@ -132,11 +132,11 @@ class Tree:
 
     @cached_property
     def claims(self) -> tuple[float, ...]:
-        """Weights given that the parent was accepted, at most 1.0, which they are throughout where
-        there are none; 0.0 below a parent of weight 0."""
+        """Weights given that the parent is accepted, at most 1.0. All are 1.0 without weights; 0.0
+        below a parent of weight 0."""
         if self.weights is None:
             return (1.0,) * len(self)
-        above = (*self.weights, 1.0)  # that of ROOT, the last entry
+        above = (*self.weights, 1.0)  # the last entry is ROOT's
         return tuple(
             [
                 min(1.0, weight / above[parent]) if above[parent] > 0 else 0.0
@@ -154,8 +154,8 @@ class Tree:
         return mask
 
     def child(self, node: int, token: int) -> int | None:
-        """The child of `node`, or of ROOT, with this token; None where there is none. Of equal
-        siblings the first counts, as in `children`, which takes longer to make than a few looks."""
+        """The child of `node`, or of ROOT, with this token; None if there is none. Of equal
+        siblings the first counts. For a few calls this is faster than to build `children`."""
         found = node
         try:
             while True:
@@ -174,12 +174,12 @@ class Tree:
         return tuple(reversed(path))
 
     def find(self, path: Sequence[int]) -> int | None:
-        """The node that a path of tokens leads to; ROOT for (), None where there is none."""
+        """The node that a path of tokens leads to; ROOT for (), None if it leaves the tree."""
         nodes = self.along(path)
         return None if len(nodes) < len(path) else nodes[-1] if nodes else ROOT
 
     def along(self, tokens: Sequence[int], at: int = ROOT) -> list[int]:
-        """The nodes that tokens lead to from node `at` down, as far as there are any."""
+        """The nodes along `tokens` from node `at` down, until they leave the tree."""
         nodes: list[int] = []
         for token in tokens:
             child = self.children.get(nodes[-1] if nodes else at, {}).get(token)
@@ -189,13 +189,12 @@ class Tree:
         return nodes
 
     def graft(self, other: Tree, at: int = ROOT) -> Tree:
-        """Hang `other` below node `at`; its nodes come after the present ones.
+        """Append `other`, with node `at` as its root; its nodes come after the present ones.
 
-        A side without weights counts as certain (1.0) once the other side has some, and one without
-        sources as proposed by none of them; grafted weights are scaled by the weight of the node
-        they hang from.
+        If only one side has weights, the other counts as certain (1.0); if only one has sources,
+        the other has none. Grafted weights are scaled by the weight of node `at`.
 
-        Raises ValueError where there is no node `at`.
+        Raises ValueError if there is no node `at`.
         """
         if not ROOT <= at < len(self):
             raise ValueError(f"there is no node {at} to graft at")
@@ -212,14 +211,14 @@ class Tree:
         return Tree(self.tokens + other.tokens, self.parents + parents, weights, sources)
 
     def marked(self, source: int) -> Tree:
-        """The same, proposed by the source of that number."""
+        """The same tree, proposed by the source of this number."""
         return replace(self, sources=(1 << source,) * len(self))
 
     def merge(self) -> Tree:
-        """Unite equal siblings, recursively; the united node keeps the larger weight.
+        """Merge equal siblings, recursively; the merged node keeps the larger weight.
 
-        Where nodes know their sources the united node knows them all, and is likelier than each of
-        them says, see `paceline.union`.
+        With sources, the merged node has them all and is likelier than each of them claims, see
+        `paceline.union`.
         """
         if self.sources is not None:
             union = Union()
@@ -245,9 +244,9 @@ class Tree:
         )
 
     def prune(self, size: int) -> Tree:
-        """The `size` nodes most likely to be accepted, or the first ones where weights are unknown.
+        """The `size` nodes most likely to be accepted, or the first ones if weights are unknown.
 
-        No node outlives its parent: a node counts at most as much as the weakest one above it.
+        No node is kept without its parent: it counts at most as much as its weakest ancestor.
         """
         size = max(size, 0)
         if size >= len(self):
@@ -262,8 +261,8 @@ class Tree:
         return self.keep(sorted(best))
 
     def spine(self) -> Tree:
-        """The chain that goes from each node to its heaviest child; to the first of equal ones, and
-        where weights are unknown."""
+        """The chain from each node to its heaviest child; to the first if they are equal or weights
+        are unknown."""
         nodes: list[int] = []
         weights = self.weights or (0.0,) * len(self)
         while children := self.children.get(nodes[-1] if nodes else ROOT):
@@ -277,11 +276,11 @@ class Tree:
         return self.keep([node for node, d in enumerate(self.depths) if d <= depth])
 
     def keep(self, nodes: Sequence[int]) -> Tree:
-        """Some of the nodes, given in ascending order, and each with all above it.
+        """The subtree of some nodes, given in ascending order, which must include their parents.
 
-        Raises ValueError where a parent is missing.
+        Raises ValueError if a parent is missing.
         """
-        if len(nodes) == len(self):  # there is no other way to keep them all
+        if len(nodes) == len(self):  # then they are all of them, in order
             return self
         place = {node: index for index, node in enumerate(nodes)}
         place[ROOT] = ROOT

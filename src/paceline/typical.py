@@ -1,7 +1,7 @@
-"""Typical acceptance: the lossy way of walking a tree, for who asks for it by name.
+"""Typical acceptance: a lossy way to walk a tree, used only on request.
 
-A guess is taken where the target finds it likely enough, whether it would have said it or not (Cai
-et al. 2024, "Medusa", arXiv 2401.10774, section on typical acceptance; PPD, section 4.5.2). The text
+A guess is accepted if the target finds it likely enough, even if it would not have drawn it (Cai et
+al. 2024, "Medusa", arXiv 2401.10774, section on typical acceptance; PPD, section 4.5.2). The text
 is then neither plain decoding's nor a draw from the model's distribution.
 """
 
@@ -28,9 +28,9 @@ class Typical:
 
         min(epsilon, delta x exp(-entropy))
 
-    epsilon: what is enough however sure the target is, in (0, 1). delta: what is enough where it is
-    unsure, above 0. The defaults are those that Medusa's and Chimera's programs decode with, where
-    they are called posterior threshold and alpha; delta is the root of epsilon, as Medusa advises.
+    epsilon: enough however sure the target is, in (0, 1). delta: scale of what is enough when it is
+    unsure, above 0. The defaults are those of Medusa's and Chimera's programs, which call them
+    posterior threshold and alpha; delta is the square root of epsilon, as Medusa advises.
 
     Raises UsageError for a number out of range.
     """
@@ -46,7 +46,7 @@ class Typical:
             )
 
     def threshold(self, probabilities: torch.Tensor) -> float:
-        """What a guess has to exceed, given the target's distribution [vocabulary]."""
+        """The probability a guess must exceed, given the target's distribution [vocabulary]."""
         entropy = float(torch.special.entr(probabilities).sum())
         return min(self.epsilon, self.delta * math.exp(-entropy))
 
@@ -68,10 +68,10 @@ def typical_walk(
     stopping: Stopping,
     typical: Typical,
 ) -> Path:
-    """Take the longest path of guesses that are all likely enough, the likeliest of those equally
-    long, and draw the token after it as plain decoding would there.
+    """Accept the longest path of guesses that are all likely enough, the likeliest of equally long
+    ones, and draw the token after it as plain decoding would there.
 
-    Arguments are those of `walk`; probabilities are of the distribution that `sampler` draws from.
+    Arguments are those of `walk`; probabilities are those that `sampler` draws with.
     """
     last = _longest(tree, logits, sampler, context, typical)
     text = list(context)
@@ -91,7 +91,7 @@ def _longest(
 ) -> int:
     """The last node of the path, or ROOT."""
     vocab_size = logits.shape[-1]
-    # Length of the path to a node that is accepted, and the logarithm of its probability.
+    # For each accepted node: the length of its path, and the log of the path's probability.
     worth = {ROOT: (0, 0.0)}
     for parent in range(ROOT, len(tree)):
         guesses = {

@@ -1,9 +1,9 @@
-"""Trees of several sources made one: the columns of `paceline.tree.Tree`, whatever they come from.
+"""Trees of several sources merged into one: the columns of `paceline.tree.Tree`.
 
-A node that several sources propose is one node, which knows them all. It is likelier than each of
-them says: wrong only if all are wrong, as if they erred independently (a noisy-or of their claims).
-A source that is heard again, or another one that reads the same, is no second opinion: of what they
-say the larger claim counts.
+A node that several sources propose becomes one node, which records them all. It is likelier than
+each of them claims: wrong only if all are wrong, as if they erred independently (a noisy-or of
+their claims). The same source again, or another one that reads the same, is no second opinion: of
+their claims the larger counts.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _ROOT = -1
 
 
 class Union:
-    """Nodes that were proposed, equal siblings united.
+    """Proposed nodes, with equal siblings merged.
 
-    alike: sources that know what each other knows, as a set of bits.
-    tokens, parents, claims, sources: as `Tree` has them, claims and sources of all who proposed a
+    alike: sources that all know the same, as a set of bits.
+    tokens, parents, claims, sources: as in `Tree`; claims and sources combine all that proposed a
     node.
     """
 
@@ -33,7 +33,7 @@ class Union:
         self.parents: list[int] = []
         self.claims: list[float] = []
         self.sources: list[int] = []
-        # Parent and token -> node, made when the second tree is added.
+        # (parent, token) -> node, filled when the second tree is added.
         self._children: dict[tuple[int, int], int] = {}
 
     def __len__(self) -> int:
@@ -47,8 +47,8 @@ class Union:
         sources: Iterable[int],
         at: int = _ROOT,
     ) -> None:
-        """The nodes of one more tree, hung below node `at` of this one. sources: at least as many
-        as nodes."""
+        """Merge in one more tree, whose root is node `at` of this one. sources: at least as many as
+        nodes."""
         if not self.tokens and at == _ROOT and self._begins(tokens, parents, claims, sources):
             return
         children, place, alike = self._found_children(), list[int](), self._alike
@@ -78,7 +78,7 @@ class Union:
         claims: Iterable[float],
         sources: Iterable[int],
     ) -> bool:
-        """Take over the first tree as it is, unless it has equal siblings."""
+        """Copy the first tree as it is, unless it has equal siblings."""
         count = len(tokens)
         if len(set(zip(parents, tokens))) < count:
             return False
@@ -92,7 +92,7 @@ class Union:
         return self._children
 
     def weights(self) -> list[float]:
-        """How likely each node is to be accepted: its claim and those of all above it."""
+        """How likely each node is to be accepted: its claim times those of all its ancestors."""
         weights: list[float] = []
         for claim, parent in zip(self.claims, self.parents):
             weights.append(claim if parent == _ROOT else claim * weights[parent])
@@ -107,8 +107,8 @@ class Union:
         return tuple(reversed(path))
 
     def columns(self, most: int | None = None) -> Columns:
-        """The columns of a tree of all nodes, or of the `most` likeliest; no node is likelier than
-        its parent, so none outlives it."""
+        """The columns of a tree of all nodes, or of the `most` likeliest. No node is likelier than
+        its parent, so none is kept without it."""
         weights = self.weights()
         if most is None or most >= len(weights):
             return tuple(self.tokens), tuple(self.parents), tuple(weights), tuple(self.sources)

@@ -1,4 +1,4 @@
-"""The walk: which part of a scored tree plain decoding would have said itself."""
+"""The walk: which part of a scored tree plain decoding would have produced itself."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def walk(
     stopping: Stopping,
     matcher: Matcher | None = None,
 ) -> Path:
-    """Draw one token per visited node and follow it down while it is a guess of the tree.
+    """Draw one token per visited node, and follow it down as long as the tree guessed it.
 
     logits: [len(tree) + 1, vocabulary], row 0 the root's.
     context: all tokens up to and including the root.
-    matcher: says what may be drawn. It hears of it from `stopping`, of which it is a condition.
+    matcher: says what may be drawn; as a condition of `stopping` it is told what was.
 
-    At each node one token is drawn from the target's own distribution. Where a child carries it,
-    the walk goes there; where none does, it is the bonus token and the walk ends. So the tokens
-    are those of plain decoding whatever the tree says, and a virtual id is never drawn.
+    At each node one token is drawn from the target's own distribution. If a child has that token,
+    the walk moves there; if none does, it is the bonus token and the walk ends. So the tokens are
+    those of plain decoding whatever the tree says, and a virtual id is never drawn.
 
         tree: root ─ 7 ─ 4, draws 7, 4, 2  ->  nodes (0, 1), tokens (7, 4, 2)
         tree: root ─ 7 ─ 4, draws 7, 5     ->  nodes (0,),   tokens (7, 5)
@@ -57,8 +57,8 @@ def _draws(
     tree: Tree, logits: torch.Tensor, sampler: Sampler, length: int, matcher: Matcher | None
 ) -> Draw:
     if matcher is None:
-        if sampler.greedy:  # then positions tell nothing
+        if sampler.greedy:  # positions only matter for noise
             return sampler.over(logits)
         return sampler.over(logits, [length + depth for depth in (0, *tree.depths)])
-    # Only nodes that the walk comes to are asked what is allowed there.
+    # The matcher is asked only at nodes that the walk reaches.
     return lambda row, text: sampler.draw(logits[row], text, matcher.allowed())

@@ -1,7 +1,7 @@
-"""What is done to scores before a token is drawn: biases, penalties, and what cuts the tail off.
+"""Changes to scores before a token is drawn: biases, penalties, and filters that cut the tail.
 
-Each is as transformers does it, or where that has none as OpenAI defines it. `Sampler` says in
-which order.
+Each is as in transformers or, if that has none, as OpenAI defines it. `Sampler` applies them in
+order.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = [
 
 
 def add_biases(scores: torch.Tensor, biases: Sequence[tuple[int, float]]) -> torch.Tensor:
-    """Add to scores [1, vocabulary] of some tokens, as (token, bias); ids beyond are left out, as a
-    draft model may know fewer."""
+    """Add biases, as (token, bias), to scores [1, vocabulary]. Ids beyond the vocabulary are left
+    out, since a draft model may know fewer."""
     known = [(token, bias) for token, bias in biases if token < scores.shape[1]]
     tokens = torch.tensor([token for token, _ in known], dtype=torch.long, device=scores.device)
     values = torch.tensor([bias for _, bias in known], dtype=scores.dtype, device=scores.device)
@@ -42,14 +42,14 @@ def penalise_output(
     scores: torch.Tensor, output: Sequence[int], presence: float, frequency: float
 ) -> torch.Tensor:
     """Presence and frequency penalties of OpenAI's API: scores [1, vocabulary], less `presence` for
-    each token of the output so far and `frequency` for each time that it stands there."""
+    each token of the output so far and `frequency` for each of its occurrences."""
     counts = Counter(token for token in output if token < scores.shape[1])
     less = [(token, -(presence + frequency * times)) for token, times in counts.items()]
     return add_biases(scores, less)
 
 
 def keep_top_k(scores: torch.Tensor, count: int) -> torch.Tensor:
-    """-inf for everything below the `count`-th best of scores [..., vocabulary]; ties survive."""
+    """-inf for everything below the `count`-th best of scores [..., vocabulary]; ties stay."""
     threshold = scores.topk(min(count, scores.shape[-1])).values[..., -1:]
     return scores.masked_fill(scores < threshold, -math.inf)
 
@@ -57,7 +57,7 @@ def keep_top_k(scores: torch.Tensor, count: int) -> torch.Tensor:
 def keep_top_p(scores: torch.Tensor, mass: float) -> torch.Tensor:
     """-inf outside the smallest set of best tokens [..., vocabulary] with probability `mass`."""
     ascending, order = scores.sort()
-    # A GPU adds up in another order when there are more rows: in double precision that is nothing.
+    # A GPU sums in another order when there are more rows; double precision hides that.
     precision = torch.float64 if draws_there(scores.device) else scores.dtype
     drop = ascending.softmax(-1).cumsum(-1, dtype=precision) <= 1 - mass
     drop[..., -1] = False

@@ -172,6 +172,13 @@ def test_extremes_are_served(served: Live) -> None:
     assert served.chat(**dict.fromkeys(nulls)).status_code == 200
 
 
+def test_a_completion_has_sixteen_tokens_by_default_or_as_many_as_are_allowed() -> None:
+    for most, expected in ((0, 16), (5, 5), (100, 16)):
+        with live(toy_session(), max_tokens=most) as served:
+            answer = served.complete(max_tokens=None, ignore_eos=True).json()
+            assert answer["usage"]["completion_tokens"] == expected
+
+
 def test_plain_decoding_and_figures_for_one_request(served: Live) -> None:
     same = {"seed": 6, "max_tokens": 60}
     fast = served.chat(**same, paceline={"metrics": True, "method": "anpd"}).json()

@@ -1,1 +1,1 @@
-"""The measuring room: methods and baselines on the same texts, in one process, by one clock."""
+"""Benchmarks: methods and baselines on the same texts, in one process, timed by one clock."""

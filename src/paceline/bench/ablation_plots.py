@@ -1,4 +1,4 @@
-"""Plots of ablations. Nothing here needs matplotlib before something is drawn."""
+"""Plots of ablations. matplotlib is imported only when something is drawn."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _PANEL_INCHES = (4.0, 3.2)
 
 
 def check_matplotlib() -> None:
-    """Raise UsageError where nothing could be drawn."""
+    """Raise UsageError if matplotlib is not installed."""
     if find_spec("matplotlib") is None:
         raise UsageError("plots need matplotlib: pip install 'paceline[bench]'")
 
 
 def draw(ablation: Ablation, group: Group) -> Figure:
-    """One panel per quantity, one line per value of the first setting; what failed is a gap."""
+    """Draw one panel per quantity, one line per value of the first setting; failures are gaps."""
     from matplotlib.figure import Figure
 
     width, height = _PANEL_INCHES
@@ -48,7 +48,7 @@ def draw(ablation: Ablation, group: Group) -> Figure:
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
-    """Write STEM.svg and STEM.png. Raises UsageError where that is not possible."""
+    """Write STEM.svg and STEM.png. Raises UsageError if that fails."""
     paths = [stem.with_name(f"{stem.name}.{ending}") for ending in ("svg", "png")]
     for path in paths:
         try:

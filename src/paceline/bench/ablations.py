@@ -1,11 +1,11 @@
-"""Ablations: what the settings of a method do, as its paper shows it.
+"""Ablations: how a method's settings affect it, plotted as in its paper.
 
-Each is a grid of settings, run by the one harness against plain decoding like anything else, and
-shown as a table and as a plot with one line per value of the first setting. One more is one more
-entry of `ABLATIONS`.
+Each is a grid of settings. The usual harness runs it against plain decoding; a table and a plot
+with one line per value of the first setting show the results. To add one, add an entry to
+`ABLATIONS`.
 
-The papers' modules propose one chain each round, whatever it costs: ANPD has one branch here, and
-`paceline bench ablate` plans nothing.
+The papers' methods propose one chain per round, whatever it costs: ANPD has one branch here, and
+`paceline bench ablate` sets a budget instead of planning.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ __all__ = ["ABLATIONS", "QUANTITIES", "Ablation", "find_ablation", "markdown"]
 class Ablation:
     """A grid of settings.
 
-    title: what it shows, and which figure of the paper that is.
-    axis: name of the setting that a line of the plot runs along.
+    title: what it shows, and the paper's figure.
+    axis: the setting on the plot's x axis.
     lines: label -> value on the axis -> method.
-    panels: names in `QUANTITIES`; each gets a plot of its own.
+    panels: names in `QUANTITIES`, one plot each.
     """
 
     title: str
@@ -57,14 +57,14 @@ def _grid(
 
 
 ABLATIONS: dict[str, Ablation] = {
-    # Figure 3 of the paper has N=2; 5 is what the paper settles on.
+    # Figure 3 of the paper has N=2; the paper settles on 5.
     "anpd-k": Ablation(
         "ANPD: longest draft K, after figure 3 of arXiv 2404.08698 (there N=2)",
         "k",
         _grid("anpd:n={},k={},branches=1", "n={}", (2, 5), range(1, 11)),
     ),
-    # Figures 4 and 5 have K=6, 7 and 8, which differ little; 7 is what the paper settles on. At
-    # N=2 both lines are one and the same algorithm: what parts them there is the clock's noise.
+    # Figures 4 and 5 have K=6, 7 and 8, which differ little; the paper settles on 7. At N=2 both
+    # lines are the same algorithm and differ by timing noise only.
     "anpd-n": Ablation(
         "ANPD: longest n-gram N, with the levels below it and without, after figures 4, 5 and 10 "
         "of arXiv 2404.08698, at K=7",
@@ -74,7 +74,7 @@ ABLATIONS: dict[str, Ablation] = {
             "one level": {n: f"anpd:n={n},k=7,branches=1,levels=one" for n in range(2, 8)},
         },
     ),
-    # The figures have n=1, 2 and 3, and k from 4 to 18 (in figure 3 every second one for RAG).
+    # The figures have n=1, 2 and 3, and k from 4 to 18 (for RAG in figure 3, every second k).
     "llma": Ablation(
         "LLMA: match length n and copy length k, after figures 3 and 4 of arXiv 2304.04487",
         "k",
@@ -92,18 +92,18 @@ QUANTITIES: dict[str, Callable[[MethodSummary], float]] = {
     "accepted tokens": lambda found: found.stats.accepted / found.texts,
     "decoding steps": lambda found: found.stats.rounds / found.texts,
 }
-"""Name -> value; the last three are per text, as in the paper on LLMA."""
+"""Name -> value; the last three are per text, as in the LLMA paper."""
 
 
 def find_ablation(name: str) -> Ablation:
-    """Raises UsageError for an unknown name."""
+    """Look up an ablation. Raises UsageError for an unknown name."""
     if name not in ABLATIONS:
         raise UsageError(f"unknown ablation {name!r}: use one of {', '.join(ABLATIONS)}")
     return ABLATIONS[name]
 
 
 def markdown(ablation: Ablation, summary: Summary) -> str:
-    """A table of all texts together, of those without loops, and of every task by itself."""
+    """One table for all texts, one for texts that do not loop, and one per task."""
     calm = summary.overall_without_loops
     groups = {"All texts": summary.overall}
     if calm is not None and calm.texts < summary.overall.texts:

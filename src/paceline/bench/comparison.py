@@ -1,8 +1,8 @@
-"""Every contender on every text, in turns: the one harness behind every comparison.
+"""Run every contender on every text, in turns: the harness behind every comparison.
 
-Plain decoding is the first contender of every run. All go through the same clock and the same
-token counter. Per text they take turns, `repeats` times over, each time beginning with another
-one: whatever warms or tires the machine meets every contender in every place.
+Plain decoding is the first contender of every run. All share one clock and one token counter. On
+each text they take turns, `repeats` times, and each time another one starts. So warm-up and
+slow-down of the machine affect all contenders alike.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _Done = dict[tuple[object, ...], Entry | LeftOut]
 class Comparison:
     """A run.
 
-    contenders: plain decoding first, names all different.
-    texts: ids differ within a suite.
+    contenders: plain decoding first, names unique.
+    texts: ids unique within a suite.
 
-    Raises UsageError for a list without plain decoding, or names or ids that come twice.
+    Raises UsageError if plain decoding is not first, or if a name or id occurs twice.
     """
 
     session: Session
@@ -65,14 +65,14 @@ class Comparison:
 
     @property
     def trials(self) -> int:
-        """How often `run` will call `on_trial`, if no text is left out."""
+        """How often `run` calls `on_trial` if no text is left out."""
         turns = sum(text.turns(self.session) for text in self.texts)
         return turns * len(self.contenders) * self.repeats
 
     def run(self, sink: Sink | None = None, on_trial: Callable[[], None] = lambda: None) -> Sink:
         """Run what `sink` does not hold yet, in an order that does not depend on what it holds.
 
-        A contender that fails on a text is recorded with its error, and the run goes on.
+        If a contender fails on a text, the error is recorded and the run continues.
         """
         sink = Memory() if sink is None else sink
         done: _Done = {_name(entry): entry for entry in sink.entries}
@@ -99,12 +99,12 @@ class Comparison:
         return sink
 
     def _order(self, index: int, repeat: int) -> Sequence[Contender]:
-        """Plain decoding goes first once: the others are compared with what it wrote there."""
+        """In the first repeat plain decoding starts: its output is what others are compared to."""
         plain, *others = self.contenders
         return in_turns([plain, *in_turns(others, index)], repeat)
 
     def _requests(self, text: Conversation, done: _Done) -> Iterator[Request | str]:
-        """What to run at each turn; where not all can be run, the reason comes last."""
+        """Yield the request of each turn; if not all can be run, yield the reason last."""
 
         def answers(turn: int) -> Sequence[int] | None:
             plain = done.get((text.suite, text.record.id, turn, 0, PLAIN))
@@ -122,16 +122,16 @@ class Comparison:
                     return
                 yield request
                 turns += 1
-        except Exception as error:  # a chat template, for example, may refuse a conversation
+        except Exception as error:  # for example, a chat template may refuse a conversation
             yield _sentence(error)
             return
         if turns < text.turns(self.session):
             yield "plain decoding failed before it"
 
     def _warm_up(self, request: Request) -> None:
-        """Allocate, choose kernels, capture graphs; what fails here will fail on record, too."""
+        """Allocate, choose kernels, capture graphs; what fails here fails again on record."""
         options = Options(max_new_tokens=_WARM_UP_TOKENS, ignore_eos=True)
-        # Backwards, so that nothing of the first text is known before it is asked for.
+        # Reversed, so that contenders learn nothing about the first text from it.
         other = replace(request, ids=request.ids[:512][::-1], options=options)
         for contender in self.contenders:
             try:
@@ -165,7 +165,7 @@ class Comparison:
         shared = min(len(plain), len(other))
         place = next((i for i in range(shared) if plain[i] != other[i]), shared)
         if place == shared or other[place] >= self.session.target.vocab_size:
-            # One has ended there, or a baseline's vocabulary is padded and the target has no score.
+            # One output ended, or a baseline's padded vocabulary has ids the target cannot score.
             return Difference(place, [*plain, None][place], [*other, None][place], None)
         row = next_scores(self.session.target, [*ids, *plain[:place]])
         gap = float(row[plain[place]] - row[other[place]])
@@ -173,7 +173,7 @@ class Comparison:
 
 
 def next_scores(target: Target, text: Sequence[int]) -> torch.Tensor:
-    """Raw logits [vocab_size] of the token that comes after `text`."""
+    """Raw logits [vocab_size] of the token after `text`."""
     slot = target.open(text)
     try:
         return target.score({slot: EMPTY})[slot][0]
@@ -182,18 +182,18 @@ def next_scores(target: Target, text: Sequence[int]) -> torch.Tensor:
 
 
 def in_turns(contenders: Sequence[T], start: int) -> list[T]:
-    """All of them, beginning with another one for every `start`."""
+    """Rotate the list so that it begins at index `start`, modulo its length."""
     start %= max(1, len(contenders))
     return [*contenders[start:], *contenders[:start]]
 
 
 def _key(text: Conversation, turn: int) -> tuple[str, str, str, int]:
-    """How entries about a turn begin."""
+    """The first fields of entries about a turn."""
     return text.suite, text.record.task, text.record.id, turn
 
 
 def _name(entry: Entry | LeftOut) -> tuple[object, ...]:
-    """What makes an entry another one than any other of its run."""
+    """What identifies an entry within its run."""
     if isinstance(entry, LeftOut):
         return (*entry.key, "left out")
     return (*entry.key, entry.repeat, entry.method)

@@ -1,7 +1,7 @@
-"""From the rows of public evaluation sets to prompt records, one function a set.
+"""Convert rows of public evaluation sets to prompt records, one function per set.
 
-A function takes a row as its source has it and gives no record, one or several: `task`, `turns`,
-and `id`, `reference_documents` and `reference` where there are any.
+A function takes a row as its source has it and returns any number of records: `task`, `turns`, and
+`id`, `reference_documents` and `reference` if there are any.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MBPP_TEST = range(11, 511)
 
 
 def spec_bench(row: Any) -> list[Record]:
-    """Question by question; articles and passages count as documents as well."""
+    """A question; its article or passages are reference documents as well."""
     record = {"id": row["question_id"], "task": row["category"], "turns": row["turns"]}
     (first, *_) = row["turns"]
     if row["category"] == "summarization":
@@ -79,14 +79,14 @@ def humaneval(row: Any) -> list[Record]:
 
 
 def humanevalfix(row: Any) -> list[Record]:
-    """A function with a bug to mend."""
+    """A function with a bug to fix."""
     broken, mended = (row["prompt"] + row[key] for key in ("buggy_solution", "canonical_solution"))
     ask = f"Fix the bug in `{row['entry_point']}`. Return the whole corrected function."
     return _edit(broken, ask, mended, id=_last(row["task_id"]))
 
 
 def mbpp(row: Any) -> list[Record]:
-    """A function to write, of the test split."""
+    """A function to write, from the test split."""
     if row["task_id"] not in _MBPP_TEST:
         return []
     tests = "\n".join(row["test_list"])
@@ -96,12 +96,12 @@ def mbpp(row: Any) -> list[Record]:
 
 
 def gsm8k(row: Any) -> list[Record]:
-    """A word problem as it stands."""
+    """A word problem, verbatim."""
     return _question("math_reasoning", row["question"], row["answer"])
 
 
 def math500(row: Any) -> list[Record]:
-    """A problem as it stands."""
+    """A problem, verbatim."""
     return _question("math_reasoning", row["problem"], row["solution"], id=row["unique_id"])
 
 
@@ -116,7 +116,7 @@ def xsum(row: Any) -> list[Record]:
 
 
 def llma_cnndm(row: Any) -> list[Record]:
-    """The prompt of the LLMA paper's files, article included."""
+    """The prompt from the LLMA paper's files, article included."""
     # Answers there begin with their number: "1####The ...".
     answer = row["result"]["text"].rpartition("####")[2]
     record = {"task": "summarization", "turns": [row["query"]], "reference": answer.strip()}
@@ -133,13 +133,13 @@ def llma_rag(row: Any) -> list[Record]:
 
 
 def wmt16_deen(row: Any) -> list[Record]:
-    """A German sentence."""
+    """A German sentence to translate."""
     pair = row["translation"]
     return _question("translation", f"Translate German to English: {pair['de']}", pair["en"])
 
 
 def canitedit(row: Any) -> list[Record]:
-    """A program to edit, once by a careful and once by a lazy instruction."""
+    """A program to edit, once with a detailed and once with a lazy instruction."""
     return [
         record
         for kind in ("descriptive", "lazy")
@@ -159,17 +159,17 @@ def editeval(row: Any) -> list[Record]:
 
 
 def jfleg(row: Any) -> list[Record]:
-    """A trainer's sentence to correct, and what four editors made of it."""
+    """A learner's sentence to correct, and four editors' corrections."""
     return _rewrite("Correct the grammar and spelling of this text. Return only the result.", row)
 
 
 def asset(row: Any) -> list[Record]:
-    """A sentence to simplify, and what ten editors made of it."""
+    """A sentence to simplify, and ten editors' versions."""
     return _rewrite("Make this sentence easier to read. Return only the result.", row)
 
 
 def mteval_refine(row: Any) -> list[Record]:
-    """A text, a task about it, and one wish after the other about the answer."""
+    """A text, a task about it, and successive requests to refine the answer."""
     turns = [turn["user"] for turn in row]
     document = turns[0].removeprefix("Content: ").rpartition("\n\nInstruction:")[0].strip()
     record = {"id": row[0]["id"], "task": "multi_turn_refine", "turns": turns}
@@ -179,14 +179,14 @@ def mteval_refine(row: Any) -> list[Record]:
 
 
 def mtbench101(row: Any) -> list[Record]:
-    """A conversation, the user's side of it."""
+    """The user's side of a conversation."""
     history = row["history"]
     record = {"id": row["id"], "task": "multi_turn", "turns": [turn["user"] for turn in history]}
     return [record | {"reference": [turn["bot"] for turn in history]}]
 
 
 def _asked(task: str, row: Any) -> Record:
-    """A question of FastChat's files, with its category."""
+    """A question from FastChat's files, with its category."""
     return {"id": row["question_id"], "task": task} | {
         name: row[name] for name in ("category", "turns")
     }
@@ -211,7 +211,7 @@ def _edit(before: str, ask: str, after: str, **more: Any) -> list[Record]:
 
 
 def _rewrite(ask: str, row: Sequence[str]) -> list[Record]:
-    """A row of the same line of several files: the text, and versions of it."""
+    """A row holds the same line of several files: the text, then versions of it."""
     text, *versions = row
     if not text.strip():
         return []

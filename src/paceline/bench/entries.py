@@ -21,10 +21,10 @@ _PARTS = ("prefill", "draft", "target", "commit")
 
 @dataclass(frozen=True)
 class Difference:
-    """The first place where an output parts from plain decoding's.
+    """The first position where an output differs from plain decoding's.
 
     logit_gap: the target's logit of plain's token minus that of the method's, both scored by a
-    one-token pass; None where one of the outputs ended there.
+    one-token pass; None if one of the outputs ended there.
     """
 
     position: int
@@ -54,10 +54,10 @@ class Entry:
     """One trial of one method on one text.
 
     turn, repeat: counted from 0.
-    stats: with the trial's times by part in seconds; `seconds` is the whole of it.
-    peak_bytes: most memory held meanwhile, by the process or on the GPU; None where unknown.
-    output: the tokens where they are not those of plain decoding's first run of the text, which
-    always has its own.
+    stats: includes the trial's times by part, in seconds; `seconds` is the total.
+    peak_bytes: peak memory of the process or on the GPU; None if unknown.
+    output: the tokens, None if they equal those of plain decoding's first trial, which always has
+    its own.
     lossy: see `Trial`; such an output is not compared with plain decoding's.
     error: what went wrong, or "".
     """
@@ -85,7 +85,7 @@ class Entry:
         return self.suite, self.prompt, self.turn
 
     def to_json(self) -> dict[str, Any]:
-        """A record without what can be derived or is not there."""
+        """The entry as a record, without what is missing or can be derived."""
         record = {name: value for name, value in vars(self).items() if value is not None}
         for name in ("lossy", "error"):
             if not record[name]:
@@ -99,7 +99,7 @@ class Entry:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Entry:
-        """The entry of such a record. Raises KeyError, TypeError or ValueError for another."""
+        """Read such a record back. Raises KeyError, TypeError or ValueError for any other."""
         values = dict(record)
         values["stats"] = _stats_from_json(record["stats"], record.get("tokens", 0))
         if "output" in record:
@@ -136,12 +136,13 @@ def _stats_from_json(record: dict[str, Any], tokens: int) -> Stats:
 
 
 def parse_line(record: dict[str, Any]) -> Entry | LeftOut:
-    """The entry of a line after the first. Raises as `Entry.from_json` does."""
+    """Parse a line after the first. Raises what `Entry.from_json` does."""
     return LeftOut(**record) if "reason" in record else Entry.from_json(record)
 
 
 def completed(entry: Entry, trial: Trial, plain: Sequence[int] | None) -> dict[str, Any]:
-    """What a trial adds to its entry; `plain` is plain decoding's output, None if this is it."""
+    """The fields a trial adds to its entry; `plain` is plain decoding's output, None if this is
+    it."""
     same = plain is not None and list(plain) == trial.output
     return {
         "tokens": len(trial.output),

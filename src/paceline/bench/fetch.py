@@ -1,4 +1,4 @@
-"""Getting public evaluation sets where there is a network, as files of prompts."""
+"""Download public evaluation sets as prompt files."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from paceline.errors import UsageError
 __all__ = ["Fetcher", "OnRecords"]
 
 OnRecords = Callable[[int, int | None], None]
-"""Hears how many records there are so far, and of how many rows, where that is known."""
+"""Called with the number of records so far, and of all rows (None if unknown)."""
 
-_PAGE_ROWS = 100  # the most that the hub gives at once
+_PAGE_ROWS = 100  # the hub's limit per request
 _TIMEOUT_SECONDS = 60
 _TRY_AGAIN = (429, 500, 502, 503, 504)  # the server is busy
 
@@ -36,8 +36,8 @@ _TRY_AGAIN = (429, 500, 502, 503, 504)  # the server is busy
 class Fetcher:
     """Fills a folder.
 
-    github, hub: where files of repositories and rows of tables are had.
-    waits: seconds to wait before each further try when a server is busy.
+    github, hub: base URLs for files of repositories and rows of tables.
+    waits: seconds to wait before each retry when a server is busy.
     """
 
     folder: Path
@@ -56,12 +56,12 @@ class Fetcher:
         limit: int | None = None,
         on_records: OnRecords = lambda done, total: None,
     ) -> int:
-        """Write the file of a set, in place of one that is there; returns the number of records.
+        """Write the file of a set, replacing an existing one; return the number of records.
 
-        limit: at most so many records of each task, the first ones.
+        limit: most records per task; the first ones are taken.
 
-        Raises UsageError, naming the URL, where the source cannot be reached or is not what was
-        expected; and where the file cannot be written.
+        Raises UsageError, naming the URL, if the source cannot be reached or is not what was
+        expected, and if the file cannot be written.
         """
         records = self._records(source, limit, on_records)
         lines = [
@@ -89,7 +89,7 @@ class Fetcher:
                     if limit is None or taken[record["task"]] <= limit:
                         records.append(record)
             on_records(len(records), total)
-            # No table has several tasks; a file that has is one page.
+            # No table has several tasks; a file with several is one page.
             if limit is not None and len(records) >= limit:
                 break
         return records
@@ -97,7 +97,7 @@ class Fetcher:
     def _pages(
         self, place: RepositoryFiles | HubTable
     ) -> Iterator[tuple[str, list[Any], int | None]]:
-        """Rows, with the URL they are from and the number of all."""
+        """Yield rows page by page, each page with its URL and the total number of rows."""
         if isinstance(place, HubTable):
             yield from self._table(place)
             return
@@ -136,12 +136,12 @@ class Fetcher:
         with _expected(url):
             if url.endswith(".gz"):
                 content = gzip.decompress(content)
-            # Not `splitlines`, which also splits at characters that a text may hold.
+            # Not `splitlines`, which also splits at characters that occur in texts.
             return content.decode().removesuffix("\n").split("\n")
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
+    """Write a file atomically."""
     unfinished = path.with_name(f".{path.name}-{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -155,7 +155,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _get(url: str, waits: Sequence[float]) -> bytes:
-    """What is at a URL; where the server is busy, after waiting so long, and again so long."""
+    """Read a URL; while the server is busy, wait for the next of `waits` and try again."""
     try:
         return _read(url)
     except HTTPError as error:
@@ -169,7 +169,7 @@ def _get(url: str, waits: Sequence[float]) -> bytes:
 
 
 def _read(url: str) -> bytes:
-    """Raises HTTPError where the server says no, and UsageError where there is none."""
+    """Read a URL. Raises HTTPError if the server refuses, UsageError if it is unreachable."""
     request = Request(url, headers={"User-Agent": "paceline"})  # noqa: S310
     try:
         with urlopen(request, timeout=_TIMEOUT_SECONDS) as response:  # noqa: S310
@@ -187,7 +187,7 @@ def _read(url: str) -> bytes:
 
 @contextmanager
 def _expected(url: str) -> Iterator[None]:
-    """Raise UsageError where the body cannot make sense of what came."""
+    """Raise UsageError if the `with` block cannot parse the response."""
     try:
         yield
     except (

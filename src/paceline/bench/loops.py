@@ -1,6 +1,6 @@
-"""How much of a text repeats itself.
+"""Measure how much of a text repeats itself.
 
-The greedy output of a small model runs into loops, which every method that looks back guesses
+Greedy output of small models often loops, and every method that copies from the text guesses loops
 perfectly. Results are shown with and without such texts.
 """
 
@@ -13,7 +13,7 @@ __all__ = ["LOOPING", "loop_share"]
 
 _RUN = 20
 LOOPING = 0.2
-"""From this share on a text counts as looping; code repeats a line of twenty tokens now and then."""
+"""Least share for a text to count as looping; code sometimes repeats a line of twenty tokens."""
 
 
 def loop_share(tokens: Sequence[int]) -> float:

@@ -1,4 +1,4 @@
-"""What a process holds: now, at most during a stretch of work, and in tensors."""
+"""Memory of a process: current, peak, and in tensors."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Meter = Callable[[], int | None]
 
 
 def peak_meter(device: torch.device) -> Meter:
-    """Begin to watch; the returned function says how many bytes were held at most since.
+    """Start measuring; the returned function gives the peak since then, in bytes.
 
-    On a GPU these are bytes of its memory, else of this process. None where nobody can say.
+    For a GPU, this is its own memory, else that of this process. None if unknown.
     """
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -36,31 +36,31 @@ def peak_meter(device: torch.device) -> Meter:
 
 
 def resident_bytes() -> int | None:
-    """Bytes of main memory that this process holds now; None where nobody can say."""
+    """Bytes of main memory that this process holds now; None if unknown."""
     return _status("VmRSS") if _STATUS.exists() else None
 
 
 class Tensors(NamedTuple):
-    """How many there are, and the bytes of memory behind them, each counted once; packed ones have
-    none that could be seen."""
+    """Number of tensors, and bytes of their storage, each counted once; that of packed ones is
+    not visible."""
 
     number: int
     memory: int
 
 
 def live_tensors() -> Tensors:
-    """Those that anybody holds, after a collection of what nobody does."""
+    """Count the tensors that are still referenced, after a garbage collection."""
     gc.collect()
-    # By type: some lazy objects answer `isinstance` by importing what they stand for.
+    # By type: `isinstance` makes some lazy objects import what they stand for.
     found = [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
-    # Packed weights and the like do not show what is behind them.
+    # Packed weights and the like do not expose their storage.
     storages = [one.untyped_storage() for one in found if one.layout is torch.strided]
     memory = {storage.data_ptr(): storage.nbytes() for storage in storages}
     return Tensors(len(found), sum(memory.values()))
 
 
 def _status(name: str) -> int | None:
-    """Bytes that the system says of this process by that name."""
+    """The process's value of that name, from the system, in bytes."""
     for line in _STATUS.read_text(encoding="utf-8").splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024

@@ -1,8 +1,8 @@
-"""From trials to tables: speed-ups with intervals, acceptance, memory, identity.
+"""Summaries of trials: speed-ups with intervals, acceptance, memory, identity.
 
-Speed-up: tokens per second of the method over tokens per second of plain decoding, both over the
-same texts, where a text's time is the median of its trials; the interval comes from resampling
-texts in pairs. Texts on which either failed are not counted for that method.
+Speed-up: the method's tokens per second over plain decoding's, on the same texts. A text's time is
+the median of its trials. The interval comes from resampling texts in pairs. Texts on which either
+failed do not count for that method.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ Cell = Mapping[str, Trials]
 
 @dataclass(frozen=True)
 class MethodSummary:
-    """What one method did on the texts of a group.
+    """The results of one method on the texts of a group.
 
-    texts: on which both it and plain decoding came through; failures: reasons by text.
-    tokens, seconds: sums over texts of a text's first trial, and of its median time.
-    speedup, interval: over plain decoding; decode_speedup: the same after the prompt, None where
+    texts: on which both it and plain decoding succeeded; failures: reasons by text.
+    tokens, seconds: sums over texts, of the first trial's tokens and of the median time.
+    speedup, interval: over plain decoding; decode_speedup: the same after the prompt, None if
     nothing was generated after the first pass.
-    mean_of_ratios: speed-up as Spec-Bench computes it, from mean speeds of questions.
+    mean_of_ratios: speed-up as Spec-Bench computes it, a ratio of mean speeds over questions.
     stats: sums over the first trials.
-    peak_over_plain: median over texts of the memory held more than by plain decoding, bytes.
-    differences: text -> where its output parted from plain decoding's, over all trials.
-    lossy: its outputs may be other texts by design and were not compared, see `Trial`.
+    peak_over_plain: peak memory minus plain decoding's, the median over texts, in bytes.
+    differences: text -> where its output differs from plain decoding's, over all trials.
+    lossy: its outputs may differ by design and were not compared, see `Trial`.
     speedups: text -> speed-up. times: text -> median seconds.
     """
 
@@ -64,12 +64,12 @@ class MethodSummary:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of whole requests, reading the prompt included."""
+        """Over whole requests, prefill included."""
         return self.tokens / self.seconds if self.seconds else 0.0
 
     @property
     def identical(self) -> bool:
-        """Whether every output was plain decoding's, token for token; never for a lossy method."""
+        """Whether every output equals plain decoding's, token for token; never if lossy."""
         return not (self.differences or self.lossy)
 
 
@@ -77,10 +77,10 @@ class MethodSummary:
 class Group:
     """Texts of one task.
 
-    name: "suite", or "suite/task" where a suite has several tasks; looping: how many of its texts
-    plain decoding ran into a loop on.
-    methods: those that came through on at least one text.
-    failed: methods that came through on none, with a reason.
+    name: "suite", or "suite/task" if a suite has several tasks; looping: number of texts on which
+    plain decoding loops.
+    methods: those that succeeded on at least one text.
+    failed: methods that succeeded on none, with a reason.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Summary:
-    """All texts, and those that do not loop: overall, and task by task.
+    """All texts, and those that do not loop: overall and by task.
 
     left_out: texts that were not run.
     """
@@ -105,7 +105,7 @@ class Summary:
 
 
 def summarise(lines: Iterable[Entry | LeftOut]) -> Summary:
-    """What a run found. Raises ValueError where there is no trial of plain decoding."""
+    """Summarise a run. Raises ValueError if it has no trial of plain decoding."""
     lines = list(lines)
     cells = _cells(line for line in lines if isinstance(line, Entry))
     if not any(PLAIN in cell for cell in cells.values()):
@@ -124,7 +124,7 @@ def _cells(entries: Iterable[Entry]) -> dict[Key, Cell]:
     cells: dict[Key, dict[str, list[Entry]]] = defaultdict(lambda: defaultdict(list))
     for entry in entries:
         cells[entry.key][entry.method].append(entry)
-    order = {method: None for cell in cells.values() for method in cell}  # as the first text has it
+    order = {method: None for cell in cells.values() for method in cell}  # by first appearance
     return {
         key: {
             method: sorted(cell[method], key=lambda trial: trial.repeat)
@@ -213,7 +213,7 @@ def _summary(method: str, cells: Mapping[Key, Cell], failures: dict[Key, str]) -
 
 @dataclass(frozen=True)
 class _Times:
-    """One text by one method: its tokens, median seconds, and those after the first pass."""
+    """One text by one method: its tokens, and median seconds, in all and after the first pass."""
 
     tokens: int
     seconds: float
@@ -241,7 +241,7 @@ def _ratio(own: Sequence[_Times], plain: Sequence[_Times]) -> float:
 
 
 def _decode_ratio(own: Sequence[_Times], plain: Sequence[_Times]) -> float | None:
-    """Of whole texts over the time after their first passes: those bring a token or more."""
+    """Tokens of whole texts over the time after the first pass, which may yield several tokens."""
     own_time, plain_time = (sum(each.after_prompt for each in side) for side in (own, plain))
     own_tokens, plain_tokens = (sum(each.tokens for each in side) for side in (own, plain))
     if not (own_time > 0 and plain_time > 0 and plain_tokens > len(plain)):
@@ -256,8 +256,10 @@ def _interval(own: Sequence[_Times], plain: Sequence[_Times]) -> tuple[float, fl
 
 
 def speedup_interval(texts: Sequence[tuple[int, float, int, float]]) -> tuple[float, float]:
-    """Where the speed-up lies with 95 % confidence: percentiles over resampled texts, each with the
-    tokens and seconds of the one and of the other."""
+    """The 95 % confidence interval of the speed-up: percentiles over resampled texts.
+
+    texts: tokens and seconds of the method, then of the baseline.
+    """
     values = np.array(texts)
     drawn = np.random.default_rng(0).integers(len(values), size=(_RESAMPLES, len(values)))
     sums = values[drawn].sum(axis=1)

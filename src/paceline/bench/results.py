@@ -1,4 +1,4 @@
-"""Result files: one line per trial, written as it comes, so that nothing measured is lost."""
+"""Result files: one line per trial, written immediately, so that no measurement is lost."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ __all__ = ["COLD", "FORMAT", "WARM", "Memory", "ResultFile", "Sink", "read_resul
 
 FORMAT = 1
 COLD, WARM = "cold", "warm"
-"""How the texts of a run begin, its "state": see `Method.warm`."""
+"""The "state" of a run, how its texts begin: see `Method.warm`."""
 _BEGIN = f'{{"format":{FORMAT},'.encode()
 
 
 class Sink(Protocol):
-    """Where entries go, and where those of an interrupted run come from."""
+    """Stores entries, and provides those of an interrupted run."""
 
     @property
     def entries(self) -> list[Entry | LeftOut]:
-        """All so far."""
+        """All entries so far."""
         ...
 
     def append(self, entry: Entry | LeftOut) -> None:
-        """Keep one more."""
+        """Add an entry."""
         ...
 
 
 class Memory:
-    """A sink that keeps entries for as long as the process lives."""
+    """A sink that keeps entries in memory."""
 
     def __init__(self) -> None:
         self.entries: list[Entry | LeftOut] = []
 
     def append(self, entry: Entry | LeftOut) -> None:
-        """Keep one more."""
+        """Add an entry."""
         self.entries.append(entry)
 
 
 class ResultFile:
-    """A JSONL file whose first line says what was run on what, and every other is an entry.
+    """A JSONL file whose first line describes the run; every other line is an entry.
 
-    header: JSON values; `header["run"]` is what has to be the same for a run to be gone on with.
-    resume: go on with a file that is there. A last line that was cut off by a crash is dropped.
+    header: JSON values; a run can be resumed only if `header["run"]` is the same.
+    resume: continue an existing file. A last line cut off by a crash is dropped.
 
-    Raises UsageError where the file is there and `resume` is not set, where it holds another run,
-    or cannot be read or written.
+    Raises UsageError if the file exists and `resume` is not set, if it holds another run, or if it
+    cannot be read or written.
     """
 
     def __init__(self, path: Path, header: dict[str, Any], resume: bool = False) -> None:
@@ -75,7 +75,7 @@ class ResultFile:
             self._write({"format": FORMAT, **header})
 
     def append(self, entry: Entry | LeftOut) -> None:
-        """Write one more line; it is on the disk when this returns."""
+        """Write a line; it is on disk when this returns."""
         self.entries.append(entry)
         self._write(vars(entry) if isinstance(entry, LeftOut) else entry.to_json())
 
@@ -89,13 +89,13 @@ class ResultFile:
 
 
 def read_results(path: Path) -> tuple[dict[str, Any], list[Entry | LeftOut]]:
-    """Header and entries of a result file; a last line that was cut off is passed over.
+    """Read header and entries of a result file, ignoring a last line that was cut off.
 
-    Raises UsageError, naming the line, where it cannot be read or is no such file.
+    Raises UsageError, naming the line, if the file cannot be read or is no result file.
     """
     try:
         content = path.read_bytes()
-        # Of a file without a single whole line, the line that there is shall be told of.
+        # If no line is complete, keep the only one, so that the error names it.
         lines = content[: content.rfind(b"\n") + 1 or None].decode().split("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
@@ -138,7 +138,7 @@ def _writing(path: Path, hint: str = "") -> Iterator[None]:
 
 
 def _check_same_run(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
-    # Files from before there was a choice say nothing of the state, and are of cold texts.
+    # Older files do not name the state; their texts are cold.
     found, wanted = ({"state": COLD, **run} for run in (found, json.loads(json.dumps(wanted))))
     for name in {**found, **wanted}:
         if found.get(name) != wanted.get(name):

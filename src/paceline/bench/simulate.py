@@ -1,9 +1,9 @@
-"""Trace-driven simulation: recorded outputs of stronger models, written again by force (Yang et
-al. 2023, arXiv 2304.04487, section 3.2 and Algorithm 2).
+"""Trace-driven simulation: force the recorded outputs of stronger models (Yang et al. 2023, arXiv
+2304.04487, section 3.2 and Algorithm 2).
 
-Every pass really runs on the target, with the drafts of the method after it, and every draw is
-really made; but the token that counts is the recorded one. So the acceptance is that of the
-recorded text and the cost that of the target, whatever the target itself would have said.
+Every pass really runs on the target, with the method's drafts, and every draw is really made; but
+the recorded token replaces the drawn one. So acceptance is that of the recorded text and cost that
+of the target, whatever the target itself would have written.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ ASSISTANT = "assistant"
 
 @dataclass(frozen=True)
 class Forced(Sampler):
-    """A sampler that does its work and then says what was recorded.
+    """A sampler that draws, then returns the recorded token instead.
 
-    recorded: stands after the prompt; after its end the model speaks for itself.
+    recorded: the tokens after the prompt; past their end, the model's own draws count.
     """
 
     recorded: Sequence[int] = ()
@@ -47,7 +47,7 @@ class Forced(Sampler):
 
 @dataclass(frozen=True)
 class ForcedRequest(Request):
-    """A text that is there already, to be generated once more.
+    """A request to generate a recorded text again.
 
     recorded: its tokens.
     """
@@ -63,9 +63,9 @@ class ForcedRequest(Request):
 class TraceRecord:
     """A recorded conversation.
 
-    messages: role and content, from the first on; every one of the assistant is an output, to be
-    forced given all before it.
-    prompt: what recordings of one prompt have in common.
+    messages: role and content, in order; each one of the assistant is an output, forced given all
+    messages before it.
+    prompt: an id that recordings of the same prompt share.
     references: texts the outputs may resemble.
     """
 
@@ -77,13 +77,13 @@ class TraceRecord:
 
     @property
     def outputs(self) -> list[str]:
-        """What the recorded model said, in order."""
+        """The recorded model's messages, in order."""
         return [content for role, content in self.messages if role == ASSISTANT]
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A recorded conversation as something to run; its suite is the file it comes from."""
+    """A recorded conversation to run; its suite is the file it comes from."""
 
     suite: str
     record: TraceRecord
@@ -93,7 +93,7 @@ class Recording:
         return len(self.record.outputs)
 
     def requests(self, session: Session, options: Options, answers: Answers) -> Iterator[Request]:
-        """See `Conversation.requests`. Recorded outputs stand between the turns, too."""
+        """See `Conversation.requests`. Here, too, recorded outputs stand between turns."""
         references = session.encode_references(self.record.references)
         for place, (role, content) in enumerate(self.record.messages):
             if role == ASSISTANT:
@@ -108,7 +108,7 @@ class Recording:
 
 
 def _prompt(session: Session, messages: Sequence[tuple[str, str]]) -> list[int]:
-    """By the model's chat template; without one the messages are one text to continue."""
+    """Apply the model's chat template; without one, join the messages into one text to continue."""
     if session.tokenizer.chat_template:
         return session.encode([{"role": role, "content": content} for role, content in messages])
     return session.encode("\n\n".join(content for _, content in messages) + "\n\n")

@@ -1,4 +1,4 @@
-"""Where the suites' prompts come from, and under which licences."""
+"""The sources of the suites' prompts, and their licences."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ __all__ = ["SOURCES", "HubTable", "RepositoryFiles", "Source", "find_sources"]
 class RepositoryFiles:
     """Files of a GitHub repository at one commit.
 
-    paths: one JSONL file, perhaps gzipped, whose objects are the rows; or several text files, of
-    which a row is the same line of each.
+    paths: one JSONL file, perhaps gzipped, whose objects are the rows; or several text files: row
+    n is line n of each.
     """
 
     repository: str
@@ -31,7 +31,7 @@ class RepositoryFiles:
 
     @property
     def page(self) -> str:
-        """For people to read."""
+        """Its web page."""
         return f"https://github.com/{self.repository}"
 
 
@@ -45,13 +45,13 @@ class HubTable:
 
     @property
     def page(self) -> str:
-        """For people to read."""
+        """Its web page."""
         return f"https://huggingface.co/datasets/{self.dataset}"
 
 
 @dataclass(frozen=True)
 class Source:
-    """One file of prompts: where its rows are, whose they are, and what makes records of them."""
+    """One file of prompts: where its rows are, their licence, and how to convert them."""
 
     place: RepositoryFiles | HubTable
     licence: str
@@ -59,7 +59,7 @@ class Source:
 
 
 def _source(stem: str, entry: dict[str, Any]) -> Source:
-    """An entry of `sources.json`, converted by the function of that name in `conversions`."""
+    """Read an entry of `sources.json`; the function named `stem` in `conversions` converts it."""
     told = dict(entry)
     licence: str = told.pop("licence")
     if "dataset" in told:
@@ -76,13 +76,13 @@ def _listed() -> dict[str, dict[str, Any]]:
 
 
 SOURCES: dict[str, Source] = {stem: _source(stem, entry) for stem, entry in _listed().items()}
-"""Name of a file without its ending -> its source."""
+"""File name without suffix -> its source."""
 
 
 def find_sources(names: Sequence[str]) -> dict[str, Source]:
-    """The sources of suites, of files by name without their ending, or of "all".
+    """Find the sources of suites, of files named without suffix, or of "all".
 
-    Raises UsageError for a name that stands for none.
+    Raises UsageError for an unknown name.
     """
     return {stem: SOURCES[stem] for name in names for stem in _stems(name)}
 

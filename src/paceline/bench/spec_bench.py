@@ -1,4 +1,4 @@
-"""Spec-Bench's answer files: runs of ours as such, and any of them compared as Spec-Bench does.
+"""Spec-Bench's answer files: export our runs, and compare any of them as Spec-Bench does.
 
 Its scripts and published runs: https://github.com/hemingkx/Spec-Bench (Xia et al. 2024, arXiv
 2401.07851), `evaluation/eval.py` and `evaluation/speed.py`.
@@ -34,9 +34,9 @@ _MT_BENCH = frozenset(
 class Choice:
     """All turns of one question, answered once.
 
-    index: which time, from 0. turns: texts. decoding_steps, new_tokens, wall_time (seconds): by
-    turn. accept_lengths: tokens per round, over all turns; paceline keeps how often each length
-    occurred, so ours are sorted.
+    index: of the repeat, from 0. turns: answers. decoding_steps, new_tokens, wall_time (seconds):
+    by turn. accept_lengths: tokens per round, over all turns; paceline keeps only how often each
+    length occurred, so ours are sorted.
     """
 
     index: int
@@ -54,7 +54,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Answer:
-    """A line of an answer file: what one model and method answered to one question."""
+    """A line of an answer file: one question's answers by one model and method."""
 
     question_id: int | str
     category: str
@@ -63,13 +63,13 @@ class Answer:
 
     @property
     def task(self) -> str:
-        """As Spec-Bench groups them: the eight categories of MT-bench are one."""
+        """Spec-Bench's grouping: MT-bench's eight categories are one task."""
         return "mt_bench" if self.category in _MT_BENCH else self.category
 
 
 @dataclass(frozen=True)
 class Row:
-    """A task of one answer file beside a baseline's, see `compare`."""
+    """A task of one answer file, compared with a baseline's; see `compare`."""
 
     task: str
     questions: int
@@ -82,7 +82,7 @@ class Row:
 def answers_of(
     entries: Sequence[Entry], method: str, model_id: str, decode: Decode
 ) -> Iterator[Answer]:
-    """What a method of a run answered; questions on which it failed are left out."""
+    """Yield the answers of one method of a run, without the questions on which it failed."""
     plain = {e.key: e.output for e in entries if e.method == PLAIN and e.repeat == 0}
     conversations: dict[tuple[str, str], dict[int, list[Entry]]] = defaultdict(
         lambda: defaultdict(list)
@@ -105,7 +105,7 @@ def answers_of(
 
 
 def _question(prompt: str) -> int | str:
-    """The id without the name of the set, "spec_bench/81": 81."""
+    """The id without the name of the set: "spec_bench/81"  ->  81"""
     last = prompt.rpartition("/")[2]
     return int(last) if last.isdecimal() else prompt
 
@@ -113,7 +113,7 @@ def _question(prompt: str) -> int | str:
 def _choice(
     index: int, turns: Sequence[Entry], plain: dict[Any, tuple[int, ...] | None], decode: Decode
 ) -> Choice:
-    # An entry has its tokens where they are not plain decoding's.
+    # An entry holds its tokens only if they differ from plain decoding's.
     outputs = [turn.output if turn.output is not None else plain[turn.key] for turn in turns]
     lengths = [turn.stats.acceptance_histogram for turn in turns]
     return Choice(
@@ -127,7 +127,7 @@ def _choice(
 
 
 def write_answers(path: Path, answers: Sequence[Answer]) -> None:
-    """Write an answer file in place of one that is there. Raises OSError."""
+    """Write an answer file, replacing an existing one. Raises OSError."""
     stamp = {"tstamp": time.time()}
     records = [{**asdict(answer), "answer_id": uuid4().hex, **stamp} for answer in answers]
     lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
@@ -135,9 +135,9 @@ def write_answers(path: Path, answers: Sequence[Answer]) -> None:
 
 
 def read_answers(path: Path) -> list[Answer]:
-    """The answers of a file, of a question that is there twice the last one.
+    """Read the answers of a file; if a question occurs twice, the last one counts.
 
-    Raises UsageError, naming the line, where it cannot be read or is no such file.
+    Raises UsageError, naming the line, if the file cannot be read or has another format.
     """
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
@@ -173,13 +173,13 @@ def _parsed(line: str, where: str) -> Answer:
 
 
 def compare(base: Sequence[Answer], other: Sequence[Answer]) -> list[Row]:
-    """A row per task of the questions that both answered, then one over all.
+    """One row per task, over the questions that both answered, then one over all.
 
-    As `evaluation/speed.py` counts: the first choice of each question; a speed is the mean over
-    questions of tokens per second, the speed-up a ratio of two such means. Unlike there, the
-    baseline's tokens are those that its file names, not its texts tokenized again.
+    Counts as `evaluation/speed.py` does: only the first choice of each question; a speed is the
+    mean over questions of tokens per second, the speed-up a ratio of two such means. Unlike there,
+    the baseline's token counts come from its file; its texts are not tokenized again.
 
-    Raises UsageError where they have no question in common.
+    Raises UsageError if they have no question in common.
     """
     known = {answer.question_id: answer for answer in base}
     pairs = [(known[a.question_id], a) for a in other if a.question_id in known]

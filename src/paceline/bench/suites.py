@@ -1,7 +1,6 @@
-"""Suites: collections of prompts in JSONL files, by name.
+"""Suites: named collections of prompts in JSONL files.
 
-A name stands for files in a folder that the user names; `paceline bench fetch` fills one from
-public sources.
+The files are in a folder that the user names; `paceline bench fetch` fills it from public sources.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     "refinement": ("mteval_refine",),
     "multi-turn": ("mtbench101",),
 }
-"""Name of a suite -> files without their ending; those that are there are read."""
+"""Suite name -> files without suffix; those that exist are read."""
 
 # Spec-Bench counts the categories of MT-bench as one task.
 _MT_BENCH = [
@@ -56,12 +55,12 @@ _MULTI_TURN = "multi_turn"
 def read_suites(
     names: Sequence[str], folder: Path | None, limit: int | None, by_category: bool = False
 ) -> list[Text]:
-    """The texts of suites.
+    """Read the texts of suites.
 
-    names: of suites, of JSONL files in `folder` without their ending, paths of JSONL files, or
-    "all" for every JSONL file in `folder`.
-    limit: at most so many prompts of each task of a suite, the first ones.
-    by_category: the categories that a suite's records name are its tasks.
+    names: suites, JSONL files in `folder` without suffix, paths of JSONL files, or "all" for every
+    JSONL file in `folder`.
+    limit: most prompts per task of a suite; the first ones are taken.
+    by_category: the categories that records name are a suite's tasks.
 
     Raises UsageError for an unknown name, and for a file that is missing, malformed or empty.
     """
@@ -70,7 +69,7 @@ def read_suites(
 
 
 def find_files(names: Sequence[str], folder: Path | None) -> list[Path]:
-    """The files that `read_suites` would read. Raises UsageError as it does."""
+    """List the files that `read_suites` would read. Raises UsageError as it does."""
     paths = dict.fromkeys(path for name in names for path in _files(name, folder))
     suites = Counter(path.stem for path in paths)
     twice = [suite for suite, count in suites.items() if count > 1]

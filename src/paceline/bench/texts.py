@@ -1,4 +1,4 @@
-"""What a comparison asks its contenders: conversations, turn by turn."""
+"""What a comparison gives its contenders: conversations, turn by turn."""
 
 from __future__ import annotations
 
@@ -14,55 +14,55 @@ from paceline.session import Session
 __all__ = ["Answers", "Conversation", "Record", "Text"]
 
 Answers = Callable[[int], Sequence[int] | None]
-"""Turn -> what plain decoding wrote there; None where it did not come through."""
+"""Turn -> plain decoding's output; None if it failed."""
 
 
 class Record(Protocol):
-    """What names a conversation."""
+    """Identifies a conversation."""
 
     @property
     def id(self) -> str:
-        """Differs within a suite."""
+        """Unique within a suite."""
         ...
 
     @property
     def task(self) -> str:
-        """Results are shown by task."""
+        """Groups the results."""
         ...
 
 
 class Conversation(Protocol):
-    """Where requests come from."""
+    """A source of requests."""
 
     @property
     def suite(self) -> str:
-        """What it belongs to."""
+        """The suite it belongs to."""
         ...
 
     @property
     def record(self) -> Record:
-        """What was read from a file."""
+        """The record read from a file."""
         ...
 
     def turns(self, session: Session) -> int:
-        """How many requests there are, if all can be made."""
+        """Number of requests, if all can be made."""
         ...
 
     def requests(self, session: Session, options: Options, answers: Answers) -> Iterator[Request]:
-        """One request per turn, made when it is asked for. Ends early where an answer that it
-        needs is not there."""
+        """Yield one request per turn, made lazily. Ends early if an answer that it needs is
+        missing."""
         ...
 
 
 @dataclass(frozen=True)
 class Text:
-    """One prompt of a suite, to be answered; plain decoding's own answers stand between turns."""
+    """One prompt of a suite; plain decoding's answers stand between its turns."""
 
     suite: str
     record: PromptRecord
 
     def turns(self, session: Session) -> int:
-        """One, where the turns are one text to continue."""
+        """1 if the turns form one text to continue."""
         return 1 if self._is_raw(session) else len(self.record.turns)
 
     def requests(self, session: Session, options: Options, answers: Answers) -> Iterator[Request]:
@@ -83,5 +83,5 @@ class Text:
             yield Request(session.encode(messages), references, options)
 
     def _is_raw(self, session: Session) -> bool:
-        """Without a chat template every text is one to continue."""
+        """Without a chat template, every text is continued as raw text."""
         return self.record.raw or not session.tokenizer.chat_template

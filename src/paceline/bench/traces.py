@@ -1,13 +1,12 @@
-"""Trace files: what models wrote, recorded with the prompts they wrote it for.
+"""Trace files: recorded model outputs with their prompts.
 
-Records of JSONL files, in either of two shapes, with optional `id`, `prompt_id`, `task` and
-`reference_documents`:
+JSONL records of either shape, with optional `id`, `prompt_id`, `task` and `reference_documents`:
 
     {"turns": ["a question", "another"], "outputs": ["an answer", "another"]}
     {"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": null,
                   "tool_calls": […]}, {"role": "tool", "content": "…"}, …]}
 
-Suites whose `reference` is what a model wrote, and who say so by `reference_is`, are traces as well.
+Suites whose `reference` was written by a model, and which say so by `reference_is`, are traces too.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ def read_traces(
     answers: int = 0,
     system: str | None = None,
 ) -> list[Recording]:
-    """The recordings of trace files, named as suites are (see `read_suites`).
+    """Read the recordings of trace files, named as suites are (see `read_suites`).
 
-    limit: at most so many of each file, evenly spaced through it, because neighbours are often
-    recordings of one prompt.
-    answers: up to so many other recordings of the same prompt in the same file become references,
-    as answers to similar queries do that a cache holds.
-    system: takes the place of system messages, for trajectories recorded without theirs.
+    limit: most recordings per file, evenly spaced through it, because neighbours often record the
+    same prompt.
+    answers: most other recordings of the same prompt in the same file that become references, like
+    cached answers to similar queries.
+    system: replaces system messages, for trajectories recorded without theirs.
 
     Raises UsageError for an unknown name, and for a file that is missing, malformed or empty.
     """
@@ -54,7 +53,7 @@ def read_traces(
 
 
 def read_trace(path: Path, system: str | None = None) -> list[TraceRecord]:
-    """All records of one file. Raises UsageError, naming file and line, for a malformed one."""
+    """Read all records of a file. Raises UsageError, naming file and line, for a malformed one."""
     return [_record(record, where, system) for where, record in read_records(path, "trace file")]
 
 
@@ -120,7 +119,7 @@ def _trajectory(record: dict[str, Any], where: str) -> list[dict[str, Any]]:
 
 
 def _message(message: dict[str, Any], where: str, system: str | None) -> tuple[str, str]:
-    """Role and text. What a model writes to call tools is taken to be the calls as JSON."""
+    """Role and text. Tool calls are taken to be written as JSON."""
     role, content, calls = (message.get(name) for name in ("role", "content", "tool_calls"))
     parts = [content] if content else []
     if calls:

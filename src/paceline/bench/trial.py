@@ -1,4 +1,4 @@
-"""What is asked of every contender alike, and what it hands back."""
+"""The request that every contender gets, and the trial it returns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLAIN = "plain"
 
 @dataclass(frozen=True)
 class Request:
-    """One text to generate.
+    """A text to generate.
 
     ids: the prompt, chat template included; references: texts the output may resemble, for
     contenders that copy.
@@ -35,18 +35,18 @@ class Request:
     options: Options = field(default_factory=Options)
 
     def sampler(self) -> Sampler:
-        """What draws the tokens."""
+        """The sampler that draws the tokens."""
         return self.options.sampler(len(self.ids))
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One generation of one contender.
+    """One generation by one contender.
 
-    output: all tokens, the one that ended the text included.
-    seconds: from the token ids of the prompt to those of the output.
-    stats: as far as the contender can tell; what it leaves at zero is not known.
-    lossy: whether the text may be another one than plain decoding's by design, see `Typical`.
+    output: all tokens, including the one that ended the text.
+    seconds: from prompt token ids to output token ids.
+    stats: as far as the contender can tell; unknown values are zero.
+    lossy: whether the text may differ from plain decoding's by design, see `Typical`.
     """
 
     output: list[int]
@@ -60,11 +60,11 @@ class Contender(Protocol):
 
     @property
     def name(self) -> str:
-        """As it stands in results."""
+        """Its name in results."""
         ...
 
     def generate(self, request: Request) -> Trial:
-        """Generate once, from a cold cache: the whole prompt is read."""
+        """Generate once. Unless `Method.warm`, the cache is cold: the whole prompt is read."""
         ...
 
 
@@ -73,13 +73,13 @@ class Method:
     """A method of paceline.
 
     name: in the notation "anpd:n=5,k=7"; clock: seconds.
-    warm: every text begins with what a session that writes with this method alone would have from
-    the one before: its cache, its drafter, and all that was learned. Else texts begin cold: nothing
-    is cached, and the drafter is new and so is what drafters learn. Either way plans keep what they
-    know from text to text.
+    warm: each text begins with what a session that uses only this method would have kept from the
+    previous text: cache, drafter, and everything learned. Otherwise texts begin cold: nothing is
+    cached, the drafter is new, and nothing is learned yet. Either way, the planner keeps what it
+    knows between texts.
 
-    Raises UsageError for a method that does not exist, ModelError for one that was not trained for
-    the session's model.
+    Raises UsageError for an unknown method, ModelError for one that was not trained for the
+    session's model.
     """
 
     name: str
@@ -93,7 +93,7 @@ class Method:
         self._last: Sequence[int] = ()
 
     def generate(self, request: Request) -> Trial:
-        """Run the loop; drafter and cache are made ready before the clock starts."""
+        """Run the loop; drafter and cache are prepared before the clock starts."""
         session, options = self.session, request.options
         new_text = session.texts_of(options, request.ids, request.references, request.sampler())
         self._make_ready()
@@ -102,7 +102,7 @@ class Method:
         generation = new_text(self._drafter)
         for round in decode(session.target, [generation], self._planner, clock):
             stats.add(round)
-        # Without guesses there is nothing to accept, so plain decoding stays what it is.
+        # Plain decoding has no guesses to accept, so it stays exact.
         lossy = options.acceptance is not None and self.name != PLAIN
         trial = Trial(generation.output, clock() - began, stats, lossy)
         self._last = generation.context
@@ -110,7 +110,7 @@ class Method:
 
     def _make_ready(self) -> None:
         target = self.session.target
-        # Others have used the target since: their texts, this prompt among them, must not help.
+        # Other contenders have used the target since, on this very prompt: that must not help.
         target.forget()
         if not self.warm:
             self._drafter = self._new_drafter()

@@ -1,6 +1,6 @@
 """The command line: `paceline`, or `python -m paceline`.
 
-One file per command. Commands parse, call the library and print; errors that a user can mend are
+One file per command. Commands parse, call the library and print. Errors that a user can fix are
 one sentence on standard error and exit code 2.
 """
 
@@ -31,8 +31,8 @@ from paceline.errors import PacelineError
 
 __all__ = ["app", "main"]
 
-# What typer raises for a wrong word on the command line. It exports this one subclass only, and has
-# had the base in click or in itself, by version.
+# What typer raises for a wrong word on the command line. It exports only this subclass; the base is
+# in click or in typer itself, by version.
 _Mistyped: Final = cast(type[Exception], typer.BadParameter.__base__)
 
 app = typer.Typer(
@@ -79,11 +79,11 @@ def main() -> None:
         code = app(standalone_mode=False)
     except (PacelineError, _Mistyped) as error:
         message = " ".join(str(getattr(error, "format_message", error.__str__)()).splitlines())
-        if message:  # there is none where typer has printed the help of a bare `paceline`
+        if message:  # there is none after typer has printed the help of a bare `paceline`
             note(f"error: {message}", style="red")
         code = 2
     except OSError as error:
-        # Paths are looked at in many places, and a name may be too long or a folder closed.
+        # Paths are used in many places; a name may be too long, or a folder inaccessible.
         if error.filename is None:
             raise
         note(f"error: cannot use {error.filename}: {error.strerror}", style="red")

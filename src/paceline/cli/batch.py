@@ -30,7 +30,7 @@ __all__ = ["batch"]
 
 @dataclass(frozen=True)
 class Files:
-    """Requests, and what came of them."""
+    """Files of requests and results."""
 
     input_file: Annotated[
         Path, typer.Option("--input", help="JSONL file of requests, in OpenAI's batch format.")
@@ -61,7 +61,7 @@ def batch(
     datastore: flags.DatastoreOption = None,
     ray: RayOptions,
 ) -> None:
-    """Answer the requests of a batch file; interrupted, the same command goes on."""
+    """Answer the requests of a batch file; after an interruption, the same command continues."""
     common.request_options(budget=budget)
     placement = machine.given
     given = AnswersOf(
@@ -88,8 +88,8 @@ def batch(
 
 
 def _checked(files: Files) -> int:
-    """The number of lines. Raises UsageError where two of the files are one, or see
-    `check_custom_ids`."""
+    """The number of lines. Raises UsageError if two files are the same or the input is a pipe; see
+    also `check_custom_ids`."""
     found = [path.resolve() for path in astuple(files) if path is not None]
     if len({*found}) < len(found):
         raise UsageError("--input, --output and --errors must be different files")
@@ -99,7 +99,7 @@ def _checked(files: Files) -> int:
 
 
 def _here(given: AnswersOf) -> How:
-    """By a session of this process."""
+    """Answer with a session of this process."""
 
     @contextmanager
     def how() -> Iterator[Answer]:
@@ -118,7 +118,7 @@ def _here(given: AnswersOf) -> How:
 
 
 def _answer_all(answer: Answer, work: Work) -> BatchCounts:
-    """Answer the lines with a bar, and say at the end what came of it."""
+    """Answer the lines with a progress bar, and print a summary."""
     from paceline.serve.batch_run import BatchCounts
 
     latest, began = BatchCounts(), perf_counter()

@@ -1,4 +1,4 @@
-"""`paceline batch --ray`: the same work by actors of Ray, whose answers come to one file."""
+"""`paceline batch --ray`: the same work by Ray actors, with all answers in one file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class Work(NamedTuple):
-    """A batch file, and what is there of it. known: lines that have a result; total: all lines."""
+    """A batch file and its results. known: lines that have a result; total: all lines."""
 
     path: Path
     results: Results
@@ -38,10 +38,10 @@ class Work(NamedTuple):
 
 
 Answer = Callable[[Work, "Heard"], "BatchCounts"]
-"""Answers all lines that have no result, and tells of each."""
+"""Answers all lines that have no result, and reports each."""
 
 How = Callable[[], AbstractContextManager[Answer]]
-"""Opens what answers."""
+"""Opens an `Answer`."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ class RayOptions:
 
 
 def on_ray(given: AnswersOf, options: RayOptions) -> How:
-    """By actors.
+    """Answer with Ray actors.
 
-    Raises UsageError where Ray is missing, or the method is none.
+    Raises UsageError if Ray is missing or the method unknown.
     """
     from paceline.drafters import check_method
 
@@ -85,7 +85,7 @@ def on_ray(given: AnswersOf, options: RayOptions) -> How:
             raise UsageError(f"--ray needs {missing}: pip install 'paceline[ray]'") from error
     pool = Pool(options.ray_actors, options.ray_cpus, options.ray_gpus)
     threads = given.threads or max(1, int(options.ray_cpus))
-    # Actors may work in another folder.
+    # Actors may have another working directory.
     folder = Path(given.model)
     model = str(folder.resolve()) if folder.exists() else given.model
     given = replace(given, model=model, threads=threads)
@@ -109,7 +109,7 @@ def on_ray(given: AnswersOf, options: RayOptions) -> How:
     def answer(work: Work, heard: Heard) -> BatchCounts:
         from paceline.serve.batch_run import take_down
 
-        # Closed at once: Ray's own iterators, closed once Ray has ended, would start it again.
+        # Close it here: Ray's own iterators, closed after Ray has ended, would start it again.
         with closing(answered(work)) as found:
             return take_down(found, work.results, work.known, heard)
 

@@ -56,11 +56,11 @@ def chat(
 
 
 _Said = tuple[str, tuple[str, ...]]
-"""A line, and texts that may be quoted from then on."""
+"""A line, and the references from then on."""
 
 
 def _opening(prompt_file: Path | None, limit: int | None) -> list[_Said]:
-    """What is said before the user has a word: the turns of each record, /clear in between."""
+    """Lines before the user's first: the turns of each record, with /clear in between."""
     if prompt_file is None:
         return []
     from paceline.prompts import read_prompts
@@ -79,8 +79,8 @@ def _converse(
     references: list[str],
     show_drafts: bool,
 ) -> None:
-    """Take turns until the user leaves; the last of `conversations` goes on, and /clear begins
-    another one."""
+    """Take turns until the user leaves, in the last of `conversations`; /clear appends a new
+    one."""
     console = common.output_console()
     show_stats = True
     said, quoted = iter(opening), tuple[str, ...]()
@@ -113,7 +113,7 @@ def _converse(
 
 
 def _prepare_input() -> None:
-    """Let `input` edit lines, take long ones, and take pasted lines as one message."""
+    """Let `input` edit lines, accept long ones, and take pasted lines as one message."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
     with suppress(ImportError):  # Windows has no readline
@@ -123,7 +123,7 @@ def _prepare_input() -> None:
 
 
 def _ask() -> str:
-    """The user's next message, "/quit" where there is none. No prompt where nobody types."""
+    """The user's next message, "/quit" if there is none. Only a terminal gets a prompt."""
     typed = sys.stdin.isatty()
     try:
         return input("> " if typed else "").strip()

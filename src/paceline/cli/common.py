@@ -1,4 +1,4 @@
-"""What the commands share: how they load a session, read files, print and end."""
+"""What the commands share: loading a session, reading files, printing and ending."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 def interruptible(at_once: bool = True) -> Iterator[None]:
     """Ctrl-C ends the body with KeyboardInterrupt, and with nothing else.
 
-    at_once: otherwise only after the body has come to its end, if it is pressed no second time.
+    at_once: if False, it waits for the body to finish, unless Ctrl-C is pressed again.
 
-    Modules that are being imported swallow the interrupt, or make an error of their own of it; and
-    what is written half-way would be written twice.
+    Modules being imported swallow the interrupt, or turn it into an error of their own; and what
+    is written half-way would be written twice.
     """
     interrupted = False
 
@@ -41,7 +41,7 @@ def interruptible(at_once: bool = True) -> Iterator[None]:
             raise KeyboardInterrupt
 
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield  # whoever started the process wants none
+        yield  # whoever started the process wants no interrupts
         return
     signal.signal(signal.SIGINT, interrupt)
     try:
@@ -67,7 +67,7 @@ def open_session(
     """
     from paceline.drafters import check_method
 
-    check_method(method)  # a wrong method must not wait for the imports below
+    check_method(method)  # before the slow imports below
     if threads is not None:
         import torch
 
@@ -87,14 +87,14 @@ def open_session(
     preparation = session.target.describe().report.get("preparation") or {}
     for reason, count in preparation.get("left", {}).items():
         note(f"{count} linear layers stay as they are: {reason}")
-    # What is loaded stays until the process ends: collecting it would only cost time, now and
-    # then while generating and once more, a second, at exit.
+    # What is loaded stays until the process ends. Collecting it would only cost time: now and then
+    # while generating, and a second at exit.
     gc.freeze()
     return session
 
 
 def open_baseline(model: str, **placement: Any) -> Session:
-    """A session of plain decoding for several methods to be compared on, whose trees are planned.
+    """Load a session of plain decoding to compare methods on, with the cost curve for their trees.
 
     placement: as for `open_session`.
     """
@@ -112,7 +112,7 @@ def request_options(**options: Any) -> dict[str, Any]:
 
 
 def circumstances(session: Session, model: str) -> dict[str, Any]:
-    """What a result file says about how it came about, ready for `json.dumps`."""
+    """How a result came about, for its file, ready for `json.dumps`."""
     from paceline.machine import describe_run
 
     info = session.target.describe()
@@ -126,7 +126,7 @@ def circumstances(session: Session, model: str) -> dict[str, Any]:
 
 
 def read_references(paths: list[Path] | None, kind: str = "reference file") -> list[str]:
-    """The texts of files of that kind; raises UsageError naming one that cannot be read."""
+    """The texts of files; raises UsageError for one that cannot be read, naming it and its kind."""
     texts = []
     for path in paths or ():
         try:
@@ -143,7 +143,7 @@ def gather_prompts(
 ) -> list[PromptRecord]:
     """The prompt of the command line ("-": standard input), or those of a file.
 
-    raw: without the chat template; records of a file may say so themselves.
+    raw: without the chat template; records of a file may set it themselves.
     """
     from paceline.prompts import PromptRecord, read_prompts
 
@@ -164,13 +164,13 @@ def gather_prompts(
 
 
 def check_stdin() -> None:
-    """Raise UsageError where there is no standard input at all."""
+    """Raise UsageError if there is no standard input at all."""
     if sys.stdin is None:
         raise UsageError("standard input is closed: connect it to a file or a terminal")
 
 
 def check_writable(path: Path | None) -> None:
-    """Raise UsageError where a result file could not be written, before work goes into it."""
+    """Raise UsageError if a result file could not be written, before work goes into it."""
     if path is None:
         return
     with writing(path):
@@ -184,14 +184,14 @@ def check_writable(path: Path | None) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a result file; raises UsageError where that is not possible."""
+    """Write a result file; raises UsageError if that fails."""
     with writing(path):
         path.write_text(text, encoding="utf-8")
 
 
 @contextmanager
 def writing(what: object) -> Iterator[None]:
-    """Raise UsageError where the body cannot write, because a disk is full for example."""
+    """Raise UsageError if the body cannot write, for example because a disk is full."""
     try:
         yield
     except OSError as error:
@@ -199,12 +199,12 @@ def writing(what: object) -> Iterator[None]:
 
 
 def output_console() -> Console:
-    """Where results go; they are printed as they are, whatever brackets and colons they hold."""
+    """The console for results; brackets and colons in them are printed as they are."""
     return Console(highlight=False, markup=False, emoji=False)
 
 
 def print_table(table: Table) -> None:
-    """Print a table as a result; what finds no room in a column is folded, and never cut off."""
+    """Print a table as a result; cells too wide for their column are folded, never cut off."""
     console = output_console()
     # Below 80 columns nothing fits; and without a terminal a row is one line, for `grep` and `awk`.
     console.width = max(console.width, 80) if console.is_terminal else 200
@@ -213,12 +213,12 @@ def print_table(table: Table) -> None:
 
 
 def error_console() -> Console:
-    """Where bars, notes and statistics go, so that standard output holds results alone."""
+    """The console for bars, notes and statistics, so that standard output holds only results."""
     return Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def progress(label: str) -> Progress:
-    """A bar with counts and the remaining time, on standard error, gone when it is done."""
+    """A bar with counts and the remaining time, on standard error; it disappears when done."""
     return Progress(
         TextColumn(label),
         BarColumn(),
@@ -230,6 +230,6 @@ def progress(label: str) -> Progress:
 
 
 def note(text: str, style: str = "dim") -> None:
-    """One line on standard error, between words where a terminal has to break it."""
+    """Print one line on standard error; a terminal breaks it between words."""
     console = error_console()
     console.print(text, style=style, soft_wrap=not console.is_terminal)

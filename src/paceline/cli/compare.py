@@ -59,7 +59,7 @@ def compare(
 
 
 def _records(prompts: Prompts) -> list[PromptRecord]:
-    """What to compare on, each with all references."""
+    """The prompts to compare on, each with all references."""
     references = tuple(prompts.references())
     if prompts.prompt is None and prompts.prompt_file is None:
         from paceline.prompts import demo_prompts
@@ -78,7 +78,8 @@ def _measure(
     options: dict[str, Any],
     repeats: int,
 ) -> tuple[list[Entry | LeftOut], bool]:
-    """And whether Ctrl-C ended it early: then what was measured is shown, if that can be compared."""
+    """Returns the entries, and whether Ctrl-C ended it early. Without plain decoding among them,
+    Ctrl-C raises KeyboardInterrupt."""
     from paceline.bench.comparison import Comparison, Text
     from paceline.bench.entries import Entry
     from paceline.bench.results import Memory
@@ -129,7 +130,7 @@ def _table(found: Findings) -> Table:
 
 
 def _source_table(found: Findings) -> Table:
-    """What each source of a method that has some did; see `SourceStats`."""
+    """What each source of the methods did; see `SourceStats`."""
     headings = ("rounds asked", "proposed", "scored", "accepted", "gained", "ms per round")
     rows = [
         (

@@ -1,4 +1,4 @@
-"""The options that hold an answer to JSON, a schema, a pattern or a grammar."""
+"""The options that constrain an answer to JSON, a schema, a pattern or a grammar."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PANEL = "Constraints"
 
 @dataclass(frozen=True)
 class Constrained:
-    """What an answer is held to: at most one of these."""
+    """The constraint of an answer: at most one of these."""
 
     json_object: Annotated[
         bool,
@@ -50,9 +50,9 @@ class Constrained:
     ] = None
 
     def constraint(self) -> Constraint | None:
-        """None for nothing.
+        """The one that was given, or None.
 
-        Raises UsageError for more than one of them, and for a file that cannot be read.
+        Raises UsageError for more than one, and for a file that cannot be read.
         """
         from paceline.constraints import Constraint
 

@@ -1,4 +1,4 @@
-"""`paceline datastore`: texts that `rest` and `sam` look up what they guess in."""
+"""`paceline datastore`: texts in which `rest` and `sam` look up guesses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ app = typer.Typer(
 )
 
 _FIELDS = ("outputs", "output", "answer", "text")
-_AT_ONCE = 256  # texts that are tokenised together
+_AT_ONCE = 256  # texts tokenised together
 
 Folder = Annotated[
     Path | None, typer.Argument(help="Of the datastore; without it the model's own one.")
@@ -42,7 +42,7 @@ def build(
         typer.Option("--limit", min=1, help="Tokens that are kept; the oldest texts go."),
     ] = None,
 ) -> None:
-    """Add texts to a datastore, and what its log holds."""
+    """Add texts, and what its log holds, to a datastore."""
     from paceline.datastore import MOST_TOKENS
 
     texts = [text for path in files for text in _texts(path)]
@@ -111,7 +111,7 @@ def _existing(folder: Path | None, model: str) -> Path:
 
 
 def _texts(path: Path) -> Iterator[str]:
-    """The texts of a file, or of all below a folder whose names do not begin with a dot.
+    """The texts of a file, or of all files below a folder, except names that begin with a dot.
 
     Raises UsageError, naming the file, for one that cannot be read.
     """
@@ -130,7 +130,7 @@ def _texts(path: Path) -> Iterator[str]:
 
 
 def _recorded(path: Path) -> Iterator[str]:
-    """The answers or texts of a JSONL file; records that have none are prompts, say, and no loss."""
+    """The answers or texts of a JSONL file; records without any, e.g. prompts, are skipped."""
     from paceline.prompts import read_records
 
     count = 0

@@ -1,4 +1,4 @@
-"""`--draft-model NAME`, the short way to write `speculative:draft=NAME`."""
+"""`--draft-model NAME`, short for `speculative:draft=NAME`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MethodOption = Annotated[
 
 
 def chosen_method(method: str | None, draft_model: str | None) -> str:
-    """The method of a command: the default one, or `speculative` where a draft model is named.
+    """The method of a command: by default `DEFAULT_METHOD`, or `speculative` with a draft model.
 
     Raises UsageError for a method that takes no draft model, or has one already.
     """

@@ -1,4 +1,4 @@
-"""What a comparison found, for its tables and its JSON file."""
+"""The results of a comparison, for its tables and its JSON file."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["Findings", "method_as_json"]
 
 @dataclass(frozen=True)
 class Findings:
-    """The lines of a comparison, with texts by the names that users know them by.
+    """The lines of a comparison, with texts under the names that users know.
 
-    Raises UsageError where plain decoding did not get through a single text.
+    Raises UsageError if plain decoding did not finish a single text.
     """
 
     lines: list[Entry | LeftOut]
@@ -31,7 +31,7 @@ class Findings:
 
     @cached_property
     def methods(self) -> list[MethodSummary]:
-        """Those that came through on at least one text, plain decoding first."""
+        """Those that finished at least one text, plain decoding first."""
         from paceline.bench.entries import Entry
         from paceline.bench.metrics import summarise
 
@@ -41,7 +41,7 @@ class Findings:
 
     @cached_property
     def labels(self) -> dict[Key, str]:
-        """Prompts by id; of a conversation, each turn with its number."""
+        """Names of texts: the prompt's id, with the turn's number in a conversation."""
         talks = {line.prompt for line in self.lines if line.turn}
         return {
             line.key: f"{line.prompt}#{line.turn + 1}" if line.prompt in talks else line.prompt
@@ -71,7 +71,7 @@ class Findings:
         }
 
     def differences(self, method: MethodSummary) -> list[tuple[str, Difference]]:
-        """Where its outputs parted from plain decoding's, every place once."""
+        """Where its outputs differ from plain decoding's, every place once."""
         return [
             (self.labels[key], place)
             for key, places in method.differences.items()
@@ -82,7 +82,7 @@ class Findings:
 def method_as_json(found: Findings, method: MethodSummary) -> dict[str, Any]:
     """One record, ready for `json.dumps`."""
     stats, different = method.stats, found.differences(method)
-    gains = stats.acceptance_histogram  # empty where other software does not show them
+    gains = stats.acceptance_histogram  # empty if other software does not report them
     return {
         "method": method.method,
         "tokens": method.tokens,

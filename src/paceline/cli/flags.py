@@ -1,4 +1,4 @@
-"""Options that several commands have, in the groups that `--help` shows."""
+"""Options of several commands, in the groups that `--help` shows."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def _answer_all(
     options: dict[str, Any],
     output: Output,
 ) -> None:
-    """Print all answers; the file gets those that there are, whatever happens."""
+    """Print all answers; whatever happens, the file gets those that are finished."""
     records: list[dict[str, Any]] = []
     try:
         for record in prompts:
@@ -68,7 +68,7 @@ def _answer(
     options: dict[str, Any],
     show_drafts: bool,
 ) -> Iterator[Completion]:
-    """All turns of one record, the model's answers in between."""
+    """Answer all turns of one record, with the model's answers in between."""
     console = common.output_console()
     texts = [*references, *record.references]
     if record.raw or not session.tokenizer.chat_template:

@@ -1,5 +1,4 @@
-"""Options that belong together, as dataclasses: a command takes one, and has an option for each of
-its fields."""
+"""Groups of options, as dataclasses: a command that takes one has an option for each field."""
 
 from __future__ import annotations
 
@@ -56,7 +55,7 @@ class PromptFile:
 
 @dataclass(frozen=True)
 class References(PromptFile):
-    """The same, and texts that answers may resemble."""
+    """Prompts of a file, and texts that answers may resemble."""
 
     reference: flags.ReferenceOption = None
 
@@ -94,7 +93,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Output:
-    """Where what was written goes besides the terminal."""
+    """How answers are shown, and where else they go."""
 
     show_drafts: flags.ShowDraftsOption = False
     json_file: flags.JsonOption = None
@@ -112,13 +111,13 @@ class Sampling:
     seed: flags.SeedOption = 0
 
     def options(self, **more: Any) -> dict[str, Any]:
-        """Those that were given, and more of them, checked before a model is loaded."""
+        """Those that were given, plus `more`, checked before a model is loaded."""
         return common.request_options(**(asdict(self) | more))
 
 
 @dataclass(frozen=True)
 class Request(Sampling):
-    """The same, and what is accepted of drafts."""
+    """`Sampling`, and how much is drafted and accepted."""
 
     budget: flags.BudgetOption = None
     typical: flags.TypicalOption = False
@@ -130,7 +129,7 @@ class Request(Sampling):
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a model runs, and in which numbers; see `paceline.load`."""
+    """Where a model runs, and in which formats; see `paceline.load`."""
 
     threads: flags.ThreadsOption = None
     device: flags.DeviceOption = None
@@ -144,20 +143,20 @@ class Placement:
 
     @property
     def native(self) -> dict[str, Any]:
-        """What holds for a model that transformers runs, too."""
+        """What also applies to a model that transformers runs."""
         return {"device": self.device, "dtype": self.dtype}
 
 
 @dataclass(frozen=True)
 class Machine(Placement):
-    """The same, and in which numbers keys and values are held."""
+    """`Placement`, and the format of keys and values."""
 
     cache_dtype: flags.CacheDtypeOption = "float32"
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with options for the fields of each parameter that is a dataclass. The defaults
-    are those of the parameter's own default, where it has one."""
+    """The command with options for the fields of each dataclass parameter. Their defaults come from
+    the parameter's own default, if it has one."""
     shown: list[inspect.Parameter] = []
     groups: dict[str, type[Any]] = {}
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
@@ -185,7 +184,7 @@ def options_of(
 ) -> list[inspect.Parameter]:
     """An option for each field of a dataclass.
 
-    defaults: an instance; without one, those of the fields are taken, and nothing is checked.
+    defaults: an instance; without one, the fields' own are taken, and nothing is checked.
     panel: of `--help`, for fields that name none.
     """
     hints = get_type_hints(group, include_extras=True)
@@ -205,7 +204,7 @@ def _default(field: Field[Any]) -> Any:
 
 
 def _annotated(field: Field[Any], hint: Any, panel: str | None) -> Any:
-    """The field's own option, or one that follows from its name and its metadata."""
+    """The field's own option, or one made from its name and metadata."""
     if get_origin(hint) is Annotated and len(get_args(hint)) > 1:
         return hint
     plain = str if get_origin(hint) is Literal else hint
@@ -213,5 +212,5 @@ def _annotated(field: Field[Any], hint: Any, panel: str | None) -> Any:
     if plain is bool and panel is not None:
         flag = f"{flag}/--no-{flag[2:]}"
     panel = field.metadata.get("panel", panel)
-    annotated: Any = Annotated  # of a type that is known at run time only
+    annotated: Any = Annotated  # of a type known only at run time
     return annotated[plain, typer.Option(flag, help=field.metadata["help"], rich_help_panel=panel)]

@@ -1,4 +1,4 @@
-"""`paceline models`: what can be named, what is here, and where."""
+"""`paceline models`: which models have an alias, which are here, and where."""
 
 from __future__ import annotations
 

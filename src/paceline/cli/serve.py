@@ -79,7 +79,7 @@ def serve(
 
 
 def _keys(file: Path | None) -> list[str]:
-    """The keys of a file, or of the environment; none where neither is there."""
+    """The keys of a file, or of the environment; none if there are none in either."""
     if file is None:
         found = os.environ.get(KEY_VARIABLE, "").split()
     else:

@@ -1,4 +1,4 @@
-"""What the commands have in common that answer OpenAI's requests: `serve` and `batch`."""
+"""What the commands that answer OpenAI's requests share: `serve` and `batch`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AliasOption = Annotated[
 
 @common.interruptible()
 def check_installed() -> None:
-    """Raise UsageError where a package that only the server needs is missing."""
+    """Raise UsageError if a package that only the server needs is missing."""
     try:
         import paceline.serve.batch_run
         import paceline.serve.running_server  # noqa: F401

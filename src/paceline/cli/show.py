@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 DRAFTED = "green"
 SOURCES = (DRAFTED, "cyan", "magenta", "yellow", "blue", "red")
-"""Colours of sources, in the order in which they are first right; then from the front again."""
+"""Colours of sources, in the order in which they are first right; reused from the front."""
 
 
 def print_stream(stream: Stream, console: Console, show_drafts: bool) -> Completion:
     """Print chunks as they come; Ctrl-C ends the generation and keeps what there is.
 
-    show_drafts: colour what was guessed right, where the drafter has sources by the first of those
-    that guessed it, and bold where there were several; a line below says which colour is whose.
+    show_drafts: colour what was guessed right. If the drafter has sources, the colour is that of
+    the first one that guessed it, bold if several did; a line below is the legend.
     """
     written = 0
     colours: dict[str, str] = {}
@@ -32,7 +32,7 @@ def print_stream(stream: Stream, console: Console, show_drafts: bool) -> Complet
                 _write(console, chunk.text, _style(chunk, colours) if show_drafts else "none")
                 written += len(chunk.text)
     completion = stream.completion
-    # What was held back where the generation was broken off.
+    # What was held back when the generation was interrupted.
     _write(console, completion.text[written:] + "\n")
     for name, colour in colours.items():
         _write(console, f"{name} ", colour)
@@ -44,7 +44,7 @@ def print_stream(stream: Stream, console: Console, show_drafts: bool) -> Complet
 
 
 def _style(chunk: Chunk, colours: dict[str, str]) -> str:
-    """colours: of sources that were right so far, which may become more."""
+    """The style of a chunk. colours: of sources right so far; new ones are added."""
     if not chunk.sources:
         return DRAFTED if chunk.drafted else "none"
     colour = colours.setdefault(chunk.sources[0], SOURCES[len(colours) % len(SOURCES)])
@@ -52,7 +52,7 @@ def _style(chunk: Chunk, colours: dict[str, str]) -> str:
 
 
 def _write(console: Console, text: str, style: str = "none") -> None:
-    """Text as it is: `Console.print` would drop control characters and expand tabs."""
+    """Write text as it is: `Console.print` would drop control characters and expand tabs."""
     with common.writing("the output"):
         console.print(Segments([Segment(text, console.get_style(style))]), end="", crop=False)
 

@@ -38,7 +38,7 @@ class _Tuned(Choice):
 
     @property
     def wanted(self) -> str | None:
-        """The method, None where only passes are measured."""
+        """The method, None if only passes are measured."""
         return self.method if self.draft_model is None else self.chosen
 
 
@@ -72,12 +72,12 @@ def tune(
     """Measure what a pass costs on this machine, by the number of tokens it scores.
 
     Shows the curve, how near plain decoding comes to what memory allows, and how large a tree may
-    be for little more than one token. The curve is kept in the cache folder: where a request sets
-    no budget, its trees are planned by it from now on.
+    be for little more than one token. The curve is kept in the cache folder: from now on it
+    plans the trees of requests that set no budget.
 
-    With --method, for one trained for the model: what its trees promise by width, and the best one
-    as a picture; with --verify, what those around it bring on prompts, by default the bundled ones.
-    For one with a draft model or a window: the best of its settings, tried on such prompts.
+    With a --method trained for the model: what its trees promise by width, and the best one as a
+    picture; with --verify, what those around it gain on prompts, by default the bundled ones. With
+    one that has a draft model or a window: the best of its settings, tried on such prompts.
     """
     common.check_writable(json_file)
     method, model = choice.wanted, choice.model
@@ -90,7 +90,7 @@ def tune(
     curve, report = _curve(session, model, repeats or _REPEATS)
     try:
         if study is not None:
-            session.use_curve(curve)  # what is tried is planned by it, not by a stored one
+            session.use_curve(curve)  # trials are planned by it, not by a stored one
             study.run(session, prompts, options, repeats)
             report |= _shown(study)
         if json_file is not None:
@@ -104,8 +104,8 @@ def tune(
 
 @common.interruptible()
 def _study(method: str | None, tried: _Tried) -> Study | None:
-    """What there is to tune, None without a method; raises UsageError where that is nothing, or
-    for options that do not go with it."""
+    """What there is to tune, None without a method; raises UsageError if the method has nothing to
+    tune, or for options that do not go with it."""
     from paceline.drafters import open_settings, shapes_trees
 
     if method is None:
@@ -147,14 +147,14 @@ def _prompts(file: PromptFile) -> list[PromptRecord]:
 
 
 def _shown(study: Study) -> dict[str, Any]:
-    """What was found, for the result file as well."""
+    """Print what was found; returns it for the result file."""
     common.print_table(study.table())
     _print_lines(study.lines())
     return study.as_json()
 
 
 def _check_plots(folder: Path) -> None:
-    """Before anything is measured."""
+    """Fail before anything is measured."""
     from paceline.bench.ablation_plots import check_matplotlib
 
     check_matplotlib()
@@ -163,7 +163,7 @@ def _check_plots(folder: Path) -> None:
 
 
 def _curve(session: Session, model: str, repeats: int) -> tuple[CostCurve, dict[str, Any]]:
-    """What passes cost, shown, and for the result file."""
+    """Measure and print what passes cost; returns it for the result file, too."""
     from paceline.planning.curve_store import curve_key
     from paceline.planning.measure import measure_floor
 
@@ -185,13 +185,13 @@ def _measure(session: Session, repeats: int) -> CostCurve:
 
 
 def _setting(key: CurveKey) -> str:
-    """What was measured on, e.g. "float32, packed weights, cpu (AMD EPYC), 2 threads"."""
+    """What was measured, e.g. "float32, packed weights, cpu (AMD EPYC), 2 threads"."""
     place = f"{key.device} ({key.processor})" if key.device == "cpu" else key.device
     return f"{key.dtype}, {key.weights} weights, {place}, {_count(key.threads, 'thread')}"
 
 
 def _table(curve: CostCurve, floor: Floor, title: str) -> Table:
-    """One row per width below that of the floor; ratios and bars are those of the first context."""
+    """The floor, then one row per width; ratios and bars are those of the first context."""
     longest = max(curve.cost(width) for width in curve.widths)
     contexts, least = curve.contexts, floor.milliseconds
     lowest = ["floor", _bar(least / longest), *[f"{least:.2f}"] * len(contexts)]
@@ -210,7 +210,7 @@ def _table(curve: CostCurve, floor: Floor, title: str) -> Table:
 
 
 def _bar(share: float) -> str:
-    """A bar of so much of the longest one, to an eighth of a cell."""
+    """A bar of this share of the longest one, to an eighth of a cell."""
     eighths = min(round(share * _BAR_CELLS * 8), _BAR_CELLS * 8)
     return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
 

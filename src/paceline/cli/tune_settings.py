@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 __all__ = ["SettingsStudy"]
 
 _REPEATS = 2
-# Nodes of a tree at most, in every round: a planner would let drafts that do not pay rest, and all
+# Most nodes of a tree, in every round. A planner would switch off drafts that do not pay, and all
 # settings would be as fast as plain decoding.
 _BUDGET = 64
 
 
 @dataclass
 class SettingsStudy:
-    """What values of a method's settings bring on prompts, one setting after the other.
+    """What values of a method's settings gain on prompts, one setting after the other.
 
-    steps: setting by setting. last: the settings as they were and the best ones, once more, side by
+    steps: setting by setting. last: the original settings and the best ones, once more side by
     side, since the best of many trials was also the luckiest.
     """
 
@@ -44,7 +44,7 @@ class SettingsStudy:
         options: dict[str, Any],
         repeats: int | None,
     ) -> None:
-        """See `Study.run`. Raises UsageError where a method comes through on no prompt."""
+        """See `Study.run`. Raises UsageError if a method finishes no prompt."""
         from paceline.drafters import open_settings
 
         start, tried = open_settings(self.method)
@@ -62,11 +62,11 @@ class SettingsStudy:
 
     @property
     def best(self) -> Trial:
-        """The faster one of the settings as they were and those found."""
+        """The faster of the original settings and those found."""
         return max(self.last, key=lambda trial: trial.speedup)
 
     def table(self) -> Table:
-        """One row per trial, settings as they stood."""
+        """One row per trial, with its settings."""
         title = f"{self.method}: what settings bring here"
         columns = list(self.steps[0].best.settings)
         tried = [
@@ -106,11 +106,11 @@ class SettingsStudy:
         return {"settings": {"method": self.method, "best": best, "steps": steps, "last": last}}
 
     def save_plots(self, folder: Path) -> None:
-        """There are none."""
+        """Raise UsageError: there are none."""
         raise UsageError("a search for settings has no plots: leave out --plot")
 
     def _named(self, settings: Settings) -> str:
-        """The method with what is not as it was anyway."""
+        """The method with the settings that differ from its own."""
         from paceline.drafters import open_settings, with_settings
 
         start, _ = open_settings(self.method)

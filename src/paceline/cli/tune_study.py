@@ -15,7 +15,7 @@ __all__ = ["Study"]
 
 
 class Study(Protocol):
-    """What is looked for, for one method."""
+    """A search for what pays, for one method."""
 
     @property
     def decodes(self) -> bool:
@@ -29,7 +29,7 @@ class Study(Protocol):
         options: dict[str, Any],
         repeats: int | None,
     ) -> None:
-        """Look for it; repeats: trials per text, None for as many as are usual."""
+        """Search; repeats: trials per text, None for the usual number."""
         ...
 
     def table(self) -> Table:
@@ -37,7 +37,7 @@ class Study(Protocol):
         ...
 
     def lines(self) -> list[str]:
-        """What comes of it."""
+        """The conclusions."""
         ...
 
     def as_json(self) -> dict[str, Any]:
@@ -45,5 +45,5 @@ class Study(Protocol):
         ...
 
     def save_plots(self, folder: Path) -> None:
-        """Raises UsageError where they cannot be drawn or written."""
+        """Raises UsageError if they cannot be drawn or written."""
         ...

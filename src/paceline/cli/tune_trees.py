@@ -26,7 +26,7 @@ _REPEATS = 7
 
 @dataclass
 class TreeStudy:
-    """What trees of a trained drafter promise by width, and what they bring.
+    """What trees of a trained drafter promise by width, and what they gain.
 
     decodes: whether some are measured.
     measured: width -> decoding speed-ups over plain, one per repetition; acceptance_length: width
@@ -46,7 +46,7 @@ class TreeStudy:
         options: dict[str, Any],
         repeats: int | None,
     ) -> None:
-        """See `Study.run`. Raises ModelError where nothing was trained for the model."""
+        """See `Study.run`. Raises ModelError if nothing was trained for the model."""
         from paceline.drafters import make_drafter
         from paceline.drafters.ppd import Ppd
 
@@ -58,12 +58,12 @@ class TreeStudy:
 
     @property
     def best(self) -> FittedTree:
-        """The width that promises most, even where that is no gain."""
+        """The width that promises most, even if that is no gain."""
         return max(self.survey, key=lambda one: one.speedup)
 
     @property
     def best_measured(self) -> int | None:
-        """The width that brought most, None where none was measured."""
+        """The width that gained most, None if none was measured."""
         return max(self.measured, key=lambda width: median(self.measured[width]), default=None)
 
     def table(self) -> Table:
@@ -90,7 +90,7 @@ class TreeStudy:
         return [f"{median(found):.2f}x", f"{self.acceptance_length[width]:.2f}"]
 
     def lines(self) -> list[str]:
-        """The tree with most promise as a picture, and the verdict."""
+        """The most promising tree as a picture, and the verdict."""
         from paceline.planning.ppd.tree_picture import tree_text
 
         gain = f"a tree of {self.best.width} rows promises {self.best.speedup:.2f}x"
@@ -118,7 +118,7 @@ class TreeStudy:
         return {"trees": {"method": self.method, **found}}
 
     def save_plots(self, folder: Path) -> None:
-        """`survey.png` and `tree.png`; raises UsageError where they cannot be drawn or written."""
+        """`survey.png` and `tree.png`; raises UsageError if they cannot be drawn or written."""
         from paceline.planning.ppd.survey_picture import survey_figure
         from paceline.planning.ppd.tree_picture import tree_figure
 
@@ -156,7 +156,7 @@ def _verify(
         for key, value in settings.items()
         if key not in ("width", "size", "shape")
     )
-    # The trees of the survey are those of the table.
+    # The survey's trees are those of the shape "table".
     names = {f"{name}:{given}shape=table,width={one.width}": one.width for one in near}
     contenders = [Method(each, session) for each in (PLAIN, *names)]
     texts = [Text("prompts", record) for record in prompts]

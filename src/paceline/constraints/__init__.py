@@ -1,7 +1,7 @@
-"""What a text may be held to: JSON, a schema, a regular expression, a grammar.
+"""What a text may have to follow: JSON, a schema, a regular expression, a grammar.
 
-A `Constraint` describes it and costs nothing. `paceline.constraints.grammars` makes matchers of it,
-with llguidance, which `pip install paceline[constraints]` brings.
+A `Constraint` describes it and costs nothing. `paceline.constraints.grammars` turns it into
+matchers with llguidance, which `pip install paceline[constraints]` installs.
 """
 
 from paceline.constraints.constraint import (

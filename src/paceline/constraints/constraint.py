@@ -1,4 +1,4 @@
-"""The description of a constraint, which says nothing about any model."""
+"""The description of a constraint, independent of any model."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from paceline.errors import UsageError
 __all__ = ["MOST_GRAMMAR_BYTES", "MOST_REGEX_BYTES", "MOST_SCHEMA_BYTES", "Constraint", "Kind"]
 
 MOST_SCHEMA_BYTES = 64 * 1024
-"""A JSON schema, written as JSON, has at most so many bytes."""
+"""Most bytes of a JSON schema, written as JSON."""
 MOST_REGEX_BYTES = 10 * 1024
-"""A regular expression has at most so many bytes."""
+"""Most bytes of a regular expression."""
 MOST_GRAMMAR_BYTES = 64 * 1024
-"""A grammar, and a list of choices, has at most so many bytes."""
+"""Most bytes of a grammar, or of a list of choices."""
 
 Kind = Literal["json_schema", "regex", "grammar", "choice"]
 
@@ -30,16 +30,16 @@ _LIMITS: dict[Kind, tuple[str, int]] = {
 
 @dataclass(frozen=True)
 class Constraint:
-    """What a text has to be. Use the class methods to make one.
+    """What a text must be. Use the class methods to make one.
 
-    kind, text: the latter is a schema or a list of choices as JSON, a pattern, or a grammar.
-    compact: JSON on one line, with a space after each comma and colon and none elsewhere; else the
-    model breaks lines and indents as it likes, within limits.
+    kind, text: `text` is a schema or a list of choices as JSON, a pattern, or a grammar.
+    compact: JSON on one line, with a space after each comma and colon and none elsewhere; otherwise
+    the model breaks lines and indents as it likes, within limits.
 
-    The text ends where nothing can follow; before that it may end, by an end-of-sequence token,
-    wherever it is complete. Whether it can be compiled shows when a request begins.
+    The constrained text ends where nothing can follow; before that, an end-of-sequence token may
+    end it wherever it is complete. Whether a constraint compiles shows when a request begins.
 
-    Raises UsageError for a text beyond the limits above, or that is no character data.
+    Raises UsageError for a text beyond the limits above, or with a lone surrogate.
     """
 
     kind: Kind
@@ -62,9 +62,9 @@ class Constraint:
 
     @classmethod
     def json_schema(cls, schema: Mapping[str, Any], compact: bool = False) -> Constraint:
-        """JSON that a schema describes, with properties in the order of the schema.
+        """JSON that matches a schema, with properties in its order.
 
-        Raises UsageError for what is no JSON.
+        Raises UsageError for what is not JSON.
         """
         if not isinstance(schema, Mapping):
             raise UsageError(f"a JSON schema is an object, got {type(schema).__name__}")
@@ -83,7 +83,7 @@ class Constraint:
 
     @classmethod
     def choice(cls, options: Sequence[str]) -> Constraint:
-        """One of these texts. Raises UsageError where there is none, or one is empty."""
+        """One of these texts. Raises UsageError if there is none, or one is empty."""
         if isinstance(options, str) or not options or not all(options):
             raise UsageError("choices are a list of at least one text, none of which is empty")
         return cls("choice", _as_json(list(options), "the list of choices"))

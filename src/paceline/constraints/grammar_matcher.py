@@ -17,12 +17,12 @@ _LONGEST_REASON = 300
 
 
 class GrammarMatcher:
-    """A `Matcher` on llguidance's.
+    """A `Matcher` on top of llguidance's.
 
-    matcher: an `LLMatcher`. tokens: that it knows. vocab_size: of the model, which may know fewer.
-    habits: of the model, learned from what is drawn.
+    matcher: an `LLMatcher`. tokens: number it knows. vocab_size: of the model, which may know
+    fewer. habits: of the model, learned from what is drawn.
 
-    Raises UsageError where llguidance cannot go on, e.g. because a lexer has become too complex.
+    Raises UsageError if llguidance fails, e.g. because a lexer has become too complex.
     """
 
     def __init__(self, matcher: Any, tokens: int, vocab_size: int, habits: Habits) -> None:
@@ -30,11 +30,11 @@ class GrammarMatcher:
         self._tokens = tokens
         self._vocab_size = vocab_size
         self._habits = habits
-        self._place: int | None = None  # where few tokens are allowed, a hash of these
+        self._place: int | None = None  # if few tokens are allowed, a hash of these
         self._bits = np.zeros((tokens + 31) // 32, dtype=np.uint32)
 
     def copy(self) -> GrammarMatcher:
-        """Another one at the same place."""
+        """Another matcher at the same place."""
         return GrammarMatcher(
             self._matcher.deep_copy(), self._tokens, self._vocab_size, self._habits
         )
@@ -86,6 +86,6 @@ class GrammarMatcher:
 
 
 def first_line(text: str) -> str:
-    """Of a message of llguidance, which goes on with details; cut where it is too long."""
+    """The first line of a message of llguidance, without its details; cut if too long."""
     line = text.strip().split("\n", 1)[0]
     return line if len(line) <= _LONGEST_REASON else line[:_LONGEST_REASON] + "…"

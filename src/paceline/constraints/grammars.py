@@ -1,4 +1,4 @@
-"""Constraints made into matchers for one tokenizer, by llguidance."""
+"""Compiles constraints into matchers for one tokenizer, with llguidance."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from paceline.errors import UsageError
 __all__ = ["MOST_COMPILED", "Grammars"]
 
 MOST_COMPILED = 64
-"""So many compiled constraints are kept, those used last."""
+"""Compiled constraints to keep, those used last."""
 
 # Between parts of JSON: up to two spaces, or a line break with an indentation. Without a bound a
-# small model writes white space for ever.
+# small model writes white space forever.
 _FREE = {"whitespace_pattern": r"( {0,2}|\n[ \t]{0,40})"}
 _COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
@@ -37,7 +37,7 @@ class Grammars:
     tokenizer: a fast one of transformers. vocab_size: of the model. eos_ids: tokens that end a
     text.
 
-    Any number of threads may ask.
+    Thread-safe.
     """
 
     def __init__(self, tokenizer: Any, vocab_size: int, eos_ids: Sequence[int]) -> None:
@@ -49,14 +49,14 @@ class Grammars:
         self._lock = Lock()
 
     def __len__(self) -> int:
-        """How many compiled constraints are kept."""
+        """Number of compiled constraints kept."""
         return len(self._compiled)
 
     def matcher(self, constraint: Constraint) -> GrammarMatcher:
         """A matcher for one text, at its beginning.
 
-        Raises UsageError where llguidance is missing, the tokenizer is a slow one, or no text, or
-        none that llguidance knows how to write, can be what is asked for.
+        Raises UsageError if llguidance is missing, the tokenizer is a slow one, or the constraint
+        cannot be satisfied or is not supported by llguidance.
         """
         with self._lock:
             if constraint not in self._compiled:
@@ -72,15 +72,15 @@ class Grammars:
             self._vocabulary = self._read_vocabulary()
         try:
             grammar = _grammar(library.LLMatcher, constraint)
-        except ValueError as error:  # where it is nested too deeply, for example
+        except ValueError as error:  # if it is nested too deeply, for example
             raise _unusable(constraint, str(error)) from error
-        # Without `verbose_errors`, which tell of the parser's state.
+        # `verbose_errors` would report the parser's state.
         limits = library.LLParserLimits(verbose_errors=False)
         matcher = library.LLMatcher(self._vocabulary, grammar, limits=limits, log_level=0)
         if matcher.is_error():
             raise _unusable(constraint, matcher.get_error())
         compiled = GrammarMatcher(matcher, self._tokens, self._vocab_size, self._habits)
-        # What contradicts itself may show only here.
+        # A contradiction may show only here.
         try:
             compiled.allowed()
         except UsageError as error:
@@ -91,7 +91,7 @@ class Grammars:
 
     @property
     def _tokens(self) -> int:
-        """Of model and tokenizer, of which either may know more."""
+        """Tokens of model and tokenizer; either may know more."""
         return max(self._vocab_size, len(self._tokenizer))
 
     def _read_vocabulary(self) -> Any:
@@ -117,7 +117,7 @@ def _llguidance() -> Any:
 
 
 def _grammar(maker: Any, constraint: Constraint) -> str:
-    """In llguidance's own notation."""
+    """The constraint in llguidance's own notation."""
     text = constraint.text
     made: Any
     if constraint.kind == "json_schema":

@@ -1,4 +1,4 @@
-"""How texts went on: places sorted by what stands before them, in memory and in files."""
+"""Look up how texts continued: places sorted by the tokens before them, in memory and in files."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""The file of a datastore's index: tokens and the order of their places, mapped when it is opened.
+"""The index file of a datastore: tokens and the order of their places, memory-mapped.
 
 8 bytes   b"PLINDEX1"
-8 bytes   length of the header, little-endian, as all numbers
-…         header: a JSON object, with spaces after it up to a multiple of 64
+8 bytes   length of the header; all numbers are little-endian
+…         header: a JSON object, padded with spaces to a multiple of 64
 4 each    tokens, int32; a border is -1
 4 each    their places in order, int32
-32 bytes  sha256 of all before
+32 bytes  sha256 of everything before
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _TYPE = np.dtype("<i4")
 
 @dataclass(frozen=True)
 class Header:
-    """What an index says of itself.
+    """The header of an index.
 
-    vocabulary: mark of the tokenizer whose ids it holds. tokens: borders included. places: in
-    order. documents: how many. largest: id, -1 where there are no tokens.
+    vocabulary: mark of the tokenizer whose ids it holds. tokens: their number, borders included.
+    places, documents: their numbers. largest: the largest id, -1 without tokens.
     """
 
     vocabulary: str
@@ -45,7 +45,7 @@ class Header:
 
 
 def write_draft(path: Path, header: Header, tokens: Int32, order: Int32) -> Path:
-    """Write what shall become the file at `path`, and return where it is. Raises OSError."""
+    """Write the draft of the file at `path`, and return the draft's path. Raises OSError."""
     text = json.dumps(asdict(header)).encode()
     text += b" " * (-(len(_MAGIC) + 8 + len(text)) % _ALIGNED)
     draft = path.with_name(f".{path.name}.new")
@@ -60,9 +60,9 @@ def write_draft(path: Path, header: Header, tokens: Int32, order: Int32) -> Path
 
 
 def read_index(path: Path) -> tuple[Header, Int32, Int32]:
-    """Header, tokens and order, both mapped. All of it is read once, to see that it is whole.
+    """Read an index: header, tokens and order, both mapped. Reads the whole file to check its hash.
 
-    Raises StoreError for a file that is damaged or none of these, OSError where it cannot be read.
+    Raises StoreError if the file is damaged or not an index, OSError if it cannot be read.
     """
     with path.open("rb") as stream:
         size = stream.seek(0, 2)
@@ -71,7 +71,7 @@ def read_index(path: Path) -> tuple[Header, Int32, Int32]:
         f"the datastore file {path} is damaged: delete it with 'paceline datastore clear' and "
         "build it again"
     )
-    # Not before this: whatever the file says of itself may be what is damaged.
+    # Check the hash first: the header itself may be damaged.
     body = memoryview(content)[: max(0, size - _DIGEST)]
     if hashlib.sha256(body).digest() != bytes(content[len(body) :]) or body[:8] != _MAGIC:
         raise damaged

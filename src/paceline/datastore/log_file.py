@@ -1,11 +1,11 @@
-"""The log of a datastore: documents that were added since its index was built.
+"""The log of a datastore: documents added since its index was built.
 
     8 bytes   b"PLALOG01"
     32 bytes  mark of the tokenizer
     then documents: 4 bytes count, 4 bytes crc32 of the tokens, int32 tokens; little-endian
 
-A process that is killed while it writes leaves a piece of a document at the end. That is not read,
-and the next one to write cuts it off.
+A process killed while it writes leaves a partial document at the end. Readers ignore it, and the
+next writer cuts it off.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _TYPE = np.dtype("<i4")
 
 
 class Log:
-    """A log as one process knows it: what it has read is not read again.
+    """A log as one process knows it: nothing is read twice.
 
-    vocabulary: the tokenizer's mark; "" for any. A file that is not there holds nothing.
+    vocabulary: the tokenizer's mark; "" for any. A missing file is an empty log.
 
-    documents: all that were read, in their order. tokens: in them.
+    documents: all documents read so far, in order. tokens: their total.
 
-    Raises StoreError, here and below, for a log of another tokenizer, OSError where it cannot be
-    read or written.
+    All methods raise StoreError for a log of another tokenizer, OSError if it cannot be read or
+    written.
     """
 
     def __init__(self, path: Path, vocabulary: str) -> None:
@@ -47,10 +47,10 @@ class Log:
             self._catch_up(stream)
 
     def append(self, documents: Sequence[Int32]) -> bool:
-        """Read what other processes have added, and add documents; the caller holds the datastore's
-        lock.
+        """Read what other processes have added, then add documents; the caller holds the
+        datastore's lock.
 
-        Returns whether what was known before is still there; if not, `documents` begins anew.
+        Returns whether the log still begins with what was known; if not, `documents` starts afresh.
         """
         with self._path.open("r+b" if self._path.exists() else "w+b") as stream:
             kept = self._catch_up(stream)
@@ -64,8 +64,8 @@ class Log:
         return kept
 
     def drop(self, count: int) -> None:
-        """The first documents go; the caller holds the datastore's lock. Other processes read the
-        log anew when they see that another one is in its place."""
+        """Drop the first `count` documents; the caller holds the datastore's lock. Other processes
+        notice the replaced log and read it from the start."""
         left = self.documents[count:]
         if not left:
             self._path.unlink(missing_ok=True)
@@ -75,15 +75,15 @@ class Log:
         draft.replace(self._path)
 
     def _forget(self) -> None:
-        """Nothing is known: no documents, not where the last whole one ends, nor what it is."""
+        """Reset what is known: the documents, and where and with what the last whole one ends."""
         self.documents: list[Int32] = []
         self.tokens = self._end = 0
         self._last = b""
 
     def _catch_up(self, stream: BinaryIO) -> bool:
-        """Read what is new; whether what was known before is still there."""
+        """Read what is new. Returns whether what was known before is still there."""
         stream.seek(max(0, self._end - len(self._last)))
-        # Another log at the same path ends elsewhere, or its last document has other contents.
+        # Another log at the same path ends elsewhere, or differs in its last document.
         kept = stream.read(len(self._last)) == self._last
         if not kept:
             self._forget()
@@ -91,7 +91,7 @@ class Log:
         begin = 0
         new = stream.read()
         if self._end == 0:
-            if len(new) < _BEGIN:  # killed while it was begun
+            if len(new) < _BEGIN:  # its writer was killed inside the head
                 return kept
             self._check(new)
             begin = _BEGIN
@@ -99,7 +99,7 @@ class Log:
         return kept
 
     def _take(self, data: bytes, begin: int) -> None:
-        """Whole documents from there on are known; `data` is what stands after `_end`."""
+        """Record the whole documents from `begin` on; `data` is what follows `_end`."""
         documents, at = _read(data, begin)
         self.documents += documents
         self.tokens += sum(map(len, documents))
@@ -124,7 +124,7 @@ def _record(document: Int32) -> bytes:
 
 
 def _read(data: bytes, at: int) -> tuple[list[Int32], int]:
-    """The whole documents from `at` on, and where the last of them ends."""
+    """Return the whole documents from `at` on, and where the last one ends."""
     documents = []
     while at + 8 <= len(data):
         count, check = np.frombuffer(data, dtype="<u4", count=2, offset=at).tolist()

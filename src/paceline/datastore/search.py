@@ -1,6 +1,6 @@
-"""Looking up how texts went on, without the C library: the same answers, slower.
+"""Look up how texts continued, without the C library.
 
-`kernels/native/src/suffixes.c` does the same; tests hold one to the other.
+`kernels/native/src/suffixes.c` gives the same answers faster; tests compare the two.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ MOST_HITS = 256
 
 @dataclass(frozen=True)
 class Search:
-    """What to look for.
+    """The parameters of a search.
 
-    least: tokens that have to match, at least 1.
-    hits: places that are looked at, 1 to 256; of more an even sample.
-    depth: of the deepest node, at least 1. branches: children of a node, at least 1.
-    per_match: nodes for each token that matches, at most; 0 for no such limit.
-    doubt: a token that followed `seen` times of `total` after a run of matching tokens is taken to
-    come with the chance seen / total * seen / (seen + doubt / run**2).
+    least: tokens that must match, at least 1.
+    hits: most places to look at, 1 to 256; of more, an even sample.
+    depth: most levels of the tree, at least 1. branches: most children of a node, at least 1.
+    per_match: most nodes per matching token; 0 for no limit.
+    doubt: a token that followed `seen` of `total` times after `run` matching tokens gets the chance
+    seen / total * seen / (seen + doubt / run**2).
     """
 
     least: int = 1
@@ -42,12 +42,12 @@ ANYTHING = Search()
 
 
 class Found(NamedTuple):
-    """How texts went on after the longest suffix of a tail that occurs.
+    """How texts continued after the longest suffix of a tail that occurs in them.
 
-    matched: its tokens, 0 where none does. shorter: tokens of the longest suffix that stands in
-    more places, 0 for none. begin, end: where the places after it are in the order of all.
-    tree: what follows there, likeliest first, of equally likely ones what stands last; weights are
-    chances of paths.
+    matched: the suffix's length, 0 if none occurs. shorter: length of the longest suffix that
+    occurs in more places, 0 for none. begin, end: range of the places after the match, in the
+    order. tree: what follows there, likeliest first, of equals the newest; weights are path
+    chances.
     """
 
     matched: int
@@ -58,7 +58,7 @@ class Found(NamedTuple):
 
     @property
     def places(self) -> int:
-        """How many."""
+        """Number of places after the match."""
         return self.end - self.begin
 
 
@@ -66,7 +66,7 @@ NOTHING = Found(0, 0, 0, 0, EMPTY)
 
 
 class _Group(NamedTuple):
-    """Places that go on alike: the token they have at `depth`, below the node `parent`."""
+    """Places that continue alike: with `token` at `depth`, as a child of the node `parent`."""
 
     weight: float
     newest: int
@@ -77,12 +77,12 @@ class _Group(NamedTuple):
 
 
 def look_up(tokens: Int32, order: Int32, tail: Sequence[int], budget: int, search: Search) -> Found:
-    """See `Found`; the tree has at most `budget` nodes."""
+    """Search as `Found` describes; the tree has at most `budget` nodes."""
     wanted = list(reversed(tail[-LONGEST:]))
     at = bisect_left(order, wanted, key=lambda place: _before(tokens, int(place), len(wanted)))
 
     def matching(where: int) -> int:
-        """How many of the last tokens stand before the place there."""
+        """Return how many of the tail's last tokens precede the place at `where` in the order."""
         if not 0 <= where < len(order):
             return 0
         pairs = zip(_before(tokens, int(order[where]), len(wanted)), wanted, strict=True)
@@ -103,7 +103,7 @@ def look_up(tokens: Int32, order: Int32, tail: Sequence[int], budget: int, searc
 
 
 def insert_place(tokens: Int32, order: Int32, place: int) -> None:
-    """Put a place into the order of all others, whose last entry is free for it."""
+    """Insert a place into the order, whose last entry is free for it."""
     rank = _rank(tokens, order[:-1], place)
     order[rank + 1 :] = order[rank:-1].copy()
     order[rank] = place
@@ -115,7 +115,7 @@ def _rank(tokens: Int32, order: Int32, place: int) -> int:
 
 
 def _before(tokens: Int32, place: int, count: int) -> list[int]:
-    """The last tokens before a place, read backwards as far as a border."""
+    """Return the last tokens before a place, read backwards; from a border on, all are borders."""
     near: list[int] = tokens[max(0, place - count) : max(0, place)].tolist()[::-1]
     if BORDER in near:
         del near[near.index(BORDER) :]
@@ -123,7 +123,7 @@ def _before(tokens: Int32, place: int, count: int) -> list[int]:
 
 
 def _tree(tokens: Int32, hits: list[int], matched: int, budget: int, search: Search) -> Tree:
-    """The likeliest continuations of these places, best first."""
+    """Return the likeliest continuations of these places, best first."""
     nodes: list[_Group] = []
     children: dict[int, int] = {}
     frontier = _followers(tokens, _Group(1.0, 0, 0, 0, ROOT, hits), ROOT, matched, search)
@@ -146,7 +146,7 @@ def _tree(tokens: Int32, hits: list[int], matched: int, budget: int, search: Sea
 def _followers(
     tokens: Int32, above: _Group, node: int, matched: int, search: Search
 ) -> list[_Group]:
-    """What follows the places of `above`, which is `node`."""
+    """Group the places of `above` by the next token; `node` is the number of `above`."""
     following: dict[int, list[int]] = {}
     for place in above.places:
         at = place + above.depth

@@ -1,8 +1,8 @@
-"""Places of a text, sorted by what stands before them: a suffix array of the text read backwards.
+"""Places of a text, sorted by the tokens before them: a suffix array of the text read backwards.
 
-A place is the gap before a token, called by that token's number. Sorted like this, all places
-after the same tokens are neighbours, however many tokens these are, and those after the longest
-match are found by one binary search.
+A place is the gap before a token, named by that token's index. In this order, all places after
+the same tokens are neighbours, whatever the number of tokens, and one binary search finds those
+after the longest match.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ __all__ = ["BORDER", "LONGEST", "PROMPT_TOKENS", "Int32", "is_in_order", "sort_p
 Int32 = NDArray[np.int32]
 
 BORDER = -1
-"""Stands between documents, and matches nothing."""
+"""Separates documents, and matches nothing."""
 
 LONGEST = 32
-"""So many tokens before a place count; places after the same ones come as the text has them. Beyond
-a border nothing counts."""
+"""Most tokens before a place that count, up to a border; places that tie keep the order of the
+text."""
 
 PROMPT_TOKENS = 4
-"""Of a prompt are kept with its answer, so that the beginnings of answers are found."""
+"""Last tokens of a prompt kept with its answer, so that lookups find how answers begin."""
 
 
 def sort_places(tokens: Int32) -> Int32:
-    """The places of a text [n] that have a token on either side, in their order.
+    """Sort the places of a text [n] that have a token on either side.
 
-    Takes about 60 bytes a token while it runs.
+    Uses about 60 bytes of memory per token.
     """
     count = len(tokens)
-    # Of place p: the number of the tokens before it among all such runs, in their order. Runs
-    # begin with one token; two neighbouring runs make one of twice the length.
+    # ranks[p]: rank of the run of tokens before place p among all runs of that length. Runs start
+    # with one token; two neighbouring runs make one of twice the length.
     ranks = np.zeros(count + 1, dtype=np.int64)
     np.add(tokens, 1, out=ranks[1:])
-    # So many tokens stand between a place and the border before it.
+    # within[p]: tokens between place p and the border before it.
     borders = np.where(ranks == 0, np.arange(count + 1, dtype=np.int32), np.int32(0))
     within = np.arange(count + 1, dtype=np.int32) - np.maximum.accumulate(borders)
     distinct, length = int(ranks.max(initial=0)) + 1, 1
@@ -43,7 +43,7 @@ def sort_places(tokens: Int32) -> Int32:
         earlier = np.zeros(count + 1, dtype=np.int64)
         if length <= count:
             earlier[length:] = ranks[: count + 1 - length]
-        earlier[within < length] = 0  # beyond a border are borders, which come first of all
+        earlier[within < length] = 0  # beyond a border everything is a border, which sorts first
         ranks, distinct = _numbered(ranks * distinct + earlier)
         length *= 2
     order = np.argsort(ranks, kind="stable")
@@ -52,14 +52,14 @@ def sort_places(tokens: Int32) -> Int32:
 
 
 def is_in_order(tokens: Int32, places: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """Which of some places from 0 to n of a text [n] have a token on either side."""
+    """Mark the places, each from 0 to n, of a text [n] that have a token on either side."""
     inside = (places > 0) & (places < len(tokens))
     near = np.where(inside, places, 0)
     return inside & (tokens[near] >= 0) & (tokens[near - 1] >= 0) if len(tokens) else inside
 
 
 def _numbered(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-    """The number of each key among the distinct ones, and how many these are."""
+    """Return the rank of each key among the distinct keys, and the number of distinct keys."""
     order = np.argsort(keys)
     sorted_keys = keys[order]
     is_new = np.empty(len(keys), dtype=np.bool_)

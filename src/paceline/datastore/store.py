@@ -1,9 +1,9 @@
-"""A datastore: texts as a tokenizer's ids, in a folder that any number of processes may use.
+"""A datastore: texts as a tokenizer's ids, in a folder that any number of processes may share.
 
-- `index` holds most of it, sorted (`index_file.py`); a new one takes its place in one rename, and
-  whoever has mapped the old one keeps that.
+- `index` holds most texts, sorted (`index_file.py`); one rename puts a new one in its place, and
+  processes that have mapped the old one keep it.
 - `log` holds what was added since (`log_file.py`).
-- `.lock` is held while either changes, `.merging` while a new index is made.
+- `.lock` is held while either changes, `.merging` while a new index is built.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from paceline.models.cache import LOCK, cache_root, held
 __all__ = ["MOST_TOKENS", "Datastore", "DatastoreInfo", "clear_datastore"]
 
 MOST_TOKENS = 20_000_000
-"""Of an index, where nothing else is said: 160 MB."""
+"""Default limit of an index: 160 MB."""
 
 _MOST_LOGGED = 1 << 18
 _INDEX, _LOG, _MERGING = "index", "log", ".merging"
@@ -38,8 +38,7 @@ _Stamp = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class DatastoreInfo:
-    """What a datastore holds. logged: tokens that are not in the index yet, all others are; bytes:
-    on the disk."""
+    """What a datastore holds. logged: tokens that are not in the index yet; bytes: on disk."""
 
     documents: int
     tokens: int
@@ -51,11 +50,11 @@ class Datastore:
     """The texts in a folder, as ids of one tokenizer.
 
     vocabulary: the tokenizer's mark, see `paceline.models.vocabulary.vocabulary_mark`; ids of
-    another one are refused. "" to read those of whatever tokenizer.
-    version: another number whenever there is something new to look up.
+    another tokenizer are refused. "" reads those of any.
+    version: changes whenever there is something new to look up.
 
-    Raises StoreError, here and below, where a file is damaged, of another tokenizer, or cannot be
-    read or written. A folder that is not there holds nothing.
+    All methods raise StoreError if a file is damaged, of another tokenizer, or cannot be read or
+    written. A missing folder is an empty datastore.
     """
 
     def __init__(self, folder: Path, vocabulary: str) -> None:
@@ -70,16 +69,16 @@ class Datastore:
 
     @classmethod
     def default_folder(cls, vocabulary: str) -> Path:
-        """Where the datastore of a tokenizer is, where no other folder is named."""
+        """Return the default folder of a tokenizer's datastore."""
         return cache_root() / "datastores" / vocabulary
 
     @property
     def largest(self) -> int:
-        """The largest id, -1 for none."""
+        """The largest id, -1 if there is none."""
         return max(self._header.largest, *map(_largest, self._log.documents), -1)
 
     def info(self) -> DatastoreInfo:
-        """How much there is."""
+        """Count what the datastore holds."""
         logged = self._log.tokens
         documents = self._header.documents + len(self._log.documents)
         files = [self.folder / name for name in (_INDEX, _LOG)]
@@ -88,8 +87,8 @@ class Datastore:
         return DatastoreInfo(documents, tokens + logged, logged, size)
 
     def arrays(self) -> list[SuffixArray]:
-        """To look texts up in, the newest texts first; each call makes new ones, on the same files.
-        What is added later is not in them, see `version`."""
+        """Return arrays to look texts up in, newest texts first. Each call makes new ones on the
+        same files, without what is added later; see `version`."""
         with self._lock:
             self._recent.add(self._log.documents[self._sorted :])
             self._sorted = len(self._log.documents)
@@ -97,18 +96,18 @@ class Datastore:
         return [SuffixArray(tokens, order) for tokens, order in found if len(order)]
 
     def add(self, documents: Iterable[Sequence[int] | Int32], most: int = MOST_TOKENS) -> None:
-        """Keep more documents, in the log; at 262,144 tokens there all of it goes into the index,
-        see `build`, in a thread of its own, for which a process that ends waits. Costs what they
-        and those hold that other processes have added meanwhile.
+        """Add documents to the log. At 262,144 logged tokens, a thread moves all of them to the
+        index, as `build` does; a process that ends waits for it. The cost is in proportion to these
+        documents and those that other processes have added meanwhile.
 
-        Other processes see them when they open or change it themselves. Raises UsageError for ids
-        that cannot be; what went wrong with the index is raised once, by the next call, which keeps
-        its documents all the same."""
+        Other processes see the documents when they open or change the datastore. Raises UsageError
+        for invalid ids. An error of the thread is raised once, by the next call, which still adds
+        its documents."""
         new = [_checked(document) for document in documents]
-        trouble, self._trouble = self._trouble, None  # not that of a thread that begins below
+        trouble, self._trouble = self._trouble, None  # not that of a thread started below
         with self._changing():
             if self._index_stamp() != self._stamp:
-                self._open()  # another process has put the log into an index
+                self._open()  # another process has built a new index
             with self._lock:
                 if not self._log.append([one for one in new if len(one)]):
                     self._recent, self._sorted = RecentTexts(), 0
@@ -120,17 +119,17 @@ class Datastore:
             raise trouble
 
     def settle(self) -> None:
-        """Wait until what was added is in the index, if it is on its way."""
+        """Wait for a running merge of the log into the index."""
         if self._merger is not None:
             self._merger.join()
 
     def build(
         self, documents: Iterable[Sequence[int] | Int32] = (), most: int = MOST_TOKENS
     ) -> None:
-        """Put all that was added, and more documents, into the index. One that comes again is kept
-        once; of more than `most` tokens, borders included, the oldest documents go.
+        """Merge the log and more documents into the index. Repeated documents are kept once; beyond
+        `most` tokens, borders included, the oldest documents are dropped.
 
-        Takes about a second for a million tokens. Raises UsageError for ids that cannot be."""
+        Takes about a second per million tokens. Raises UsageError for invalid ids."""
         new = [_checked(document) for document in documents]
         self._merge(new, most)
 
@@ -146,9 +145,9 @@ class Datastore:
             self._trouble, self._merge_at = error, self._log.tokens + _MOST_LOGGED
 
     def _merge(self, new: list[Int32], most: int, least: int = 0) -> None:
-        """Write a new index; only its last step keeps others from adding to the log.
+        """Write a new index; only the last step blocks other processes from adding to the log.
 
-        least: tokens in the log without which nothing is done: another process was faster."""
+        least: do nothing if the log has fewer tokens: another process was faster."""
         with _explained(self.folder, "change"), _held(self.folder / _MERGING):
             _, known, _ = self._read_index()
             log = Log(self.folder / _LOG, self._vocabulary)
@@ -157,8 +156,8 @@ class Datastore:
                 self._put(joined(kept), len(kept), len(log.documents))
 
     def _put(self, tokens: Int32, documents: int, logged: int) -> None:
-        """Sort the texts and take them as the index; so many documents of the log are in it, those
-        that were added since stay there."""
+        """Sort the texts and make them the index. It includes the first `logged` documents of the
+        log; those added since stay in the log."""
         order = sort_places(tokens)
         header = Header(self._vocabulary, len(tokens), len(order), documents, _largest(tokens))
         draft = write_draft(self.folder / _INDEX, header, tokens, order)
@@ -168,12 +167,12 @@ class Datastore:
             self._now(self._index_stamp(), header, tokens, order)
 
     def _open(self) -> None:
-        """Read what is there."""
-        stamp = self._index_stamp()  # before the rest: what comes after it is seen later on
+        """Read the index and the log."""
+        stamp = self._index_stamp()  # taken first, so that a later index is noticed
         self._now(stamp, *self._read_index())
 
     def _now(self, stamp: _Stamp | None, header: Header, tokens: Int32, order: Int32) -> None:
-        """This is the index; other threads may look texts up meanwhile."""
+        """Switch to this index; other threads may look texts up meanwhile."""
         log = Log(self.folder / _LOG, header.vocabulary)
         with self._lock:
             self._stamp, self._header, self._tokens, self._order = stamp, header, tokens, order
@@ -181,7 +180,7 @@ class Datastore:
             self.version += 1
 
     def _index_stamp(self) -> _Stamp | None:
-        """Another one for every index; None where there is none."""
+        """Return the identity of the index file, different for each; None if there is none."""
         try:
             found = (self.folder / _INDEX).stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -208,9 +207,9 @@ class Datastore:
 
 
 def clear_datastore(folder: Path) -> int:
-    """Delete what is in a datastore's folder, damaged or not; returns the bytes freed.
+    """Delete a datastore's files, damaged or not, and return the bytes freed.
 
-    Raises StoreError where it cannot be deleted."""
+    Raises StoreError if they cannot be deleted."""
     freed = 0
     with _explained(folder, "change"), _held(folder / _MERGING), _held(folder / LOCK):
         for path in (folder / _INDEX, folder / _LOG):
@@ -247,7 +246,7 @@ def _largest(tokens: Int32) -> int:
 
 
 def _documents(tokens: Int32) -> list[Int32]:
-    """The documents that were joined."""
+    """Split joined documents; inverts `joined`."""
     if not len(tokens):
         return []
     borders = np.flatnonzero(tokens == BORDER)
@@ -256,8 +255,8 @@ def _documents(tokens: Int32) -> list[Int32]:
 
 
 def _bounded(documents: Sequence[Int32], most: int) -> list[Int32]:
-    """The newest documents that have room in `most` tokens, borders included, each of them once;
-    the end of the newest one where even that has none."""
+    """Return the newest documents that fit into `most` tokens, borders included, each once; if not
+    even the newest fits, its end."""
     kept: dict[bytes, Int32] = {}
     room = most
     for document in reversed(documents):

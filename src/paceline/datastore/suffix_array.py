@@ -1,4 +1,4 @@
-"""A text, and how it went on wherever its end, or that of another text, stood before."""
+"""A text, and how it continued wherever its own last tokens, or another text's, occurred before."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from paceline.tree import EMPTY, Tree
 
 __all__ = ["GrowingSuffixArray", "SuffixArray"]
 
-_SORT_FROM = 256  # new tokens; fewer are put into the order one by one
+_SORT_FROM = 256  # new tokens; fewer are inserted into the order one by one
 _LARGEST = 2**31 - 1
 
 
@@ -33,17 +33,16 @@ class SuffixArray:
 
         >>> array = SuffixArray(np.array([7, 1, 2, 3, 4, BORDER, 2, 3, 9], dtype=np.int32))
         >>> found = array.look_up([8, 1, 2, 3], budget=4)
-        >>> found.matched, found.tree.tokens  # 1 2 3 stands there, 8 1 2 3 nowhere
+        >>> found.matched, found.tree.tokens  # 1 2 3 occurs, 8 1 2 3 does not
         (3, (4,))
         >>> found.shorter, array.look_up([2, 3], budget=4).tree.tokens
         (2, (9, 4))
 
     tokens: int32 [n], documents with a `BORDER` between them. order: of their places, see
-    `sort_places`; None has it made. Both may be mapped files, and are not changed.
+    `sort_places`; None computes it. Both may be mapped files, and are not changed.
 
-    A search takes two or three binary ones; one after the other, not several at once by threads,
-    each of which makes an array of its own on the same tokens. Matches have `LONGEST` tokens at
-    most.
+    A lookup takes two or three binary searches. Not thread-safe: each thread makes its own array on
+    the same tokens. Matches have at most `LONGEST` tokens.
     """
 
     def __init__(self, tokens: Int32, order: Int32 | None = None) -> None:
@@ -63,7 +62,7 @@ class SuffixArray:
         return int(self._call.count)
 
     def look_up(self, tail: Sequence[int], budget: int, search: Search = ANYTHING) -> Found:
-        """What followed the longest suffix of `tail`; the tree has at most `budget` nodes."""
+        """Find what followed the longest suffix of `tail`, in a tree of at most `budget` nodes."""
         near, call = tail[-LONGEST:], self._call
         if not near or budget < 1 or not call.size:
             return NOTHING
@@ -79,9 +78,9 @@ class SuffixArray:
     def look_up_lengths(
         self, tail: Sequence[int], budget: int, search: Search, lengths: int, more_than: float
     ) -> tuple[Tree, float]:
-        """What followed the longest suffix of `tail`, and shorter ones that stand in more places:
-        of so many trees the first of the largest sum of weights, and that sum; the empty tree where
-        none has more than so much."""
+        """Look up the longest suffix of `tail`, then shorter ones that occur in more places, at
+        most `lengths` in all. Returns the first tree with the largest sum of weights, and that sum;
+        the empty tree and `more_than` if no sum is larger than `more_than`."""
         near, call = tail[-LONGEST:], self._call
         if not near or budget < 1 or not call.size:
             return EMPTY, more_than
@@ -93,8 +92,8 @@ class SuffixArray:
         return (self._tree(), call.total) if call.nodes else (EMPTY, more_than)
 
     def around(self, found: Found, before: int, after: int) -> Iterator[tuple[int, Int32]]:
-        """The documents in which the places of `found` are, as far as so many tokens before and
-        after each: where they begin, and their tokens."""
+        """Yield the text around each place of `found`, within its document: where it begins, and
+        its tokens, at most `before` before and `after` after the place."""
         for place in self._order[found.begin : found.end].tolist():
             first = max(0, place - before)
             borders = (self._tokens[first:place] == BORDER).nonzero()[0]
@@ -107,7 +106,7 @@ class SuffixArray:
     def _look_up_lengths(
         self, near: Sequence[int], budget: int, search: Search, lengths: int, more_than: float
     ) -> tuple[Tree, float]:
-        """Without the library."""
+        """Do the same without the C library."""
         best, most, length = EMPTY, more_than, len(near)
         for _ in range(lengths):
             found = self.look_up(near[-length:], budget, search)
@@ -120,7 +119,7 @@ class SuffixArray:
         return best, most
 
     def _put(self, near: Sequence[int], budget: int, search: Search) -> None:
-        """What is asked, for the library."""
+        """Set the library's arguments."""
         call = self._call
         if search is not self._asked:
             self._ask(search)
@@ -130,7 +129,7 @@ class SuffixArray:
         self._tail[: len(near)] = list(near)
 
     def _tree(self) -> Tree:
-        """What the library has found."""
+        """Return what the library has found."""
         nodes = self._call.nodes
         return Tree.of_columns(
             tuple(self._node_tokens[:nodes]),
@@ -139,7 +138,7 @@ class SuffixArray:
         )
 
     def _point(self, count: int, size: int) -> None:
-        """Let the library see the arrays as they are now: so many tokens, so many places."""
+        """Point the library at the present arrays: `count` tokens, `size` places."""
         call = self._call
         call.tokens, call.order = self._tokens.ctypes.data, self._order.ctypes.data
         call.count, call.size = count, size
@@ -152,7 +151,7 @@ class SuffixArray:
         self._asked = search
 
     def _make_room(self, budget: int) -> None:
-        """For trees of that many nodes."""
+        """Make room for trees of `budget` nodes."""
         self._room = max(budget, 64)
         self._node_tokens = (ctypes.c_int32 * self._room)()
         self._node_parents = (ctypes.c_int32 * self._room)()
@@ -164,9 +163,9 @@ class SuffixArray:
 
 
 class GrowingSuffixArray(SuffixArray):
-    """A text that goes on, whose last tokens may be taken back.
+    """A text that grows, and whose last tokens can be taken back.
 
-    The last token is known, what follows it is not: what is looked up stood earlier.
+    Nothing follows the last token yet, so lookups find only earlier places.
     """
 
     def __init__(self) -> None:
@@ -175,13 +174,13 @@ class GrowingSuffixArray(SuffixArray):
 
     @property
     def tokens(self) -> Int32:
-        """All of the text: a view, as long as nothing is added."""
+        """The whole text, as a view that is valid until tokens are added."""
         return self._tokens[: len(self)]
 
     def add(self, tokens: Sequence[int]) -> None:
-        """The text goes on; one of several documents begins with a `BORDER`.
+        """Append tokens; a further document begins with a `BORDER`.
 
-        Raises UsageError, and adds nothing, for ids below that or beyond 32 bits."""
+        Raises UsageError, and adds nothing, for ids below `BORDER` or beyond 32 bits."""
         if len(tokens) == 0:
             return
         if not BORDER <= min(tokens) <= max(tokens) <= _LARGEST:
@@ -199,20 +198,20 @@ class GrowingSuffixArray(SuffixArray):
             self._insert(tokens)
 
     def take_back(self, count: int) -> None:
-        """All but the first `count` tokens go."""
+        """Keep only the first `count` tokens."""
         order = self._order[: self._call.size]
         kept = order[order < count]
         order[: len(kept)] = kept
         self._call.count, self._call.size = min(count, len(self)), len(kept)
 
     def drop(self, count: int) -> None:
-        """The first `count` tokens go; what stands after them, if anything, is a border."""
+        """Drop the first `count` tokens; what follows them, if anything, must be a border."""
         order = self._order[: self._call.size]
         kept = order[order >= count] - count
         self._set(self.tokens[count:].copy(), kept)
 
     def _make_new_room(self, room: int) -> None:
-        """For so many tokens on their way to the library."""
+        """Make room to pass `room` tokens to the library."""
         self._new = (ctypes.c_int32 * room)()
         self._new_at = ctypes.addressof(self._new)
 
@@ -222,7 +221,7 @@ class GrowingSuffixArray(SuffixArray):
         self._point(len(tokens), len(self._order))
 
     def _insert(self, tokens: Sequence[int]) -> None:
-        """Put a few tokens and their places in, without the library; there is room for them."""
+        """Insert a few tokens and their places without the library; there is room for them."""
         call = self._call
         for token in tokens:
             place = call.count

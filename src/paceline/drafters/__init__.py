@@ -1,7 +1,7 @@
-"""One small file per method, each named as its paper names it.
+"""One small file per method, each named as in its paper.
 
-A drafter is added by writing its file, with a dataclass of its settings, and one row in `_ROWS`.
-Methods of other packages are found by the place of their class or by entry points, see
+To add a drafter, write its file, with a dataclass of its settings, and add a row to `_ROWS`.
+Methods of other packages are found by the location of their class or by entry points, see
 `paceline.drafters.outside`.
 """
 
@@ -125,8 +125,8 @@ _ROWS: tuple[MethodSpec[Any], ...] = (
         "ouroboros",
         OuroborosSettings,
         build_for=Ouroboros,
-        # The paper has one number for window and guesses, and looks at gamma, W, the length of
-        # phrases and K in this order (table 11); its windows have 13 to 20 columns, for GPUs.
+        # The paper has one number for window and guesses, and tunes gamma, W, phrase length and K
+        # in this order (table 11). Its windows, meant for GPUs, have 13 to 20 columns.
         tried={
             ("length",): (0, 2, 4, 6, 9, 12),
             ("window", "guesses"): (3, 7, 12, 16),

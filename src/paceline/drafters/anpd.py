@@ -1,9 +1,9 @@
 """ANPD: adaptive multi-level n-gram drafting (Ou, Chen and Tian 2024, arXiv 2404.08698, section 3).
 
 For each n = 2..N a table maps the last n-1 tokens to the tokens that followed them in this text.
-It is filled from the prompt and updated with every committed token. A draft is grown token by
-token, each time asking with the last n-1 tokens of committed plus drafted text, longest n first.
-References have tables of their own, which are asked where those of the text know nothing.
+It is filled from the prompt and updated with every committed token. A draft grows token by token:
+each step looks up the last n-1 tokens of committed plus drafted text, longest n first. References
+have tables of their own, which are asked where those of the text know nothing.
 
     text: a b c d a b  ->  (b,) was followed by c, (a, b) by c    ->  draft c
                            then (b, c) by d, then (c, d) by a, …  ->  draft c d a b …
@@ -37,17 +37,17 @@ class AnpdSettings:
     n: longest n-gram, 2 to 64 (the paper's N, 5 there).
     k: longest draft, >= 1 (the paper's K, 6 to 8 there). A miss at every level ends the draft
     early, and plans cut it to what pays, so its length adapts.
-    branches: continuations that are followed per context; 1 gives the paper's chain. From 2 on
-    the draft is a tree of the likeliest paths, as many as there is room for.
-
-    The defaults are those for planned trees; with a budget of your own the paper's may do better.
+    branches: continuations to follow per context; 1 gives the paper's chain. With 2 or more, the
+    draft is a tree of the likeliest paths, as many as fit.
     persist: keep what was learned when another text begins, in tables that all texts of a session
-    share. Off, the tables are those of the present text alone. Either way a text that continues the
-    last one, as the next turn of a conversation does, is read only from where it is new.
-    levels: "one" asks n-grams of length n alone, the paper's module without the levels below it
-    (its figure 10): a miss there ends the draft.
-    most: n-grams of each length that are kept, at least 1024; where there are more, those that
-    were counted longest ago are forgotten. References have tables of the same size.
+    share. If off, the tables hold the current text alone. Either way, a text that continues the
+    last one, like the next turn of a conversation, is read only from where it is new.
+    levels: "one" uses n-grams of length n alone, the paper's module without its lower levels
+    (figure 10): a miss ends the draft.
+    most: n-grams of each length to keep, at least 1024; beyond that, those counted longest ago are
+    forgotten. References have tables of the same size.
+
+    The defaults suit planned trees; with a fixed budget the paper's may do better.
 
     Raises UsageError for a value out of range.
     """
@@ -71,12 +71,12 @@ class AnpdSettings:
 
 
 class Anpd(LookupDrafter):
-    """Drafts by asking n-gram tables of the text itself, then those of its references, in both
-    longest n-grams first. What followed in a reference is never guessed in place of what followed
-    in the text.
+    """Drafts from n-gram tables of the text, then of its references, longest n-grams first.
 
-    settings, changes: see `AnpdSettings`; the latter are fields of it by name.
-    ngrams: to go on with, of the same settings; None for new ones.
+    What followed in a reference never replaces what followed in the text.
+
+    settings: see `AnpdSettings`. changes: fields to override, by name.
+    ngrams: counts to continue, with the same settings; None for new ones.
     """
 
     def __init__(
@@ -98,22 +98,21 @@ class Anpd(LookupDrafter):
 
     @classmethod
     def on(cls, host: Host, settings: AnpdSettings) -> Anpd:
-        """One of a session, which shares its tables with the others where they persist."""
+        """A drafter that shares its tables with others of its session, if they persist."""
         if not settings.persist:
             return cls(settings)
         return cls(settings, host.learn((Anpd, settings), lambda: cls(settings)._ngrams))
 
     def start(self, text: TextStart) -> None:
-        """Count the n-grams of the context, but for the part that is counted already, and those of
-        the references, unless they are those of the last text."""
+        """Count the n-grams of the context and the references, except those counted already."""
         self._count_references([tuple(reference) for reference in text.references])
         if not self.persist and common_prefix(self._text, text.context) < len(self._text):
             self._ngrams, self._text = self._ngrams.fresh(), []
         self.resume(text)
 
     def resume(self, text: TextStart) -> None:
-        """Count what is new in the context. What was counted and is taken back stays in the
-        tables: whoever said it is likely to say it again."""
+        """Count what is new in the context. Tokens that were taken back stay counted: whoever
+        wrote them is likely to write them again."""
         known = common_prefix(self._text, text.context)
         del self._text[known:]
         self._learn(text.context[known:])
@@ -123,14 +122,14 @@ class Anpd(LookupDrafter):
         self._learn(round.path.tokens)
 
     def propose_after(self, path: Sequence[int], budget: int) -> Tree:
-        """The likeliest nodes, best first; of equally likely ones that of the older parent first."""
+        """The likeliest nodes, best first; ties go to the older parent."""
         longest = self.max_order - 1
         tail = (*self._text[-longest:], *path)[-longest:]
         return self._ngrams.draft(tail, budget, self.draft_length, self._reference_ngrams)
 
     def query(self, tail: Sequence[int]) -> Sequence[int]:
-        """The likeliest continuations of the longest n-gram that is known, best first; none where
-        even the shortest, with all levels the last token alone, was never seen before."""
+        """The likeliest continuations of the longest known n-gram, best first. Empty if even the
+        shortest, with all levels the last token alone, is new."""
         found = self._ngrams.draft(tuple(tail), self.branches, 1, self._reference_ngrams)
         return list(found.tokens)
 

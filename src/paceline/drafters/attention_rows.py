@@ -1,4 +1,4 @@
-"""What the transformer blocks of drafters have in common: columns, rotary positions, attention."""
+"""What the transformer blocks of drafters share: columns, rotary positions, attention."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EPSILON = 1e-6
 
 
 def normal(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """RMSNorm of [..., numbers] with this scale, in float32."""
+    """RMSNorm of [..., numbers] with the scale `weight`, in float32."""
     found: torch.Tensor = F.rms_norm(states.float(), weight.shape, weight, EPSILON)
     return found
 
@@ -28,21 +28,24 @@ def split(rows: torch.Tensor, size: int) -> torch.Tensor:
 
 
 class Turns:
-    """Rotary positions of heads of `size` numbers. Angles of places are computed once: they are the same for every row, and
-    would take a fifth of the time of drafting a level."""
+    """Rotary positions for heads of `size` numbers.
+
+    Angles are computed once per place: they are the same for every row, and would take a fifth of
+    the time of drafting a level.
+    """
 
     def __init__(self, size: int, base: float) -> None:
         self._size, self._base = size, base
         self._table = torch.empty(0, 2, size // 2)
 
     def __call__(self, rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        """[batch, heads, n, size], turned by places int64 [batch, n]."""
+        """Rotate rows [batch, heads, n, size] by places int64 [batch, n]."""
         cos, sin = self._of(places).to(rows)[:, None].unbind(-2)
         one, other = rows.chunk(2, dim=-1)
         return torch.cat([one * cos - other * sin, other * cos + one * sin], dim=-1)
 
     def _of(self, places: torch.Tensor) -> torch.Tensor:
-        """[batch, n, 2, size / 2]: cosines and sines."""
+        """Cosines and sines, [batch, n, 2, size / 2]."""
         if self._table.device != places.device or len(self._table) <= int(places.max()):
             count = max(int(places.max()) + 1, 2 * len(self._table), 256)
             half = self._size // 2
@@ -55,13 +58,13 @@ class Turns:
 def attended(
     query: torch.Tensor, columns: Columns, sees: torch.Tensor, own: Sequence[Columns]
 ) -> torch.Tensor:
-    """[batch, n, heads * size]: what rows take from columns.
+    """Attention of rows over columns, [batch, n, heads * size].
 
-    query: [batch, heads, n, size]. columns: all rows choose among these; sees: [batch, n, columns]
-    bool says which they see. own: each holds one column for every row that only this row sees.
+    query: [batch, heads, n, size]. columns: shared by all rows; sees: [batch, n, columns] bool,
+    which of them each row sees. own: each holds one column per row, seen by that row alone.
     """
     keys, values = columns
-    if not own:  # as when texts are drafted for, which has to be quick
+    if not own:  # as in drafting, which must be fast
         found = F.scaled_dot_product_attention(
             query, keys, values, attn_mask=sees[:, None], enable_gqa=True
         )
@@ -85,7 +88,7 @@ def attended(
 
 
 def wider(held: torch.Tensor, end: int) -> torch.Tensor:
-    """The same columns with room for at least `end`."""
+    """The same columns, with room for at least `end`."""
     room = held.new_zeros(*held.shape[:2], max(end, 2 * held.shape[2]), held.shape[3])
     room[:, :, : held.shape[2]] = held
     return room

@@ -1,18 +1,17 @@
 """Auto: one tree from everything that can guess.
 
-Methods that look up earlier text cost next to nothing and are asked every round, after the first one
-those that know other texts than the one that is written; what they guess is united in one tree,
-whose nodes know who proposed them. Methods that take time, trained heads
-and draft models, are asked where what they add is worth it, see `CostlySources`; where they lead to
-something new, the others are asked once more what follows there.
+Methods that look up earlier text cost next to nothing and are asked every round: the first one,
+and of the others those that know texts besides the one being written. Their guesses are united in
+one tree, whose nodes record who proposed them. Methods that take time, trained heads and draft
+models, are asked where what they add is worth it, see `CostlySources`. Where they lead to something
+new, the lookups are asked once more for what follows.
 
     text … x y x y x, root x      anpd: y (0.6) - x (0.4)       medusa: y (0.7), z (0.2)
     tree: root ─┬─ y ─ x          y claims 0.88, by both: wrong only if both are
                 └─ z ─ w          z by medusa; after it anpd knows w
 
-Those that look up the same text are no two opinions, so of their claims the larger counts.
-How far each set of sources is to be believed is for the planner, which learns it by what comes
-true.
+Lookups in the same text are not independent opinions, so the larger of their claims counts. How far
+to trust each set of sources is up to the planner, which learns it from what comes true.
 """
 
 from __future__ import annotations
@@ -40,15 +39,14 @@ if TYPE_CHECKING:
 __all__ = ["Auto"]
 
 _LEAVES, _CONTINUED = 2, 6
-"""So many ends of costly guesses are gone on from, by so many nodes each."""
+"""Ends of costly guesses to continue from, and most nodes to add to each."""
 
 
 class Auto(Drafter):
-    """Unites what several drafters guess.
+    """Unites the guesses of several drafters.
 
-    sources: drafters by name. Those that are `LookupDrafter`s are asked every round, the others
-    where that pays.
-    known: what is known about the latter; None for nothing yet.
+    sources: drafters by name. `LookupDrafter`s are asked every round, the others where that pays.
+    known: what is known about asking them; None for nothing yet.
     clock: seconds.
 
     Raises UsageError for a drafter whose trees must stay whole: they cannot be united.
@@ -85,12 +83,12 @@ class Auto(Drafter):
         self._text: list[int] = []
         self._start = TextStart(self._text)
         self._room = 0
-        self._lags = False  # whether lookups have not heard of all of the text
-        # When the last tree was wanted and when it was ready, and its nodes at most.
+        self._lags = False  # whether lookups have missed part of the text
+        # When the last tree was requested, when it was ready, and its budget.
         self._wanted, self._drafted, self._budget = 0.0, 0.0, 0
         self._forget_round()
         self._seconds = [0.0] * len(self._sources)
-        # Of sources that neither were asked nor had anything to do.
+        # Of sources that were not asked and did nothing.
         self._idle = [
             SourceRound(name, False, 0, 0.0, place not in self._cheap)
             for place, name in enumerate(sources)
@@ -98,18 +96,18 @@ class Auto(Drafter):
 
     @classmethod
     def on(cls, host: Host | None, settings: AutoSettings) -> Auto:
-        """One with the sources that there are for a host; without one those that need none."""
+        """A drafter with the sources that exist for a host; without one, those that need none."""
         sources = open_sources(settings.sources, settings.without, host)
         if host is None:
             return cls(sources)
-        # What costly sources are worth in one text is known in the next one.
+        # What costly sources were worth in one text is known in the next.
         if (Auto, settings) not in host.worth:
             named, promises = by_price(sources), promises_of(sources)
             host.worth[Auto, settings] = CostlySources(*named, host.costs, host.curve, promises)
         return cls(sources, host.worth[Auto, settings].for_text(), host.clock)
 
     def start(self, text: TextStart) -> None:
-        """All sources begin."""
+        """Begin a text with all sources."""
         self._begin(text)
         self._start = replace(text, context=self._text[:])
         self._known.begin()
@@ -123,7 +121,7 @@ class Auto(Drafter):
         }
 
     def resume(self, text: TextStart) -> None:
-        """All sources go on."""
+        """Resume the text with the sources in use."""
         self._begin(text)
         heard = (self._costly, self._rows.sources, self._consulted)
         for source in (source for sources in heard for source in sources.values()):
@@ -134,11 +132,11 @@ class Auto(Drafter):
         self._states = lambda layers: states
 
     def offer_states(self, states: Callable[[tuple[int, ...]], torch.Tensor]) -> None:
-        """They are shown to those sources that want them when they are asked."""
+        """Keep the states for sources that want them when asked."""
         self._states = states
 
     def stop(self) -> None:
-        """All sources let go."""
+        """Let lookups catch up with the text, then release it in all sources."""
         if self._costly and self._said:
             self._known.ended(self._said)
         if self._said and (self._lags or len(self._consulted) < len(self._cheap)):
@@ -147,7 +145,7 @@ class Auto(Drafter):
             source.stop()
 
     def propose(self, budget: int) -> Tree:
-        """The likeliest nodes of all sources that are asked, by their own word."""
+        """The likeliest nodes of all sources asked, by their own estimates."""
         if self._proposed:  # by an earlier call for the same round
             self._forget_round()
         self._budget = budget
@@ -167,7 +165,7 @@ class Auto(Drafter):
         return tree
 
     def complete(self, tree: Tree) -> Tree:
-        """With rows after it that buy guesses of the next round, where these are worth it."""
+        """Add rows that buy guesses for the next round, where these are worth it."""
         began = self._clock()
         tree, asked = self._rows.add_to(tree, self._united.sure, self._budget)
         spent = self._clock() - began
@@ -190,7 +188,7 @@ class Auto(Drafter):
         return tuple(rounds)
 
     def observe(self, round: Round) -> None:
-        """All sources hear what was said; those that were costly are judged."""
+        """Tell the sources what was committed, and judge what asking them was worth."""
         self._text += round.path.tokens
         self._room -= len(round.path.tokens)
         if self._judged and self._proposed:
@@ -218,7 +216,7 @@ class Auto(Drafter):
         self._forget_round()
 
     def _catch_up(self, lookups: Mapping[int, Drafter]) -> None:
-        """Let lookups hear what was said while they were not asked."""
+        """Tell lookups what was committed while they were not asked."""
         text = replace(self._start, context=self._text, room=self._room)
         for lookup in lookups.values():
             lookup.resume(text)
@@ -230,13 +228,13 @@ class Auto(Drafter):
         return max(0, len(self._text) - len(self._start.context))
 
     def _forget_round(self) -> None:
-        # Sources that are judged and were asked, with how sure those before them were; and
-        # everyone's nodes.
+        # Judged sources that were asked, with the confidence of those before them; and the nodes
+        # of all sources.
         self._asked: dict[int, float] = {}
         self._proposed: dict[int, int] = {}
 
     def _look_up(self, budget: int) -> None:
-        """Ask the first lookup, and the others as far as they add to what is known then."""
+        """Ask the first lookup, then each other one that adds to what is known by then."""
         sure = 0.0
         for place, lookup in self._consulted.items():
             name = self.source_names[place]
@@ -249,7 +247,7 @@ class Auto(Drafter):
             sure = self._united.sure
 
     def _ask_costly(self, budget: int) -> None:
-        """Ask those that take time, as far as that pays, and the others what follows there."""
+        """Ask costly sources where that pays, and lookups what follows their guesses."""
         known, sure = self._known, self._united.sure
         left = known.left(self._said, self._room)
         taken: dict[str, tuple[float, int]] = {}
@@ -271,15 +269,15 @@ class Auto(Drafter):
                 known.took(name, 1e3 * (seconds + more), unread)
 
     def _add(self, place: int, tree: Tree, began: float, at: int = ROOT) -> None:
-        """Hang what the source of this number guesses, which was asked when the clock said `began`,
-        below node `at`."""
+        """Add the guesses of the source with this number, asked at the time `began`, after node
+        `at`."""
         self._seconds[place] += self._clock() - began
         self._proposed[place] = self._proposed.get(place, 0) + len(tree)
         if len(tree):
             self._united.add(tree, 1 << place, at)
 
     def _continue_ends(self) -> None:
-        """Ask cheap sources what follows the likeliest ends of costly guesses."""
+        """Ask lookups what follows the likeliest ends of costly guesses."""
         costly = sum(1 << place for place in self._asked if place in self._costly)
         for node in self._united.ends(costly, _LEAVES):
             path = self._united.path_to(node)

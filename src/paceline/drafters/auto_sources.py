@@ -1,4 +1,4 @@
-"""The sources of `auto`: the table of those that are asked by default, and how they are opened."""
+"""The sources of `auto`: which are asked by default, and how they are opened."""
 
 from __future__ import annotations
 
@@ -25,18 +25,17 @@ __all__ = [
 ]
 
 SOURCES = ("anpd", "suffix", "llma", "rest", "eagle", "medusa", "chimera", "speculative", "ppd")
-"""Methods that `auto` asks, as far as there are such for the model; of costly ones those that are
-tried first stand first."""
+"""Methods that `auto` asks, if they exist for the model. Costly ones are tried in this order."""
 
 ALTERNATIVES = {"speculative": ("speculative:draft=self", "speculative")}
-"""Ways to have such a source, of which the first that there is for the model is taken. A copy of the
-model is right most often; where it would hardly be smaller than the model, or memory is short, there
-is none, and the draft model that comes with the package takes its place."""
+"""Variants of a source; the first that exists for the model is used. A copy of the model is right
+most often. Where it would hardly be smaller than the model, or memory is short, there is none, and
+the draft model that comes with the package takes its place."""
 
 _TRAINED = ("eagle", "medusa", "chimera")
-"""Methods on the model's states, of which by default the one with the longest right chains is a
-source, and the draft model of the package only where there is none: who has less to add takes time
-to be found out in every text."""
+"""Methods on the model's states. By default only the one with the longest right chains is a source,
+and the package's draft model only if there is none: a weaker source costs time in every text before
+it is ruled out."""
 
 _PACKAGED = "speculative"
 
@@ -48,10 +47,10 @@ class AutoSettings:
     """Settings of `Auto`.
 
     sources: methods, joined by "+", each with its own settings: "anpd:n=4+medusa"; "" for all that
-    there are for the model, see `auto_sources.SOURCES`.
-    without: names of methods that are left out, joined by "+"; `auto:-medusa` is short for it.
+    exist for the model, see `auto_sources.SOURCES`.
+    without: names of methods to leave out, joined by "+"; `auto:-medusa` is short for it.
 
-    Raises what `check_method` raises, and UsageError for a method that cannot be a source or where
+    Raises what `check_method` raises, and UsageError for a method that cannot be a source or if
     none is left.
     """
 
@@ -63,12 +62,12 @@ class AutoSettings:
 
 
 def chosen_sources(sources: str, without: str) -> dict[str, str]:
-    """Name -> method, in the notation.
+    """Name -> method with its settings, as written.
 
     sources, without: see `AutoSettings`.
 
     Raises what `check_method` raises for a method, and UsageError for one that is named twice, for
-    what is no source in `without`, and where nothing is left.
+    a name in `without` that is no source, and if none is left.
     """
     chosen: dict[str, str] = {}
     for method in filter(None, map(str.strip, (sources or _AND.join(SOURCES)).split(_AND))):
@@ -88,8 +87,8 @@ def chosen_sources(sources: str, without: str) -> dict[str, str]:
 
 
 def open_sources(sources: str, without: str, host: Host | None) -> dict[str, Drafter]:
-    """The drafters by name. Where `sources` is "" those that there are not for the host are left
-    out; what was named has to be there.
+    """The drafters by name. If `sources` is "", those missing for the host are left out; named ones
+    must exist.
 
     Raises what `make_drafter` raises.
     """
@@ -112,19 +111,19 @@ def open_sources(sources: str, without: str, host: Host | None) -> dict[str, Dra
 
 
 def by_price(sources: Mapping[str, Drafter]) -> tuple[list[str], list[str]]:
-    """Names of the sources that take time, and of lookups but for the first, which is always asked."""
+    """Names of sources that take time, and of all lookups but the first, which is always asked."""
     lookups = [name for name, source in sources.items() if isinstance(source, LookupDrafter)]
     return [name for name in sources if name not in lookups], lookups[1:]
 
 
 def promises_of(sources: Mapping[str, Drafter]) -> dict[str, float]:
-    """What was measured with their parts, see `Drafter.promise`."""
+    """What was measured with the sources' parts, by name; see `Drafter.promise`."""
     return {name: source.promise for name, source in sources.items() if source.promise}
 
 
 def _best_trained(names: Sequence[str], host: Host | None) -> dict[str, Drafter]:
-    """By its name the drafter, of those that there are for the host, whose chains were right longest;
-    nothing where there is none."""
+    """Of the drafters that exist for the host, the one with the longest right chains, by its name;
+    empty if there is none."""
     if host is None:
         return {}
 
@@ -139,7 +138,7 @@ def _best_trained(names: Sequence[str], host: Host | None) -> dict[str, Drafter]
 
 
 def _chain(method: str, fingerprint: str) -> float:
-    """See `shipped_chain`; damaged parts are no reason to fail: they are not opened either."""
+    """See `shipped_chain`. Damaged parts count as none: they are not opened either."""
     try:
         return shipped_chain(method, fingerprint)
     except PacelineError:
@@ -147,7 +146,7 @@ def _chain(method: str, fingerprint: str) -> float:
 
 
 def _found(method: str, host: Host | None) -> Drafter | None:
-    """The drafter, or None where there is none for the host, which is found out once."""
+    """The drafter, or None if the host has none, which is checked once."""
     try:
         if host is None:
             return _opened(method, None)

@@ -1,10 +1,10 @@
 """Chimera: a small draft model that sees the whole text (Zeng et al. 2024, arXiv 2402.15758).
 
-An n-gram encoder reads the tokens that the target has not read yet, a full context encoder looks
-from there at the target's own hidden states, and residual heads guess (see
-`paceline.drafters.chimera_model`). Every head is asked after the guesses of the one before, so a
-tree grows level by level, as long as that pays: of each level the `beam` likeliest nodes are gone
-on from.
+An n-gram encoder reads the tokens that the target has not read yet, a full context encoder attends
+from there to the target's own hidden states, and residual heads guess (see
+`paceline.drafters.chimera_model`). Each head is asked after the guesses of the one before, so a
+tree grows level by level, as long as that pays. Each level continues from the `beam` likeliest
+nodes of the last.
 
     text … a, root b       head 0 after b: c (0.6), d (0.3), e (0.05)
     beam 2                 head 1 after c: f (0.5), …; after d: f (0.2), …
@@ -46,16 +46,16 @@ class ChimeraSettings:
 
     parts: a folder made by `paceline train chimera`, a hub id, or "" for those that come with this
     package.
-    depth: levels of a tree, at most one for each head; 0 for as many as pay, see `DraftLength`.
-    ranks: how many guesses after a node are looked at.
-    beam: nodes of each level that are gone on from; with 1 there is one chain with runners-up.
-    Four, since layers take hardly longer for four rows than for one.
-    least: nodes that are less likely to be accepted are not gone on from.
+    depth: levels of a tree, at most one per head; 0 for as many as pay, see `DraftLength`.
+    ranks: guesses to consider after each node.
+    beam: nodes of each level to continue from; 1 gives one chain with runners-up. The default is
+    four, since layers take hardly longer for four rows than for one.
+    least: nodes that are less likely to be accepted are not continued.
     cache: n-grams whose states are kept in memory, 0 for none (section 4.1.1). On a CPU, where a
-    draft is one call, they are those of prompts: guesses are encoded faster than looked up. dictionary: of how
-    many common n-grams states are made beforehand, as far as the parts name any. spill: a file for
-    states that leave memory, which other parts may use as well; "" forgets them. Drafters of a host
-    share the store.
+    draft is one call, only those of prompts: encoding guesses is faster than looking them up.
+    dictionary: number of common n-grams whose states are made beforehand, if the parts name any.
+    spill: a file for states evicted from memory, which other parts may share; "" discards them.
+    Drafters of a host share the store.
     weights: of the linear layers, see `HeadWeights`.
 
     Raises UsageError for a setting out of range; ModelError for a folder without such parts.
@@ -81,11 +81,11 @@ class ChimeraSettings:
 class Chimera(LevelDrafter["Levels"]):
     """Drafter with a trained draft model on the target's states.
 
-    host: the model that it was trained for; it must show its hidden states.
-    settings, changes: see `ChimeraSettings`; the latter are fields of it by name.
+    host: the model it was trained for, which must expose its hidden states.
+    settings: see `ChimeraSettings`. changes: fields to override, by name.
 
-    Raises UsageError for a setting out of range or a file that cannot be used; ModelError where
-    there are no such parts, or they are damaged or belong to another model.
+    Raises UsageError for a setting out of range or an unusable file; ModelError for parts that are
+    missing, damaged or of another model.
     """
 
     def __init__(self, host: Host, settings: ChimeraSettings | None = None, **changes: Any) -> None:
@@ -114,26 +114,26 @@ class Chimera(LevelDrafter["Levels"]):
             where = Path(own.spill).expanduser(), encoder, partial(restored, model)
             return NgramCache(encode, own.cache, beforehand, *where)
 
-        # What one text has had encoded is there for the next one, and for those beside it.
+        # States encoded for one text serve the next ones, and those beside it.
         key = (NgramCache, id(model), own.cache, own.dictionary, own.spill)
         self._greens: NgramCache = host.learn(key, store)
         self._root: Sequence[State] = ()  # the green state of the root
 
     @property
     def lookups(self) -> CacheCounts:
-        """Where states of n-grams were found so far, by all who share the store."""
+        """Where states of n-grams were found so far, by all drafters that share the store."""
         return self._greens.counts
 
     def _read(self, levels: Levels, states: torch.Tensor) -> None:
         known, read = levels.length, len(states)
-        ends = range(known + 1, read + 2)  # the root's, too: what is missing is encoded together
+        ends = range(known + 1, read + 2)  # the root's, too: missing ones are encoded together
         last = [self._text[max(0, end - self._order) : end] for end in ends]
         greens = self._greens.states([self._ngram(tokens) for tokens in last])
         levels.read(states, greens[:-1])
         self._root = greens[-1:]
 
     def _grown(self, levels: Levels, budget: int, end: ChainEnd) -> tuple[Tree, int]:
-        # Of guesses that are gone on from: the last tokens up to them, and their numbers.
+        # Of continued nodes: the last tokens up to them, and their numbers.
         paths = {ROOT: tuple(self._text[-self._order :])}
         numbers = {ROOT: 0}
         levels.begin()

@@ -1,8 +1,8 @@
-"""Chimera's drafts, grown level by level: by the modules themselves, or as programs of a few calls.
+"""Chimera's drafts, grown level by level: by the modules themselves, or as programs in a few calls.
 
 On a CPU a level is one call of the C library and a search for the likeliest tokens (see
-`paceline.kernels.programs.builder`); module by module, the operators of torch take longer to be
-called than to compute.
+`paceline.kernels.programs.builder`). Module by module, calling torch's operators takes longer than
+their computation.
 """
 
 from __future__ import annotations
@@ -36,16 +36,19 @@ __all__ = ["Levels", "ModuleLevels", "ProgramLevels", "encoded", "levels_of", "r
 
 
 class Levels(TextLevels):
-    """What Chimera keeps of one text, and a draft below it."""
+    """What Chimera keeps of one text, and a draft after it."""
 
     @abstractmethod
     def read(self, states: torch.Tensor, greens: Sequence[State]) -> None:
-        """Take over what the target has read: states [n, hidden], n >= `length` and 1, of all
-        tokens, and the green states of those beyond `length`."""
+        """Take over what the target has read.
+
+        states: [n, hidden] of all n tokens, n >= `length` and n >= 1. greens: the green states of
+        those beyond `length`.
+        """
 
     @abstractmethod
     def begin(self) -> None:
-        """A new draft: its first node is the root, at depth 0."""
+        """Begin a draft. Its first node is the root, at depth 0."""
 
     @abstractmethod
     def grow(
@@ -53,12 +56,12 @@ class Levels(TextLevels):
     ) -> Guesses:
         """Add the nodes of the next level and guess after them.
 
-        greens, parents: see `Draft.grow`. ranks: likeliest tokens after each node.
+        greens, parents: see `Draft.grow`. ranks: guesses after each node.
         """
 
 
 class ModuleLevels(Levels):
-    """The modules of `model` one after the other. capacity: see `Context`."""
+    """Runs the modules of `model` one after the other. capacity: see `Context`."""
 
     def __init__(self, model: ChimeraModel, capacity: int) -> None:
         self._model = model
@@ -94,12 +97,12 @@ class ModuleLevels(Levels):
 
 
 class ProgramLevels(Levels):
-    """Programs over a cache of the text's own.
+    """Runs programs over the text's own cache.
 
-    capacity: tokens that there is room for at first.
+    capacity: tokens to make room for at first.
 
-    Slot 2n of the cache is the mature (or draft) column of place n, slot 2n + 1 its green one, and
-    nodes have places after the text, in the order in which they come.
+    Slot 2n of the cache is the mature (or draft) column of place n, slot 2n + 1 its green one.
+    Nodes take the places after the text, in the order they are added.
     """
 
     def __init__(self, programs: ChimeraPrograms, model: ChimeraModel, capacity: int) -> None:
@@ -112,12 +115,12 @@ class ProgramLevels(Levels):
         shape = (1, config.kv_heads, 2 * room, config.head_size)
         self._use(torch.zeros(2, *shape))
         self._mature = np.empty(0, dtype=np.float32)
-        self._sees: list[list[int]] = []  # after the text, by node: slots of it and those above
+        self._sees: list[list[int]] = []  # by node: its ancestors' slots and its own
 
     def read(self, states: torch.Tensor, greens: Sequence[State]) -> None:
         """See `Levels.read`."""
-        # From here on nothing is torch's: what a pass of the target has pushed out of the caches
-        # makes an operator of torch slower than a small program.
+        # No torch from here on: after a pass of the target has evicted it from the caches, one
+        # operator of torch takes longer than a small program.
         numbers = states.float().numpy()
         self._mature = numbers[-1]
         for first in range(0, len(greens), AT_ONCE):
@@ -149,7 +152,7 @@ class ProgramLevels(Levels):
         settings: BeamSettings,
         end: ChainEnd,
     ) -> tuple[Tree, int] | None:
-        """See `Levels.draft`: in one call, but for prompts and texts of next to no tokens."""
+        """See `Levels.draft`: in one call, except for prompts and very short texts."""
         fresh, config = len(states) - self.length, self._config
         call = self._programs.call
         if call is None or fresh > self.most_fresh or len(text) < config.order + fresh:
@@ -214,21 +217,21 @@ class ProgramLevels(Levels):
 
 
 def levels_of(model: ChimeraModel, capacity: int = 256) -> Levels:
-    """The memory of a new text and drafts below it, as fast as can be had here."""
+    """The memory of a new text and drafts after it, as fast as this machine allows."""
     if isinstance(model.programs, ChimeraPrograms):
         return ProgramLevels(model.programs, model, capacity)
     return ModuleLevels(model, capacity)
 
 
 def encoded(model: ChimeraModel, ngrams: Sequence[Ngram]) -> Sequence[State]:
-    """The green states of n-grams, each in memory of its own: a row of many would keep them all."""
+    """The green states of n-grams, each in its own memory: a view would keep its whole batch."""
     if isinstance(model.programs, ChimeraPrograms):
         return model.programs.encoded(ngrams)
     return [state.clone() for state in model.green(torch.tensor(ngrams))]
 
 
 def restored(model: ChimeraModel, numbers: torch.Tensor) -> State:
-    """Numbers [hidden] as `encoded` makes them."""
+    """Turn numbers [hidden] into a state as `encoded` makes them."""
     return numbers.to(model.device) if model.programs is None else numbers.numpy()
 
 

@@ -1,9 +1,9 @@
 """Chimera's draft model: n-gram encoder, full context encoder, residual decoding heads (section 4.1).
 
-The n-gram encoder makes a *green* state of the last tokens, the full context encoder makes of it,
-and of the *mature* states of the target, a draft state (see `paceline.drafters.context_encoder`);
-head i reads it beside the last mature state and guesses the token after the i-th node below the
-root. A text is drafted for like this:
+The n-gram encoder makes a *green* state of the last tokens. From it and the target's *mature*
+states, the full context encoder makes a draft state (see `paceline.drafters.context_encoder`). Head
+i reads that beside the last mature state and guesses the token after a node at depth i. To draft
+for a text:
 
     model = parts.open(host)
     context = model.context()
@@ -15,7 +15,7 @@ root. A text is drafted for like this:
     next = draft.grow(model.green(ngrams_of_guesses), [0, 0])   # two guesses: nodes 1 and 2
     logits = model.logits(1, states[-1], next)                  # [2, outputs]: tokens after each
 
-`model.green` depends on the n-gram alone, so it can be looked up. Columns of logits are tokens, or
+`model.green` depends on the n-gram alone, so it can be cached. Columns of logits are tokens, or
 places in `model.token_ids`, see `model.guess`.
 """
 
@@ -43,7 +43,7 @@ __all__ = ["ChimeraModel", "Drafted", "Packed"]
 
 @dataclass(frozen=True)
 class Packed:
-    """Texts side by side in rows, as training reads them.
+    """Texts side by side in rows, for training.
 
     tokens: [rows, length] int64. matures: [rows, length, hidden] float32, their states.
     position: [rows, length] int64, each token's place in its text; start: where in the row that
@@ -61,10 +61,10 @@ class Packed:
 
 @dataclass(frozen=True)
 class Drafted:
-    """What training looks at, by head.
+    """What training scores, by head.
 
-    ends: rows [batch, n, hidden] for the target's output head, or of full heads logits [batch, n,
-    outputs], for the token 2 + head places after the point.
+    ends: rows [batch, n, hidden] for the target's output head or, from full heads, logits [batch,
+    n, outputs], for the token 2 + head places after the point.
     states: [batch, n, hidden], draft states; each imitates the mature state 1 + head places after
     the point.
     """
@@ -77,14 +77,14 @@ class ChimeraModel(HeadModule):
     """All three parts.
 
     head, token_ids: see `HeadModule`. embed: the target's embeddings.
-    bottom: takes the place of the n-gram encoder, for the study; it has a method `whole` like it.
+    bottom: replaces the n-gram encoder, for the study; it has a method `whole`, too.
 
-    Parameters: "bottom.*" and "encoder.*", see there; full heads are "output" [heads, outputs,
-    2 * hidden], which begin as twice the target's side by side; compact ones "joint" [heads,
-    hidden, 2 * hidden] before the target's output head, which begin as the draft state alone, and
-    "blocks.*", see `ResidualBlocks`. Without `residual` heads read hidden numbers. With a rank,
-    "narrow" [heads, rank, 2 * hidden] and "joint" [heads, hidden, rank] make what is added to the
-    draft state.
+    Parameters: "bottom.*" and "encoder.*", see there. Full heads are "output" [heads, outputs,
+    2 * hidden], which start as two copies of the target's, side by side. Compact ones are "joint"
+    [heads, hidden, 2 * hidden] before the target's output head, which start as the draft state
+    alone, and "blocks.*", see `ResidualBlocks`. Without `residual`, heads read hidden numbers. With
+    a rank, "narrow" [heads, rank, 2 * hidden] and "joint" [heads, hidden, rank] make what is added
+    to the draft state.
     """
 
     def __init__(
@@ -110,15 +110,15 @@ class ChimeraModel(HeadModule):
             self.narrow = nn.Parameter(narrow)
             self.joint = nn.Parameter(torch.zeros(config.heads, hidden, config.rank))
         else:
-            # The target's head is made for states like the draft state. The last mature state says
-            # the token that is known already; what else it is good for is learned.
+            # The target's head is made for states like the draft state. The last mature state
+            # predicts a token that is already known; any other use of it is learned.
             joint = torch.eye(hidden)
             if config.residual:
                 joint = torch.cat([torch.zeros(hidden, hidden), joint], dim=-1)
             self.joint = nn.Parameter(joint.expand(config.heads, -1, -1).clone())
         if config.layers:
             self.blocks = ResidualBlocks(config.heads, config.layers, hidden)
-        # The layers of each head when nothing learns any more.
+        # Each head's layers, once ready to guess.
         self.own_heads = nn.ModuleList()
         self.to(self.device)
 
@@ -144,10 +144,10 @@ class ChimeraModel(HeadModule):
         return Context(self.encoder, capacity)
 
     def logits(self, depth: int, mature: torch.Tensor, drafts: torch.Tensor) -> torch.Tensor:
-        """[n, outputs] for the tokens after n nodes at one depth, 0 for the root; at most
+        """Logits [n, outputs] for the tokens after n nodes at one depth, 0 for the root; at most
         heads - 1.
 
-        mature: [hidden], the state of the last token that the target has read: the one before the
+        mature: [hidden], the state of the last token that the target has read, just before the
         root. drafts: [n, hidden], the nodes' draft states.
         """
         return self._scores(depth, mature.expand_as(drafts), drafts)
@@ -169,14 +169,14 @@ class ChimeraModel(HeadModule):
 
     def forward(self, texts: Packed, own_guesses: bool = False) -> Drafted:
         """Draft after many points of texts at once, as if the target had read each text up to and
-        including the token at the point: the root is the token after it.
+        including the token at the point; the root is the token after it.
 
-        own_guesses: nodes below the root are the likeliest guesses of the heads before ("student
+        own_guesses: nodes below the root are the likeliest guesses of the earlier heads ("student
         forcing"), not the tokens of the text.
 
-        What lies beyond a row's end is read as its last token: drafts there mean nothing.
+        Beyond a row's end its last token is read: drafts there mean nothing.
 
-        Raises ModelError for guesses of its own without an n-gram encoder.
+        Raises ModelError for own guesses without an n-gram encoder.
         """
         greens = self.bottom.whole(texts.tokens, texts.start)  # type: ignore[operator]
         points, encoder = texts.points, self.encoder
@@ -205,7 +205,7 @@ class ChimeraModel(HeadModule):
         return found
 
     def _green_of_guesses(self, texts: Packed, guessed: Sequence[torch.Tensor]) -> torch.Tensor:
-        """[batch, n, hidden]: of the n-grams that end with the last guess after each point."""
+        """Green states [batch, n, hidden] of the n-grams that end with each point's last guess."""
         if not isinstance(self.bottom, NgramEncoder):
             raise ModelError("guesses of its own need an n-gram encoder at the bottom")
         roots = _ahead(texts, 1)
@@ -222,13 +222,13 @@ class ChimeraModel(HeadModule):
 
     @property
     def _read_by(self) -> tuple[str, ...]:
-        """Parameters that a head reads its states with, one after the other."""
+        """Parameters with which a head reads its states, in order."""
         if self.config.form == "full":
             return ("output",)
         return ("narrow", "joint") if self.config.rank else ("joint",)
 
     def _finished(self, ends: torch.Tensor) -> torch.Tensor:
-        """Logits of what heads end in."""
+        """Logits from `_ends`."""
         return ends if self.config.form == "full" else self.shared_head(ends).float()
 
     def _ends(self, depth: int, mature: torch.Tensor, draft: torch.Tensor) -> torch.Tensor:
@@ -249,7 +249,7 @@ class ChimeraModel(HeadModule):
 
 
 def _ahead(texts: Packed, count: int) -> torch.Tensor:
-    """[rows, n]: places so many tokens after the points."""
+    """Places `count` tokens after the points, [rows, n]."""
     return (texts.points + count).clamp(max=texts.tokens.shape[1] - 1)
 
 

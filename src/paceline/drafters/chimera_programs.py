@@ -1,5 +1,5 @@
-"""Chimera's n-gram encoder, columns and levels as programs of the C library, and a whole draft in one
-call of them."""
+"""Chimera's n-gram encoder, columns and levels as programs of the C library, and drafts in one
+call."""
 
 from __future__ import annotations
 
@@ -43,27 +43,27 @@ __all__ = [
 Floats = NDArray[np.float32]
 
 AT_ONCE = 256
-"""Rows; memory for so many is kept."""
+"""Most rows per call; memory for them is kept."""
 MOST_FRESH = 8
-"""Tokens that are taken over in such a call; a prompt is read in calls of its own."""
+"""Most new tokens that the call of a draft takes over; a prompt is read in calls of its own."""
 _MOST_LEVELS = _MOST_ORDER = 8  # MOST_LEVELS, MOST_ORDER
 _WORDS_KEPT = 2048
-# Layers of the cache: all slots, and every other one of them.
+# Layers of the cache: all slots, odd ones, even ones.
 _ALL, _GREEN, _MATURE = range(3)
 
 
 class ChimeraPrograms:
     """The parts of `model` as programs, with layers of this kind.
 
-    bottom: its n-gram encoder. heads: the matrices, one or two, that each of its compact heads reads
-    the two states with.
+    bottom: its n-gram encoder. heads: for each compact head, the one or two matrices that read its
+    two states.
 
     green: embeddings of n-grams -> green states. read: mature and green states side by side ->
     columns in the cache. levels: by depth, green states and the last mature one side by side ->
     logits, and columns in the cache. rotary: of the last two. call: all of them in one call; None
-    where that cannot be had.
+    if unavailable.
 
-    Raises UnpackableError for a kind that cannot be had here.
+    Raises UnpackableError for a kind that is unavailable here.
     """
 
     def __init__(
@@ -107,8 +107,8 @@ class ChimeraPrograms:
         return found
 
     def _put_words(self, ngrams: Sequence[Sequence[int]], given: Floats) -> None:
-        """Embeddings to `given` [n, order, hidden]. Those of the last texts are kept: to look them
-        up one by one takes as long as a small program."""
+        """Write embeddings to `given` [n, order, hidden]. Recent ones are kept: looking them up one
+        by one takes as long as a small program."""
         words = self._words
         if missing := [*{token for ngram in ngrams for token in ngram if token not in words}]:
             if len(words) > _WORDS_KEPT:
@@ -175,7 +175,7 @@ class ChimeraPrograms:
 class TextColumns(NamedTuple):
     """What is kept of a text from call to call.
 
-    length: tokens that have columns. layers: where columns are.
+    length: tokens that have columns. layers: where these are.
     """
 
     length: int
@@ -213,7 +213,7 @@ class ChimeraCall:
 
     @staticmethod
     def fits(levels: int, order: int) -> bool:
-        """Whether the library drafts so many levels with n-grams of that order."""
+        """Whether the library supports this many levels, and n-grams of this order."""
         return levels <= _MOST_LEVELS and order <= _MOST_ORDER
 
     def draft(
@@ -228,9 +228,9 @@ class ChimeraCall:
     ) -> tuple[Tree, int]:
         """The likeliest guesses, and how many levels were grown.
 
-        text: up to the root, `order` tokens or more. columns: with room for the new ones and the
-        draft's. states: float32 [tokens that the target has read, hidden], of which at most
-        `MOST_FRESH` are new. end: see `LevelPlan.end`. noise: see `FoundTree.native`.
+        text: up to the root, at least `order` tokens and the new ones. columns: with room for the
+        new ones and the draft's. states: float32 [tokens that the target has read, hidden], at most
+        `MOST_FRESH` of them new. end: see `LevelPlan.end`. noise: see `FoundTree.native`.
         """
         one, fresh = self._one, len(states) - columns.length
         one.depth = min(len(end.least), len(self._programs.levels))
@@ -257,7 +257,7 @@ class ChimeraCall:
 
 
 def compile_chimera(module: HeadModule, kind: type[BlockLinear]) -> ChimeraPrograms | None:
-    """Programs of compact heads without blocks on an n-gram encoder; see `HeadModule.ready`."""
+    """Programs for compact heads without blocks on an n-gram encoder; see `HeadModule.ready`."""
     if not isinstance(module, ChimeraModel) or not isinstance(module.bottom, NgramEncoder):
         return None
     if module.config.form != "compact" or module.config.layers:

@@ -1,8 +1,8 @@
 """How likely guesses are to be right, before anything is known about the text: weights of trees.
 
-The numbers are round ones that lie near what n-grams and copies reached over recorded answers of
-thirteen kinds (docs/planning.md). They need not be right: whoever plans with weights corrects them
-by what comes true. They need to tell better guesses from worse ones.
+The constants are round numbers, close to what n-grams and copies reached over recorded answers of
+thirteen kinds (docs/planning.md). They need not be right: planners correct weights by what comes
+true. They only need to rank guesses.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ _COPY_DOUBT = 5.0
 
 
 def follower_confidence(run: int, seen: int, total: int) -> float:
-    """That a token follows a run of `run` tokens, which it did `seen` times of `total`.
+    """The chance that a token follows a run of `run` tokens, as it did `seen` times of `total`.
 
-    All three are at least 1. The share of the times, less a doubt that goes with every sighting and
-    with the square of the run: one sighting after one token is little, after four much.
+    All three are at least 1. This is the share of times, less a doubt that shrinks with every
+    sighting and with the square of the run: one sighting after one token says little, after four
+    tokens much.
     """
     return seen / total * seen / (seen + FOLLOWER_DOUBT / run**2)
 
@@ -29,7 +30,7 @@ def follower_confidence(run: int, seen: int, total: int) -> float:
 def copied_chain(tokens: Sequence[int], matched: int) -> Tree:
     """What followed elsewhere after the last `matched` tokens of the text, as a chain.
 
-    Each token is likelier than the one before it, where that one is right: the match is longer.
+    If a token is right, the next is likelier than it was: the match is longer.
     """
     weights: list[float] = []
     path_chance = 1.0

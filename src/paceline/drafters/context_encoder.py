@@ -1,36 +1,36 @@
-"""Chimera's full context encoder (section 4.1.2): one transformer block over the states that the
-target has made, and over those that an n-gram encoder makes of tokens.
+"""Chimera's full context encoder (section 4.1.2): one transformer block over the target's own
+states and over those that an n-gram encoder makes of tokens.
 
-Two kinds of columns stand at each place of the text: the *mature* state of the token there, after
-the target's last normalisation, and the *green* state of the n-gram that ends there. Keys and
-values of a column depend on nothing but it and its place, so they are computed once and kept.
+Each place of the text has two columns: the *mature* state of its token, after the target's last
+normalisation, and the *green* state of the n-gram that ends there. The keys and values of a column
+depend only on its state and place, so they are computed once and kept.
 
-Rows are *draft nodes*: the root, which the target has not read yet, and guesses below it. A node's
+Rows are *draft nodes*: the root, which the target has not read yet, and guesses after it. A node's
 query is its own green state. It sees
 
     mature and green columns of all tokens before the root,
-    green columns of the nodes on the way from the root to itself, its own included,
-    draft states of the nodes above it, as columns like mature ones,
+    green columns of the nodes on the path from the root to itself, its own included,
+    draft states of its ancestors, as columns like mature ones,
 
-and yields its draft state, which is trained to be the mature state that the target will have there.
+and yields its draft state, which is trained to match the mature state the target will have there.
 
-    text … a b, root c; nodes d (below c) and e (below d). At the places of a, b, c, d, e:
+    text … a b, root c; nodes d (child of c) and e (child of d). At the places of a, b, c, d, e:
 
     row   mature   green      draft
     c     … a b    … a b c
     d     … a b    … a b c d  c
     e     … a b    … a b c d e  c d
 
-That is the mask [[M, M], [M, M]] of the first step, and of later ones the one that the official
-code means (own draft states on the diagonal); as it stands there a sign is wrong and they are never
-seen. There, green columns of later steps are those of the guesses from all places at once; here
-they are those of the tokens themselves, which is what these stand for.
+For the first step this is the mask [[M, M], [M, M]]. For later ones it is the mask that the
+official code intends (own draft states on the diagonal); there a wrong sign hides these states. In
+that code the green columns of later steps are those of the guesses from all places at once; here
+they are those of the tokens themselves, for which the guesses stand.
 
 The block is our own, so that it fits every target: RMSNorm before attention and feed-forward,
-rotary positions, a gated feed-forward. It begins with random weights or as a copy of the target's
-last layer, see `ChimeraSettings`; then queries, keys and values have biases where that layer's have. Mature and green columns have a normalisation each, which
-tells the two kinds apart; after the block there is none, as in the paper, or one like the target's
-last (`final_norm`).
+rotary positions, a gated feed-forward. It starts with random weights or as a copy of the target's
+last layer, see the `ChimeraSettings` of training; a copy has biases for queries, keys and values if
+that layer does. Mature and green columns have a normalisation each, which tells the two kinds
+apart. After the block there is none, as in the paper, or one like the target's last (`final_norm`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = ["Context", "ContextEncoder", "Draft"]
 
 
 class ContextEncoder(nn.Module):
-    """The block; see the module for what a row sees.
+    """The block; the module's docstring says what a row sees.
 
     Parameters: "mature_norm", "green_norm", "inner_norm" [hidden], with `final_norm` "output_norm";
     "query", "key", "value", "join" of the attention, "gate", "up", "down" of the feed-forward,
@@ -96,8 +96,7 @@ class ContextEncoder(nn.Module):
         """Draft states [batch, n, hidden] of rows.
 
         greens: [batch, n, hidden], the rows' green states. places: [batch, n] int64.
-        columns: all rows choose among these; sees: [batch, n, columns] bool says which they see.
-        own: each holds one column for every row that only this row sees.
+        columns, sees, own: see `attended`.
         """
         inner = normal(greens, self.green_norm)
         query = self._turns(split(self.query(inner), self.config.head_size), places)
@@ -114,7 +113,7 @@ class ContextEncoder(nn.Module):
 class Context:
     """What the encoder keeps of one text: two columns for every token that the target has read.
 
-    capacity: tokens that there is room for at first; it grows.
+    capacity: tokens to make room for at first; it grows.
     """
 
     def __init__(self, encoder: ContextEncoder, capacity: int = 256) -> None:
@@ -126,23 +125,23 @@ class Context:
 
     @torch.no_grad()
     def extend(self, matures: torch.Tensor, greens: torch.Tensor) -> None:
-        """The next tokens were read: their mature states and the green states of the n-grams that
-        end there, both [n, hidden], n >= 0."""
+        """Append tokens that were read: their mature states and the green states of the n-grams
+        that end there, both [n, hidden], n >= 0."""
         count = len(matures)
         if not count:
             return
         places = torch.arange(self.length, self.length + count, device=matures.device)[None]
-        # The two columns of a token stand side by side, so that any beginning can be kept.
+        # A token's two columns are adjacent, so that any prefix can be kept.
         self.put(2 * self.length, self.encoder.mature(matures[None].float(), places), 2)
         self.put(2 * self.length + 1, self.encoder.green(greens[None].float(), places), 2)
         self.length += count
 
     def truncate(self, length: int) -> None:
-        """Forget all tokens but the first `length`."""
+        """Keep only the first `length` tokens."""
         self.length = min(self.length, length)
 
     def put(self, first: int, columns: Columns, step: int = 1) -> None:
-        """Write columns to the slots first, first + step, …; for this class and `Draft`."""
+        """Write columns to slots first, first + step, …; for this class and `Draft`."""
         end = first + step * columns[0].shape[2]
         if end > self._held[0].shape[2]:
             self._held = (wider(self._held[0], end), wider(self._held[1], end))
@@ -155,14 +154,14 @@ class Context:
 
 
 class Draft:
-    """Nodes below the text of a context, grown level by level; the context must not change
-    meanwhile, since nodes lie after its columns."""
+    """Nodes after the text of a context, grown level by level. The context must not change
+    meanwhile, since the nodes' columns follow its own."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
         self._end = 2 * context.length
         self._depths: list[int] = []
-        # Of every node the slots that it sees after the context, and the slot of its draft state.
+        # By node: the slots it sees after the context, and the slot of its draft state.
         self._sees: list[list[int]] = []
         self._slots: list[int] = []
         self._pending: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -172,8 +171,8 @@ class Draft:
         """Add m nodes and return their draft states [m, hidden].
 
         greens: [m, hidden], the green states of the n-grams that end with the nodes' tokens.
-        parents: of each the number of the node above it, which was added in an earlier call; -1
-        for the root, which comes first and alone. Nodes are numbered as they were added.
+        parents: the number of each node's parent, added in an earlier call; -1 for the root, which
+        comes first and alone. Nodes are numbered in the order they are added.
         """
         context = self.context
         self._keep_drafts()
@@ -195,14 +194,14 @@ class Draft:
 
     def _mask(self, count: int) -> torch.Tensor:
         """[1, count, columns] bool: what the last `count` nodes see."""
-        sees = np.zeros((1, count, self._end), dtype=bool)  # a tensor takes long to index
+        sees = np.zeros((1, count, self._end), dtype=bool)  # indexing a tensor is slow
         sees[..., : 2 * self.context.length] = True
         for row, slots in enumerate(self._sees[-count:]):
             sees[0, row, slots] = True
         return torch.from_numpy(sees)
 
     def _keep_drafts(self) -> None:
-        """Columns of the draft states of the last call, now that there is something below them."""
+        """Write the columns of the last call's draft states, now that nodes follow them."""
         if self._pending is not None:
             drafts, places = self._pending
             self.context.put(self._end, self.context.encoder.mature(drafts[None], places))

@@ -1,21 +1,21 @@
-"""Which sources are asked beside the first lookup, see `Auto`.
+"""Which sources are asked in addition to the first lookup, see `Auto`.
 
-A costly source is worth the tokens that nobody else would have brought, times what a token takes as
-things are, less its own time and that of its rows. How many these are depends on how sure the
-others are already: after a long copy there is little to add, where nothing is known much. So what
-asking has saved is counted by source and class of sureness, in this text over all classes, from
-which a class that is new begins, and in all texts, from which a text begins. Parts that say how
-often their guesses were right when they were made are believed in part, as if some rounds had shown
-it: a source that deserves to be asked from the first round on need not wait for its trials.
+A costly source is worth the tokens that no other would have brought, times the current cost of a
+token, less its own time and that of its rows. How many tokens depends on the confidence of the
+others: after a long copy there is little to add; where nothing is known, much. So savings are
+recorded by source and class of confidence. A new class starts from this text's mean over all
+classes, a new text from the mean over all texts. Parts that state how often their guesses were
+right when they were made are believed in part, as if some rounds had shown it: a source that
+deserves to be asked from the first round need not wait for its trials.
 
-A source that has saved time is asked. Any other one is asked on trial, round by round, from a budget
-that every source has: what such a round loses is taken out, what it saves goes in, so a source that
-begins to be of use pays for its own trials, and one that is of none costs no more than the budget
-gets, a small share of all time. What a source has to read first in this text is paid as well,
-before it is asked, and only where the text is expected to go on for long enough.
+A source that has saved time is asked. Any other is asked on trial, round by round, from a budget of
+its own: what a trial loses is taken out, what it saves goes in. So a source that becomes useful
+pays for its own trials, and a useless one costs no more than the budget receives, a small share of
+all time. What a source must read first in this text is paid for, too, before it is asked, and only
+if the text is expected to continue for long enough.
 
-No costly source is asked in a text that is behind plain decoding by more than a small share of it,
-whatever it promises: what was lost there is to be won back by others first.
+No costly source is asked in a text that is slower than plain decoding by more than a small share,
+whatever it promises: others must win back that loss first.
 
 Of lookups, which take next to no time, only the tokens count.
 """
@@ -34,35 +34,36 @@ from paceline.planning.cost_curve import CostCurve, Costs
 __all__ = ["CostlySources"]
 
 _SHARE, _LARGE_SHARE = 0.01, 0.02
-"""Of all time, for the budgets; the large one while drafting saves more than that."""
+"""Shares of all time for the budgets; the large one while drafting saves over twice that."""
 _READING = 0.02
-"""Passes that reading a token takes, as long as nobody knows."""
+"""Passes to read a token, while unknown."""
 _FEW = 4
-"""So many unread tokens are read with what is read anyway."""
+"""Most unread tokens that are read along with what is read anyway."""
 _RETURN, _HALF = 2.0, 0.5
-"""Reading has to bring so many times what it takes; of a source that has saved nothing yet half of
-what asking takes is hoped for."""
+"""Reading has to return this many times its cost. A source that has saved nothing yet is expected
+to save half the price of asking."""
 _LEAST_LEFT = 16
-"""Tokens that any text is thought to have left."""
+"""Tokens that any text is assumed to have left."""
 _SLACK, _LOSS = 0.5, 0.015
-"""Passes that a text may be behind plain decoding, and besides for each token that it has."""
+"""Passes that a text may lag plain decoding: in any case, and more for each token it has."""
 _MARGIN, _PLANNING = 0.01, 0.12
-"""Passes that a round has to save, and milliseconds that a tree of more sources takes to be united,
-planned and judged."""
+"""Passes that a round has to save, and milliseconds to unite, plan and judge a tree of more
+sources."""
 _LOOKUP, _AGAIN = 0.03, 8
-"""Tokens that a lookup has to add in a round; one that does not is asked every so many rounds. Times
-do not count: they are too short, and with a budget the same text should have the same rounds."""
+"""Tokens that a lookup has to add in a round, and the rounds after which one that does not is asked
+again. Times do not count: they are too short, and with a fixed budget the same text should have the
+same rounds."""
 
 
 class CostlySources:
-    """What is known about the costly sources of a host: in one text, and, shared by all that
-    `for_text` gives, over any number of texts.
+    """What is known about the costly sources of a host: in one text and, shared by all copies from
+    `for_text`, over any number of texts.
 
-    lookups: names of sources that take little, and are asked until they have shown to add nothing
-    to what those say that were asked before them. promises: see `Drafter.promise`, by name.
-    costs, curve: what passes cost, as a host has them.
+    names: of these sources. lookups: names of cheap ones, asked until they prove to add nothing to
+    those asked before them. promises: see `Drafter.promise`, by name. costs, curve: pass costs, as
+    in `Host`.
 
-    With the same rounds, times included, it decides the same.
+    The same rounds, times included, lead to the same decisions.
     """
 
     def __init__(
@@ -86,13 +87,13 @@ class CostlySources:
         self.begin()
 
     def for_text(self) -> CostlySources:
-        """One for a text that is written beside others: what is learned of all texts is shared."""
+        """A copy for a text beside others; what is learned over all texts is shared."""
         beside = copy(self)
         beside.begin()
         return beside
 
     def begin(self) -> None:
-        """A text begins: texts differ, and one in which a source has shone must not cost others."""
+        """Begin a text. Texts differ: one in which a source has shone must not cost the others."""
         self._sources = {name: SourceInText(account) for name, account in self._accounts.items()}
         # Tokens, and passes of plain decoding that they have saved.
         self._said, self._saved = 0, 0.0
@@ -101,8 +102,8 @@ class CostlySources:
     def asks(self, name: str, sure: float, unread: int = 0, left: float = sys.maxsize) -> bool:
         """Whether this source is asked now.
 
-        sure: how many guesses of the others are expected to be accepted. unread: tokens that the
-        source has to read first. left: that the text is expected to have to come, see `left`.
+        sure: guesses of the others that are expected to be accepted. unread: tokens that the source
+        has to read first. left: tokens that the text is expected to gain, see `left`.
         """
         source = self._sources[name]
         account = source.account
@@ -118,7 +119,7 @@ class CostlySources:
         if gain > 0 and (not reading or gain * left / self._prices.tokens > _RETURN * reading):
             source.trial = False
             return True
-        # Of two that guess alike each would seem to add nothing, so one is tried at a time.
+        # Two that guess alike would each seem to add nothing, so one is tried at a time.
         if self._tried_in == self._rounds or spare < price + reading:
             return False
         if not account.can_pay(price + reading):
@@ -130,18 +131,18 @@ class CostlySources:
         return True
 
     def left(self, said: int, room: int) -> float:
-        """How many tokens a text is expected to go on for.
+        """How many more tokens a text is expected to have.
 
-        said: how many it has so far. room: how many it may have besides.
+        said: tokens so far. room: most that may follow.
         """
         return min(room, max(self._prices.length - said, _LEAST_LEFT))
 
     def ended(self, tokens: int) -> None:
-        """A text has ended with so many."""
+        """Record that a text has ended with this many tokens."""
         self._prices.length += (tokens - self._prices.length) / 8
 
     def took(self, name: str, milliseconds: float, unread: int = 0) -> None:
-        """Asking took so long, with so many tokens to be read first."""
+        """Record the time of asking, with `unread` tokens to read first."""
         account = self._accounts[name]
         if unread <= _FEW:
             account.time.add(milliseconds)
@@ -151,24 +152,24 @@ class CostlySources:
     def judge(
         self, name: str, sure: float, tokens: int, claimed: float, width: int, own: int
     ) -> None:
-        """A round in which the source was asked.
+        """Record a round in which the source was asked.
 
-        sure: see `asks`. tokens: accepted, and there only because of this source; claimed: how many
-        these were to be by the weights of the tree. width: of the pass, of which `own` rows were
-        there only because of this source.
+        sure: see `asks`. tokens: accepted only because of this source; claimed: how many these
+        should be by the tree's weights. width: of the pass; own: its rows that were there only
+        because of this source.
         """
         source, prices = self._sources[name], self._prices
         expected = source.account.expected(claimed, tokens)
         if source.account.lookup:
             source.judge(sure, 0.0, expected - _LOOKUP)
             return
-        # A width may be costlier than a wider one, but no plan would have chosen it without these rows.
+        # A narrower pass may cost more than a wider one, but no plan would have chosen it.
         rows = max(0.0, prices.relative(width) - prices.relative(width - own))
         price = prices.in_passes(source.account.time.value) + rows
         source.judge(sure, tokens * prices.each - price, expected * prices.each - price)
 
     def played(self, context: int, width: int, tokens: int, drafting: float, target: float) -> None:
-        """A round, after all of its sources were judged.
+        """Record a round, after all its sources were judged.
 
         context: tokens in the cache. drafting, target: milliseconds.
         """
@@ -183,6 +184,6 @@ class CostlySources:
         self._rounds += 1
 
     def _reading(self, account: SourceAccount, unread: int) -> float:
-        """Passes that it takes to read so many tokens, which are not few."""
+        """Passes to read `unread` tokens, more than a few."""
         each = account.reading.value
         return unread * (_READING if each is None else self._prices.in_passes(each))

@@ -1,7 +1,7 @@
-"""A draft model that says one token after the other, without a round of the loop for each.
+"""A draft model that generates one token after the other, without a round of the loop for each.
 
-Its own texts need neither trees nor walks: what it has said is what comes next. So a token costs
-a pass of the model and little else, where the target can do that (`Target.follow`).
+Its own texts need neither trees nor walks: whatever it generates comes next. So a token costs a
+pass of the model and little else, if the target supports that (`Target.follow`).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from paceline.scores import TokenScores
 
 __all__ = ["DraftChain"]
 
-# A pass that reads more tokens is counted as one that reads a prompt.
+# A pass that reads more tokens counts as reading a prompt.
 _FEW = 8
 
 
 class DraftChain(Speaker):
-    """Says what plain decoding of the draft model would.
+    """Generates what plain decoding of the draft model would.
 
-    target: with `CHAINS`. vocab_size: of the model that it drafts for. others: runners-up to keep
+    target: with `CHAINS`. vocab_size: of the model to draft for. others: runners-up to keep
     per guess. clock: seconds.
     """
 
@@ -40,12 +40,12 @@ class DraftChain(Speaker):
         self._sampler = GREEDY
         self._context: list[int] = []
         self._slot: int | None = None
-        self._known = 0  # tokens of the text that the target has as they are
+        self._known = 0  # first tokens of the text, which the target has unchanged
 
     def start(
         self, context: Sequence[int], references: Sequence[Sequence[int]], sampler: Sampler
     ) -> list[int]:
-        """See `Speaker.start`. References are not looked at."""
+        """See `Speaker.start`. References are ignored."""
         self._context, self._sampler = list(context), sampler
         return self._context
 
@@ -59,7 +59,7 @@ class DraftChain(Speaker):
         return len(self._context) - (0 if self._slot is None else self._known) - 1
 
     def say(self, room: int, most: int, end: ChainEnd | None = None) -> Sequence[Said]:
-        """See `Speaker.say`: a token per pass."""
+        """See `Speaker.say`: one token per pass."""
         passes = min(most, room)
         if end is not None:
             passes = min(passes, len(end.least))
@@ -75,7 +75,7 @@ class DraftChain(Speaker):
             guesses, seconds = self._together(self._slot, passes, end)
         if not self._sampler.takes_likeliest or not guesses:
             guesses, seconds = self._one_by_one(self._slot, passes, end)
-        # What is done besides the passes belongs to the first: it is done once.
+        # Time outside the passes counts for the first: it is spent once.
         first = max(0.0, self._clock() - began - sum(seconds[1:]))
         said = [Said(guesses[:1], 1, first, reads > _FEW)]
         for guess, spent in zip(guesses[1:], seconds[1:], strict=True):
@@ -85,8 +85,8 @@ class DraftChain(Speaker):
     def _together(
         self, slot: int, passes: int, end: ChainEnd | None
     ) -> tuple[list[Guess], list[float]]:
-        """Guesses and the seconds of their passes, where nothing but the target decides; nothing
-        where it does not do that."""
+        """The target's likeliest tokens as guesses, and the seconds of their passes, in one call;
+        empty if the target does not offer that."""
         context = self._context
         wanted = ChainRequest(passes, 1 + self._others, self._vocab_size, end)
         found = self._target.generate_chain(slot, self._known, context[self._known :], wanted)
@@ -100,7 +100,7 @@ class DraftChain(Speaker):
     def _one_by_one(
         self, slot: int, passes: int, end: ChainEnd | None
     ) -> tuple[list[Guess], list[float]]:
-        """The same, a call for each."""
+        """The sampler's guesses and the seconds of their passes, one call each."""
         guesses, seconds, context = list[Guess](), list[float](), self._context
         while len(guesses) < passes:
             began = self._clock()
@@ -121,7 +121,7 @@ class DraftChain(Speaker):
             self._slot = None
 
     def _read(self, scores: TokenScores, context: Sequence[int]) -> Guess:
-        """What is drawn, with the runners-up; for chances see `DraftRounds`."""
+        """The drawn token with its runners-up; for chances see `DraftRounds`."""
         drawn = self._sampler.decide_among(scores, context, self._vocab_size)
         numbers = drawn.numbers
         if not self._sampler.greedy:

@@ -1,4 +1,4 @@
-"""What passes of a draft model bring."""
+"""What passes of a draft model yield."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Guess", "Said", "Speaker", "guess_of"]
 class Guess(NamedTuple):
     """A token that the draft model has drawn.
 
-    chance: that the target draws it too, by the draft model's own word.
+    chance: that the target draws it too, as the draft model estimates.
     others: the next best tokens there under the same noise, each with its chance, best first.
     """
 
@@ -26,15 +26,15 @@ class Guess(NamedTuple):
 
 
 def guess_of(token: int, ranked: Ranked) -> Guess:
-    """A token that was drawn, and the likeliest ones there, of which it is one as a rule."""
+    """The guess of a drawn token. ranked: the likeliest ones there, usually including it."""
     chance = next((share for other, share in ranked if other == token), 0.0)
     others = [each for each in ranked if each[0] != token and each[1]]
     return Guess(token, chance, tuple(others))
 
 
 class Said(NamedTuple):
-    """One pass of a draft model: its guesses, its width, the seconds that it took, and whether it
-    also read a prompt."""
+    """One pass of a draft model: its guesses, its width, its seconds, and whether it also read a
+    prompt."""
 
     guesses: Sequence[Guess]
     width: int
@@ -49,24 +49,23 @@ class Speaker(ABC):
     def start(
         self, context: Sequence[int], references: Sequence[Sequence[int]], sampler: Sampler
     ) -> list[int]:
-        """A text begins, whose tokens are drawn with this sampler. Returns its tokens: the list
-        grows by all that is said, and whoever changes it tells `correct`."""
+        """Begin a text whose tokens are drawn with this sampler. Returns its tokens; the list grows
+        with every pass, and whoever changes it calls `correct`."""
 
     @abstractmethod
     def correct(self, kept: int) -> None:
-        """After its first `kept` tokens the text is another one now."""
+        """The text has changed after its first `kept` tokens."""
 
     @property
     @abstractmethod
     def unread(self) -> int:
-        """Tokens of the text that the next pass has to read besides its own; at most so many."""
+        """Upper bound on tokens of the text that the next pass has to read besides its own."""
 
     @abstractmethod
     def say(self, room: int, most: int, end: ChainEnd | None = None) -> Sequence[Said]:
-        """Go on with the text, pass by pass, until there are `most` tokens, or fewer where `end` says
-        so; the last pass may bring more of them, but never more than `room` in all. Nothing where
-        the text has ended."""
+        """Continue the text, pass by pass, by `most` tokens, or fewer if `end` says so. The last
+        pass may bring more, but never more than `room` in all. Empty if the text has ended."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Let go of the text."""
+        """Release the text."""

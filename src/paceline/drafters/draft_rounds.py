@@ -1,4 +1,4 @@
-"""A draft model that goes on by rounds of the one loop, with a drafter of its own."""
+"""A draft model that generates in rounds of the loop, with a drafter of its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["DraftRounds"]
 
 @dataclass(frozen=True)
 class _Noted(Sampler):
-    """A sampler that keeps the scores it has drawn from, which take a while to make."""
+    """A sampler that keeps the scores it has drawn from, which are expensive to make."""
 
     scores: list[torch.Tensor] = field(default_factory=list)
 
@@ -41,7 +41,7 @@ class _Noted(Sampler):
 
 
 class DraftRounds(Speaker):
-    """Says what plain decoding of the draft model would, several tokens per pass where its own
+    """Generates what plain decoding of the draft model would, several tokens per pass if its own
     drafter has guessed them.
 
     others: runners-up to keep per guess. clock: seconds.
@@ -92,10 +92,10 @@ class DraftRounds(Speaker):
         return passes
 
     def _pass(self, room: int) -> Said | None:
-        """One pass; None where the text has ended."""
+        """One pass; None if the text has ended."""
         text = self._text
-        # Not as many as are wanted: trees are cut to what is left, and with them windows and prompt
-        # tokens that make the guesses of later passes.
+        # Not just the tokens wanted: trees are cut to what is left, and with them the windows and
+        # prompt tokens that guess for later passes.
         text.stopping = Stopping(room)
         if self._key not in self._batch:
             self._key = self._batch.add(text)
@@ -117,15 +117,15 @@ class DraftRounds(Speaker):
         self._batch.close()
 
     def _read(self, round: Round, text: Sequence[int]) -> list[Guess]:
-        """What was said in a round, with the runners-up.
+        """The guesses of a round, with their runners-up.
 
         Chances are the softmax of the scores whose largest was drawn, in the scale of the logits:
-        logits + temperature x noise. At temperature 0 that is what the model gives each token. With
-        noise in it, it says how far ahead of the others the token is, and that is how much the
-        target may see otherwise without drawing another one.
+        logits + temperature x noise. At temperature 0 that is the model's own probability. With
+        noise it says how far ahead of the others the token is, and so how much the target's logits
+        may differ without drawing another one.
         """
         said, noted = round.path.tokens, self._sampler.scores
-        if len(noted) != len(said):  # drawn in another way, as where nothing but logits decides
+        if len(noted) != len(said):  # drawn in another way, as when logits alone decide
             noted.clear()
             begin = len(text) - len(said)
             for place, row in enumerate([0, *(node + 1 for node in round.path.nodes)]):
@@ -135,7 +135,7 @@ class DraftRounds(Speaker):
         numbers = scores.float().cpu().numpy()
         if not self._sampler.greedy:
             numbers = numbers * np.float32(self._sampler.temperature)
-        # Of a few tokens only: a softmax of all would take longer than the model's pass.
+        # Only a few tokens: a softmax of all would take longer than the model's pass.
         places, shares = likeliest(numbers, 1 + self._others)
         ranked = [
             [*zip(*row, strict=True)] for row in zip(places.tolist(), shares.tolist(), strict=True)

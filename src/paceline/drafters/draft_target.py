@@ -1,4 +1,4 @@
-"""A draft model seen with the vocabulary of the model that it drafts for."""
+"""A draft model seen with the vocabulary of the model it drafts for."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ __all__ = ["DraftTarget", "in_vocabulary"]
 
 
 def in_vocabulary(target: Target, size: int, known: int) -> Target:
-    """`target` with rows of `size` logits, of which those from `known` on are -inf."""
+    """`target` with rows of `size` logits, those from `known` on being -inf."""
     if target.vocab_size == size <= known:
         return target
     return DraftTarget(target, size, min(size, known, target.vocab_size))
 
 
 class DraftTarget(Target):
-    """A target whose rows have another model's size, so that both can be drawn from alike.
+    """A target whose rows have another model's size, so that both are sampled alike.
 
-    Models of one family pad their embeddings to different sizes: what lies beyond the tokens that
-    both know cannot be said. `vocab_size` stays the model's own, where its virtual ids begin.
+    Models of one family pad their embeddings to different sizes: ids beyond the tokens that both
+    know cannot be drawn. `vocab_size` stays the model's own, where its virtual ids begin.
 
     size: of the rows. known: tokens that both know, at most `size` and the model's own vocabulary.
     """

@@ -1,10 +1,10 @@
-"""A draft model's own text: the one loop on a smaller target, a little ahead of what is certain.
+"""A draft model's own text: the loop on a smaller target, a little ahead of what is committed.
 
-The text is a `Generation` like any other, with a drafter of its own, which makes a draft model out
-of any target and a faster one out of any drafter; where the model drafts by itself and its target can
-follow, rounds are left out (`DraftChain`). What it has said beyond the committed tokens are
-the guesses. Where the target says something else, the text is corrected from there, and the draft
-model's target keeps what is still right in its cache: a rejection is nothing special.
+The text is a `Generation` like any other, with a drafter of its own. So any target can be a draft
+model, and any drafter makes it faster. If it has no drafter and its target supports chains, rounds
+are left out (`DraftChain`). Its tokens beyond the committed ones are the guesses. Where the target
+disagrees, the text is corrected from there, and the draft model's target keeps what is still right
+in its cache: a rejection is nothing special.
 
     committed: a b c        guesses: d e f
     committed: a b c d x    guesses: none; "e f" is taken back, and the next pass reads "x"
@@ -34,19 +34,19 @@ __all__ = ["DraftText", "Guess"]
 
 
 class DraftText:
-    """What a draft model would go on with, for one text at a time.
+    """What a draft model would continue with, for one text at a time.
 
     host: the draft model. inner: its own drafter.
-    vocab_size: of the model that it drafts for.
+    vocab_size: of the model to draft for.
     others: runners-up to keep per guess.
-    budget: nodes of the inner drafter's trees at most; 0 for as many as pay.
+    budget: most nodes of the inner drafter's trees; 0 for as many as pay.
 
     Texts of one host and kind of inner drafter share a planner.
 
-    Where the model cannot follow, because the text is longer than its context or holds a token that
-    it does not have, it says nothing.
+    If the text is longer than the model's context or holds a token that it does not have, there are
+    no guesses.
 
-    Raises UsageError where `inner` needs what the draft model's target lacks.
+    Raises UsageError if `inner` needs what the draft model's target lacks.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class DraftText:
 
     @property
     def unread(self) -> int:
-        """Tokens that the model has not read yet, at most: of a text that it has not begun, all."""
+        """Upper bound on tokens that the model has not read yet; before its first pass, all."""
         return 0 if self._text is None else self._speaker.unread
 
     def start(self, text: TextStart) -> None:
         """Begin with these committed tokens. The sampler is the target's."""
         self.stop()
-        # What the model cannot read is no guess for it either.
+        # The model cannot generate what it cannot read.
         references = [reference for reference in text.references if self._can_read(reference)]
         self._committed = len(text.context)
         if self._can_read(text.context) and self._room(len(text.context)) > 0:
@@ -82,12 +82,12 @@ class DraftText:
             self._text = self._speaker.start(text.context, references, sampler)
 
     def stop(self) -> None:
-        """Let go of the text."""
+        """Release the text."""
         self.guesses, self._text = [], None
         self._speaker.stop()
 
     def resume(self, text: TextStart) -> None:
-        """Go on with this committed text, whatever was committed before."""
+        """Continue with this committed text, whatever was committed before."""
         if self._text is None:
             self.start(text)
             return
@@ -99,7 +99,7 @@ class DraftText:
         self._committed = len(text.context)
 
     def hear(self, tokens: Sequence[int]) -> None:
-        """These tokens were committed after the earlier ones."""
+        """Take over tokens committed after the earlier ones."""
         guessed = [guess.token for guess in self.guesses]
         right = common_prefix(guessed, tokens) if guessed else 0
         if right < len(tokens):
@@ -109,8 +109,8 @@ class DraftText:
         self._committed += len(tokens)
 
     def guess(self, most: int, end: ChainEnd | None = None) -> Sequence[Said]:
-        """Say more until there are `most` guesses, or fewer where `end` says so; pass by pass, each
-        of which may bring several."""
+        """Generate until there are `most` guesses, or fewer if `end` says so, in passes that may
+        bring several each."""
         missing = most - len(self.guesses)
         if self._text is None or missing < 1:
             return ()
@@ -121,7 +121,7 @@ class DraftText:
         return passes
 
     def _correct(self, kept: int, tokens: Sequence[int]) -> None:
-        """The text's first `kept` tokens stay, then come these; nothing is guessed after them."""
+        """Keep the text's first `kept` tokens, append these, and drop all guesses."""
         self.guesses = []
         if self._text is None:
             return
@@ -135,7 +135,7 @@ class DraftText:
         return max(tokens, default=0) < self._target.vocab_size
 
     def _room(self, length: int) -> int:
-        """Tokens that fit after a text, the last of which the model need not read."""
+        """Tokens that fit after a text; the model need not read the last one."""
         longest = self._target.max_context
         return sys.maxsize if longest is None else longest - length
 

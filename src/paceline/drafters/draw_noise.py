@@ -1,7 +1,7 @@
 """The noise that the target will draw tokens with, for drafters that guess by logits.
 
-A token is drawn as the largest of logits and noise that depends on the seed and the position alone
-(see `paceline.sampling`). A drafter that adds the same noise to its own logits guesses what will be
+A token is drawn as the argmax of logits plus noise, which depends on seed and position alone (see
+`paceline.sampling`). A drafter that adds the same noise to its own logits guesses what will be
 drawn rather than what is likely; the closer its logits are to the target's, the more often it is
 right (Gumbel coupling: Daliri et al. 2024, arXiv 2408.07978).
 """
@@ -21,9 +21,9 @@ __all__ = ["DrawNoise", "Outputs"]
 
 
 class Outputs(Protocol):
-    """Who has logits.
+    """What has logits.
 
-    outputs: columns. token_ids: int64, the tokens that they stand for; None: columns are token ids.
+    outputs: columns. token_ids: int64, the tokens they stand for; None: columns are token ids.
     """
 
     outputs: int
@@ -32,10 +32,10 @@ class Outputs(Protocol):
 
 
 class DrawNoise:
-    """Of one text, for the logits of a drafter, in the scale of these.
+    """The noise of one text, in the scale of a drafter's logits.
 
-    to: the drafter's. vocabulary: of the target, whose draw makes noise for all of it. sampler: of
-    the text; where that is greedy, or None, there is no noise.
+    to: what has the logits. vocabulary: the target's; its draw makes noise for all of it. sampler:
+    the text's; if greedy or None, there is no noise.
     """
 
     def __init__(self, to: Outputs, vocabulary: int, sampler: Sampler | None = None) -> None:
@@ -44,12 +44,12 @@ class DrawNoise:
         self._rows: dict[int, torch.Tensor] = {}
 
     def for_text(self, sampler: Sampler | None) -> DrawNoise:
-        """That of another text."""
+        """The noise of another text."""
         return DrawNoise(self._to, self._vocabulary, sampler)
 
     def rows(self, position: int, count: int) -> torch.Tensor | None:
-        """What is added to logits at so many positions, float32 [count, outputs]; None for nothing.
-        Each row is made once: drafts overlap."""
+        """The noise at `count` positions, float32 [count, outputs]; None for none. Each row is made
+        once: drafts overlap."""
         import torch
 
         if self._sampler is None:

@@ -1,10 +1,10 @@
-"""EAGLE: a draft model of one block that goes on from the target's own features (Li et al. 2024 and
-2025, arXiv 2401.15077, 2406.16858, 2503.01840).
+"""EAGLE: a draft model of one block that continues from the target's own features (Li et al. 2024
+and 2025, arXiv 2401.15077, 2406.16858, 2503.01840).
 
-The block reads the feature of a token and the token chosen after it, and guesses the next one; its
-own output takes the feature's place from there on (see `paceline.drafters.eagle_model`). So a tree
-grows to any depth, level by level: of each level the `beam` likeliest nodes are gone on from, by the
-product of what the block says of the guesses up to them, and of all nodes the likeliest make the
+The block reads the feature of a token and the token chosen after it, and guesses the next one; from
+there on its own output replaces the feature (see `paceline.drafters.eagle_model`). So a tree grows
+to any depth, level by level. Each level continues from the `beam` likeliest nodes of the last, by
+the product of the block's probabilities along the path, and the likeliest of all nodes make the
 tree (EAGLE-2, section 4).
 
     text … a, root b       after b: c (0.6), d (0.3), e (0.05)
@@ -12,8 +12,8 @@ tree (EAGLE-2, section 4).
     tree: root ─┬─ c ─ f   the likeliest paths of all, as many as the budget allows
                 └─ d
 
-How deep, is decided as for a draft model (`paceline.planning.draft_length`): another level is grown
-as long as the chance that one of the nodes gone on from is right is worth its measured time.
+Depth is decided as for a draft model (`paceline.planning.draft_length`): another level is grown
+while the chance that one of the continued nodes is right is worth its measured time.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class EagleSettings:
     parts: a folder made by `paceline train eagle`, a hub id, or "" for those that come with this
     package.
     depth: levels of a tree, at most 32; 0 for as many as pay, see `DraftLength`.
-    ranks: how many guesses after a node are looked at.
-    beam: nodes of each level that are gone on from; with 1 there is one chain with runners-up.
-    least: nodes that are less likely to be accepted are not gone on from.
+    ranks: guesses to consider after each node.
+    beam: nodes of each level to continue from; 1 gives one chain with runners-up.
+    least: nodes that are less likely to be accepted are not continued.
     weights: of the linear layers, see `HeadWeights`.
 
     Raises UsageError for a setting out of range; ModelError for a folder without such parts.
@@ -78,11 +78,11 @@ class EagleSettings:
 class Eagle(LevelDrafter["Levels"]):
     """Drafter with a trained block on the target's features.
 
-    host: the model that it was trained for; it must show its hidden states.
-    settings, changes: see `EagleSettings`; the latter are fields of it by name.
+    host: the model it was trained for, which must expose its hidden states.
+    settings: see `EagleSettings`. changes: fields to override, by name.
 
-    Raises UsageError for a setting out of range; ModelError where there are no such parts, or they
-    are damaged or belong to another model.
+    Raises UsageError for a setting out of range; ModelError for parts that are missing, damaged or
+    of another model.
     """
 
     def __init__(self, host: Host, settings: EagleSettings | None = None, **changes: Any) -> None:
@@ -98,7 +98,7 @@ class Eagle(LevelDrafter["Levels"]):
             self.requires |= {LAYER_OUTPUTS}
 
     def resume(self, text: TextStart) -> None:
-        """Go on with other last tokens; rows of what is the same are kept."""
+        """Continue with other last tokens; rows of unchanged ones are kept."""
         levels, same = self._levels, common_prefix(self._text, text.context)
         self.start(text)
         if levels is not None:
@@ -112,7 +112,7 @@ class Eagle(LevelDrafter["Levels"]):
 
     def _grown(self, levels: Levels, budget: int, end: ChainEnd) -> tuple[Tree, int]:
         own = self._beam
-        numbers = {ROOT: 0}  # of guesses that are gone on from, in the draft
+        numbers = {ROOT: 0}  # of continued nodes, in the draft
 
         def grow(tree: LevelTree, level: Sequence[int]) -> Guesses:
             if level == [ROOT]:

@@ -1,4 +1,4 @@
-"""EAGLE's rows of one text and of drafts below it: by the modules themselves, or as programs."""
+"""EAGLE's rows of one text and its drafts: by the modules themselves, or as programs."""
 
 from __future__ import annotations
 
@@ -22,48 +22,47 @@ from paceline.tree import Tree
 
 __all__ = ["Levels", "ModuleLevels", "ProgramLevels", "levels_of"]
 
-_ROOM = 64  # columns, for drafts below a text
+_ROOM = 64  # columns, for drafts after a text
 
 
 class Levels(TextLevels):
-    """Columns of one text, and of a draft below it.
+    """Columns of one text, and of a draft after it.
 
-    A row stands at each place of the text but the first; column i is that of place i + 1. Rows of
-    guesses come after and are overwritten by what the text goes on with. There are `length` rows of
-    the text.
+    Each place of the text but the first has a row; column i is that of place i + 1. Rows of guesses
+    come after these and are overwritten when the text continues. The text has `length` rows.
     """
 
     def __init__(self, columns: torch.Tensor) -> None:
         self.length = 0
         self._held = columns  # keys and values [2, KV heads, room, head size]
-        # Of nodes, the root first: slots of guesses on the way there.
+        # By node, the root first: slots of the guesses on the path to it.
         self._sees: list[list[int]] = [[]]
 
     @property
     def room(self) -> int:
-        """Columns that there is memory for."""
+        """Columns that memory is allocated for."""
         return self._held.shape[2]
 
     def keep(self, length: int) -> None:
-        """Only the first rows are as they were."""
+        """Keep only the first `length` rows."""
         self.length = min(self.length, length)
 
     @abstractmethod
     def read(self, text: Sequence[int], states: torch.Tensor) -> None:
-        """Take over what the target has read: states [n, width] of all of the text but its last
-        token, the root, n > `length`."""
+        """Take over what the target has read: states [n, width], n > `length`, of all tokens but
+        the last, the root."""
 
     @abstractmethod
     def begin(self, ranks: int) -> Guesses:
-        """A new draft: what comes after the root, node 0. ranks: likeliest tokens."""
+        """Begin a draft: guess after the root, node 0. ranks: guesses after each node."""
 
     @abstractmethod
     def grow(self, tokens: Sequence[int], parents: Sequence[int], ranks: int) -> Guesses:
-        """The next level of a draft, with these tokens below these nodes: what comes after each.
-        Nodes are numbered as they come."""
+        """Add the next level, nodes with these tokens and parents, and guess after each. Nodes are
+        numbered in the order they are added."""
 
     def _placed(self, parents: Sequence[int]) -> range:
-        """Slots of new nodes below these ones."""
+        """Slots of new nodes with these parents."""
         first = self.length + len(self._sees) - 1
         slots = range(first, first + len(parents))
         self._sees += [
@@ -72,7 +71,7 @@ class Levels(TextLevels):
         return slots
 
     def _make_room(self, columns: int) -> bool:
-        """Whether memory had to move."""
+        """Make room; returns whether memory had to move."""
         if columns <= self.room:
             return False
         self._held = wider(self._held, columns)
@@ -80,7 +79,7 @@ class Levels(TextLevels):
 
 
 class ModuleLevels(Levels):
-    """The modules of `model` one after the other. capacity: tokens that there is room for at
+    """Runs the modules of `model` one after the other. capacity: tokens to make room for at
     first."""
 
     def __init__(self, model: EagleModel, capacity: int) -> None:
@@ -136,7 +135,7 @@ class ModuleLevels(Levels):
 
 
 class ProgramLevels(Levels):
-    """Programs over a cache of the text's own. capacity: tokens that there is room for at first."""
+    """Runs programs over the text's own cache. capacity: tokens to make room for at first."""
 
     def __init__(self, programs: EaglePrograms, model: EagleModel, capacity: int) -> None:
         config = model.config
@@ -175,7 +174,7 @@ class ProgramLevels(Levels):
         settings: BeamSettings,
         end: ChainEnd,
     ) -> tuple[Tree, int] | None:
-        """See `Levels.draft`: in one call, but for prompts."""
+        """See `Levels.draft`: in one call, except for prompts."""
         call = self._programs.call
         if call is None or len(states) - self.length > MOST_FRESH:
             return None
@@ -235,7 +234,7 @@ class ProgramLevels(Levels):
 
 
 def levels_of(model: EagleModel, capacity: int = 256) -> Levels:
-    """The memory of a new text and drafts below it, as fast as can be had here."""
+    """The memory of a new text and drafts after it, as fast as this machine allows."""
     if isinstance(model.programs, EaglePrograms):
         return ProgramLevels(model.programs, model, capacity)
     return ModuleLevels(model, capacity)

@@ -1,24 +1,23 @@
 """EAGLE's draft model: one transformer block that reads a feature and the token chosen after it.
 
-A *row* stands at each place of the text but the first: it reads the feature of the place before and
-the embedding of the token at its own (EAGLE, arXiv 2401.15077, section 3.1), and its output guesses
-the token after. A feature is the target's last hidden state or, in EAGLE-3 (arXiv 2503.01840,
-section 3.1), what the outputs of a few chosen layers are fused to. Where the target has not been
-yet, the output of the row before takes the feature's place, so the same block and the target's own
-output head draft to any depth:
+Each place of the text but the first has a *row*. It reads the feature of the place before and the
+embedding of its own token (EAGLE, arXiv 2401.15077, section 3.1), and its output guesses the token
+after. A feature is the target's last hidden state or, in EAGLE-3 (arXiv 2503.01840, section 3.1),
+the fused outputs of a few chosen layers. Where the target has not been yet, the output of the row
+before replaces the feature, so the same block and the target's own output head draft to any depth:
 
     place        0    1         2         3 (the root)   4 (a guess)        5 (a guess after it)
     token        a    b         c         d              e                  f
     reads             f(a), b   f(b), c   f(c), d        own output at d, e own output at e, f
     guesses           c         d         e              f                  …
 
-Rows see all rows of the text before them, and of guesses those on the way from the root. Keys and
-values of a text's row depend on nothing that comes later, so they are computed once and kept;
-those of guesses are dropped.
+A row sees all rows of the text before it, and of guesses those on the path from the root. Keys and
+values of a text's row depend on nothing that comes later, so they are computed once and kept; those
+of guesses are dropped.
 
 The block is our own, so that it fits every target: RMSNorm, rotary positions, a gated feed-forward,
-biases of queries, keys and values where it began as a layer that has some. Features, own outputs and embeddings are normalised before they meet, each with a scale of
-its own.
+and biases of queries, keys and values if it started as a layer that has some. Features, own outputs
+and embeddings are normalised before they meet, each with its own scale.
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ Embed = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Stretches:
-    """Texts side by side in rows, as training reads them.
+    """Texts side by side in rows, for training.
 
-    tokens: [batch, length] int64. features: [batch, length, width]. position: [batch, length] int64,
-    each token's place in its text. points: [batch, n] int64, places to draft after, up to and
-    including which the target has read. sees: [batch, n, length] bool: tokens of the same text up to
-    the point.
+    tokens: [batch, length] int64. features: [batch, length, width]. position: [batch, length]
+    int64, each token's place in its text. points: [batch, n] int64, places to draft after; the
+    target has read up to and including these. sees: [batch, n, length] bool: tokens of the same
+    text up to the point.
     """
 
     tokens: torch.Tensor
@@ -81,7 +80,7 @@ class EagleModel(HeadModule):
         super().__init__(head, token_ids)
         self.config, hidden = config, self.hidden_size
         self.width = hidden * max(1, len(config.layers))
-        self._embed = (embed,)  # kept out of the module's own parts
+        self._embed = (embed,)  # a tuple keeps it out of the module's own parts
         queries = config.attention_heads * config.head_size
         keys = config.kv_heads * config.head_size
         if config.layers:
@@ -109,7 +108,7 @@ class EagleModel(HeadModule):
     last_norm: nn.Parameter
 
     def _begin(self) -> None:
-        """Feature and embedding go through side by side, and all layers count alike."""
+        """Start with the sum of feature and embedding, and the mean of all layers."""
         with torch.no_grad():
             self.enter.weight.copy_(torch.eye(self.hidden_size).repeat(1, 2))
             if taps := len(self.config.layers):
@@ -122,17 +121,17 @@ class EagleModel(HeadModule):
         return self._embed[0](tokens)
 
     def rows_of_text(self, features: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """What rows begin as, [..., hidden]: features [..., width] of the places before them and
-        the tokens int64 [...] at their own."""
+        """Inputs of rows, [..., hidden]: features [..., width] of the places before them and their
+        own tokens int64 [...]."""
         if self.config.layers:
             shape = (*features.shape[:-1], -1, self.hidden_size)
-            # A scale for each layer, after the norm that has none.
+            # A scale for each layer, after a norm without one.
             taps = normal(features.reshape(shape), torch.ones_like(self.tap_norms[0]))
             features = self.fuse((taps * self.tap_norms).flatten(-2))
         return self._rows(features, self.feature_norm, tokens)
 
     def rows_of_guesses(self, outputs: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """The same after rows with these outputs [..., hidden]."""
+        """The same, with outputs [..., hidden] of the rows before them."""
         return self._rows(outputs, self.own_norm, tokens)
 
     def _rows(self, before: torch.Tensor, norm: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
@@ -153,8 +152,8 @@ class EagleModel(HeadModule):
         sees: torch.Tensor,
         own: Sequence[Columns] = (),
     ) -> torch.Tensor:
-        """[batch, n, hidden]. columns, sees, own: see `attended`; a row's own column is among
-        them."""
+        """Outputs of rows [batch, n, hidden]. columns, sees, own: see `attended`; a row's own
+        column is among them."""
         query = split(self.query(normal(rows, self.row_norm)), self.config.head_size)
         rows = rows + self.join(attended(self._turns(query, places), columns, sees, own))
         inner = normal(rows, self.inner_norm)
@@ -166,7 +165,7 @@ class EagleModel(HeadModule):
         return normal(outputs, self.last_norm)
 
     def logits(self, outputs: torch.Tensor) -> torch.Tensor:
-        """[..., outputs] for the tokens after rows with these outputs [..., hidden]."""
+        """Logits [..., outputs] for the tokens after rows with these outputs [..., hidden]."""
         return self.shared_head(self.ends(outputs)).float()
 
     # ---- drafting ----
@@ -183,12 +182,11 @@ class EagleModel(HeadModule):
 
     def forward(self, texts: Stretches, steps: int) -> list[torch.Tensor]:
         """Draft `steps` tokens after many points of texts at once, with the texts' own tokens as
-        guesses: each step sees the text up to its point and its own rows since, as when the text is
-        drafted for.
+        guesses. Each step sees the text up to its point and its own rows since, as in drafting.
 
         Returns the outputs [batch, n, hidden] of each step, whose `logits` are for the token 2 +
-        step places after the point. What lies beyond a row's end is read as its last token: drafts
-        there mean nothing.
+        step places after the point. Beyond a row's end its last token is read: drafts there mean
+        nothing.
         """
         tokens, points = texts.tokens, texts.points
         rows = self.rows_of_text(texts.features.float(), tokens.roll(-1, dims=1))

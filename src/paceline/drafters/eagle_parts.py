@@ -1,4 +1,4 @@
-"""What is trained for EAGLE, as a folder holds it; the module is loaded on demand."""
+"""What is trained for EAGLE, as a folder holds it; the module is imported on demand."""
 
 from __future__ import annotations
 

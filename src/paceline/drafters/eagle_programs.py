@@ -1,4 +1,4 @@
-"""EAGLE's rows and its head as programs of the C library, and a whole draft in one call of them."""
+"""EAGLE's rows and head as programs of the C library, and a whole draft in one call."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ __all__ = ["AT_ONCE", "MOST_FRESH", "EaglePrograms", "Floats", "TextColumns", "c
 Floats = NDArray[np.float32]
 
 AT_ONCE = 512
-"""Rows; memory for so many is kept."""
+"""Most rows per call; memory for them is kept."""
 MOST_FRESH = 16
-"""Rows of the text in such a call; a prompt is read in calls of its own."""
+"""Most rows of the text in the call of a draft; a prompt is read in calls of its own."""
 
 
 class EaglePrograms:
     """The parts of `model` as programs, with layers of this kind.
 
     read: features and the embeddings after them side by side -> outputs, and columns in the cache.
-    grow: the same of guesses: outputs of the rows before in the place of features. head: outputs ->
-    logits. rotary: of the first two. call: all of them in one call; None where that cannot be had.
+    grow: the same for guesses, with the outputs of the rows before instead of features. head:
+    outputs -> logits. rotary: of the first two. call: all of them in one call; None if unavailable.
 
-    Raises UnpackableError for a kind that cannot be had here.
+    Raises UnpackableError for a kind that is unavailable here.
     """
 
     def __init__(self, model: EagleModel, kind: type[BlockLinear]) -> None:
@@ -163,9 +163,8 @@ class EagleCall:
         """The likeliest guesses, and how many levels were grown.
 
         text: up to the root. columns: those of its rows, with room for the new ones and the
-        draft's. features: float32 [tokens that the target has read, width], of which at most
-        `MOST_FRESH` are new. end: where no more levels are wanted, by the chance that what is gone
-        on from is right. noise: see `FoundTree.native`.
+        draft's. features: float32 [tokens that the target has read, width], at most `MOST_FRESH` of
+        them new. end: see `LevelPlan.end`. noise: see `FoundTree.native`.
         """
         one, fresh = self._one, len(features) - columns.length
         one.depth, one.beam, one.least = len(end.least), settings.beam, settings.least

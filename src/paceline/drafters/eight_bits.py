@@ -1,8 +1,8 @@
-"""Trained tensors in 8 bits, for folders that are to stay small.
+"""Trained tensors in 8 bits, for folders that should stay small.
 
-A matrix [..., outputs, inputs] is kept as whole numbers from -127 to 127, and beside it under its
-name and ".scale" what each group of 32 inputs, or a row where these do not come out even, is
-multiplied by, in float16. Whatever has two dimensions or more, and is no bias, is a matrix.
+A matrix [..., outputs, inputs] is stored as integers from -127 to 127. Beside it, under its name
+plus ".scale", are the float16 factors of each group of 32 inputs, or of whole rows if 32 does not
+divide them. Any tensor of two or more dimensions that is no bias is a matrix.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SCALE = ".scale"
 
 
 def in_eight_bits(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The same with matrices of floats in 8 bits; all others stay as they are."""
+    """The same, with float matrices in 8 bits; all others stay as they are."""
     import torch
 
     found: dict[str, torch.Tensor] = {}
@@ -30,7 +30,7 @@ def in_eight_bits(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor
             continue
         groups = tensor.float().reshape(*tensor.shape[:-1], _groups(tensor.shape[-1]), -1)
         scale = (groups.abs().amax(dim=-1) / _MOST).half()
-        # Of a group of zeros, or of numbers next to that, any scale will do.
+        # For a group of zeros, or nearly so, any scale will do.
         steps = groups / scale.float().masked_fill(scale == 0, 1.0)[..., None]
         rounded = steps.round().clamp(-_MOST, _MOST)
         found[name] = rounded.flatten(-2).to(torch.int8)
@@ -39,7 +39,7 @@ def in_eight_bits(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor
 
 
 def in_floats(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The other way round; what is in floats stays as it is."""
+    """The inverse; floats stay as they are."""
     import torch
 
     found: dict[str, torch.Tensor] = {}
@@ -56,7 +56,7 @@ def in_floats(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def scale_shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
-    """Scales that must be there, with their shapes."""
+    """Names of the scales that must be present, with their shapes."""
     import torch
 
     return {

@@ -1,4 +1,4 @@
-"""Trees that the C library makes of what heads guess."""
+"""Trees that the C library makes from the guesses of heads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["FoundTree"]
 class FoundTree:
     """Memory for a tree.
 
-    outputs: columns of logits. token_ids: [outputs] int64, the tokens that they stand for; None:
+    outputs: columns of logits. token_ids: [outputs] int64, the tokens they stand for; None:
     columns are token ids.
     """
 
@@ -27,8 +27,8 @@ class FoundTree:
         self._outputs, self._room = outputs, 0
 
     def native(self, budget: int, ranks: int, noise: torch.Tensor | None = None) -> native.Guesses:
-        """What the library is to find: at most `budget` nodes, and `ranks` of each row. noise:
-        float32 [depths, outputs], see `DrawNoise`."""
+        """What the library should find: at most `budget` nodes, and `ranks` guesses per row.
+        noise: float32 [depths, outputs], see `DrawNoise`."""
         one, self._noise = self._guesses, noise  # held for the library
         one.noise, one.heard = (None, 0) if noise is None else (noise.data_ptr(), len(noise))
         one.budget, one.ranks = budget, min(ranks, self._outputs)
@@ -41,6 +41,6 @@ class FoundTree:
         return one
 
     def tree(self, nodes: int) -> Tree:
-        """What was found."""
+        """The tree found, of `nodes` nodes."""
         tokens, parents = tuple(self._tokens[:nodes]), tuple(self._parents[:nodes])
         return Tree(tokens, parents, tuple(self._path_chances[:nodes]))

@@ -1,4 +1,4 @@
-"""What heads guess: the likeliest tokens, and how likely they say these are."""
+"""What heads guess: the likeliest tokens, with their probabilities."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["Guesses", "guesses_of", "guesses_of_program"]
 class Guesses:
     """The likeliest tokens of some rows of logits, likeliest first.
 
-    tokens: one list per row. probabilities: of the same tokens, by the heads themselves; the shares
-    of a row add up to at most 1.
+    tokens: one list per row. probabilities: of the same tokens, by the heads themselves; those of a
+    row add up to at most 1.
     """
 
     tokens: list[list[int]]
@@ -33,13 +33,13 @@ def guesses_of(
     """The `ranks` likeliest tokens of each row, fewer where there are fewer columns.
 
     logits: [rows, outputs]. token_ids: [outputs] int64, the tokens that columns stand for; None:
-    columns are token ids. noise: of the target's draw, added to all rows or to each its own.
+    columns are token ids. noise: of the target's draw, one row for all or one for each.
     """
     logits = logits if noise is None else logits.float() + noise
     best = logits.float().softmax(dim=-1).topk(min(ranks, logits.shape[-1]), dim=-1)
     places = best.indices if token_ids is None else token_ids[best.indices]
     shares = best.values.double()
-    # Rounding may make a row a little more than 1.
+    # Rounding may push a row's sum slightly above 1.
     shares = shares / shares.sum(dim=-1, keepdim=True).clamp(min=1.0)
     return Guesses(places.tolist(), tuple(map(tuple, shares.tolist())))
 
@@ -51,7 +51,7 @@ def guesses_of_program(
     token_ids: Sequence[int] | None,
     noise: torch.Tensor | None = None,
 ) -> Guesses:
-    """The same of the last rows of a program, in one call. token_ids: as a list."""
+    """The same for `rows` rows that a program has just run, in one call. token_ids: as a list."""
     if noise is not None:
         program.out(rows)[:] += noise.numpy()
     tokens, shares = program.likeliest(rows, ranks)

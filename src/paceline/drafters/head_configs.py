@@ -1,4 +1,4 @@
-"""What trained heads and draft models are made of, as their folders say it."""
+"""The structure of trained heads and draft models, as stored in their folders."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from paceline.errors import ModelError
 __all__ = ["Bottom", "ChimeraConfig", "EagleConfig", "Form", "HeadWeights", "MedusaConfig"]
 
 Form = Literal["compact", "full"]
-"""What a head ends in: the target's own output head, which is not stored, or one of its own."""
+"""What a head ends in: the target's output head, which is not stored, or one of its own."""
 
 Bottom = Literal["ngram", "transformer frozen", "transformer finetune"]
 """What reads the tokens that the target has not read yet (Chimera, table 6): the n-gram encoder, or
-the target's first layer, as it is or trained on."""
+the target's first layer, frozen or trained further."""
 
 HeadWeights = Literal["fastest", "native", "packed", "int8"]
-"""How linear layers hold their weights when they guess; fastest: in 4 bits where the heads run as
-programs on a CPU, else each as is fastest there, which is measured. Guesses need not be exact."""
+"""How linear layers store their weights for guessing. fastest: in 4 bits if the heads run as
+programs on a CPU, else whatever is measured to be fastest for each. Guesses need not be exact."""
 
 
 @dataclass(frozen=True)
 class MedusaConfig:
     """Medusa-1 heads (Cai et al. 2024, arXiv 2401.10774).
 
-    heads: the i-th guesses the token i further on than the next. layers: residual blocks of each.
+    heads: the i-th guesses the token i places after the next one. layers: residual blocks of each.
     form: the paper's heads are "full".
-    vocabulary: guess among so many tokens only, the most frequent ones of the training answers; 0
-    is all of them.
+    vocabulary: guess only among this many tokens, the most frequent in the training answers; 0 for
+    all.
 
     Raises ModelError for a value out of range.
     """
@@ -50,18 +50,19 @@ class MedusaConfig:
 class ChimeraConfig:
     """The draft model of Chimera (section 4.1).
 
-    heads: the i-th guesses the token i further on than the next.
+    heads: the i-th guesses the token i places after the next one.
     order: tokens that the n-gram encoder sees, 1 to 5; the paper's are trigrams.
     form: the paper's heads are "full".
-    vocabulary: guess among so many tokens only, as in `MedusaConfig`.
-    rank: of the matrices of the n-gram encoder's block and of compact heads, each then the product of
-    two; 0 leaves them whole, as the paper's are.
+    vocabulary: see `MedusaConfig`.
+    rank: of the matrices of the n-gram encoder's block and of compact heads, each then a product of
+    two; 0 leaves them whole, as in the paper.
     residual: whether heads see the target's last state beside the draft state (figure 8).
-    layers: residual blocks of a compact head after what joins the two states; full heads have none.
-    bottom: others than "ngram" are there for the study only.
+    layers: residual blocks of a compact head, after the two states are joined; full heads have
+    none.
+    bottom: all but "ngram" are for the study only.
     attention_heads, kv_heads, head_size, intermediate, rotary_base: of the full context encoder.
     final_norm: whether it ends in a normalisation, as the target does. biases: whether its queries,
-    keys and values have some, as Qwen2's have.
+    keys and values have some, as Qwen2's do.
 
     Raises ModelError for a value out of range.
     """
@@ -103,13 +104,12 @@ class ChimeraConfig:
 class EagleConfig:
     """The draft model of EAGLE.
 
-    layers: of the target, counted from 1, whose outputs make a feature together (EAGLE-3); () takes
+    layers: of the target, counted from 1, whose outputs together make a feature (EAGLE-3); () takes
     the last hidden state (EAGLE 1 and 2).
-    steps: of drafting that it was trained for, one after the other; it drafts to any depth.
-    vocabulary: guess among so many tokens only, the most frequent ones of the training answers; 0
-    is all of them.
+    steps: consecutive guesses it was trained for; it drafts to any depth.
+    vocabulary: see `MedusaConfig`.
     attention_heads, kv_heads, head_size, intermediate: of the block. rotary_base: of its positions.
-    biases: whether queries, keys and values have some, as Qwen2's have.
+    biases: whether queries, keys and values have some, as Qwen2's do.
 
     Raises ModelError for a value out of range.
     """

@@ -1,4 +1,4 @@
-"""What a trained drafter attaches to, and how a drafter gets at another model."""
+"""What a trained drafter attaches to, and how a drafter gets another model."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from paceline.protocols import Target
 __all__ = ["COPIES", "SELF", "Host", "ModelChoice", "Opener"]
 
 SELF = "self"
-"""As the name of a draft model: a copy of the model that it drafts for, on weights of few bits."""
+"""As the name of a draft model: a copy of the model it drafts for, with low-bit weights."""
 
 COPIES = ("int4", "int8")
-"""Weights that such a copy may have, the usual ones first."""
+"""Weights that such a copy may have, the default first."""
 
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """A model to be opened.
+    """A model to open.
 
-    model: its name, `SELF`, or the model itself where it is loaded already.
-    device, dtype, weights: as in `paceline.load`; "" is as for the model it drafts for.
+    model: its name, `SELF`, or the model itself if it is loaded already.
+    device, dtype, weights: as in `paceline.load`; "" uses the device and dtype of the model it
+    drafts for, and chooses weights.
     """
 
     model: Any
@@ -38,24 +39,24 @@ class ModelChoice:
 class Host:
     """The model that a drafter works for.
 
-    fingerprint: of the model's weights, see `paceline.models.fingerprint`; "" where unknown.
-    curve: what passes cost on this machine; None where nobody has measured it. costs: what they
-    turn out to cost in this session, by the tokens in the cache; None where nobody looks.
-    tokens: ids below this stand for text, and for the same text as with the model it was opened
-    for; the vocabulary may be padded beyond. None for all.
-    takes_over: the target takes over what that of the model which it drafts for has read, so it is
-    better asked when that has been read.
-    open: hands out hosts on other models; None where no other can be had.
-    datastore: that the session looks into and adds to; None for none, or the model's own.
-    vocabulary: says which tokenizer the model has, see `paceline.models.vocabulary`; None where it
-    is not known.
+    fingerprint: of the model's weights, see `paceline.models.fingerprint`; "" if unknown.
+    curve: pass costs on this machine; None if not measured. costs: actual pass costs in this
+    session, by the tokens in the cache; None if not observed.
+    tokens: ids below this stand for text, the same text as in the model it was opened for; the
+    vocabulary may be padded beyond. None for all.
+    takes_over: the target takes over what that of the model it drafts for has read, so it is better
+    asked after that.
+    open: makes hosts for other models; None if there are no others.
+    datastore: that the session searches and adds to; None for none, or the model's own.
+    vocabulary: identifies the model's tokenizer, see `paceline.models.vocabulary`; None if unknown.
     clock: seconds.
-    shared: constants that drafters have made for this host and others may use as well, e.g. opened
+    shared: constants that drafters have made for this host and others may use, for example opened
     modules, by keys of their own; kept as long as the host.
-    learned: what drafters have learned from texts and go on with in the next ones, by keys of their
-    own; each bounds itself. Drafters of one method share a host, those of another take a fresh one.
-    worth: what asking within a drafter has turned out to be worth, by keys of its own; kept as long
-    as the planner, which knows the same of drafters.
+    learned: what drafters have learned from texts and continue with in the next ones, by keys of
+    their own; each limits its own size. Drafters of one method share a host, those of another take
+    a fresh one.
+    worth: what asking within a drafter has proved to be worth, by keys of its own; kept as long as
+    the planner, which knows the same about drafters.
     """
 
     target: Target
@@ -73,15 +74,15 @@ class Host:
     worth: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def share(self, key: Any, make: Callable[[], Any]) -> Any:
-        """The constant that `make` made when this key was first asked for."""
+        """The constant that `make` made when this key was first used."""
         return _kept(self.shared, key, make)
 
     def learn(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What has been learned under this key; `make` makes it as long as nothing is known."""
+        """What was learned under this key; `make` makes it if nothing is known yet."""
         return _kept(self.learned, key, make)
 
     def fresh(self) -> Host:
-        """The same host, to which nothing is known of any text."""
+        """The same host, knowing nothing of any text."""
         return replace(self, learned={})
 
 
@@ -92,5 +93,5 @@ def _kept(store: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
 
 
 Opener = Callable[[ModelChoice], Host]
-"""Makes a host on another model, to which nothing is known of any text. Its target may be that of
-other hosts on the model. Raises ModelError for a model that cannot draft, and says why."""
+"""Makes a host for another model, knowing nothing of any text. Other hosts of that model may share
+its target. Raises ModelError for a model that cannot draft, with the reason."""

@@ -1,12 +1,12 @@
 """Jacobi decoding (Santilli et al. 2023, "Accelerating Transformer Inference for Translation via
 Parallel Decoding", arXiv 2305.10427, section 3).
 
-The next tokens are unknowns of equations, each of which says that a token is the likeliest one
-after those before it. They are solved as the Jacobi iteration does: all at once, each from what the
-others were in the last pass. What is right at the beginning stays, and is accepted.
+The next tokens are the unknowns of a system of equations: each token is the likeliest one after
+those before it. The Jacobi iteration solves all of them at once, each from the others' values in
+the last pass. A right prefix stays, and is accepted.
 
     text … a, guesses x y z: the rows of a x y z say b c d e
-    x is not b, so b is accepted alone, and the next guesses are c d e
+    x is not b, so b is committed alone, and the next guesses are c d e
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ __all__ = ["Jacobi", "JacobiSettings"]
 class JacobiSettings:
     """Settings of `Jacobi`.
 
-    length: tokens that are unknown at a time, >= 1.
-    seed: of the tokens, drawn from the prompt, that unknowns are at first.
+    length: unknown tokens at a time, >= 1.
+    seed: of the first guesses, which are drawn from the prompt.
 
     Raises UsageError for a length out of range.
     """
@@ -45,10 +45,10 @@ class JacobiSettings:
 class Jacobi(Drafter):
     """Guesses what the target said after the last guesses.
 
-    settings, changes: see `JacobiSettings`; the latter are fields of it by name.
+    settings: see `JacobiSettings`. changes: fields to override, by name.
 
-    Trees stay whole, because the rows of guesses that are wrong make the next ones. The iteration
-    goes on after whatever is accepted, so there is no block that has to be solved to its end.
+    Trees stay whole, because the rows of wrong guesses make the next ones. The iteration continues
+    after whatever is accepted, so no block has to be solved to its end.
     """
 
     sized_by: SizedBy = "whole"
@@ -63,20 +63,19 @@ class Jacobi(Drafter):
         self._guesses: list[int] = []
 
     def start(self, text: TextStart) -> None:
-        """Guess anything that the prompt holds. References are not looked at."""
+        """Guess random tokens of the prompt. References are ignored."""
         self._text = list(text.context)
         self._prompt = tuple(text.context)
         self._random = Random(self._seed)  # noqa: S311 - no secret
         self._guesses = self._filled([])
 
     def resume(self, text: TextStart) -> None:
-        """Go on with other last tokens than those observed; what stood or was guessed after the
-        new end stays a guess."""
+        """Continue with other last tokens; tokens and guesses after the new end stay guesses."""
         known = [*self._text, *self._guesses][len(text.context) :]
         self._text, self._guesses = list(text.context), self._filled(known)
 
     def propose(self, budget: int) -> Tree:
-        """All guesses as a chain, or the first ones."""
+        """The guesses as a chain, as many as fit."""
         return Tree.chain(self._guesses[: max(0, budget)])
 
     def observe(self, round: Round) -> None:

@@ -1,4 +1,4 @@
-"""How drafters get at the datastore of their model."""
+"""How drafters access the datastore of their model."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ NO_DATASTORE = "none"
 
 
 class KnownTexts:
-    """A datastore as one drafter looks it up.
+    """A datastore as one drafter searches it.
 
-    arrays: that do not change, where there is no store.
-    store: whose texts they are; what it has new is seen with `refresh`.
+    arrays: fixed ones, if there is no store.
+    store: whose arrays are searched; `refresh` includes what it has added.
     """
 
     def __init__(self, arrays: Sequence[SuffixArray] = (), store: Datastore | None = None) -> None:
@@ -27,13 +27,13 @@ class KnownTexts:
 
     @classmethod
     def of(cls, host: Host, name: str, needed: bool = False) -> KnownTexts:
-        """Those in the folder `name`, which is opened once for all drafters of a host.
+        """The texts in the folder `name`, which is opened once for all drafters of a host.
 
-        name: "" is the datastore of the host, or the model's own, for which it is an error to be
-        missing where it is `needed`; `NO_DATASTORE` is none.
+        name: "" is the host's datastore or else the model's own, which may be missing unless
+        `needed`; `NO_DATASTORE` is none.
 
-        Raises StoreError where the datastore is missing, damaged or of another tokenizer,
-        ModelError where the model's tokenizer is not known and a folder is named.
+        Raises StoreError if the datastore is missing, damaged or of another tokenizer, ModelError
+        if a folder is named but the model's tokenizer is unknown.
         """
         store = None if name == NO_DATASTORE else _opened(host, name, needed)
         if store is not None and store.largest >= host.target.vocab_size:
@@ -44,7 +44,7 @@ class KnownTexts:
         return cls(store=store)
 
     def refresh(self) -> None:
-        """See what has been added."""
+        """Include what the store has added."""
         if self._store is not None and self._version != self._store.version:
             self._version = self._store.version
             self._arrays = self._store.arrays()
@@ -52,7 +52,7 @@ class KnownTexts:
     def look_up(
         self, tail: Sequence[int], budget: int, search: Search, near: NearTexts | None = None
     ) -> Found:
-        """The longest match; of equally long ones the newest texts'.
+        """The longest match; of equally long ones, that in the newest texts.
 
         near: takes the documents of these matches.
         """

@@ -1,7 +1,7 @@
-"""What EAGLE and Chimera share: trees below a text whose states the target shows, level by level.
+"""What EAGLE and Chimera share: trees that grow level by level from states that the target exposes.
 
-A level is asked after the guesses of the one before. Where the levels can, they make a draft in one
-call; else it is grown step by step.
+Each level is guessed after the guesses of the one before. If the levels can, they make a draft in
+one call; otherwise it grows step by step.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 __all__ = ["LevelDrafter", "TextLevels"]
 
 _HEARD = 8
-"""Levels for which the noise of draws is made."""
+"""Most levels that get the noise of draws."""
 
 
 class TextLevels(ABC):
-    """What is kept of one text, and a draft below it.
+    """What is kept of one text, and a draft after it.
 
-    length: tokens that the target has read and that were taken over. most_fresh: so many may be new
-    to `draft`. noise: float32 [levels, outputs], of the target's draws at the places of the next
+    length: tokens read by the target that were taken over. most_fresh: most new ones that `draft`
+    takes over. noise: float32 [levels, outputs], of the target's draws at the places of the next
     draft's first levels; None for none.
     """
 
@@ -49,13 +49,16 @@ class TextLevels(ABC):
         settings: BeamSettings,
         end: ChainEnd,
     ) -> tuple[Tree, int] | None:
-        """All of a draft, of at most `budget` nodes, below a text with its root, of which the target
-        has read at most `most_fresh` tokens that are new: they are taken over first; and how many
-        levels it took. None where that is to be done step by step."""
+        """A whole draft of at most `budget` nodes, and its number of levels; None if it has to grow
+        step by step.
+
+        text: with its root. states: of tokens that the target has read; new ones, at most
+        `most_fresh`, are taken over first.
+        """
         return None
 
     def _noise_at(self, level: int) -> torch.Tensor | None:
-        """[outputs], for a level from 0."""
+        """Noise [outputs] for a level, counted from 0."""
         return None if self.noise is None or level >= len(self.noise) else self.noise[level]
 
 
@@ -65,10 +68,10 @@ LevelsT = TypeVar("LevelsT", bound=TextLevels)
 class LevelDrafter(Drafter, Generic[LevelsT]):
     """Drafter that grows trees level by level.
 
-    model: what guesses. new_levels: for a text, with room for so many tokens at first. most: levels
-    of a tree.
+    model: what guesses. new_levels: makes those of a text, with room for this many tokens at first.
+    most: levels of a tree.
 
-    Drafters of a host with the same model share what they learn of how deep pays.
+    Drafters of a host with the same model and beam share what they learn about the depth that pays.
     """
 
     requires = frozenset({HIDDEN_STATES})
@@ -90,7 +93,7 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
         self._seen: torch.Tensor | None = None
 
     def start(self, text: TextStart) -> None:
-        """Begin with nothing read. References are not looked at."""
+        """Begin with nothing read. References are ignored."""
         self._text = list(text.context)
         self._noise = self._noise.for_text(text.sampler)
         self._levels = self._seen = None
@@ -101,8 +104,8 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
         return len(self._text) - 1 - (self._levels.length if self._levels else 0)
 
     def observe_states(self, states: torch.Tensor) -> None:
-        """See `Drafter.observe_states`. Nothing is done with them before a draft is wanted: a drafter that
-        rests costs nothing."""
+        """See `Drafter.observe_states`. They are not read before a draft is wanted: a drafter that
+        is switched off costs nothing."""
         self._seen = states
 
     def propose(self, budget: int) -> Tree:
@@ -114,7 +117,7 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
             self._levels = self._new_levels(len(self._text))
         levels = self._levels
         self._plan.begin()
-        # Of a prompt much is new; what is new in a round is read in the draft's own call.
+        # A prompt is read beforehand; the few new tokens of a round, in the draft's own call.
         beforehand = len(states) - levels.length > levels.most_fresh
         if beforehand:
             self._read(levels, states)
@@ -129,7 +132,7 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
         return self._plan.grown(*found)
 
     def observe(self, round: Round) -> None:
-        """Go on with the text, and learn what another level is worth; the model itself learns
+        """Continue the text, and learn what another level is worth; the model itself learns
         nothing."""
         self._plan.observe(round)
         self._text.extend(round.path.tokens)
@@ -140,4 +143,4 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
 
     @abstractmethod
     def _grown(self, levels: LevelsT, budget: int, end: ChainEnd) -> tuple[Tree, int]:
-        """What `TextLevels.draft` finds, level by level, after `_read`."""
+        """What `TextLevels.draft` returns, grown level by level after `_read`."""

@@ -1,4 +1,4 @@
-"""How deep trees of levels are grown: as long as another level is worth its time."""
+"""How many levels trees get: another one while it is worth its time."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["LevelPlan"]
 
 
 class LevelPlan:
-    """For the rounds of one drafter after the other.
+    """Plans the rounds of one drafter, one after the other.
 
-    length: what is known of what levels take and gain, which drafters of `host` with the same `key`
-    share; None where there are always `depth` of them, 1 or more. most: levels at most.
+    length: what is known about the time and gain of levels, shared by drafters of `host` with the
+    same `key`; None if there are always `depth` levels, 1 or more. most: most levels.
     """
 
     def __init__(self, host: Host, key: Hashable, depth: int, most: int = LONGEST) -> None:
@@ -28,24 +28,24 @@ class LevelPlan:
         self.begin_text()
 
     def begin_text(self) -> None:
-        """A text begins, or goes on with other last tokens."""
-        # When this round's draft was asked for, its levels begun and given, in seconds.
+        """Begin a text, or resume it with other last tokens."""
+        # When this round's draft was requested, its levels begun and finished, in seconds.
         self._asked: float | None = None
         self._began = self._given = 0.0
         self._tree = EMPTY
 
     def begin(self) -> None:
-        """A draft is wanted; or, once more, what comes before its levels is done."""
+        """A draft is wanted or, if called again, what precedes its levels is done."""
         self._began = self._clock()
         if self._asked is None:
             self._asked = self._began
 
     def end(self) -> ChainEnd:
-        """Where no more levels are wanted, by the chance that what is gone on from is right."""
+        """Where no more levels are wanted, by the chance that a continued node is right."""
         return certain_end(0.0, self._depth) if self.length is None else self.length.end(())
 
     def grown(self, tree: Tree, levels: int) -> Tree:
-        """Note that this tree took so many levels; returns it."""
+        """Record that this tree took `levels` levels; returns it."""
         self._tree, self._given = tree, self._clock()
         if self.length is not None:
             self.length.drafted(1e3 * (self._given - self._began) / levels, 1)
@@ -65,7 +65,7 @@ class LevelPlan:
 
 
 def _claims_by_level(tree: Tree) -> list[float]:
-    """Of each depth, how likely one of its nodes is right where one of the depth before is."""
+    """By depth, the chance that one of its nodes is right if one of the depth before is."""
     sure = [0.0] * max(tree.depths, default=0)
     for depth, path_chance in zip(tree.depths, tree.weights or (), strict=True):
         sure[depth - 1] += path_chance

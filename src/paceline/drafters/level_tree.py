@@ -1,4 +1,4 @@
-"""Trees that grow level by level: guesses after the likeliest nodes of the level before."""
+"""Trees that grow level by level, from the likeliest nodes of the level before."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ __all__ = ["BeamSettings", "LevelTree", "check_beam", "grown"]
 
 
 class BeamSettings(Protocol):
-    """How a tree grows; the settings of Chimera and EAGLE say so.
+    """How a tree grows; part of the settings of Chimera and EAGLE.
 
-    depth: levels of a tree; 0 for as many as pay. ranks: how many guesses after a node are looked
-    at. beam: nodes of each level that are gone on from. least: only nodes with at least this chance
-    to be accepted are.
+    depth: levels of a tree; 0 for as many as pay. ranks: guesses to consider after each node. beam:
+    nodes of each level to continue from. least: the chance of acceptance that these need.
     """
 
     @property
@@ -49,10 +48,10 @@ def check_beam(settings: BeamSettings) -> None:
 
 
 class LevelTree:
-    """Guesses by their numbers, in the order in which they came.
+    """Guesses by number, in the order they were added.
 
-    tokens, parents: as in `Tree`. path_chances: the product of what the drafter says of the guesses up to
-    each. What follows is what `chimera.c` and `eagle.c` do.
+    tokens, parents: as in `Tree`. path_chances: the product of the drafter's probabilities up to
+    each. `chimera.c` and `eagle.c` do the same.
     """
 
     def __init__(self) -> None:
@@ -62,7 +61,7 @@ class LevelTree:
         self._first = 0  # of the last level
 
     def add(self, level: Sequence[int], guesses: Guesses) -> None:
-        """A level: guesses after these nodes, of which `ROOT` is one."""
+        """Add a level: guesses after these nodes; the first level is after `ROOT` alone."""
         self._first = len(self.tokens)
         rows = zip(level, guesses.tokens, guesses.probabilities, strict=True)
         for node, own, shares in rows:
@@ -72,7 +71,7 @@ class LevelTree:
             self.path_chances += [sure * share for share in shares]
 
     def likeliest(self, beam: int, least: float) -> list[int]:
-        """The `beam` likeliest nodes of the last level, but those less likely than `least`."""
+        """The `beam` likeliest nodes of the last level, except those less likely than `least`."""
         first, path_chances = self._first, self.path_chances
         likeliest = _best(path_chances[first:], beam)
         return [first + node for node in likeliest if path_chances[first + node] >= least]
@@ -94,9 +93,9 @@ def grown(
     end: ChainEnd,
     grow: Callable[[LevelTree, Sequence[int]], Guesses],
 ) -> tuple[Tree, int]:
-    """The `budget` likeliest nodes, and how many levels they come of, until `end`.
+    """The `budget` likeliest nodes, and how many levels were grown until `end`.
 
-    grow: what comes after these nodes of the tree, `ROOT` first.
+    grow: guesses after nodes of the tree; first asked for `ROOT`.
     """
     tree, level, levels = LevelTree(), [ROOT], 0
     shares, before = list[float](), 1.0
@@ -117,10 +116,10 @@ def grown(
 
 
 def _best(path_chances: Sequence[float], count: int) -> list[int]:
-    """Places of the `count` largest, of equal ones the first, in ascending order."""
+    """Places of the `count` largest, in ascending order; ties go to the first."""
     if count >= len(path_chances):
         return [*range(len(path_chances))]
-    # The `count`-th largest, and how many of those that are equal to it there is room for.
+    # The `count`-th largest, and how many are larger; its equals are added as they are kept.
     limit = sorted(path_chances, reverse=True)[count - 1]
     above = sum(chance > limit for chance in path_chances)
     found = []

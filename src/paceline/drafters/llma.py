@@ -1,15 +1,15 @@
 """LLMA: copying from reference texts (Yang et al. 2023, "Inference with Reference",
 arXiv 2304.04487, section 2).
 
-Whenever the last tokens of the output occur in a reference, the tokens that follow there are
-proposed: the model's answer is likely to go on as the reference does.
+Where the last tokens of the output occur in a reference, the tokens that follow there are proposed:
+the model's answer is likely to continue as the reference does.
 
     reference: … insulin was made from the pancreases of cows …
     output:    It was made from            ->  draft: the pancreases of cows …
 
-Where references come from is the caller's business and makes the paper's scenarios: the prompt
-with its retrieved documents (retrieval-augmented), documents given with the request, outputs of
-similar earlier queries out of a store (cache-assisted), earlier turns (multi-turn).
+The caller chooses the references, which gives the paper's scenarios: the prompt with its retrieved
+documents (retrieval-augmented), documents given with the request, stored outputs of similar earlier
+queries (cache-assisted), earlier turns (multi-turn).
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class LlmaSettings:
     """Settings of `Llma`.
 
     n: match length that triggers a copy, >= 1 (the paper's tuned value is 1 throughout).
-    k: copy length, >= 1; a copy ends with its reference, and plans cut it to what pays (the paper
-    tunes it to 14 to 18).
-    tie: among equally long matches take one at "random", as the paper says, or the "first", as
-    its code does.
-    seed: of the random tie rule.
+    k: copy length, >= 1 (the paper tunes it to 14 to 18). A copy ends with its reference, and the
+    planner cuts it to what pays.
+    tie: which of equally long matches to copy: a "random" one, as in the paper, or the "first", as
+    in its code.
+    seed: for random ties.
 
     Raises UsageError for a value out of range.
     """
@@ -56,9 +56,9 @@ class LlmaSettings:
 class Llma(LookupDrafter):
     """Copies along the reference that shares the longest suffix with the output.
 
-    settings, changes: see `LlmaSettings`; the latter are fields of it by name.
+    settings: see `LlmaSettings`. changes: fields to override, by name.
 
-    The output, as in the paper, not the prompt, is matched; the prompt is the first reference.
+    Only the output is matched, as in the paper, not the prompt, which is a reference itself.
     """
 
     def __init__(self, settings: LlmaSettings | None = None, **changes: Any) -> None:
@@ -72,12 +72,12 @@ class Llma(LookupDrafter):
         self._index = SuffixIndex(seed=own.seed, tie=own.tie)
         self._match: Match = self._index.begin()
         self._said: list[int] = []
-        # How long the match was after each token of the output.
+        # Match length after each token of the output.
         self._lengths: list[int] = []
 
     def start(self, text: TextStart) -> None:
         """Index prompt and references. The next turn of a conversation with the same references
-        adds only what is new, as a text of its own."""
+        adds only its new tokens, as a text of their own."""
         context, known = text.context, len(self._prompt)
         texts = [tuple(reference) for reference in text.references]
         if list(context[:known]) != self._prompt or texts != self._references:
@@ -97,14 +97,14 @@ class Llma(LookupDrafter):
         return bool(self._references)
 
     def resume(self, text: TextStart) -> None:
-        """Follow the output through the index again, from where it is another one."""
+        """Follow the output through the index again from where it changed."""
         output = text.context[len(self._prompt) :]
         if len(output) == 0 or list(text.context[: len(self._prompt)]) != self._prompt:
             self.start(text)
             return
         known = common_prefix(self._said, output)
         del self._said[known:], self._lengths[known:]
-        # A match depends on the tokens that it is long, and on none before them.
+        # A match depends on the tokens it covers, and on none before them.
         matched = self._lengths[-1] if self._lengths else 0
         self._match = self._index.begin()
         for token in self._said[known - matched :]:

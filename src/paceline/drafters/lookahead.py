@@ -1,29 +1,28 @@
 """Lookahead decoding (Fu, Bailis, Stoica and Zhang 2024, "Break the Sequential Dependency of LLM
 Inference Using Lookahead Decoding", arXiv 2402.02057, section 3).
 
-Beside the text the model works on a window: `window` columns of tokens that are to come, each
-column with the last `level` - 1 levels of its Jacobi iteration. A pass makes every column one level
-longer; column by column, key and all levels after it are then an n-gram of `level` tokens that
-goes into a pool, and the oldest level is left behind. Phrases of the pool that begin where the text
-ends are the guesses.
+Beside the text, the model refines a window: `window` columns of future tokens, each with the last
+`level` - 1 levels of its Jacobi iteration. A pass makes every column one level longer. A column's
+key and all levels after it are then an n-gram of `level` tokens, which goes into a pool, and the
+oldest level is dropped. Phrases of the pool that begin where the text ends are the guesses.
 
-    window=3, level=4: level 0 is b p q, root b first, and two levels more stand after each
+    window=3, level=4: level 0 is b p q, root b first; two more levels follow each of them
 
     root b ─┬─ x1 ─ x2            column 0: the row of x2 says x3, which makes (b, x1, x2, x3)
             ├─ p ─┬─ y1 ─ y2      column 1: (p, y1, y2, y3)
             │     └─ q ─ z1 ─ z2  column 2: (q, z1, z2, z3)
             └─ … phrases that the pool has after b
 
-    c comes next: level 0 is c y1 z1, and after them stand x2 x3, y2 y3 and z2 z3
+    c comes next: level 0 is c y1 z1, followed by x2 x3, y2 y3 and z2 z3
 
-So the window's mask, in which a column sees level 0 up to itself and its own earlier levels, is what
-any tree has, and every row of it is the model's own after the tokens above it. Columns that begin
-alike share nodes, as phrases do.
+In the window's mask, a column sees level 0 up to itself, and its own earlier levels. That is an
+ordinary tree mask, so each row holds the model's scores after the tokens above it. Columns that
+begin alike share nodes, as phrases do.
 
-The window is there to make guesses, and in the paper its tokens are none themselves. So its nodes are
-shadows: the model reads their tokens, nothing accepts them, and no statistics count them. Real tokens
-would do no harm: where one of them is what the model says next it is as right as any other guess.
-`accept_window` has it so; then phrases and window share nodes as well.
+In the paper the window makes guesses, but its tokens are not guesses themselves. So its nodes are
+shadows: the model reads their tokens, but they are never accepted, and no statistics count them.
+Accepting them would do no harm: one that the model says next is as right as any other guess.
+`accept_window` allows it; then phrases and window share nodes, too.
 """
 
 from __future__ import annotations
@@ -49,15 +48,15 @@ __all__ = ["Lookahead", "LookaheadSettings", "Window"]
 class LookaheadSettings:
     """Settings of `Lookahead`.
 
-    window: columns (the paper's W); 0 for none: then only what others put into the pool is guessed, and
-    what `pool_from_prompt` does.
+    window: columns (the paper's W); with 0, only phrases that others or `pool_from_prompt` put into
+    the pool are guessed.
     level: tokens of an n-gram, >= 2 (the paper's N).
-    guesses: phrases that a pass checks, >= 1, and that are kept after each token (the paper's G).
-    pool_from_prompt: put the n-grams of the prompt and of the generated text into the pool, too.
-    accept_window: let tokens of the window be accepted, too, which the paper does not.
-    history: keep the pool when another text begins. A text that continues the last one keeps it,
-    and the window, anyway.
-    seed: of the tokens, drawn from the prompt, that the window begins with.
+    guesses: phrases that a pass checks, and that are kept after each token, >= 1 (the paper's G).
+    pool_from_prompt: also put the n-grams of the prompt and of the generated text into the pool.
+    accept_window: let tokens of the window be accepted, which the paper does not.
+    history: keep the pool when another text begins. A text that continues the last one always keeps
+    pool and window.
+    seed: for drawing the window's first tokens from the prompt.
 
     Raises UsageError for a setting out of range.
     """
@@ -77,14 +76,14 @@ class LookaheadSettings:
 
 
 class Lookahead(Drafter):
-    """Guesses phrases that the target itself has made beside the text.
+    """Guesses phrases that the target itself generated beside the text.
 
-    settings, changes: see `LookaheadSettings`; the latter are fields of it by name.
-    pool: where the phrases go and come from, for those who share it; it is then theirs to empty.
+    settings: see `LookaheadSettings`. changes: fields to override, by name.
+    pool: a shared pool of phrases; its owner has to clear it.
     readable: phrases with ids at or beyond it are left out, since the model cannot read them; a
-    shared pool may hold another model's. None for no such limit.
+    shared pool may hold another model's. None for no limit.
 
-    Where the budget is too small the guesses shrink first, to one phrase, and then the window.
+    If the budget is too small, the guesses shrink first, to one phrase, and then the window.
     """
 
     def __init__(
@@ -114,8 +113,8 @@ class Lookahead(Drafter):
         self._shown = 0  # columns of the last proposal
 
     def start(self, text: TextStart) -> None:
-        """Begin with a new window, unless the text continues the last one. References are not
-        looked at."""
+        """Begin with a new window, unless the text continues the last one. References are
+        ignored."""
         if common_prefix(self._text, text.context) < len(self._text):
             if not self._keeps_pool:
                 self.pool.clear()
@@ -127,7 +126,7 @@ class Lookahead(Drafter):
         self.resume(text)
 
     def resume(self, text: TextStart) -> None:
-        """Go on with other last tokens than those observed; pool and window stay."""
+        """Continue with other last tokens than those observed; pool and window stay."""
         known = common_prefix(self._text, text.context)
         self._text = self._text[:known]
         self._learn(text.context[known:])
@@ -142,8 +141,8 @@ class Lookahead(Drafter):
         return Tree.of_paths(phrases).prune(budget - len(window)).graft(window).merge()
 
     def observe(self, round: Round) -> None:
-        """Take the window's next level from the rows of the one before, as far as they were scored,
-        and its n-grams into the pool."""
+        """Take the window's next level from the scored rows of the last one, and put its n-grams
+        into the pool."""
         if self.columns:
             self._advance(round)
         self._learn(round.path.tokens)
@@ -152,13 +151,13 @@ class Lookahead(Drafter):
         ends = [round.tree.find(path) for path in self._window.paths(self._mark)[: self._shown]]
         scored = [end for end in ends if end is not None]
         if scored:
-            best = likeliest(round.logits)  # a copy of some rows would take longer
+            best = likeliest(round.logits)  # copying some rows would take longer
             results = [None if end is None else best[end + 1] for end in ends]
             self._window.advance(results, self.level, self._text[-1], self.pool.add)
 
     def _window_within(self, room: int) -> Tree:
-        """As many of the window's columns as `room` nodes hold; EMPTY where none would be left when
-        all levels are there."""
+        """As many of the window's columns as fit into `room` nodes; EMPTY if none would be left
+        once all levels are there."""
         paths = self._window.paths(self._mark)
         still_to_fill = self.level - 1 - self._window.levels
         for count in range(len(paths), still_to_fill, -1):
@@ -170,7 +169,7 @@ class Lookahead(Drafter):
         return EMPTY
 
     def _learn(self, tokens: Sequence[int]) -> None:
-        """The text goes on with `tokens`."""
+        """Append `tokens` to the text."""
         for token in tokens:
             self._text.append(token)
             if self.pool_from_prompt and len(self._text) >= self.level:
@@ -179,10 +178,10 @@ class Lookahead(Drafter):
 
 
 class Window:
-    """Columns of tokens that are to come, side by side at consecutive positions.
+    """Columns of future tokens at consecutive positions.
 
-    columns: each from level 0 on, all of them with as many levels. Level 0 of column 0 is the root,
-    whatever stands there.
+    columns: each from level 0 on, all with the same number of levels. Level 0 of column 0 stands
+    for the root, whatever its value.
     """
 
     def __init__(self, columns: Sequence[list[int]]) -> None:
@@ -190,11 +189,11 @@ class Window:
 
     @property
     def levels(self) -> int:
-        """Of every column."""
+        """Levels of each column."""
         return len(self.columns[0])
 
     def paths(self, mark: int = 0) -> list[list[int]]:
-        """Per column the tokens from the root to its last level, `mark` added to each."""
+        """For each column, the tokens from the root to its last level, `mark` added to each."""
         bottom = [column[0] for column in self.columns]
         return [
             [mark + token for token in (*bottom[1 : place + 1], *column[1:])]
@@ -208,15 +207,15 @@ class Window:
         root: int,
         add: Callable[[int, Sequence[int]], None],
     ) -> None:
-        """Take over what follows the last level of the first columns; None where that is unknown.
+        """Add the tokens that follow the last level of the first columns; None if unknown.
 
-        level: of the n-grams. root: the one that the window stood after. add: hears of every
+        level: tokens of an n-gram. root: the one that the window followed. add: called with each
         n-gram, as a key and the phrase after it.
 
-        While levels are missing all columns get one more and stay where they are in the text: with
-        the next root in place of the first column's, that one falls out, and so do columns without
-        a result. Once all are there each column by itself leaves its level 0 behind, and one
-        without a result waits.
+        While levels are missing, all columns gain one and keep their places in the text: the next
+        root takes the first column's place, so that one is dropped, as are columns beyond
+        `results`; if one result is None, all wait. Once all levels are there, each column drops its
+        own level 0; only one without a result waits.
         """
         if self.levels < level - 1:
             known = [result for result in results if result is not None]

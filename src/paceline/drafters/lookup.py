@@ -1,4 +1,4 @@
-"""What drafters that look up earlier text have in common: they can be asked after any guess."""
+"""The base of drafters that look up earlier text: they can be asked after any guess."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["LookupDrafter"]
 
 
 class LookupDrafter(Drafter):
-    """Drafts from what it knows of texts, so cheaply that it can be asked after guesses, too.
+    """Drafts from known texts, so cheaply that it can be asked after guesses, too.
 
-    As long as nobody asks it may hear of a text by `resume` alone, later and many tokens at once.
+    While not asked, it may be told of a text by `resume` alone, later and many tokens at once.
 
-    reads_text: whether it looks at the text itself. Two that do are no two opinions.
+    reads_text: whether it looks at the text itself. Two that do are not independent opinions.
     """
 
     reads_text: ClassVar[bool] = True
@@ -28,13 +28,12 @@ class LookupDrafter(Drafter):
 
     @property
     def knows_more(self) -> bool:
-        """Whether it knows other texts than the one that is written."""
+        """Whether it knows texts other than the one being written."""
         return True
 
     @abstractmethod
     def propose_after(self, path: Sequence[int], budget: int) -> Tree:
-        """A tree of at most `budget` nodes as if the text went on with the tokens of `path`.
+        """A tree of at most `budget` nodes, as if the text continued with the tokens of `path`.
 
-        Weights are conditional on `path`: those of a first node say how likely it is where `path`
-        has come true.
+        Weights are conditional on `path`: a first node's is its probability if `path` comes true.
         """

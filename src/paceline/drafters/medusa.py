@@ -1,8 +1,8 @@
 """Medusa: decoding heads on the model's last hidden state (Cai et al. 2024, arXiv 2401.10774).
 
-The i-th head guesses the token i further on than the next from the same state, without knowing the
-tokens in between. The guesses of all heads make one tree, likeliest paths first: by how likely the
-heads say they are, or as the paper has it by how often guesses of that rank were right.
+From the same state, the i-th head guesses the token i places after the next one, without knowing
+the tokens in between. The guesses of all heads make one tree, likeliest paths first: by the heads'
+confidence or, as in the paper, by how often guesses of that rank were right.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class MedusaSettings:
 
     parts: a folder made by `paceline train medusa`, a hub id, or "" for the heads that come with
     this package.
-    ranks: how many guesses of each head are looked at.
-    shape: what decides which guesses make the tree: the heads' confidence here and now, or the
-    table of acceptance beside the weights, which gives every round the same tree (the paper's).
+    ranks: guesses of each head to consider.
+    shape: what selects the guesses of the tree: the heads' confidence in this round, or the
+    acceptance table next to the weights, which gives every round the same tree (the paper's).
     weights: of the linear layers, see `HeadWeights`.
 
     Raises UsageError for a setting out of range; ModelError for a folder without such heads.
@@ -58,11 +58,11 @@ class MedusaSettings:
 class Medusa(Drafter):
     """Drafter with independent heads.
 
-    host: the model that the heads were trained for; it must show its hidden states.
-    settings, changes: see `MedusaSettings`; the latter are fields of it by name.
+    host: the model that the heads were trained for; it must expose its hidden states.
+    settings: see `MedusaSettings`. changes: fields to override, by name.
 
-    Raises UsageError for a setting out of range; ModelError where there are no such heads, or they
-    are damaged or belong to another model.
+    Raises UsageError for a setting out of range; ModelError if the heads are missing, damaged, or
+    belong to another model.
     """
 
     requires = frozenset({HIDDEN_STATES})
@@ -80,12 +80,12 @@ class Medusa(Drafter):
         self._state: torch.Tensor | None = None
 
     def start(self, text: TextStart) -> None:
-        """Begin without a state. References are not looked at."""
+        """Begin without a state. References are ignored."""
         self._length, self._state = len(text.context), None
         self._noise = self._noise.for_text(text.sampler)
 
     def observe_states(self, states: torch.Tensor) -> None:
-        """Take the state that the last token but the root was read with; see `Drafter.observe_states`."""
+        """Take the state of the last token before the root; see `Drafter.observe_states`."""
         known = states.shape[0]
         self._state = states.narrow(0, known - 1, 1) if 0 < known == self._length - 1 else None
 

@@ -1,7 +1,7 @@
 """Medusa's decoding heads: residual blocks on the target's last state (Cai et al. 2024, section
-2.1.1), ending in a head of their own or, in the compact form, in the target's.
+2.1.1), then an output head of their own or, in the compact form, the target's.
 
-A full head for a small model with a large vocabulary is as large as a fifth of the model (28 million
+For a small model with a large vocabulary, a full head is a fifth as large as the model (28 million
 numbers at 576 x 49,152); a compact one stores the blocks alone (0.3 million).
 """
 
@@ -41,14 +41,14 @@ OutputHead = tuple[torch.Tensor, torch.Tensor]
 
 
 Compile = Callable[[Any, type[BlockLinear]], object | None]
-"""A `HeadModule` and a kind of layers -> programs, see `HeadModule.ready`."""
+"""A `HeadModule` and a kind of layer -> programs, see `HeadModule.ready`."""
 
 
 class ResidualBlocks(nn.Module):
-    """x + SiLU(W x + b), `layers` times, with weights of its own for each of `heads` heads; they
-    begin as nothing, so that x goes through.
+    """x + SiLU(W x + b), `layers` times, with separate weights for each of `heads` heads. Weights
+    start at zero, which passes x through.
 
-    Each layer has its own weights; in Medusa's code all layers of a head share one.
+    Each layer has its own weights; in Medusa's code all layers of a head share them.
     """
 
     def __init__(self, heads: int, layers: int, hidden: int) -> None:
@@ -68,16 +68,16 @@ class ResidualBlocks(nn.Module):
 
 
 class HeadModule(nn.Module):
-    """What the modules of Medusa and Chimera have in common: a frozen output head at the end.
+    """The base of Medusa's and Chimera's modules: they end in a frozen output head.
 
     head: weights [outputs, hidden] and biases [outputs] of the target's output head, for the tokens
     that may be guessed. They are neither parameters nor stored.
-    token_ids: [outputs] int64, which tokens these are; None: all, in their order.
+    token_ids: [outputs] int64, which tokens these are; None: all, in order.
 
-    words: the target's embeddings, where somebody has said where these are.
-    programs: what guesses in the place of the modules, see `ready`; None where they do.
+    words: the target's embeddings; None unless set.
+    programs: what guesses instead of the modules, see `ready`; None if the modules do.
     token_list: `token_ids` as a list. outputs: columns of logits. hidden_size: of the target's
-    states. device: where these have to be.
+    states. device: where these must be.
     """
 
     def __init__(self, head: OutputHead, token_ids: torch.Tensor | None) -> None:
@@ -98,11 +98,11 @@ class HeadModule(nn.Module):
         return found
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The trained parts by name, detached copies."""
+        """Detached copies of the trained parts, by name."""
         return {name: part.detach().clone() for name, part in self.named_parameters()}
 
     def load(self, tensors: Mapping[str, torch.Tensor]) -> Self:
-        """Take over trained parts, in any precision; all of them must be there. Returns itself."""
+        """Load trained parts, in any precision; all must be present. Returns itself."""
         with torch.no_grad():
             for name, part in self.named_parameters():
                 part.copy_(tensors[name])
@@ -113,13 +113,12 @@ class HeadModule(nn.Module):
         weights: HeadWeights = "fastest",
         compiled: Compile | None = None,
     ) -> Self:
-        """Made ready to guess: with linear layers of this kind, and nothing learns any more.
-        Returns itself.
+        """Prepare to guess, with linear layers of this kind; parameters are frozen. Returns itself.
 
-        compiled: makes programs of this module with layers of a kind, None where it has none; raises
-        UnpackableError for a kind that cannot be had.
+        compiled: makes programs of this module with layers of a kind, or None if it has none;
+        raises UnpackableError for an unavailable kind.
 
-        Raises UsageError for weights that cannot be had.
+        Raises UsageError for unavailable weights.
         """
         self.to(self.device).requires_grad_(False).eval()
         try:
@@ -129,13 +128,13 @@ class HeadModule(nn.Module):
             if self.programs is None:
                 quicken(self, _ROWS, weights)
             elif kind is not FloatLinear:
-                quicken(self, _ROWS, "int8")  # nobody waits for them any more: save the memory
+                quicken(self, _ROWS, "int8")  # their speed no longer matters: save memory
         except UnpackableError as reason:
             raise UsageError(f"the heads cannot have {weights} weights here: {reason}") from None
         return self
 
     def shared_layer(self, kind: type[BlockLinear]) -> BlockLinear:
-        """The target's output head as such a layer; raises UnpackableError for a kind that cannot be had."""
+        """The target's output head as such a layer; raises UnpackableError if unavailable."""
         if not isinstance(self._head, PlainLinear):
             raise ValueError("the heads are ready already")
         return layer_of(kind, [self._head.weight], self._head.bias)
@@ -145,7 +144,7 @@ class MedusaHeads(HeadModule):
     """All heads side by side.
 
     Parameters: "blocks.weight" [layers, heads, hidden, hidden], "blocks.bias" [layers, heads,
-    hidden]; with full heads "output" [heads, outputs, hidden], which begins as the target's.
+    hidden]; with full heads "output" [heads, outputs, hidden], which starts as the target's.
     """
 
     def __init__(
@@ -167,8 +166,8 @@ class MedusaHeads(HeadModule):
         return logits.transpose(0, 1).float()
 
     def ends(self, states: torch.Tensor) -> torch.Tensor:
-        """States [n, hidden] -> what heads end in: rows [heads, n, hidden] for the target's output
-        head, or of full heads logits [heads, n, outputs]."""
+        """States [n, hidden] -> results of the heads: rows [heads, n, hidden] for the target's
+        output head or, from full heads, logits [heads, n, outputs]."""
         found = states.float().expand(self.config.heads, -1, -1)
         if self.config.layers:
             found = self.blocks(found)
@@ -179,8 +178,8 @@ class MedusaHeads(HeadModule):
     def tree(
         self, state: torch.Tensor, budget: int, ranks: int, noise: torch.Tensor | None = None
     ) -> Tree | None:
-        """The `budget` likeliest paths over all heads after a state [1, hidden], as the heads say
-        themselves, of `ranks` guesses each; None where that takes more than one call. noise: [heads,
+        """The `budget` likeliest paths over all heads after a state [1, hidden], by the heads'
+        confidence in `ranks` guesses each; None if that takes more than one call. noise: [heads,
         outputs], see `DrawNoise`."""
         programs = self.programs
         if not isinstance(programs, MedusaPrograms) or state.dtype != torch.float32:
@@ -189,7 +188,7 @@ class MedusaHeads(HeadModule):
 
     @torch.no_grad()
     def guess(self, state: torch.Tensor, ranks: int, noise: torch.Tensor | None = None) -> Guesses:
-        """The `ranks` likeliest tokens of every head after the state [1, hidden] of the last token
+        """The `ranks` likeliest tokens of each head after the state [1, hidden] of the last token
         that the target has read. noise: see `tree`."""
         if isinstance(self.programs, MedusaPrograms):
             head = self.programs.run(state.float().numpy())
@@ -198,7 +197,7 @@ class MedusaHeads(HeadModule):
 
 
 def compile_medusa(module: HeadModule, kind: type[BlockLinear]) -> MedusaPrograms | None:
-    """Programs of compact heads of one layer; see `HeadModule.ready`."""
+    """Programs for compact heads of one layer; see `HeadModule.ready`."""
     if not isinstance(module, MedusaHeads):
         return None
     if module.config.form != "compact" or module.config.layers != 1:

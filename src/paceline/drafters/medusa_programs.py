@@ -1,5 +1,5 @@
-"""Medusa's compact heads as two programs: the residual block of all heads on one state, and the
-output head on what it makes."""
+"""Medusa's compact heads as two programs: the residual blocks of all heads on one state, and the
+output head on their results."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ _MOST_HEADS = 16  # MOST_HEADS
 
 
 class MedusaPrograms:
-    """block: weights [heads, hidden, hidden] and biases [heads, hidden] as a layer of all heads;
-    head: the output head, of `token_ids` as in `HeadModule`. hidden: numbers of a state."""
+    """Both programs.
+
+    block: weights [heads, hidden, hidden] and biases [heads, hidden] as a layer of all heads.
+    head: the output head, for `token_ids` as in `HeadModule`. hidden: size of a state.
+    """
 
     def __init__(
         self,
@@ -39,7 +42,7 @@ class MedusaPrograms:
         self._hidden = hidden
         build = Builder(hidden)
         changed = build.product(build.given, block)
-        # The state comes again for each head.
+        # The state is repeated for each head.
         self._blocks = build.program(build.map(changed, Join.PLUS, build.given, Function.SILU))
         build = Builder(hidden)
         self._head = build.program(build.product(build.given, head))
@@ -55,7 +58,7 @@ class MedusaPrograms:
         """The likeliest paths over all heads, see `candidate_tree.likeliest`, in one call.
 
         state: float32 [1, hidden]. noise: see `FoundTree.native`. None for more heads than the
-        library takes.
+        library supports.
         """
         one = self._one
         if one.heads > _MOST_HEADS:
@@ -65,7 +68,7 @@ class MedusaPrograms:
         return self._found.tree(one.guesses.nodes)
 
     def run(self, state: Floats) -> GivenRows:
-        """[1, hidden] -> the program that has just given logits [heads, outputs]."""
+        """[1, hidden] -> the program that has just computed logits [heads, outputs]."""
         self._blocks.given(1)[:] = state
         changed = self._blocks.run(1).reshape(-1, self._hidden)
         self._head.given(len(changed))[:] = changed

@@ -1,4 +1,4 @@
-"""What a method is: a name, its settings, and how a drafter is made of them."""
+"""What a method is: a name, its settings, and how to build its drafter."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ __all__ = ["MethodSpec", "NoSettings", "Tried"]
 S = TypeVar("S", bound="DataclassInstance")
 
 Tried = Mapping[tuple[str, ...], tuple[Any, ...]]
-"""Settings of a method, by what is worth trying for them where time counts; all of a key have one
-value in common."""
+"""Names of settings -> values worth trying for speed; all settings of a key share one value."""
 
 
 @dataclass(frozen=True)
 class NoSettings:
-    """Of a method that takes none."""
+    """Settings of a method that takes none."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +32,12 @@ class MethodSpec(Generic[S]):
     """A row of the table of methods.
 
     settings: a frozen dataclass with a default for every field. Its `__post_init__` raises
-    UsageError for values out of range, as far as that can be told without a model.
+    UsageError for values out of range, where it can tell without a model.
     build: makes the drafter of a method that works on any target.
     build_for: the same for a method that was trained for a model, needs another one, or shares what
-    it learns with other texts of a session; it gets the model as a host. A method that has both is
-    built without a host where there is none.
-    source_for: as `build_for`, where another drafter does the same as a source of `auto`.
+    it learns with other texts of a session; it gets the model as a host. If there is none, a method
+    with both uses `build`.
+    source_for: like `build_for`, if another drafter takes its place as a source of `auto`.
     tried: what `paceline tune` tries.
     survey: the drafter is a `Ppd`, which shapes its trees beforehand.
 
@@ -68,15 +67,15 @@ class MethodSpec(Generic[S]):
         return {each.name: each.default for each in fields(self.settings)}
 
     def read(self, written: Mapping[str, Any]) -> S:
-        """Settings, those that are strings read as their types.
+        """Make the settings, with strings parsed as the fields' types.
 
-        Raises UsageError for one that it does not have, cannot be read or is out of range.
+        Raises UsageError for a setting that is unknown, cannot be read or is out of range.
         """
         return self.settings(**read_settings(self.settings, self.name, written))
 
     def make(self, settings: S, host: Host | None, as_source: bool = False) -> Drafter:
-        """The drafter, or what takes its place as a source of `auto`. Raises UsageError where it
-        needs a host and there is none; ModelError where it does not fit its host."""
+        """The drafter, or what takes its place as a source of `auto`. Raises UsageError if it needs
+        a host and there is none; ModelError if it does not fit its host."""
         if as_source and self.source_for is not None and host is not None:
             return self.source_for(host, settings)
         if self.build_for is not None and host is not None:

@@ -1,8 +1,8 @@
-"""Documents of a datastore in which a text was found at length, searched apart from all others.
+"""Documents of a datastore that share a long match with a text, searched apart from all others.
 
-A document that says some tokens in a row as the text does is likely to be about the same: an
-earlier answer to the question, another version of the file. In it a short match means more than in
-a whole datastore, where anything has followed two words.
+A document that shares several consecutive tokens with the text is likely to be about the same: an
+earlier answer to the question, another version of the file. A short match there means more than in
+a whole datastore, where two words have been followed by anything.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from paceline.tree import Tree
 __all__ = ["NearTexts"]
 
 _MATCHED = 6
-"""Tokens in a row that make a document a near one."""
+"""Consecutive matching tokens that make a document a near one."""
 
 _PLACES = 8
-"""Where these stand in more places, they are a phrase that many texts share."""
+"""A match in more places is a phrase that many texts share."""
 
 _BEFORE, _AFTER = 2048, 4096
-"""Tokens of a document, before and after the place, that are taken."""
+"""Tokens of a document to take before and after the match."""
 
 _MOST = 1 << 14
-"""Tokens in all: sorting these takes about a millisecond."""
+"""Tokens in total: sorting these takes about a millisecond."""
 
 _LENGTHS = 3
-"""Of matches, longest first, that are tried."""
+"""Match lengths to try, longest first."""
 
 
 class NearTexts:
-    """Those of one text.
+    """The near documents of one text.
 
     most: documents, 0 for none. depth: of trees.
     """
@@ -43,12 +43,12 @@ class NearTexts:
         self.forget()
 
     def forget(self) -> None:
-        """Another text begins."""
+        """Drop all documents for a new text."""
         self._array = GrowingSuffixArray()
         self._taken: set[tuple[int, int]] = set()
 
     def take(self, found: Found, array: SuffixArray) -> None:
-        """See where the text was found in `array`, and take the documents if they are near."""
+        """Take the documents in which the text was found in `array`, if they are near."""
         if found.matched < _MATCHED or found.places > _PLACES:
             return
         for begin, tokens in array.around(found, _BEFORE, _AFTER):
@@ -60,5 +60,5 @@ class NearTexts:
                 self._array.add([BORDER, *tokens.tolist()])
 
     def look_up(self, tail: Sequence[int], budget: int) -> tuple[Tree, float]:
-        """What followed the end of the text in them: a tree and the sum of its weights."""
+        """What followed the end of the text there: a tree, and the sum of its weights."""
         return self._array.look_up_lengths(tail, budget, self._search, _LENGTHS, 0.0)

@@ -1,8 +1,8 @@
-"""States of n-grams that were encoded before (Chimera, section 4.1.1).
+"""A cache of encoded n-grams (Chimera, section 4.1.1).
 
-What an n-gram encoder makes of a few tokens depends on nothing else, so it can be looked up. Three
-stores, each of which may be left out: a dictionary made beforehand, a fixed number of n-grams in
-memory of which the least recently used one leaves first, and a file that takes what leaves.
+An n-gram's state depends on its few tokens alone, so it can be looked up. There are three stores,
+each optional: a dictionary made beforehand, an LRU cache of fixed size in memory, and a file for
+what that evicts.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ __all__ = ["CacheCounts", "Ngram", "NgramCache", "State", "last_ngram"]
 
 Ngram = tuple[int, ...]
 State = torch.Tensor | NDArray[np.float32]
-"""[hidden]; an array where the encoder is a program."""
+"""[hidden]; an array if the encoder is a program."""
 Encode = Callable[[Sequence[Ngram]], Sequence[State]]
 
 
 def last_ngram(tokens: Sequence[int], order: int) -> Ngram:
-    """The n-gram that ends with the last of these tokens, as `chimera_model.ngrams` has it."""
+    """The n-gram that ends with the last of these tokens, as in `ngram_encoder.ngrams`."""
     known = tuple(tokens[-order:])
     return known + known[-1:] * (order - len(known))
 
@@ -44,17 +44,17 @@ class CacheCounts:
 
 
 class NgramCache:
-    """Looks n-grams up, and encodes the others together.
+    """Looks up n-grams, and encodes the missing ones together.
 
     encode: n-grams -> their states, each in memory of its own.
     restore: numbers [hidden] -> a state as `encode` makes them.
-    capacity: n-grams kept in memory; with 0 nothing is remembered.
-    beforehand: n-grams -> their states [hidden]; they never leave.
-    spill: a file for what leaves memory, made anew if it is not there; None: it is forgotten.
-    parts: identifies the encoder. A file holds states of any number of encoders, and each gets back
-    its own ones alone.
+    capacity: n-grams kept in memory; 0 remembers nothing.
+    beforehand: n-grams -> their states [hidden]; never evicted.
+    spill: a file for what memory evicts, created if missing; None discards it.
+    parts: identifies the encoder. A file may hold states of any number of encoders; each gets back
+    only its own.
 
-    Raises UsageError where the file cannot be used. It is read to its end once, to see that here.
+    Raises UsageError if the file cannot be used; to check that, it is read to its end once.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class NgramCache:
         self._disk = None if spill is None else _Disk(spill, parts)
 
     def states(self, ngrams: Sequence[Ngram]) -> list[State]:
-        """Of each n-gram its state; all are of one order."""
+        """The state of each n-gram; all are of one order."""
         found = {ngram: self._find(ngram) for ngram in dict.fromkeys(ngrams)}
         missing = [ngram for ngram, state in found.items() if state is None]
         if missing:
@@ -123,7 +123,7 @@ class _Disk:
                 "CREATE TABLE IF NOT EXISTS states "
                 "(parts TEXT, ngram TEXT, state BLOB, PRIMARY KEY (parts, ngram))"
             )
-            self.take(())  # fails where the table is one of another kind
+            self.take(())  # fails if the table is of another kind
             (found,) = self._database.execute("PRAGMA quick_check(1)").fetchone()
             if found != "ok":
                 raise sqlite3.DatabaseError("it is damaged")

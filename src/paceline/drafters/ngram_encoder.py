@@ -1,4 +1,4 @@
-"""Chimera's n-gram encoder (section 4.1.1): the last tokens of a text make a green state."""
+"""Chimera's n-gram encoder (section 4.1.1): turns a text's last tokens into a green state."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def ngrams(tokens: torch.Tensor, order: int, start: torch.Tensor | None = None) 
 
     start: [batch, length] int64, where the text of each place begins; None: all at 0.
 
-    Where a text has fewer tokens, the last of them is repeated: of a, b, c the trigrams are a a a,
-    a b b, a b c (as in the official code).
+    If a text has fewer tokens, the last one is repeated: the trigrams of a, b, c are a a a, a b b,
+    a b c (as in the official code).
     """
     places = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
     begins = torch.zeros_like(places) if start is None else start
@@ -29,7 +29,7 @@ def ngrams(tokens: torch.Tensor, order: int, start: torch.Tensor | None = None) 
 
 
 def ngram_places(places: torch.Tensor, order: int, start: torch.Tensor) -> torch.Tensor:
-    """[...] int64 -> [..., order]: where the tokens of the n-gram that ends there stand."""
+    """[...] int64 -> [..., order]: the places of the tokens of the n-gram that ends there."""
     first = torch.maximum(places - order + 1, start)[..., None]
     steps = torch.arange(order, device=places.device)
     return torch.minimum(first + steps, places[..., None])
@@ -40,15 +40,15 @@ class NgramEncoder(nn.Module):
 
     embed: the target's embeddings, frozen. rank: see `ChimeraConfig`.
 
-    Parameters: "block.weight" [order * hidden, order * hidden] and "block.bias", which begin as
-    nothing; "down.weight" [hidden, order * hidden]. With a rank "narrow.weight" [rank, order *
-    hidden] comes before the block, which is [order * hidden, rank].
+    Parameters: "block.weight" [order * hidden, order * hidden] and "block.bias", which start at
+    zero; "down.weight" [hidden, order * hidden]. With a rank, "narrow.weight" [rank, order *
+    hidden] precedes the block, which is [order * hidden, rank].
     """
 
     def __init__(self, order: int, hidden: int, embed: Embed, rank: int = 0) -> None:
         super().__init__()
         self.order = order
-        self._embed = (embed,)  # kept out of the module's own parts
+        self._embed = (embed,)  # a tuple keeps it out of the module's own parts
         width = order * hidden
         self.narrow = nn.Linear(width, rank, bias=False) if rank else None
         self.block = nn.Linear(rank or width, width)

@@ -9,7 +9,7 @@ __all__ = ["MOST_NGRAMS", "SHARDS", "NGramTable", "Run"]
 
 SHARDS = 32
 MOST_NGRAMS = 1 << 16
-"""Of each length."""
+"""N-grams kept of each length."""
 
 Run = tuple[int, ...]
 
@@ -18,15 +18,15 @@ class NGramTable:
     """Counts of what followed each run of `order` - 1 tokens.
 
     Keeps the `width` best followers of each run ready, so that a query costs one look-up. Holds
-    nothing but dicts of tuples of numbers: the garbage collector does not have to walk them, which
-    would stop a long text for tens of milliseconds now and then. They are cut into shards, because
-    a dict that grows is moved as a whole.
+    only dicts of tuples of numbers: the garbage collector need not walk them, which would stall a
+    long text for tens of milliseconds now and then. They are sharded, because a growing dict is
+    moved as a whole.
 
     Tie rule: of followers seen equally often, the one seen last comes first. (The paper is silent
     on ties; text drifts, so the recent habit is the better guess.)
 
-    most: n-grams, of which each shard has its part. In one that is full the runs that were counted
-    longest ago are forgotten with all that followed them, until it is half empty.
+    most: n-grams, shared evenly by the shards. A full shard forgets the runs counted longest ago,
+    with all that followed them, until it is half empty.
     """
 
     def __init__(self, order: int, width: int = 1, most: int = MOST_NGRAMS) -> None:
@@ -34,13 +34,13 @@ class NGramTable:
         self._width = width
         self._room = most // SHARDS
         self._sizes = [0] * SHARDS
-        # Run -> see `followers`; counted last, placed last.
+        # Run -> see `followers`; the one counted last comes last.
         self._best: list[dict[Run, Run]] = [{} for _ in range(SHARDS)]
-        # How often followers came that are not among the best of their run.
+        # Counts of followers that are not among the best of their run.
         self._others: list[dict[Run, int]] = [{} for _ in range(SHARDS)]
 
     def count(self, run: Run, token: int) -> None:
-        """See `token` follow `run` once more."""
+        """Count that `token` followed `run` once more."""
         shard = run[-1] % SHARDS
         best = self._best[shard]
         known = best.pop(run, None)
@@ -55,20 +55,20 @@ class NGramTable:
             self._forget(shard)
 
     def __len__(self) -> int:
-        """How many n-grams are known."""
+        """Number of known n-grams."""
         return sum(self._sizes)
 
     def followers(self, run: Run) -> Run:
-        """How often anything followed `run`, then its best followers, each with how often it did,
-        best first: (total, token, times, token, times, …); () where it was never seen."""
+        """How often anything followed `run`, then its best followers, best first, each with its
+        count: (total, token, times, token, times, …); () if it was never seen."""
         return self._best[run[-1] % SHARDS].get(run, ())
 
     def best(self, run: Run) -> Sequence[int]:
-        """The most frequent followers of `run`, best first; () where it was never seen."""
+        """The most frequent followers of `run`, best first; () if it was never seen."""
         return self.followers(run)[1::2]
 
     def _ranked(self, shard: int, run: Run, known: Run, token: int) -> Run:
-        """What is known of a run when `token`, which was not its best follower, has come again."""
+        """The entry of a run after another `token`, which was not its best follower."""
         total, *best = known
         for at in range(2, len(best), 2):
             if best[at] == token:
@@ -88,7 +88,7 @@ class NGramTable:
         return (total + 1, *best)
 
     def _forget(self, shard: int) -> None:
-        """Keep the runs of a shard that were counted last, with half of its n-grams at most."""
+        """Keep the runs of a shard that were counted last, up to half of its room."""
         others = Counter(ngram[:-1] for ngram in self._others[shard])
         kept: dict[Run, Run] = {}
         size = 0

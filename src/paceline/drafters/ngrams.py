@@ -1,6 +1,6 @@
-"""N-grams of a text, and the likeliest continuations by them: in the C library, or without it.
+"""N-grams of a text, and the likeliest continuations by them: in the C library, or in Python.
 
-Both count, forget and draft alike; tests hold one to the other.
+Both count, forget and draft alike; tests compare them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _LARGEST = 2**31 - 1
 
 
 class NGrams(ABC):
-    """Counts of what followed runs of `shortest` to `longest` tokens, by `NGramTable`s.
+    """Counts of what followed runs of `shortest` to `longest` tokens, as in `NGramTable`.
 
-    width: followers of a run that are guessed. most: n-grams of each length that are kept.
+    width: followers of a run to guess. most: n-grams of each length to keep.
     """
 
     def __init__(self, shortest: int, longest: int, width: int, most: int) -> None:
@@ -35,34 +35,34 @@ class NGrams(ABC):
         self.width, self.most = width, most
 
     def fresh(self) -> NGrams:
-        """One that knows nothing, of the same settings."""
+        """An empty one with the same settings."""
         return type(self)(self.shortest, self.longest, self.width, self.most)
 
     @abstractmethod
     def count(self, before: Sequence[int], tokens: Sequence[int]) -> None:
-        """Count the n-grams that `tokens` complete, which stand after `before`."""
+        """Count the n-grams completed by `tokens`, which follow `before`."""
 
     @abstractmethod
     def draft(self, tail: Run, budget: int, depth: int, others: NGrams | None = None) -> Tree:
-        """The likeliest nodes after the last tokens of a text, best first; of equally likely ones
+        """The likeliest nodes after the last tokens of a text, best first; of equally likely ones,
         that of the older parent first.
 
-        depth: of the deepest node. others: are asked where this one knows nothing; of its kind.
+        depth: of the deepest node. others: of the same class; asked where this one knows nothing.
         """
 
     @abstractmethod
     def sizes(self) -> list[int]:
-        """N-grams that are known, by length."""
+        """Number of known n-grams, by length."""
 
 
 _Followers = tuple[Run, int, int]
 """What follows a run, see `NGramTable.followers`; its length; that of the longest run which may be
-known with one token more."""
+known after one more token."""
 _NOBODY: _Followers = ((), 0, 0)
 
 
 class _CountedNGrams(NGrams):
-    """Without the library."""
+    """In Python."""
 
     def __init__(self, shortest: int, longest: int, width: int, most: int) -> None:
         super().__init__(shortest, longest, width, most)
@@ -89,10 +89,10 @@ class _CountedNGrams(NGrams):
         followers = self._followers(tail, self.longest, others)
         if not followers[0]:
             return EMPTY
-        # Of the root and then of every node: how likely it is, the tokens up to it, its depth, what
-        # follows it.
+        # For the root, then each node: its path chance, the tokens up to it, its depth, its
+        # followers.
         nodes = [(1.0, tail, 0, followers)]
-        # The best guess below each that is not taken: -weight, place of the parent, rank.
+        # The best guess not taken yet after each: -weight, place of the parent, rank.
         frontier = [(-_share(followers, 0), 0, 0)]
         while frontier and len(tokens) < budget:
             negative, above, rank = heappop(frontier)
@@ -112,17 +112,17 @@ class _CountedNGrams(NGrams):
         return Tree(tuple(tokens), tuple(parents), tuple(node[0] for node in nodes[1:]))
 
     def _followers(self, tail: Run, most: int, others: NGrams | None) -> _Followers:
-        """What follows the end of `tail`, of which at most `most` tokens are known here, or else by
-        others."""
+        """What follows the end of `tail`, of which at most `most` tokens are known here, or else in
+        `others`."""
         if found := self._known(tail, most):
-            # What is known with one token more is known without its last one.
+            # A run that is known is also known without its last token.
             return *found, found[1] + 1
         if isinstance(others, _CountedNGrams) and (found := others._known(tail, others.longest)):
             return *found, self.shortest
         return _NOBODY
 
     def _known(self, tail: Run, most: int) -> tuple[Run, int] | None:
-        """What follows the longest run that is known, and its length."""
+        """What follows the longest known run, and its length."""
         for length in range(min(most, len(tail), self.longest), self.shortest - 1, -1):
             if known := self._tables[length - self.shortest].followers(tail[-length:]):
                 return known, length
@@ -130,13 +130,13 @@ class _CountedNGrams(NGrams):
 
 
 def _share(followers: _Followers, rank: int) -> float:
-    """How likely the follower of this rank is to come, as far as is known."""
+    """Estimated probability of the follower of this rank."""
     known, length, _ = followers
     return follower_confidence(length, known[2 + 2 * rank], known[0])
 
 
 class _NativeNGrams(NGrams):
-    """In the library."""
+    """In the C library."""
 
     def __init__(self, shortest: int, longest: int, width: int, most: int) -> None:
         super().__init__(shortest, longest, width, most)
@@ -186,12 +186,12 @@ class _NativeNGrams(NGrams):
         )
 
     def _make_given_room(self, room: int) -> None:
-        """For so many tokens that are counted."""
+        """Allocate memory to count `room` tokens."""
         self._given = (ctypes.c_int32 * room)()
         self._given_at = ctypes.addressof(self._given)
 
     def _make_room(self, budget: int) -> None:
-        """For trees of that many nodes."""
+        """Allocate memory for trees of `budget` nodes."""
         self._room = max(budget, 64)
         self._tokens = (ctypes.c_int32 * self._room)()
         self._parents = (ctypes.c_int32 * self._room)()
@@ -203,6 +203,6 @@ class _NativeNGrams(NGrams):
 
 
 def new_ngrams(shortest: int, longest: int, width: int, most: int) -> NGrams:
-    """Counts in the library where there is one."""
+    """Counts in the library if it is available."""
     kind = _CountedNGrams if unavailable() else _NativeNGrams
     return kind(shortest, longest, width, most)

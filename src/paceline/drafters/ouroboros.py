@@ -1,12 +1,12 @@
-"""Ouroboros: phrases for a draft model, from it, and along its drafts (Zhao et al. 2024, "Ouroboros:
-Generating Longer Drafts Phrase by Phrase for Faster Speculative Decoding", arXiv 2402.13720).
+"""Ouroboros: a draft model with a pool of phrases (Zhao et al. 2024, "Ouroboros: Generating Longer
+Drafts Phrase by Phrase for Faster Speculative Decoding", arXiv 2402.13720).
 
 A draft model drafts as in `Speculative`, with one pool of phrases that four parts fill and use:
 
-1. phrases of the pool are the draft model's own guesses, and its outputs become phrases: by Lookahead
-   decoding (section 3.1), or, without a window, as they are;
-2. phrases that begin where the draft ends make it longer at almost no cost (3.2), and others may hang
-   beside each of its tokens;
+1. phrases of the pool are guesses for the draft model itself, and its outputs become phrases: by
+   Lookahead decoding (section 3.1) or, without a window, as they are;
+2. phrases that begin where the draft ends lengthen it at almost no cost (3.2), and others may
+   follow each of its tokens;
 3. what the target said along the rejected part of a draft becomes phrases (3.3);
 4. the pool is kept from text to text (3.4).
 
@@ -52,24 +52,23 @@ _DRAFT, _PHRASES = 0, 1  # bits of `Tree.sources`
 
 @dataclass(frozen=True)
 class OuroborosSettings(DraftSettings):
-    """Settings of `Ouroboros`, besides those of the draft model.
+    """Settings of `Ouroboros`, in addition to those of the draft model.
 
-    inner: as there, but "" is "phrases" of the pool in a smaller model, and with a window; plain has
-    it say token by token.
-    window, level, guesses: of its Lookahead decoding; without a window phrases alone are guessed.
+    inner: as there, but "" means "phrases" of the pool in a smaller model, or with a window; plain
+    drafts token by token.
+    window, level, guesses: of its Lookahead decoding; without a window only phrases are guessed.
     `level` - 1 is the length of phrases, and `guesses` how many are kept after a token.
-    text, prompt: what is committed and what the draft model says becomes phrases, and so does the
-    prompt.
-    lengthen: phrases that are hung after a draft (the paper's K), and with `hang=all` beside each of
-    its tokens as well; 0 for none.
-    verification: how phrases come from what the target says: where it goes along with the rejected
-    draft ("paper", section 3.3), all that it says there ("package", the later published program's
-    rule), or not at all.
-    shortest: tokens of a phrase from a rejected draft at least, by the paper's rule.
+    text, prompt: whether phrases are made of committed tokens and drafts, and of the prompt.
+    lengthen: phrases to add after a draft (the paper's K) and, with `hang=all`, after each of its
+    tokens; 0 for none.
+    verification: which outputs of the target become phrases: those that agree with the rejected
+    draft ("paper", section 3.3), all of them there ("package", the rule of the program published
+    later), or "none".
+    shortest: least tokens of a phrase from a rejected draft, by the paper's rule.
     history: keep the pool when another text begins; all drafters of a host with the same settings
-    share it. Else each has its own, emptied for every text.
-    most: phrases in the pool.
-    phrases: a file that they are read from at first, if it is there, and written to in the end.
+    share it. Otherwise each has its own, emptied for every text.
+    most: most phrases in the pool.
+    phrases: a file to read phrases from, if it exists, and to write them to in the end.
 
     Raises UsageError for a value out of range, or an unknown `inner`.
     """
@@ -105,11 +104,11 @@ class OuroborosSettings(DraftSettings):
             super()._check_inner()
 
     def lookahead(self) -> LookaheadSettings:
-        """How phrases accelerate the draft model."""
+        """Settings of the Lookahead decoding that accelerates the draft model."""
         return LookaheadSettings(window=self.window, level=self.level, guesses=self.guesses)
 
     def of_draft(self) -> dict[str, Any]:
-        """Those of the draft model, by name."""
+        """The draft model's settings, by name."""
         return {each.name: getattr(self, each.name) for each in fields(DraftSettings)}
 
 
@@ -117,10 +116,10 @@ class Ouroboros(Drafter):
     """Drafts with a smaller model and phrases.
 
     host: the model to draft for.
-    settings, changes: see `OuroborosSettings`; the latter are fields of it by name.
+    settings: see `OuroborosSettings`. changes: fields to override, by name.
     pool: to share it, in Python.
 
-    Raises what `Speculative` does, and ModelError for a file that holds no phrases of this model.
+    Raises what `Speculative` raises, and ModelError for a file without phrases of this model.
     """
 
     source_names = ("draft", "phrases")
@@ -161,7 +160,7 @@ class Ouroboros(Drafter):
         self._draft.start(text)
 
     def resume(self, text: TextStart) -> None:
-        """Go on with other last tokens; the pool stays."""
+        """Continue with other last tokens; the pool stays."""
         self._begin(text, False)
         self._draft.resume(text)
 
@@ -195,7 +194,7 @@ class Ouroboros(Drafter):
         return found
 
     def observe(self, round: Round) -> None:
-        """Make phrases of what the target said along the draft, and let the draft model go on."""
+        """Make phrases of what the target said along the draft, and tell the draft model."""
         self._learn(round)
         if self._settings.text:
             self._text.said(round.path.tokens)
@@ -207,7 +206,7 @@ class Ouroboros(Drafter):
         self._text.begin(text.context, learn)
 
     def _with_phrases(self, tree: Tree, nodes: Sequence[int]) -> Tree:
-        """The draft along these nodes, with phrases after its end or each of its tokens."""
+        """The tree with phrases after the draft's end, or after each of its tokens."""
         along = (ROOT, *nodes)
         for node, token in zip(along, (self._root, *self._chain)):
             if node != along[-1] and self._settings.hang == "end":
@@ -237,18 +236,18 @@ class Ouroboros(Drafter):
 
 
 def _pool_of(host: Host, own: OuroborosSettings) -> PhrasePool:
-    """The pool of all drafters of the host with such phrases, or one of its own."""
+    """The pool that the host's drafters with such phrases share, or one of its own."""
     make = partial(_filled, PhrasePool(own.guesses, own.most), host, own.phrases)
     if not own.history:
         return make()
-    # Phrases of another length, or of another file, are another pool.
+    # Phrases of another length or file need another pool.
     key = (PhrasePool, own.level, own.guesses, own.most, own.phrases)
     shared: PhrasePool = host.learn(key, make)
     return shared
 
 
 def _filled(pool: PhrasePool, host: Host, phrases: str) -> PhrasePool:
-    """The pool with the phrases of the file, if there is one."""
+    """The pool, with the phrases of the file if it exists."""
     path = Path(phrases).expanduser()
     if phrases and path.exists():
         pool.load(path, host.target.vocab_size, host.fingerprint)
@@ -258,7 +257,7 @@ def _filled(pool: PhrasePool, host: Host, phrases: str) -> PhrasePool:
 
 
 def _save(pool: PhrasePool, phrases: str, vocab_size: int, fingerprint: str) -> None:
-    """When a drafter is given up nobody is there to hear what goes wrong."""
+    """Save the pool. Runs as a finaliser, so no caller could catch an error."""
     try:
         pool.save(Path(phrases).expanduser(), vocab_size, fingerprint)
     except ModelError as error:
@@ -266,9 +265,9 @@ def _save(pool: PhrasePool, phrases: str, vocab_size: int, fingerprint: str) -> 
 
 
 def _draft_of(host: Host, own: OuroborosSettings, pool: PhrasePool) -> Speculative:
-    """The draft model, which drafts with the pool."""
+    """The draft model, drafting with the pool."""
     small = open_draft(host, ModelChoice(own.draft, own.device, own.dtype, own.weights))
-    # What the target says goes into the pool as well, and may be no token of the draft model.
+    # The target's outputs enter the pool, too, and may not be tokens of the draft model.
     size = small.target.vocab_size
     readable = size if small.tokens is None else min(size, small.tokens)
     inner: Any = own.inner_method

@@ -1,9 +1,9 @@
-"""Methods that other packages bring: by the place of their class, or by an entry point.
+"""Methods from other packages, named by the place of their class or by an entry point.
 
     anybody.drafting:Stutter:times=3        the class Stutter of the module anybody.drafting
     stutter:times=3                         a name of the group `paceline.drafters`
 
-What stands there is a `MethodSpec`, or a subclass of `Drafter`, whose settings are its `Settings`.
+Each is a `MethodSpec`, or a subclass of `Drafter` whose settings are its `Settings`.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ GROUP = "paceline.drafters"
 
 
 def outside_names() -> list[str]:
-    """Names that installed packages bring, in order."""
+    """Names of methods of installed packages, sorted."""
     return sorted({entry.name for entry in entry_points(group=GROUP)})
 
 
 def found_outside(name: str) -> MethodSpec[Any] | None:
-    """The method at the place `name`, or that a package brings by this name; None where no package
-    does.
+    """The method at the place `name`, or the one that a package has under this name; None if none
+    has.
 
-    Raises UsageError for what cannot be imported or is no method.
+    Raises UsageError if it cannot be imported or is not a method.
     """
     if ":" in name:
         return _loaded(name, EntryPoint(name, name, GROUP))
@@ -44,7 +44,7 @@ def _loaded(name: str, entry: EntryPoint) -> MethodSpec[Any]:
     where = f"method {name!r}" if entry.value == name else f"method {name!r} ({entry.value})"
     try:
         found = entry.load()
-    except Exception as error:  # whatever a module does when it is imported
+    except Exception as error:  # importing a module may raise anything
         raise UsageError(
             f"cannot load {where}: {type(error).__name__}: {error}; check that the package is "
             "installed and that module and class are spelled as there"

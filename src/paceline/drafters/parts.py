@@ -17,15 +17,15 @@ PartsT = TypeVar("PartsT", bound=TrainedParts[Any])
 
 
 def shipped(method: str) -> Path:
-    """The folder of this package with a folder of a method's parts per model."""
+    """This package's folder for a method, which has a folder of parts per model."""
     return Path(str(files("paceline").joinpath("data", method)))
 
 
 def check_parts(kind: type[TrainedParts[Any]], parts: str) -> None:
-    """Read the parts in a folder, to say early what is wrong with them; "" and hub ids wait.
+    """Read the parts in a folder, to report errors early; "" and hub ids are left for later.
 
-    Raises ModelError where there is neither such a folder nor could there be such a hub id, or the
-    folder holds no parts of this kind that can be decoded with.
+    Raises ModelError for what is neither a folder nor could be a hub id, or if the folder holds no
+    usable parts of this kind.
     """
     if parts and _folder(kind, parts) is not None:
         _read(kind, parts)
@@ -34,12 +34,11 @@ def check_parts(kind: type[TrainedParts[Any]], parts: str) -> None:
 def find_parts(kind: type[PartsT], parts: str, fingerprint: str) -> PartsT:
     """The parts for a model.
 
-    kind: the class of the parts, which says what method they are for.
+    kind: the class of the parts, which names their method.
     parts: a folder, a hub id, or "" for those that come with this package.
     fingerprint: of the model's weights.
 
-    Raises ModelError where there are none, or they are damaged, belong to another model, or cannot
-    be decoded with.
+    Raises ModelError if they are missing, damaged, of another model, or not made for decoding.
     """
     place = parts or shipped_for(kind.method, fingerprint)
     if place is None:
@@ -53,7 +52,7 @@ def find_parts(kind: type[PartsT], parts: str, fingerprint: str) -> PartsT:
 
 
 def shipped_for(method: str, fingerprint: str) -> str | None:
-    """The folder of this package with a method's parts for a model; None where there are none."""
+    """This package's folder with a method's parts for a model; None if there are none."""
     for config in sorted(shipped(method).glob(f"*/{CONFIG}")):
         base = json.loads(config.read_text(encoding="utf-8"))["base_model"]
         if base["fingerprint"] == fingerprint:
@@ -62,14 +61,14 @@ def shipped_for(method: str, fingerprint: str) -> str | None:
 
 
 def shipped_chain(method: str, fingerprint: str) -> float:
-    """Right guesses in a chain, as measured with a method's parts in this package for a model; 0
-    where there are none."""
+    """Right guesses in a chain, as measured with this package's parts for a method and model; 0 if
+    there are none."""
     place = shipped_for(method, fingerprint)
     return chain_in(Path(place)) if place is not None else 0.0
 
 
 def _folder(kind: type[TrainedParts[Any]], parts: str) -> Path | None:
-    """The folder, or None where this is the name of a hub repository."""
+    """The folder, or None if `parts` names a hub repository."""
     place = Path(parts).expanduser()
     if place.is_dir():
         return place
@@ -104,12 +103,12 @@ def _changed(folder: Path) -> tuple[int, ...]:
 
 
 def _downloaded(kind: type[TrainedParts[Any]], repo: str) -> Path:
-    """The folder in the hub's cache, fetched where it is not there yet."""
+    """The folder in the hub's cache, fetched if missing."""
     from huggingface_hub import snapshot_download
 
     try:
         return Path(snapshot_download(repo, allow_patterns=list(FILES)))
-    except (OSError, ValueError) as error:  # the hub's own errors are of these kinds
+    except (OSError, ValueError) as error:  # base classes of the hub's own errors
         reason = str(error).partition("\n")[0]
         raise ModelError(
             f"there is no folder {repo}, and the hub's {kind.kind} of that name cannot be "

@@ -1,6 +1,6 @@
-"""Phrases by the token that comes before them: the pool that Lookahead decoding fills and asks (Fu
-et al. 2024, arXiv 2402.02057, section 3) and that Ouroboros shares between its parts (Zhao et al.
-2024, arXiv 2402.13720).
+"""Phrases by the token before them: the pool that Lookahead decoding fills and queries (Fu et al.
+2024, arXiv 2402.02057, section 3) and that Ouroboros shares between its parts (Zhao et al. 2024,
+arXiv 2402.13720).
 
     add 7 -> (4, 9), add 7 -> (4, 2), add 7 -> (4, 9):  after 7, newest first: (4, 9), (4, 2)
 """
@@ -23,10 +23,10 @@ __all__ = ["MOST_PHRASES", "Phrase", "PhrasePool", "phrase_tree"]
 Phrase = tuple[int, ...]
 
 MOST_PHRASES = 1 << 16
-"""Of a pool whose owner does not say; some twenty megabytes where phrases have four tokens."""
+"""Default limit of a pool; some twenty megabytes of phrases of four tokens."""
 
-# How likely a phrase's first token and each further one are by our own word; plans correct it. The
-# newest phrase is the likeliest.
+# Assumed probabilities of a phrase's first token and of each further one; planning corrects them.
+# The newest phrase is the likeliest.
 _FIRST, _NEXT = 0.4, 0.7
 
 _KIND = "paceline phrases"
@@ -36,12 +36,12 @@ _VERSION = 1
 class PhrasePool:
     """Up to `per_key` phrases after each token, the key.
 
-    per_key: >= 1. A phrase that is added again becomes the newest one; where there are too many
-    the oldest goes.
-    most: phrases of all keys together, >= 1. Where there are too many, those of the key go that was
-    neither added to nor asked for the longest time, oldest first.
+    per_key: >= 1. A phrase that is added again becomes the newest one; if there are too many, the
+    oldest is dropped.
+    most: phrases of all keys together, >= 1. If there are too many, the key that was added to or
+    asked for least recently loses its phrases, oldest first.
 
-    Nothing in it depends on chance or on time: the same calls leave the same pool.
+    Deterministic: the same calls leave the same pool.
 
     Raises UsageError for limits out of range.
     """
@@ -54,7 +54,7 @@ class PhrasePool:
         self._count = 0
 
     def __len__(self) -> int:
-        """Phrases of all keys together."""
+        """Number of phrases of all keys."""
         return self._count
 
     def __iter__(self) -> Iterator[tuple[int, tuple[Phrase, ...]]]:
@@ -72,19 +72,19 @@ class PhrasePool:
             self._drop()
 
     def replace(self, key: int, old: Sequence[int], new: Sequence[int]) -> None:
-        """Put `new` in the place of `old` after `key`; where that is not there, add it."""
+        """Replace `old` by `new` after `key`; if `old` is not there, add `new`."""
         before, after = tuple(old), tuple(new)
         known = self._phrases.get(key, ())
         if before not in known:
             self.add(key, after)
-        elif after in known:  # one of two like phrases goes
+        elif after in known:  # of two equal phrases one goes
             self._count -= before != after
             self._phrases[key] = tuple(one for one in known if one != before or before == after)
         else:
             self._phrases[key] = tuple(after if one == before else one for one in known)
 
     def newest(self, key: int, count: int | None = None) -> tuple[Phrase, ...]:
-        """The last `count` phrases that were added after `key`, newest first; None for all."""
+        """The last `count` phrases added after `key`, newest first; None for all."""
         if key not in self._phrases:
             return ()
         self._phrases.move_to_end(key)
@@ -96,13 +96,13 @@ class PhrasePool:
         self._count = 0
 
     def save(self, path: Path, vocab_size: int, fingerprint: str = "") -> None:
-        """Write all phrases to one file, in place of an earlier one.
+        """Write all phrases to one file, replacing an earlier one.
 
         vocab_size, fingerprint: of the model whose tokens these are; `load` compares them.
 
-        The file is JSON lines: one that says what it is, and one per key.
+        The file is JSON lines: a header, then one per key.
 
-        Raises ModelError where it cannot be written.
+        Raises ModelError if it cannot be written.
         """
         head = {
             "kind": _KIND,
@@ -118,13 +118,13 @@ class PhrasePool:
             raise ModelError(f"cannot write phrases to {path}: {error.strerror}") from error
 
     def load(self, path: Path, vocab_size: int, fingerprint: str = "") -> None:
-        """Add all phrases of a file to those that are there, as far as the limits allow.
+        """Add all phrases of a file, as the limits allow.
 
         vocab_size, fingerprint: of the model that they are for; "" fits any model with as many
         tokens.
 
-        Raises ModelError, naming the file, where it cannot be read, is damaged or something else,
-        or holds the tokens of another model. Nothing is added then.
+        Raises ModelError, naming the file, if it cannot be read, is damaged or of another kind, or
+        holds the tokens of another model. Nothing is added then.
         """
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
@@ -149,7 +149,7 @@ class PhrasePool:
                 self.add(key, phrase)
 
     def _drop(self) -> None:
-        """The oldest phrase of the least recently used key."""
+        """Drop the oldest phrase of the least recently used key."""
         key, phrases = next(iter(self._phrases.items()))
         self._count -= 1
         if len(phrases) > 1:
@@ -183,7 +183,7 @@ def _check_model(head: dict[str, Any], path: Path, vocab_size: int, fingerprint:
 
 
 def _entry(content: Any, vocab_size: int) -> tuple[int, list[Phrase]]:
-    """A key with its phrases; raises ValueError where that is not what it is."""
+    """A key with its phrases; raises ValueError for anything else."""
     if not isinstance(content, list) or len(content) < 2 or not _is_token(content[0], vocab_size):
         raise ValueError("a line is no token with phrases")
     key, *phrases = content

@@ -1,9 +1,9 @@
 """Prompt lookup decoding, the baseline (Saxena 2023; `prompt_lookup_num_tokens` in transformers).
 
-Finds the first place in the text where its last tokens stood before, trying long runs first, and
-proposes what followed there.
+Finds the first earlier occurrence of the text's last tokens, trying long runs first, and proposes
+what followed there.
 
-    text: a b c d a b  ->  "a b" stood at the beginning, followed by c d …  ->  draft c d a b
+    text: a b c d a b  ->  "a b" occurs at the beginning, followed by c d …  ->  draft c d a b
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class PromptLookupSettings:
 class PromptLookup(LookupDrafter):
     """Copies from the leftmost earlier occurrence of the text's last tokens.
 
-    settings, changes: see `PromptLookupSettings`; the latter are fields of it by name.
+    settings: see `PromptLookupSettings`. changes: fields to override, by name.
 
-    Unlike the original it does not rescan the text: where each run was first continued is kept in
-    a table per run length, so a round costs the same at any length of the text.
+    Unlike the original, it does not rescan the text: a table per run length keeps where each run
+    was first continued, so a round costs the same at any text length.
     """
 
     def __init__(self, settings: PromptLookupSettings | None = None, **changes: Any) -> None:
@@ -57,13 +57,13 @@ class PromptLookup(LookupDrafter):
         self._first: list[dict[tuple[int, ...], int]] = []
 
     def start(self, text: TextStart) -> None:
-        """Index the context; references are not looked at."""
+        """Index the context; references are ignored."""
         self._text = []
         self._first = [{} for _ in range(self.max_run)]
         self._learn(text.context)
 
     def resume(self, text: TextStart) -> None:
-        """Take back what is no longer in the text, and index what is new in it."""
+        """Remove what is no longer in the text, and index what is new."""
         old = self._text
         known = common_prefix(old, text.context)
         for place in range(known, len(old)):

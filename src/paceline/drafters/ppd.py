@@ -1,12 +1,12 @@
 """PPD: parallel prompt decoding (Chen et al. 2024, "Hardware-Aware Parallel Prompt Decoding for
 Memory-Efficient Acceleration of LLM Inference", arXiv 2405.18628; thesis, chapters 4.5 and 5).
 
-Trained prompt tokens stand after the text and are read by the model like any token; the i-th one's
-row guesses the token i further on than the next. Each guess carries prompt tokens of its own, so one
+Trained prompt tokens follow the text, and the model reads them like any token; the i-th one's row
+guesses the token i places after the next one. Each guess carries prompt tokens of its own, so one
 pass checks this round's guesses and makes the next round's.
 
-    text … a, root b        S1 stands after b and guesses the token after the next, S2 the one
-                            after that; here both also stand after the guess c
+    text … a, root b        S1 follows b and guesses the token after the next, S2 the one after
+                            that; here both also follow the guess c
     tree: root ─┬─ c ─┬─ d
                 │     └─ S1 ─ S2
                 └─ S1 ─ S2
@@ -15,9 +15,9 @@ pass checks this round's guesses and makes the next round's.
     after c have the guesses for the two tokens after e.
 
 The paper's tree begins with the token that the last pass is certain of; here that is the root. So
-guesses at depth i come from the i-th prompt token after the last accepted node. How many there are
-is the *state*. In the paper each state has a tree of its own, see `paceline.planning.ppd.dynamic_tree`;
-here each round has, by how sure its guesses are, see `paceline.planning.ppd.round_tree`.
+guesses at depth i come from the i-th prompt token after the last accepted node. The number of these
+is the *state*. In the paper each state has a tree (`paceline.planning.ppd.dynamic_tree`); here each
+round has one, by the confidence of its guesses (`paceline.planning.ppd.round_tree`).
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class PpdSettings:
     """Settings of `Ppd`.
 
     parts: folder or hub id of the prompt tokens; "" for those that come with this package.
-    size: guesses and prompt tokens of a tree at most, without the root and the prompt tokens after
-    it, as the paper counts; 0 takes the size that promises most on this machine.
-    width: rows of a pass at most, all counted; takes the place of `size`.
-    shape: what decides which guesses and prompt tokens make the tree: how sure the guesses are here
-    and now, or the table of acceptance beside the parts, which gives every round in a state the same
-    tree (the paper's; always so where a size is given). In a static tree all guesses have all prompt
-    tokens, so that there is one state: what the paper compares with (figure 6.6a).
+    size: most guesses and prompt tokens of a tree, without the root and the prompt tokens after it,
+    as the paper counts; 0 takes the size that promises most on this machine.
+    width: most rows of a pass, all counted; an alternative to `size`.
+    shape: what selects the tree's guesses and prompt tokens: the guesses' confidence in this round,
+    or the acceptance table next to the parts, which gives every round in a state the same tree (the
+    paper's; always used with a size). In a static tree all guesses have all prompt tokens, so there
+    is one state: what the paper compares with (figure 6.6a).
 
     Raises UsageError for a size out of range; ModelError for a folder without prompt tokens.
     """
@@ -81,13 +81,13 @@ class Ppd(Drafter):
     """Guesses by prompt tokens that were trained for this model.
 
     host: the model.
-    settings, changes: see `PpdSettings`; the latter are fields of it by name.
+    settings: see `PpdSettings`. changes: fields to override, by name.
 
-    Weights of guesses are the chances that they are accepted; of prompt tokens 0, since they never
-    are, though without them there is nothing to guess in the next round.
+    Weights of guesses are their chances to be accepted. Those of prompt tokens are 0, since they
+    never are, though without them the next round has no guesses.
 
-    Raises ModelError where there are no prompt tokens for this model or they cannot be used,
-    UsageError for a size out of range or a target that takes no virtual tokens.
+    Raises ModelError if there are no usable prompt tokens for this model, UsageError for a size out
+    of range or a target that takes no virtual tokens.
     """
 
     requires = frozenset({TREES, VIRTUAL_TOKENS})
@@ -104,31 +104,31 @@ class Ppd(Drafter):
             raise UsageError(
                 f"size must be at least {limits.least}, a guess and its prompt tokens, got {own.size}"
             )
-        # What guesses turn out to be worth in one text is known in the next one.
+        # What one text shows about the worth of guesses is known in the next.
         self._tree: AdaptiveTree = host.learn(
             (AdaptiveTree, own),
             lambda: AdaptiveTree(table, host.curve, limits, host.costs),
         )
-        self._tree.fitting(MOST_WHOLE)  # takes long the first time: better here than in a round
+        self._tree.fitting(MOST_WHOLE)  # slow the first time: better here than in a round
         self._guesses = PromptGuesses(found, host, self._tree.observe)
         self._by_table = own.shape != "confidence" or own.size > 0
         self._width = own.width or MOST_WHOLE
         self._length = 1
 
     def survey(self) -> list[FittedTree]:
-        """What trees promise by width on the host's curve, see `survey_widths`."""
+        """What trees of each width promise on the host's curve, see `survey_widths`."""
         return self._tree.survey()
 
     def start(self, text: TextStart) -> None:
-        """Begin without guesses; what was learned about their worth is kept. References are not
-        looked at."""
+        """Begin without guesses; what was learned about their worth is kept. References are
+        ignored."""
         self._guesses.start(text)
         self._length = len(text.context)
 
     def propose(self, budget: int) -> Tree:
-        """The tree of this round or of the state that the last one has led to, the first prompt
-        tokens where there was none; empty where not even a guess with a prompt token fits, or
-        nothing is worth its time."""
+        """The tree for this round, or for the state that the last one led to; only the first prompt
+        tokens if there was none; empty if not even a guess with a prompt token fits, or nothing is
+        worth its time."""
         state = self._state(budget)
         if state is None:
             return EMPTY

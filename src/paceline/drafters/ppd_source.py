@@ -1,8 +1,8 @@
 """PPD's prompt tokens as a source of `auto`: its guesses are cut and united node by node.
 
-On their own they have a tree for each state, sized for the machine (`paceline.drafters.ppd`). In
-the tree of several sources their guesses are some among others, and whether rows for the next ones
-are worth their time is learned, as for every source that takes time.
+On their own they have a tree for each state, sized for the machine (`paceline.drafters.ppd`). Here
+their guesses join those of other sources, and whether rows for the next ones are worth their time
+is learned, as for every costly source.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["PpdSource"]
 
 _MOST_GUESSES = 12
 _PLACES = 2
-"""Nodes at most that prompt tokens stand after, the root among them: those where the accepted path
-is likeliest to end."""
+"""Most nodes, root included, that prompt tokens follow: those where the accepted path is likeliest
+to end."""
 
 
 class PpdSource(RowSource):
     """Guesses by prompt tokens after the nodes of another's tree.
 
-    host: the model. settings: of `ppd`, of which only the parts count here.
+    host: the model. settings: of `ppd`; only the parts count here.
 
     Raises what `Ppd` raises.
     """
@@ -45,7 +45,7 @@ class PpdSource(RowSource):
         )
         self._guesses = PromptGuesses(parts, host, self._known.observe)
         self._rows = _prompts(self._guesses.first, parts.config.prompt_tokens, parts.config.epts)
-        self._stand = False  # whether they do in the tree of this round
+        self._stand = False  # whether prompt tokens are in this round's tree
 
     def start(self, text: TextStart) -> None:
         """Begin without guesses; what was learned about their worth is kept."""
@@ -53,7 +53,7 @@ class PpdSource(RowSource):
         self._stand = False
 
     def propose(self, budget: int) -> Tree:
-        """The likeliest combinations of what the last round's rows guess."""
+        """The likeliest combinations of guesses from the last round's rows."""
         known = self._guesses.tokens
         if not known or budget < 1:
             return EMPTY
@@ -63,7 +63,7 @@ class PpdSource(RowSource):
         return Tree(tokens, found.parents, found.path_chances)
 
     def add_rows(self, tree: Tree, most: int) -> Tree:
-        """All prompt tokens after the nodes where the accepted path is likeliest to end."""
+        """Add all prompt tokens after the nodes where the accepted path is likeliest to end."""
         places = max(0, min(_PLACES, most // len(self._rows)))
         self._stand = places > 0
         for node in _likeliest_ends(tree)[:places]:
@@ -87,7 +87,7 @@ def _prompts(first: int, prompt_tokens: int, epts: int) -> Tree:
 
 
 def _likeliest_ends(tree: Tree) -> list[int]:
-    """Nodes and the root, by how likely the accepted path ends there."""
+    """The root and all nodes, those where the accepted path is likeliest to end first."""
     path_chances = {ROOT: 1.0, **dict(enumerate(tree.weights or (0.5,) * len(tree)))}
     ends = dict(path_chances)
     for node, parent in enumerate(tree.parents):

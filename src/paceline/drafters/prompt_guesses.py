@@ -1,6 +1,6 @@
-"""What rows of prompt tokens in the last pass guess: read, and judged when the text has got there.
+"""Guesses from rows of prompt tokens in the last pass: read, then judged once the text gets there.
 
-See `paceline.drafters.ppd` for where they stand.
+See `paceline.drafters.ppd` for where prompt tokens are.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ Floats = NDArray[np.floating[Any]]
 Judge = Callable[[int, int | None, Sequence[float]], None]
 
 _HEARD = 4
-"""Where tokens are drawn, so many times as many guesses are looked at: of the unlikely ones the noise
-makes some likely."""
+"""If tokens are drawn, this many times as many guesses are considered: noise makes some of the
+unlikely ones likely."""
 
 
 class PromptGuesses:
     """The guesses of one text.
 
-    parts: prompt tokens that were trained for the host's model, which gets their embeddings.
-    judge: is told the distance of each token that is known now, the rank of the guess that was
-    right, or None where none was, and the shares of all.
+    parts: prompt tokens trained for the host's model, which gets their embeddings.
+    judge: called for each token once it is known, with its distance, the rank of the right guess,
+    or None if none was right, and the shares of all.
 
-    first: id of the first virtual token. tokens: of the last round by rank, likeliest first, for
-    every distance that can be guessed at. shares: of the same in the softmax of their rows.
+    first: id of the first virtual token. tokens: the last round's guesses for each distance,
+    likeliest first. shares: of the same in the softmax of their rows.
     """
 
     def __init__(self, parts: PromptTokens, host: Host, judge: Judge) -> None:
@@ -54,20 +54,20 @@ class PromptGuesses:
         self.first = host.target.add_virtual_tokens(parts.embeddings.flatten(0, 1))
         self.tokens: list[list[int]] = []
         self.shares: list[list[float]] = []
-        # Guesses whose token is yet to come: how many tokens come before it, distance, tokens, shares.
+        # Guesses whose token is yet to come: number of tokens before it, distance, tokens, shares.
         self._open: list[tuple[int, int, list[int], list[float]]] = []
         self._sampler: Sampler | None = None
         self._length = 0
 
     def start(self, text: TextStart) -> None:
-        """A text begins, without guesses."""
+        """Begin a text, without guesses."""
         self.tokens, self.shares, self._open = [], [], []
         self._sampler, self._length = text.sampler, len(text.context)
 
     def observe(self, round: Round, read: bool = True) -> None:
         """Judge earlier guesses, and read the next ones after the last accepted node.
 
-        read: whether there may be some in the tree.
+        read: whether prompt tokens may be in the tree.
         """
         if self._open:
             self._judge(round.path.tokens)
@@ -77,8 +77,8 @@ class PromptGuesses:
         self._open += [(place, place + 1, *guesses) for place, guesses in enumerate(found)]
 
     def _judge(self, said: Sequence[int]) -> None:
-        """Tell of guesses whose token is now known. A far one may have to wait for another round:
-        judged only where those before it are right, it would look too good."""
+        """Report guesses whose token is now known. A distant one may wait for another round: judged
+        only if those before it are right, it would look too good."""
         waiting = []
         for ahead, distance, tokens, shares in self._open:
             if ahead < len(said):
@@ -90,8 +90,8 @@ class PromptGuesses:
         self._open = waiting
 
     def _read(self, round: Round) -> list[tuple[list[int], list[float]]]:
-        """The likeliest tokens by distance with their shares, as far as the scored tree has prompt
-        tokens after the last accepted node: it may be another one than was proposed, or cut short.
+        """The likeliest tokens by distance with their shares, for the prompt tokens after the last
+        accepted node of the scored tree, which may differ from the proposed one or be cut short.
         """
         last = round.path.nodes[-1] if round.path.nodes else ROOT
         above, rows = [last] * self._epts, []
@@ -114,8 +114,8 @@ class PromptGuesses:
     def _likeliest(
         self, logits: torch.Tensor, rows: Sequence[int], weights: torch.Tensor, position: int
     ) -> tuple[list[int], list[float]]:
-        """By the weighted sum of some rows; of one row as it lies, without a copy. position: of the
-        token that they guess."""
+        """The likeliest tokens and their shares by the weighted sum of `rows`; one row is not
+        copied. position: of the guessed token."""
         from paceline.kernels.likeliest import likeliest  # torch takes a while to import
 
         if self._epts > 1:
@@ -134,10 +134,10 @@ class PromptGuesses:
 
 
 def _as_drawn(shares: Floats, noise: Floats) -> tuple[NDArray[np.intp], Floats]:
-    """Guesses in the order in which the target draws them if it sees what the guesser sees, and
-    their shares in that order, how far ahead of the others the noise puts them.
+    """Guesses in the order in which the target draws them if its logits are the guesser's, and
+    their shares, noise included, in that order.
 
-    shares: of each guess in a softmax. noise: what is added to their logits, in the scale of these.
+    shares: of each guess in a softmax. noise: added to their logits, in the same scale.
     """
     with np.errstate(divide="ignore"):
         scores = np.log(shares) + noise
@@ -148,9 +148,9 @@ def _as_drawn(shares: Floats, noise: Floats) -> tuple[NDArray[np.intp], Floats]:
 
 
 def acceptance_of(parts: PromptTokens, vocab_size: int) -> AcceptanceTable:
-    """What trees are shaped by at first: as measured with the parts, else a guess.
+    """The table that shapes the first trees: as measured with the parts, else a guess.
 
-    Raises ModelError where it does not fit the parts or the vocabulary.
+    Raises ModelError if it does not fit the parts or the vocabulary.
     """
     most = parts.config.prompt_tokens
     table = parts.acceptance or unmeasured(most, min(10, vocab_size))
@@ -164,8 +164,8 @@ def acceptance_of(parts: PromptTokens, vocab_size: int) -> AcceptanceTable:
 
 
 def _weights(parts: PromptTokens) -> torch.Tensor:
-    """[prompt_tokens, epts]: what the logits of each EPT count (PPD, section 4.4.4); by default
-    all alike (4.2)."""
+    """[prompt_tokens, epts]: weights of each EPT's logits (PPD, section 4.4.4); equal by default
+    (4.2)."""
     import torch
 
     shape = (parts.config.prompt_tokens, parts.config.epts)

@@ -14,24 +14,24 @@ if TYPE_CHECKING:
 __all__ = ["Head", "Mask", "PromptConfig", "PromptTokens"]
 
 Mask = Literal["ensemble", "decoder", "encoder"]
-"""Which embeddings see which, where a prompt token has several (PPD, section 4.4.3)."""
+"""Which embeddings see which, if a prompt token has several (PPD, section 4.4.3)."""
 
 Head = Literal["shared", "small", "full"]
 """What turns the states of prompt tokens into scores (PPD, section 4.4.2): the model's own output
-head; that one after a trained residual block as in Medusa's heads; or a trained copy of it."""
+head, the same after a trained residual block as in Medusa's heads, or a trained copy of it."""
 
 
 @dataclass(frozen=True)
 class PromptConfig:
     """What is trained.
 
-    prompt_tokens: how many there are, m; the i-th guesses the token i further on than the next.
+    prompt_tokens: their number, m; the i-th guesses the token i places after the next one.
     epts: embeddings per prompt token (ensemble prompt tokens, section 4.2).
     mask: which of them see which.
-    learned_weights: their logits are weighted by trained numbers instead of averaged (4.4.4).
+    learned_weights: weight their logits by trained numbers instead of averaging them (4.4.4).
     prefix_tokens: trained keys and values per layer that each prompt token alone sees (4.4.1).
     head: the output head of prompt tokens (4.4.2).
-    exits: the states of so many last layers are averaged for the guess (4.4.5).
+    exits: number of last layers whose states are averaged for the guess (4.4.5).
 
     Raises ModelError for a number out of range.
     """
@@ -57,9 +57,9 @@ class PromptConfig:
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing but embeddings and the weights of their logits is trained, each group of
-        embeddings on its own: what can be decoded with as nodes of a tree. The other extensions are
-        there to be studied."""
+        """Whether only embeddings and the weights of their logits are trained, each group of
+        embeddings on its own: only these can be used for decoding, as nodes of a tree. The other
+        extensions are for study."""
         return (self.mask == "ensemble" or self.epts == 1) and not (
             self.prefix_tokens or self.head != "shared" or self.exits > 1
         )
@@ -69,12 +69,12 @@ class PromptConfig:
 class PromptTokens(TrainedParts[PromptConfig]):
     """Trained prompt tokens of one model.
 
-    tensors: "embeddings" [prompt_tokens, epts, hidden], as the model takes them as `inputs_embeds`:
-    what its embedding module yields, the factor included by which some models (Gemma) scale there;
-    and what the configuration asks for besides: "ept_weights" [prompt_tokens, epts], "prefix_keys"
-    and "prefix_values" [layers, prompt_tokens, prefix_tokens, KV heads, head size], "head.weight"
-    and "head.bias" ([hidden, hidden] and [hidden] of the residual block, or [vocabulary, hidden] of
-    the whole head).
+    tensors: "embeddings" [prompt_tokens, epts, hidden], in the form of the model's `inputs_embeds`,
+    the output of its embedding module, including the factor by which some models (Gemma) scale it;
+    and, if the configuration has them: "ept_weights" [prompt_tokens, epts], "prefix_keys" and
+    "prefix_values" [layers, prompt_tokens, prefix_tokens, KV heads, head size], "head.weight" and
+    "head.bias" ([hidden, hidden] and [hidden] of the residual block, or [vocabulary, hidden] of the
+    whole head).
     """
 
     kind: ClassVar[str] = "prompt tokens"
@@ -96,7 +96,7 @@ class PromptTokens(TrainedParts[PromptConfig]):
         return {"embeddings": (config.prompt_tokens, config.epts, self.base.hidden_size)}
 
     def check_usable(self) -> None:
-        """Raises ModelError for extensions that cannot be decoded with."""
+        """Raises ModelError for extensions that decoding does not support."""
         if not self.config.is_plain:
             raise ModelError(
                 "these prompt tokens use extensions that are there for the study only: decode with "

@@ -1,5 +1,5 @@
-"""Methods by their names. This package's are listed in `paceline.drafters`, so that those which draft
-with another method can look here."""
+"""Methods by name. `paceline.drafters` lists this package's, so that those that draft with another
+method can look here."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _DRAFT = "draft"
 
 
 def make_drafter(method: str, host: Host | None = None, **settings: Any) -> Drafter:
-    """Construct a drafter by name, settings in the notation or as keywords.
+    """Construct a drafter by name, with settings in the notation or as keywords.
 
         make_drafter("anpd:n=5,k=7")
         make_drafter("anpd", n=5, k=7)
         make_drafter("ppd:size=20", host=Host(target, fingerprint))
         make_drafter("package.module:Class:n=5")
 
-    Raises UsageError for an unknown method or setting, a value out of range, or a method that needs
-    a host and got none; ModelError for one that does not fit its host.
+    Raises UsageError for an unknown method or setting, a value out of range, or a missing host;
+    ModelError for a method that does not fit its host.
     """
     name, written = parse_method(method)
     found = method_named(name)
@@ -49,7 +49,7 @@ def make_drafter(method: str, host: Host | None = None, **settings: Any) -> Draf
 
 
 def check_method(method: str, **settings: Any) -> None:
-    """Raises what `make_drafter` would raise, as far as that can be told without a model."""
+    """Raises what `make_drafter` would raise, where that can be told without a model."""
     name, written = parse_method(method)
     method_named(name).read({**written, **settings})
 
@@ -57,7 +57,7 @@ def check_method(method: str, **settings: Any) -> None:
 def method_named(name: str) -> MethodSpec[Any]:
     """The method of that name, without settings: of this package, or from outside.
 
-    Raises UsageError where there is none.
+    Raises UsageError if there is none.
     """
     found = METHODS.get(name) or found_outside(name)
     if found is None:
@@ -74,9 +74,9 @@ def needs_host(method: str) -> bool:
 
 
 def add_draft(method: str, draft: str) -> str | None:
-    """The method with its draft model named, None for one that takes none.
+    """The method with its draft model named; None for one that takes none.
 
-    Raises UsageError for an unknown method, or one that names its draft model already.
+    Raises UsageError for an unknown method, or one that already names its draft model.
     """
     name, written = parse_method(method)
     if _DRAFT not in method_named(name).defaults:
@@ -87,7 +87,7 @@ def add_draft(method: str, draft: str) -> str | None:
 
 
 def shapes_trees(method: str) -> bool:
-    """Whether the method builds its trees beforehand, from what it was trained to guess right.
+    """Whether the method shapes its trees beforehand, by how often its guesses were right.
 
     Raises what `check_method` raises.
     """
@@ -96,9 +96,8 @@ def shapes_trees(method: str) -> bool:
 
 
 def open_settings(method: str) -> tuple[dict[str, Any], dict[tuple[str, ...], tuple[Any, ...]]]:
-    """Settings that are worth trying, as far as the method leaves them open: their values as they
-    are, and the values to try; all settings of a key have one value in common. Both empty for a
-    method that has none.
+    """Settings worth trying that the method leaves open: their defaults, and the values to try; all
+    settings of a key share one value. Both are empty for a method without any.
 
     Raises what `check_method` raises.
     """
@@ -115,7 +114,7 @@ def open_settings(method: str) -> tuple[dict[str, Any], dict[tuple[str, ...], tu
 
 
 def with_settings(method: str, settings: Mapping[str, Any]) -> str:
-    """The method with these settings in place of its own; as it is where there are none."""
+    """The method with these settings in place of its own; unchanged if there are none."""
     name, written = parse_method(method)
     return _written(name, {**written, **settings}) if settings else method
 

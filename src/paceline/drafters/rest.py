@@ -1,15 +1,15 @@
 """REST: retrieval from a datastore (He et al. 2023, arXiv 2311.08252, section 3).
 
-The longest suffix of the text that stands in a datastore of other texts is looked up, and the most
-frequent continuations there make a tree. The text itself is not looked at. What the documents of
-long matches say after short ones is proposed instead where it promises more.
+The most frequent continuations of the text's longest suffix in a datastore of other texts make a
+tree. The text itself is not searched. If documents with long matches promise more after short ones,
+their continuations are proposed instead.
 
     datastore: … for i in range(10): … for i in range(n): … for i in range(n): …
     text: … for i in range(   ->  draft: n ): … (2 of 3), 10 ): … (1 of 3)
 
-The paper sorts suffixes, tries the lengths from 16 down and reads up to 5000 hits; here prefixes
-are sorted by their ends, so one search finds the longest match, and of many hits an even sample of
-256 is read.
+The paper sorts suffixes, tries the lengths from 16 down and reads up to 5000 hits. Here prefixes
+are sorted by their ends, so one search finds the longest match, and at most 256 evenly sampled hits
+are read.
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ __all__ = ["Rest", "RestSettings"]
 class RestSettings:
     """Settings of `Rest`.
 
-    n: shortest match, >= 1 (the paper: 2). longest: match that is looked for, `n` to 32 (the
-    paper: 16). k: depth of the tree, >= 1 (the paper: 10); plans cut it.
-    near: documents with a long match that are searched apart, too, see `NearTexts`, >= 0 (the
-    paper: 0).
-    datastore: its folder; "" is the session's, or the model's own one, which has to be there.
+    n: shortest match, >= 1 (the paper: 2). longest: longest match to look for, `n` to 32 (the
+    paper: 16). k: depth of the tree, >= 1 (the paper: 10); the planner cuts it.
+    near: documents with a long match to search separately, see `NearTexts`, >= 0 (the paper: 0).
+    datastore: its folder; "" is the session's, or the model's own, which must exist.
 
     Raises UsageError for a value out of range.
     """
@@ -63,7 +62,7 @@ class RestSettings:
 class Rest(LookupDrafter):
     """Guesses what followed in other texts.
 
-    settings, changes: see `RestSettings`; the latter are fields of it by name.
+    settings: see `RestSettings`. changes: fields to override, by name.
     texts: the datastore's; None for none, as without a host, see `on`.
     """
 
@@ -84,21 +83,21 @@ class Rest(LookupDrafter):
 
     @classmethod
     def on(cls, host: Host, settings: RestSettings) -> Rest:
-        """One of a session, with the datastore of its model. Raises what `KnownTexts.of` does."""
+        """One for a session, with its model's datastore. Raises what `KnownTexts.of` raises."""
         return cls(settings, KnownTexts.of(host, settings.datastore, needed=True))
 
     def start(self, text: TextStart) -> None:
-        """See where the text is, and what the datastore has new."""
+        """Take the text's end, and refresh the datastore."""
         self._texts.refresh()
         self._near.forget()
         self.resume(text)
 
     def resume(self, text: TextStart) -> None:
-        """See where the text is."""
+        """Take the text's end."""
         self._tail = list(text.context[-self._longest :])
 
     def observe(self, round: Round) -> None:
-        """See how it goes on."""
+        """Take the committed tokens."""
         self._tail = [*self._tail, *round.path.tokens][-self._longest :]
 
     def propose_after(self, path: Sequence[int], budget: int) -> Tree:

@@ -1,4 +1,4 @@
-"""What rounds and texts of a host take and bring, in passes of plain decoding."""
+"""What rounds of a host cost and yield, in passes of plain decoding."""
 
 from __future__ import annotations
 
@@ -8,51 +8,53 @@ from paceline.planning.running_time import RunningTime
 __all__ = ["RoundPrices"]
 
 _LOOK = 16
-"""Rounds between two looks at what passes cost."""
+"""Rounds between two updates of the pass costs."""
 _LENGTH = 96.0
-"""Tokens of a text as long as none has ended."""
+"""Expected tokens of a text until one has ended."""
 _AVERAGED = 64
-"""Rounds over which it is averaged what a token takes."""
+"""Rounds over which the cost of a token is averaged."""
 
 
 class RoundPrices:
-    """costs, curve: what passes cost, as a host has them.
+    """Running averages over rounds.
 
-    passes, tokens: of plain decoding that a round takes, and that it brings. length: tokens that a
-    text is expected to come to.
+    costs, curve: pass costs, as in `Host`.
+
+    passes: of plain decoding, that a round costs. tokens: that it yields. length: expected tokens
+    of a text.
     """
 
     def __init__(self, costs: Costs | None = None, curve: CostCurve | None = None) -> None:
         self.passes, self.tokens, self.length = 1.0, 1.0, _LENGTH
         self._costs, self._stored = costs, curve
         self._curve, self._costs_of = MILD, dict[int, float]()
-        # Milliseconds of plain decoding for a token: of passes as they were seen; a text's share of
-        # them as the planner knows it, who also knows how many are written.
+        # Milliseconds of plain decoding for a token: by the passes seen; a text's share as known to
+        # the planner, which also knows how many texts are being written.
         self._plain = RunningTime()
         self._share: float | None = None
         self._rounds = 0
 
     @property
     def each(self) -> float:
-        """Passes that a token takes; plain decoding has one for a pass, however long rounds take."""
+        """Passes for a token; at most one, its cost in plain decoding, however long rounds take."""
         return min(1.0, self.passes / self.tokens)
 
     def relative(self, width: int) -> float:
-        """What a pass costs, in passes of plain decoding."""
+        """The cost of a pass, in passes of plain decoding."""
         known = self._costs_of.get(width)
         if known is None:
             known = self._costs_of[width] = self._curve.relative(width)
         return known
 
     def in_passes(self, milliseconds: float | None) -> float:
-        """A time in passes of plain decoding; 0 as long as one of both is unknown."""
+        """A time in passes of plain decoding; 0 while either is unknown."""
         plain = self._share or self._plain.value
         return (milliseconds or 0.0) / plain if plain else 0.0
 
     def played(
         self, context: int, width: int, tokens: int, drafting: float, target: float
     ) -> float:
-        """A round, and the passes that it took; see `CostlySources.played`."""
+        """Record a round; returns the passes that it took. See `CostlySources.played`."""
         relative = self.relative(width)
         self._plain.add(target / relative)
         passes = relative + self.in_passes(drafting)

@@ -1,4 +1,4 @@
-"""Drafters that guess by rows of their own in the pass before, as sources of `auto`."""
+"""Drafters that guess by their own rows in the previous pass, as sources of `auto`."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ __all__ = ["RowSource", "RowSources"]
 
 
 class RowSource(Drafter):
-    """One whose guesses take next to no time, but rows that are never accepted and buy the guesses
-    of the next round. Who unites sources decides when they are worth that."""
+    """A source whose guesses take almost no time, but need rows in the pass before, which are never
+    accepted. The drafter that unites sources decides when they are worth that."""
 
     @abstractmethod
     def add_rows(self, tree: Tree, most: int) -> Tree:
-        """The tree with at most so many rows after its nodes and the root; as it is where they do
-        not fit. Their weights are 0, and no source has proposed them."""
+        """Add at most `most` rows after the root and nodes of the tree; return it unchanged if they
+        do not fit. Their weights are 0, and no source has proposed them."""
 
 
 class RowSources:
-    """Those of one text, and the rows that they had in the last pass.
+    """The row sources of one text, and their rows in the last pass.
 
-    sources: by number; names: of all sources of their host. known: judges what they are worth.
+    sources: by number. names: of all sources of their host. known: judges what they are worth.
     """
 
     def __init__(
         self, sources: Mapping[int, RowSource], names: Sequence[str], known: CostlySources
     ) -> None:
         self.sources, self._names, self._known = sources, names, known
-        # By source: how sure the others were, and its rows.
+        # By source: `sure` when it was asked, and its rows.
         self._added: dict[int, tuple[float, int]] = {}
-        # The same of the pass before, with the width of that.
+        # The same for the pass before, and that pass's width.
         self._bought: dict[int, tuple[float, int, int]] = {}
 
     def begin(self) -> None:
-        """A text begins or goes on elsewhere: nothing was bought for it."""
+        """A text begins, or resumes elsewhere: it has no rows yet."""
         self._added, self._bought = {}, {}
 
     def guessing(self) -> Iterator[tuple[int, RowSource]]:
-        """Those that had rows in the last pass."""
+        """The sources that had rows in the last pass."""
         return ((place, self.sources[place]) for place in self._bought)
 
     def add_to(self, tree: Tree, sure: float, budget: int) -> tuple[Tree, list[int]]:
-        """A tree of at most `budget` nodes, with rows of those sources whose next guesses are worth
-        them; and which these are.
+        """A tree of at most `budget` nodes, with rows of the sources whose next guesses are worth
+        them; and the numbers of these sources.
 
         sure: see `CostlySources.asks`.
         """
@@ -61,11 +61,11 @@ class RowSources:
         return tree, list(self._added)
 
     def judge(self, round: Round) -> None:
-        """What the rows of the pass before have brought is known."""
+        """Judge what the rows of the pass before have gained."""
         for place, (sure, rows, width) in self._bought.items():
             tokens, (_, claimed) = round.owed_to(place), round.rows_owed_to(place)
             self._known.judge(self._names[place], sure, tokens, claimed, width, rows)
-        nodes = len(round.tree)  # without those that the end of the text has cut off
+        nodes = len(round.tree)  # without those cut off by the end of the text
         self._bought = {
             place: (sure, min(rows, nodes), 1 + nodes)
             for place, (sure, rows) in self._added.items()

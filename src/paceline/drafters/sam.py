@@ -1,14 +1,13 @@
 """SAM-Decoding: the longest match decides (Hu et al. 2024, arXiv 2411.10666, section 3).
 
-The end of the text is looked up in the text itself and in a datastore, both at whatever length it
-matches. The datastore is believed only where it matches by some tokens more: the text knows best
-what it is about. What followed most often is copied from there, of equally frequent ones what
-stands last.
+The end of the text is looked up in the text itself and in a datastore, at any match length. The
+datastore is used only if its match is longer by some tokens: the text is the better guide to
+itself. The most frequent continuation is copied, of equally frequent ones the last.
 
     text: … the suffix automaton of the text … the suffix  ->  draft: automaton of the text …
 
 The paper holds both in suffix automata. Here they are suffix arrays of the text read backwards,
-which find the same matches, and a file of which can be mapped.
+which find the same matches and can be mapped from a file.
 """
 
 from __future__ import annotations
@@ -33,11 +32,10 @@ __all__ = ["Sam", "SamSettings"]
 class SamSettings:
     """Settings of `Sam`.
 
-    n: shortest match, >= 1. k: longest draft, >= 1 (the paper's code: 40); plans cut it.
-    branches: continuations that are followed per context, >= 1; 1 gives the paper's chain.
-    bias: so many tokens more the datastore has to match by, >= 0 (the paper's code: 5).
-    datastore: its folder; "" is the session's, or the model's own one, if there is one;
-    "none" is none.
+    n: shortest match, >= 1. k: longest draft, >= 1 (the paper's code: 40); the planner cuts it.
+    branches: continuations to follow per context, >= 1; 1 gives the paper's chain.
+    bias: the datastore's match must be longer by more than this, >= 0 (the paper's code: 5).
+    datastore: its folder; "" is the session's, or the model's own, if there is one; "none" is none.
 
     Raises UsageError for a value out of range.
     """
@@ -56,9 +54,9 @@ class SamSettings:
 
 
 class Sam(TextLookup):
-    """Copies from where the longest suffix of the text stood before.
+    """Copies from where the longest suffix of the text occurred before.
 
-    settings, changes: see `SamSettings`; the latter are fields of it by name.
+    settings: see `SamSettings`. changes: fields to override, by name.
     texts: the datastore's; None for none, as without a host, see `on`.
     """
 
@@ -76,11 +74,11 @@ class Sam(TextLookup):
 
     @classmethod
     def on(cls, host: Host, settings: SamSettings) -> Sam:
-        """One of a session, with the datastore of its model. Raises what `KnownTexts.of` does."""
+        """One for a session, with its model's datastore. Raises what `KnownTexts.of` raises."""
         return cls(settings, KnownTexts.of(host, settings.datastore))
 
     def start(self, text: TextStart) -> None:
-        """See `TextLookup.start`; and what the datastore has new."""
+        """See `TextLookup.start`; also refresh the datastore."""
         super().start(text)
         self._texts.refresh()
 

@@ -1,10 +1,10 @@
 """Settings of methods: their one notation, `name:setting=value,…`, and their checks.
 
-A value that holds commas itself stands in brackets: a method inside a method with several settings
-is `speculative:draft=NAME,inner=(anpd:n=4,k=10)`. Brackets anywhere else are part of the value.
+A value that contains commas goes into brackets: a method inside a method with several settings is
+`speculative:draft=NAME,inner=(anpd:n=4,k=10)`. Brackets anywhere else are part of the value.
 
-The name may also be the place of a class, `package.module:Class:setting=value,…`. Where the module
-is not inside a package, the class is known by its capital letter.
+The name may also be the place of a class, `package.module:Class:setting=value,…`. If the module is
+not inside a package, the capital letter identifies the class.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 
 D = TypeVar("D", bound="DataclassInstance")
 
-# A module with its class, and nothing but settings after that.
+# A module with its class, then only settings.
 _PLACE = re.compile(r"([\w.]+):([^\W\d][\w.]*)(?::(.*))?", re.DOTALL)
 
 
@@ -41,7 +41,7 @@ _WITHOUT = "without"
 
 
 def at_least(minimum: int, **setting: int) -> int:
-    """The value of one named setting; raises UsageError where it is below `minimum`."""
+    """The value of one named setting; raises UsageError unless it is an int >= `minimum`."""
     ((name, value),) = setting.items()
     if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
         raise UsageError(f"{name} must be a whole number >= {minimum}, got {value!r}")
@@ -56,7 +56,7 @@ def parse_method(text: str) -> tuple[str, dict[str, str]]:
         "module.of:Class:n=5"           ->  ("module.of:Class", {"n": "5"})
         "auto:-medusa,-chimera"         ->  ("auto", {"without": "medusa+chimera"})
 
-    Raises UsageError where it is malformed.
+    Raises UsageError if it is malformed.
     """
     name, rest = _split_name(text.strip())
     settings: dict[str, str] = {}
@@ -90,11 +90,11 @@ def _split_name(text: str) -> tuple[str, str]:
 
 
 def split_at_commas(text: str) -> list[str]:
-    """The parts between commas, but for commas in a value that begins with a bracket.
+    """Split at commas, except in a value that begins with a bracket.
 
         "a,b=(c,d),e"  ->  ["a", "b=(c,d)", "e"]
 
-    Raises UsageError where such a bracket is not closed.
+    Raises UsageError if such a bracket is not closed.
     """
     parts, begin, open_brackets = [], 0, 0
     for place, letter in enumerate(text):
@@ -111,7 +111,7 @@ def split_at_commas(text: str) -> list[str]:
 
 
 def bracketed(value: str) -> str:
-    """A value as it may stand in the notation."""
+    """A value in the notation, in brackets if it needs them."""
     return f"({value})" if "," in value or value.startswith("(") else value
 
 
@@ -137,7 +137,7 @@ def build(kind: type[D], name: str, settings: Mapping[str, Any]) -> D:
 def read_settings(
     kind: type[DataclassInstance], name: str, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Values for the fields of the dataclass `kind`, strings among them read as the fields' types.
+    """Values for the fields of the dataclass `kind`, with strings parsed as the fields' types.
 
     Raises UsageError for a setting that `kind` does not have or a value it cannot read.
     """
@@ -176,6 +176,6 @@ def _read(value: Any, wanted: Any, where: str) -> Any:
 
 
 def _without_none(wanted: Any) -> Any:
-    """`int` for `int | None`, whose default alone can be None."""
+    """`int` for `int | None`: only its default can be None."""
     kinds = [kind for kind in get_args(wanted) if kind is not NoneType]
     return kinds[0] if NoneType in get_args(wanted) and len(kinds) == 1 else wanted

@@ -10,30 +10,30 @@ from paceline.planning.running_time import RunningTime
 __all__ = ["CREDIT", "PRICE", "SourceAccount", "SourceInText"]
 
 PRICE = 0.25
-"""Passes that asking takes, as long as nobody knows."""
+"""Passes that asking costs, while unknown."""
 _HOPE = 0.1
-"""Tokens that a lookup is thought to add before anything is known."""
+"""Tokens that a lookup is assumed to add before anything is known."""
 _SURENESS = (0.1, 0.5, 1.0, 2.5)
-"""Borders between classes: guesses that the others expect to be accepted."""
+"""Borders between classes, in guesses of the others expected to be accepted."""
 _TRUST, _SHOWN = 0.6, 2
-"""How much of what was measured with its parts a source is believed to add, and the rounds that this
-counts as."""
+"""Share of its measured promise that a source is assumed to add, and the rounds that this counts
+as."""
 CREDIT = 1.0
-"""Passes of plain decoding that all budgets hold together at first, and most that one keeps, unless
-it saves for something costlier."""
+"""Passes of plain decoding that all budgets together hold at first, and the most that one keeps,
+unless it saves for something more expensive."""
 _MOST, _DOUBT = 0.1, 4
-"""Passes that are expected in a text that begins, and the rounds that this counts as."""
+"""Most passes that asking is expected to save in a new text, and the rounds that this counts as."""
 _MEMORY, _LONG_MEMORY = 24, 128
 _BELIEVED = 16
-"""Rounds that say how far what a source claims is to be believed."""
+"""Rounds that show how far a source's claims are to be believed."""
 
 
 class SourceAccount:
-    """One source over all texts. Times in milliseconds, everything else in passes of plain decoding.
+    """One source over all texts. Times in milliseconds, all else in passes of plain decoding.
 
-    time: that asking takes; reading: a token that it has to read first. lookup: it takes so little
-    that it is believed to be of use until it has shown that it is not. promise: tokens that it was
-    measured to add in a round; 0 where nobody knows.
+    time: of asking. reading: of a token that it has to read first. lookup: it is so cheap that it
+    is assumed useful until it proves otherwise. promise: tokens that it was measured to add in a
+    round; 0 if unknown.
     """
 
     def __init__(self, credit: float, lookup: bool, promise: float = 0.0) -> None:
@@ -44,7 +44,7 @@ class SourceAccount:
         self._gain = Gain(_LONG_MEMORY)
         if lookup:
             self._gain.expect(_HOPE, 0)
-        self._known: dict[int, Gain] = {}  # by class, where something was promised
+        self._known: dict[int, Gain] = {}  # by class, if something was promised
         self._claimed, self._right = 0.0, 0.0
 
     @property
@@ -53,7 +53,7 @@ class SourceAccount:
         return self._gain.mean
 
     def promised(self, place: int, price: float, each: float) -> float:
-        """What a class has saved in all texts, which begins with what was promised; see
+        """What a class has saved in all texts, starting from the promise; see
         `SourceInText.gain`."""
         known = self._known.get(place)
         if known is None:
@@ -63,23 +63,23 @@ class SourceAccount:
         return known.mean
 
     def earn(self, passes: float) -> None:
-        """So much goes into the budget."""
+        """Add to the budget, up to its limit."""
         left = self._room - self._budget
         if left > 0:
             self._budget += passes if passes < left else left
         self._room = CREDIT
 
     def can_pay(self, passes: float) -> bool:
-        """Whether there is so much in the budget; if not, it is saved for."""
+        """Whether the budget has this much; if not, it is saved for."""
         self._room = max(self._room, passes)
         return passes <= self._budget
 
     def pay(self, passes: float) -> None:
-        """Take it out of the budget; what is below 0 goes in."""
+        """Take from the budget; a negative amount is added."""
         self._budget = min(self._budget - passes, self._room)
 
     def expected(self, claimed: float, right: int) -> float:
-        """What a round says about others like it: what came true, and half by what was claimed,
+        """What a round predicts for others like it: the mean of what came true and of its claim,
         corrected by how much of all claims came true."""
         promised = claimed * (self._right + 1) / (self._claimed + 1)
         fade = 1 - 1 / _BELIEVED
@@ -87,7 +87,7 @@ class SourceAccount:
         return (right + promised) / 2
 
     def learn(self, place: int, expected: float) -> None:
-        """What rounds of a class are expected to save."""
+        """Record what rounds of a class are expected to save."""
         self._gain.add(expected)
         if place in self._known:
             self._known[place].add(expected)
@@ -96,8 +96,7 @@ class SourceAccount:
 class SourceInText:
     """One source in one text. trial: whether it was asked from its budget in this round.
 
-    Half of what others have shown is expected, but not much, until a few rounds have shown other
-    things.
+    Until a few rounds show otherwise, half of the gain in other texts is expected, but not much.
     """
 
     def __init__(self, account: SourceAccount) -> None:
@@ -109,10 +108,10 @@ class SourceInText:
         self._classes: dict[int, Gain] = {}
 
     def gain(self, sure: float, price: float = PRICE, each: float = 1.0) -> float:
-        """What asking saves where the others are that sure; as long as little is known of that,
-        what it saves in this text.
+        """What asking saves at this confidence of the others; while little is known of that, what
+        it saves in this text.
 
-        price: of asking; each: what a token takes. Both say what a promise is worth here."""
+        price: of asking. each: cost of a token. Both determine what a promise is worth here."""
         place = bisect_right(_SURENESS, sure)
         own = self._classes.get(place)
         if own is None:
@@ -123,8 +122,8 @@ class SourceInText:
         return own.mean + self._gain.mean * _DOUBT / (_DOUBT + own.rounds)
 
     def judge(self, sure: float, saved: float, expected: float) -> None:
-        """A round in which the source was asked saved so much, which others like it are expected
-        to do."""
+        """Record what a round in which the source was asked saved, and what others like it are
+        expected to save."""
         place = bisect_right(_SURENESS, sure)
         self._classes.setdefault(place, Gain(_MEMORY)).add(expected)
         self._gain.add(expected)

@@ -1,10 +1,10 @@
 """Speculative decoding with a draft model (Leviathan et al. 2023, arXiv 2211.17192, and Chen et al.
-2023, arXiv 2302.01318), without their acceptance rule: the walk is the loop's own.
+2023, arXiv 2302.01318), without their acceptance rule: acceptance is the loop's own walk.
 
 A smaller model with the same tokenizer writes a little ahead of the text, see `DraftText`. It draws
-with the target's noise at every position (drafter-invariant speculation, arXiv 2408.07978): where
-the two distributions are alike, the drawn tokens mostly are the same ones, at any temperature, and
-no probabilities of the draft model are needed to stay exact.
+with the target's noise at every position (drafter-invariant speculation, arXiv 2408.07978). Where
+the two distributions are alike, they mostly draw the same tokens, at any temperature, and staying
+exact needs no probabilities of the draft model.
 
     text … a, root b        the draft model says c (e was next best), then d (f was next best)
     tree: root ─┬─ c ─┬─ d
@@ -43,25 +43,24 @@ __all__ = ["DraftSettings", "Speculative", "SpeculativeSettings", "guess_tree"]
 
 @dataclass(frozen=True)
 class DraftSettings:
-    """Settings of whoever drafts with a smaller model.
+    """Settings of methods that draft with a smaller model.
 
     draft: the draft model: alias, folder, GGUF file or hub id, with the tokenizer of the target; ""
-    for the one that comes with this package for the target; "self" for a copy of the target on
-    weights of few bits; in Python also a `Host`, or what the front can open.
+    for the one that comes with this package for the target; "self" for a copy of the target with
+    low-bit weights; in Python also a `Host`, or what `Host.open` can open.
     length: guesses in a row; 0 for as many as pay, see `DraftLength`.
-    confidence: a guess that the draft model gives a smaller chance than this, from 0 to 1, is the
-    last one of its draft.
-    branches: runners-up that hang beside each guess.
+    confidence: a draft ends after a guess to which the draft model gives a smaller chance than
+    this, from 0 to 1.
+    branches: runners-up to add beside each guess.
     budget: nodes that the inner drafter may propose per pass of the draft model; 0 for as many as
-    pay, planned as the target's are.
-    inner: the draft model's own drafter, as a method of its own or, in Python, as an object; "" for
-    n-grams in a copy of the target, whose passes take long, and nothing in a smaller model.
+    pay, planned as for the target.
+    inner: the draft model's own drafter, as a method or, in Python, as an object; "" for n-grams in
+    a copy of the target, whose passes are slow, and none in a smaller model.
     device, dtype, weights: of the draft model, as in `paceline.load`. By default device and dtype
-    are the target's, and weights whichever is faster here, packed or int8 with an output head of 4
-    bits: guesses need not be exact. Of a copy weights are int4 or int8, and device and dtype the
-    target's.
+    are the target's, and weights whichever is faster here, packed or int8 with a 4-bit output head:
+    guesses need not be exact. A copy has int4 or int8 weights, and the target's device and dtype.
 
-    Raises UsageError for a value out of range, ModelError for parts of `inner` that are not there.
+    Raises UsageError for a value out of range, ModelError for missing parts of `inner`.
     """
 
     draft: Any = ""
@@ -92,7 +91,7 @@ class DraftSettings:
 
     @property
     def inner_method(self) -> str:
-        """What `inner` names; the default where it names nothing."""
+        """What `inner` names, or the default."""
         return self.inner or ("anpd" if self.is_copy else "plain")
 
     def _check_inner(self) -> None:
@@ -119,15 +118,15 @@ class Speculative(Drafter):
     """Drafts with a smaller model.
 
     host: the model to draft for.
-    settings, changes: see `SpeculativeSettings`; the latter are fields of it by name.
+    settings: see `SpeculativeSettings`. changes: fields to override, by name.
 
-    Weights of guesses are chances by the draft model's own word, see `Guess`. Drafters of a host
+    Weights of guesses come from the draft model's own chances, see `Guess`. Drafters of a host
     share what they learn of the draft model: when guesses pay, and what its own drafter has found.
 
     widths: rows of a pass -> passes of the draft model so far, for reports.
 
-    Raises UsageError for a value out of range, ModelError where there is none, or for a draft model
-    that cannot be loaded or has another tokenizer.
+    Raises UsageError for a value out of range, ModelError if the draft model is missing, cannot be
+    loaded or has another tokenizer.
     """
 
     def __init__(
@@ -149,24 +148,24 @@ class Speculative(Drafter):
             self._plan = host.learn((DraftLength, choice), lambda: DraftLength(host.curve))
         self._clock = host.clock
         self.widths: Counter[int] = Counter()
-        # Times of the first and the last answer in this round, in seconds.
+        # When this round's first proposal was asked for and its last one given, in seconds.
         self._asked: float | None = None
         self._answered = 0.0
         self._tree = EMPTY
 
     def start(self, text: TextStart) -> None:
-        """Begin a text; the draft model reads it when it is first asked, but for what it has in its
-        cache already."""
+        """Begin a text; the draft model reads it when first asked, except what its cache already
+        has."""
         self._draft.start(text)
         self._asked, self._waits = None, self._takes_over
 
     def resume(self, text: TextStart) -> None:
-        """Go on with other last tokens; guesses that are still right are kept."""
+        """Continue with other last tokens; guesses that are still right are kept."""
         self._draft.resume(text)
         self._asked = None
 
     def stop(self) -> None:
-        """Give the draft model's cache back."""
+        """Release the draft model's cache."""
         self._draft.stop()
 
     def unread(self) -> int:
@@ -174,7 +173,7 @@ class Speculative(Drafter):
         return 0 if self._takes_over else self._draft.unread
 
     def propose(self, budget: int) -> Tree:
-        """What the draft model goes on with, and the runners-up beside it, as far as that pays."""
+        """The draft model's continuation and the runners-up beside it, as far as that pays."""
         if budget < 1 or self._waits:
             return EMPTY
         if self._asked is None:
@@ -206,7 +205,7 @@ class Speculative(Drafter):
         return self._plan is None or self._plan.pays(chances)
 
     def _end(self, chances: Sequence[float], most: int) -> ChainEnd | None:
-        """Where what is said now ends; None for where there is enough of it."""
+        """Where the guesses asked for now end; None to end only at `most`."""
         if self._plan is not None:
             return self._plan.end(chances, self._confidence)
         return certain_end(self._confidence, most) if self._confidence else None
@@ -226,10 +225,9 @@ class Speculative(Drafter):
 
 
 def guess_tree(guesses: Sequence[Guess]) -> Tree:
-    """The chain of guesses, then beside each of them its runners-up; weights are chances to be
-    accepted.
+    """The chain of guesses, then the runners-up of each; weights are chances to be accepted.
 
-    The chain comes first, since a chain lies in the cache as it will stay.
+    The chain comes first, since its cache entries then already lie where they will stay.
     """
     tokens = [guess.token for guess in guesses]
     parents = list(range(-1, len(guesses) - 1))
@@ -248,9 +246,9 @@ def guess_tree(guesses: Sequence[Guess]) -> Tree:
 
 
 def open_draft(host: Host, choice: ModelChoice) -> Host:
-    """The draft model's host, or the one that was chosen as it is.
+    """The draft model's host; if the choice is a host, that one.
 
-    Raises UsageError where nobody can open models, and what the opener raises.
+    Raises UsageError if the host cannot open models, and what its opener raises.
     """
     if isinstance(choice.model, Host):
         return choice.model
@@ -259,6 +257,6 @@ def open_draft(host: Host, choice: ModelChoice) -> Host:
             f"there is nobody here to open the draft model {choice.model!r}: give the drafter a "
             "host with `open`, or the draft model as a host of its own"
         )
-    # Kept by the host: what is learned with the draft model serves the next text as well.
+    # Kept by the host: what is learned with the draft model serves the next text, too.
     small: Host = host.learn((Speculative, choice), partial(host.open, choice))
     return small

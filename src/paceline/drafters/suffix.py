@@ -1,16 +1,16 @@
 """SuffixDecoding: counts after suffixes of all lengths (Oliaro et al. 2024, arXiv 2411.04975,
 section 4).
 
-The end of the text is looked up in the text itself and in what the session has answered before. A
-long match knows the place, a short one has been seen more often: for several lengths the likeliest
-continuations by counts make a tree, and the tree that is expected to have the most tokens accepted
-is proposed, the sum of its nodes' chances.
+The end of the text is looked up in the text itself and in the session's earlier answers. A long
+match is more specific, a short one has been seen more often. So for several lengths the likeliest
+continuations by counts make a tree; the one with the most expected accepted tokens, the sum of its
+nodes' chances, is proposed.
 
     answers so far: … return self.value … return self.value … return self.size …
     text: … return self.   ->  draft: value (2 of 3), size (1 of 3), …
 
-The paper counts in suffix trees; suffix arrays of the text read backwards know the same counts. Its
-score takes a share of few sightings at its word, here it is doubted (`follower_confidence`).
+The paper counts in suffix trees; suffix arrays of the text read backwards give the same counts. Its
+score trusts shares of few sightings, which are discounted here (`follower_confidence`).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ __all__ = ["Answers", "Suffix", "SuffixSettings"]
 class SuffixSettings:
     """Settings of `Suffix`.
 
-    k: depth of the tree, >= 1 (the paper: 64 with the match); plans cut it.
-    factor: a match of so many tokens may have a tree of `factor` times as many nodes, >= 1 (the
-    paper's alpha, of 1 to 4); plans cut it.
-    lengths: of matches that are tried in each of both, longest first, >= 1.
-    most: tokens of answers that are kept in memory, >= 1024; the oldest answers go.
-    near: answers with a long match that are searched apart, too, see `NearTexts`, >= 0 (the paper: 0).
-    persist: keep what the session has answered; off, only the text itself is looked at.
+    k: depth of the tree, >= 1 (the paper: 64 with the match); the planner cuts it.
+    factor: most nodes of a tree per matched token, >= 1 (the paper's alpha, of 1 to 4); the planner
+    cuts it.
+    lengths: match lengths to try in text and answers each, longest first, >= 1.
+    most: tokens of answers to keep in memory, >= 1024; the oldest answers are dropped.
+    near: answers with a long match to search separately, see `NearTexts`, >= 0 (the paper: 0).
+    persist: keep the session's answers; if off, only the text itself is searched.
 
     Raises UsageError for a value out of range.
     """
@@ -62,9 +62,9 @@ class SuffixSettings:
 
 
 class Answers:
-    """What a session has answered, in memory.
+    """A session's answers, in memory.
 
-    most: tokens.
+    most: tokens to keep.
     """
 
     def __init__(self, most: int) -> None:
@@ -72,7 +72,7 @@ class Answers:
         self._most = most
 
     def add(self, tokens: Sequence[int]) -> None:
-        """Keep one more; beyond `most` tokens the oldest go, a quarter of them at once."""
+        """Keep one more; beyond `most` tokens the oldest quarter is dropped at once."""
         self.array.add([BORDER, *tokens[-self._most + 1 :]])
         if len(self.array) > self._most:
             known = self.array.tokens
@@ -82,10 +82,10 @@ class Answers:
 
 
 class Suffix(TextLookup):
-    """Guesses by how often texts went on how, after matches of several lengths.
+    """Guesses by counts of continuations after matches of several lengths.
 
-    settings, changes: see `SuffixSettings`; the latter are fields of it by name.
-    answers: what is known already; None for nothing.
+    settings: see `SuffixSettings`. changes: fields to override, by name.
+    answers: those known already; None for none.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Suffix(TextLookup):
 
     @classmethod
     def on(cls, host: Host, settings: SuffixSettings) -> Suffix:
-        """One of a session, which shares its answers with the others."""
+        """One for a session, which shares its answers with the others."""
         return cls(settings, host.learn((Suffix, settings), lambda: Answers(settings.most)))
 
     def start(self, text: TextStart) -> None:
@@ -114,7 +114,7 @@ class Suffix(TextLookup):
         self._prompt = len(text.context)
 
     def stop(self) -> None:
-        """The answer is one that the session has given."""
+        """Add the answer to the session's."""
         if self._persist and len(self._text) > self._prompt:
             self._answers.add(self._text[max(0, self._prompt - PROMPT_TOKENS) :])
         self._prompt = len(self._text)
@@ -125,7 +125,7 @@ class Suffix(TextLookup):
         return self._persist and len(self._answers.array) > 0
 
     def propose_after(self, path: Sequence[int], budget: int) -> Tree:
-        """The tree of the best score."""
+        """The tree with the best score."""
         tail, search, lengths = self._tail(path), self._search, self._lengths
         tree, score = self._own.look_up_lengths(tail, budget, search, lengths, 0.0)
         if not self._persist:

@@ -23,9 +23,9 @@ _BRANCHING = -2  # in place of an edge's token: several edges, kept in a table
 
 
 class Match:
-    """How much of the end of a token stream occurs in a `SuffixIndex`, which makes it by `begin`.
+    """How much of the end of a token stream occurs in a `SuffixIndex`; made by its `begin`.
 
-    length: of the longest suffix of the tokens fed so far which occurs in one of the texts.
+    length: of the longest suffix of the tokens fed so far that occurs in one of the texts.
     """
 
     __slots__ = ("_index", "_size", "_state", "length")
@@ -51,14 +51,14 @@ class Match:
         self._state = state
 
     def copy(self) -> Match:
-        """The same match, which goes on by itself."""
+        """An independent copy."""
         other = Match(self._index)
         other._size, other._state, other.length = self._size, self._state, self.length
         return other
 
     def check(self) -> None:
         """Raises RuntimeError if the index has grown since this match began."""
-        # The new text may hold a longer suffix, of tokens which the match no longer knows.
+        # The new text may hold a longer suffix, of tokens that the match no longer knows.
         if self._size != len(self._index):
             raise RuntimeError("the index has grown: begin a new match and feed it the last tokens")
 
@@ -78,28 +78,28 @@ class SuffixIndex:
     ([4, 5], 3)
 
     seed: fixes the choices of tie="random".
-    tie: which of equally long matches is copied: "random" as in the paper, or the "first" one in
-    the order of `add`, as in the official code.
+    tie: which of equally long matches is copied: a "random" one, as in the paper, or the "first"
+    added, as in the official code.
 
     Structure: a generalised suffix automaton (Blumer et al. 1985). Each text is fed from the
     initial state, so no match crosses a border and no token id has to serve as one. A state stands
-    for substrings with one common set of end positions; its link leads to their longest suffix
-    which ends in more places. Most states have one edge, kept in arrays; branching ones own a dict.
+    for substrings with one common set of end positions; its link leads to their longest suffix that
+    ends in more places. Most states have one edge, kept in arrays; branching ones own a dict.
 
     Choice: each position has a priority ("first": the position itself; "random": a 64-bit number
     drawn from the seed), and each state keeps as its representative the best of its end positions.
     A new position is offered to the state of its prefix, then along the links, up to the first
-    state which holds something better: the states beyond end at the same places and more, so they
+    state that holds something better: the states beyond end at the same places and more, so they
     hold something at least as good. A state that is split off inherits the representative. Random
     priorities make each of n occurrences the best with probability 1/n: the choice is uniform, and
-    as the newest one is the best that seldom, a walk is expected to take 1 + 1/2 + ... + 1/n =
+    since the newest one is so rarely the best, a walk is expected to take 1 + 1/2 + ... + 1/n =
     O(log n) steps at most, even in a text of one repeated token.
 
-    Ends: nothing follows the last token of a text, so its position is never offered. A match at
-    ends of texts alone has no representative; its longest suffix with one is used, O(sqrt(n))
-    links away at most, as each link needs one more text with that end.
+    Ends: nothing follows the last token of a text, so its position is never offered. A match only
+    at ends of texts has no representative; its longest suffix with one is used, at most O(sqrt(n))
+    links away, as each link needs one more text with that end.
 
-    A token costs 3 to 7 microseconds to add and 50 to 300 bytes. Not for threads while adding.
+    A token costs 3 to 7 microseconds to add and 50 to 300 bytes. Not thread-safe while adding.
     """
 
     def __init__(self, seed: int = 0, tie: Literal["random", "first"] = "random") -> None:
@@ -118,11 +118,11 @@ class SuffixIndex:
         self._tables: list[dict[int, int]] = []
 
     def __len__(self) -> int:
-        """The number of indexed tokens, in all texts together."""
+        """The number of indexed tokens in all texts."""
         return len(self._tokens)
 
     def add(self, tokens: Sequence[int]) -> None:
-        """Index one more text; matches begun earlier are stale then and raise RuntimeError.
+        """Index one more text; matches begun earlier are then stale and raise RuntimeError.
 
         Raises UsageError, and adds nothing, if an id is negative or does not fit into 32 bits."""
         text = _checked(tokens)
@@ -144,8 +144,8 @@ class SuffixIndex:
         return Match(self)
 
     def continuation(self, match: Match, count: int, minimum: int = 1) -> tuple[list[int], int]:
-        """Up to `count` tokens which follow the chosen occurrence in its text, and how many tokens
-        match there, as `locate` has it; ([], 0) where that finds none. Raises as `locate` does."""
+        """Up to `count` tokens that follow the chosen occurrence in its text, and the match length
+        there, see `locate`; ([], 0) if that finds none. Raises what `locate` raises."""
         found = self.locate(match, minimum)
         if found is None or count < 1:
             return [], 0
@@ -154,9 +154,9 @@ class SuffixIndex:
         return self._tokens[start : min(start + count, end)].tolist(), matched
 
     def locate(self, match: Match, minimum: int = 1) -> tuple[int, int] | None:
-        """Where the longest suffix that something follows was chosen to occur: the position,
-        counted through all texts, of the first token after it, and its length, which is below
-        `match.length` where the longest match ends its text. None below `minimum`.
+        """The chosen occurrence of the longest suffix that something follows: the position, counted
+        through all texts, of the first token after it, and its length, which is below
+        `match.length` if the longest match ends its text. None below `minimum`.
 
         Raises UsageError if `minimum` is below 1, RuntimeError if the index has grown meanwhile."""
         if minimum < 1:

@@ -1,4 +1,4 @@
-"""What drafters share that look up the end of a text in the text itself."""
+"""The base of drafters that look up the end of a text in the text itself."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["TextLookup"]
 
 
 class TextLookup(LookupDrafter):
-    """Keeps the text sorted by what stands before each of its places.
+    """Keeps the text's positions sorted by the tokens before them.
 
-    A token takes a microsecond to put in. What was taken back is as if it had never been said.
+    Adding a token takes a microsecond. A token taken back leaves no trace.
     """
 
     def __init__(self) -> None:
@@ -23,11 +23,11 @@ class TextLookup(LookupDrafter):
         self._own = GrowingSuffixArray()
 
     def start(self, text: TextStart) -> None:
-        """Sort the context, but for what it has in common with the text before."""
+        """Add the context, except its common prefix with the last text."""
         self.resume(text)
 
     def resume(self, text: TextStart) -> None:
-        """Take back what is no longer in the text, and put in what is new."""
+        """Take back what is no longer in the text, and add what is new."""
         known = common_prefix(self._text, text.context)
         if known < len(self._text):
             del self._text[known:]
@@ -35,7 +35,7 @@ class TextLookup(LookupDrafter):
         self._learn(text.context[known:])
 
     def observe(self, round: Round) -> None:
-        """Put in the committed tokens."""
+        """Add the committed tokens."""
         self._learn(round.path.tokens)
 
     def _learn(self, tokens: Sequence[int]) -> None:
@@ -43,5 +43,5 @@ class TextLookup(LookupDrafter):
         self._text += tokens
 
     def _tail(self, path: Sequence[int]) -> list[int]:
-        """The last tokens of the text with `path` after it, as many as are looked at."""
+        """The last tokens of the text followed by `path`, as many as are looked up."""
         return [*self._text[-LONGEST:], *path][-LONGEST:]

@@ -1,4 +1,4 @@
-"""Phrases out of a text as it grows, and out of drafts after it.
+"""Phrases from a text as it grows, and from drafts after it.
 
 size 2, text a b c, draft d e:   a -> (b, c)   from the text
                                  b -> (c, d), c -> (d, e)   from the draft
@@ -14,7 +14,7 @@ __all__ = ["TextPhrases"]
 
 
 class TextPhrases:
-    """Puts what a text says into a pool.
+    """Puts the phrases of a text into a pool.
 
     size: tokens of a phrase, >= 1; its key is the token before them.
     """
@@ -22,12 +22,12 @@ class TextPhrases:
     def __init__(self, pool: PhrasePool, size: int) -> None:
         self._pool = pool
         self._size = size
-        self._tail: list[int] = []  # of the text: what the next phrase may begin with
+        self._tail: list[int] = []  # of the text: where the next phrases may begin
 
     def begin(self, context: Sequence[int], learn: bool) -> None:
-        """A text begins, or goes on with other last tokens.
+        """A text begins, or continues with other last tokens.
 
-        learn: its phrases go into the pool.
+        learn: put its phrases into the pool.
         """
         self._tail = []
         if learn:
@@ -35,12 +35,12 @@ class TextPhrases:
         self._tail = list(context[-self._size :])
 
     def said(self, tokens: Sequence[int]) -> None:
-        """The text goes on."""
+        """The text continues with these."""
         self.drafted(tokens)
         self._tail = [*self._tail, *tokens][-self._size :]
 
     def drafted(self, tokens: Sequence[int]) -> None:
-        """Somebody would go on with these."""
+        """A draft continues with these."""
         whole = [*self._tail, *tokens]
         for end in range(max(len(self._tail), self._size) + 1, len(whole) + 1):
             key, *phrase = whole[end - self._size - 1 : end]

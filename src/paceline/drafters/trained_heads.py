@@ -1,4 +1,4 @@
-"""What is trained for Medusa and Chimera, as a folder holds it; the modules are loaded on demand."""
+"""Trained parts of Medusa and Chimera, as in a folder; their modules are loaded on demand."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ ModuleT = TypeVar("ModuleT", bound="HeadModule")
 
 @dataclass(frozen=True)
 class HeadParts(TrainedParts[ConfigT], Generic[ConfigT, ModuleT]):
-    """Heads that may be kept to some tokens.
+    """Heads whose guesses may be limited to some tokens.
 
-    tensors: of the module, by its own names, matrices as they are or as `in_eight_bits` has them; and
-    "token_ids" [vocabulary] int64, ascending, where the configuration names a vocabulary.
+    tensors: of the module, by its own names, matrices as they are or as `in_eight_bits` has them;
+    and "token_ids" [vocabulary] int64, ascending, if the configuration names a vocabulary.
     """
 
     def open(self, host: Host, weights: HeadWeights = "fastest") -> ModuleT:
         """The module, ready to guess for a host of its model, on its device: one for all drafters
         of the host with these weights.
 
-        Raises UsageError for weights that cannot be had.
+        Raises UsageError for unavailable weights.
         """
 
         def made() -> tuple[object, ModuleT]:
             module = self._new_module(host.target).load(in_floats(self.tensors))
             return self, module.ready(weights, self._compile)
 
-        # With these parts beside it, so that nothing else gets their id.
+        # Kept with these parts, so that nothing else gets their id.
         found: tuple[object, ModuleT] = host.share((id(self), weights), made)
         return found[1]
 
@@ -63,7 +63,7 @@ class HeadParts(TrainedParts[ConfigT], Generic[ConfigT, ModuleT]):
 
     @property
     def token_ids(self) -> torch.Tensor | None:
-        """[vocabulary] int64: the tokens that columns of logits stand for; None for all of them."""
+        """[vocabulary] int64: the tokens that columns of logits stand for; None for all."""
         return self.tensors.get("token_ids")
 
     @property
@@ -152,7 +152,7 @@ class ChimeraParts(HeadParts[ChimeraConfig, "ChimeraModel"]):
         return self.config.vocabulary
 
     def module_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the module's tensors, but for a trained layer of the target."""
+        """Shapes of the module's tensors, except a trained layer of the target."""
         config, hidden = self.config, self.base.hidden_size
         read = 2 * hidden if config.residual else hidden
         width, queries = config.order * hidden, config.attention_heads * config.head_size
@@ -191,13 +191,13 @@ class ChimeraParts(HeadParts[ChimeraConfig, "ChimeraModel"]):
         return shapes
 
     def common_ngrams(self, count: int) -> torch.Tensor | None:
-        """[n, order] int64: the `count` most frequent n-grams of the training texts, fewer where
-        fewer are known; None where none are."""
+        """[n, order] int64: the `count` most frequent n-grams of the training texts, fewer if fewer
+        are known; None if none are."""
         found = self.tensors.get("common_ngrams")
         return None if found is None else found[:count].long()
 
     def check_usable(self) -> None:
-        """Raises ModelError for extensions that cannot be decoded with."""
+        """Raises ModelError for extensions that decoding does not support."""
         if self.config.bottom != "ngram":
             raise ModelError(
                 "these Chimera parts have a transformer layer at the bottom, which is there for "

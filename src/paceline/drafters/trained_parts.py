@@ -1,8 +1,8 @@
-"""What is trained for a drafter of one model, in a folder as on a model hub.
+"""Trained parts of a drafter for one model, in a folder as on a model hub.
 
-config.json         what it is, and which model it belongs to
+config.json         what they are, and which model they belong to
 model.safetensors   the trained tensors
-acceptance.json     how often its guesses are right, by distance and rank
+acceptance.json     how often their guesses are right, by distance and rank
 training.json       command, data, steps, loss curve, evaluation
 """
 
@@ -50,11 +50,11 @@ class TrainedParts(Generic[ConfigT]):
     """Trained parts of one model; each method has a class of its own.
 
     config: what they are: a dataclass of JSON values.
-    tensors: by name. They may be kept in half precision.
-    acceptance: measured on texts that were not trained on; None where that was not done yet.
+    tensors: by name, possibly in half precision.
+    acceptance: measured on held-out texts; None if not measured yet.
     record: how they were made, JSON values.
 
-    kind: what they are called, in messages and in the folder. method: that guesses with them.
+    kind: their name in messages and in the folder. method: that guesses with them.
     """
 
     config: ConfigT
@@ -69,23 +69,22 @@ class TrainedParts(Generic[ConfigT]):
     @classmethod
     @abstractmethod
     def read_config(cls, content: dict[str, Any]) -> ConfigT:
-        """The configuration as JSON has it; raises TypeError, ValueError or ModelError where it is
-        none."""
+        """Parse the configuration; raises TypeError, ValueError or ModelError if it is not one."""
 
     @abstractmethod
     def expected_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Tensors that must be there, with their shapes."""
+        """Required tensors, with their shapes."""
 
     @property
     def promise(self) -> float:
-        """See `Drafter.promise`: right guesses in a chain, on texts that were not trained on."""
+        """See `Drafter.promise`: right guesses in a chain, on held-out texts."""
         return 0.0 if self.acceptance is None else self.acceptance.chain
 
     def check_usable(self) -> None:
-        """Raises ModelError where they are whole, but not made to be decoded with."""
+        """Raises ModelError if they are intact, but not made for decoding."""
 
     def check_base(self, fingerprint: str) -> None:
-        """Raises ModelError where they belong to a model with other weights."""
+        """Raises ModelError if they belong to a model with other weights."""
         if fingerprint != self.base.fingerprint:
             raise ModelError(
                 f"these {self.kind} were trained for {self.base.name} ({self.base.fingerprint}), "
@@ -94,8 +93,8 @@ class TrainedParts(Generic[ConfigT]):
             )
 
     def fingerprint(self) -> str:
-        """Identifies model, configuration and tensors: whatever is made with parts that differ in
-        any of them has another one."""
+        """Identifies model, configuration and tensors: parts that differ in any of them have
+        different fingerprints."""
         import torch
 
         config = asdict(self.config)  # type: ignore[call-overload]
@@ -106,7 +105,7 @@ class TrainedParts(Generic[ConfigT]):
         return digest.hexdigest()
 
     def save_pretrained(self, folder: Path) -> None:
-        """Write the folder; raises ModelError where that is not possible."""
+        """Write the folder; raises ModelError if that fails."""
         from safetensors import SafetensorError
         from safetensors.torch import save
 
@@ -119,8 +118,8 @@ class TrainedParts(Generic[ConfigT]):
         }
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            # The configuration, without which there are no parts, goes first and comes last: a
-            # process that is killed here leaves none, and never those of two trainings.
+            # Without the configuration there are no parts. Removed first and written last, it keeps
+            # a killed process from leaving any, or a mix of two trainings.
             (folder / CONFIG).unlink(missing_ok=True)
             (folder / _ACCEPTANCE).unlink(missing_ok=True)
             tensors = {name: part.contiguous().cpu() for name, part in self.tensors.items()}
@@ -134,14 +133,14 @@ class TrainedParts(Generic[ConfigT]):
 
     @classmethod
     def found_in(cls, folder: Path) -> Self | None:
-        """Those of a folder, None where none are finished there; raises as `from_pretrained`."""
+        """The parts in a folder; None if none are finished there. Raises as `from_pretrained`."""
         return cls.from_pretrained(folder) if (folder / CONFIG).exists() else None
 
     @classmethod
     def from_pretrained(cls, folder: Path) -> Self:
         """Read what `save_pretrained` wrote.
 
-        Raises ModelError, naming the file, where one is missing, damaged or of another kind.
+        Raises ModelError, naming the file, if one is missing, damaged or of another kind.
         """
         content = read_json(folder / CONFIG)
         try:
@@ -164,7 +163,7 @@ class TrainedParts(Generic[ConfigT]):
         return parts
 
     def check_tensors(self, path: Path) -> None:
-        """Raises ModelError, naming the file `path`, where tensors are not what they must be."""
+        """Raises ModelError, naming the file `path`, if tensors are not as required."""
         for name, expected in self.expected_shapes().items():
             found = tuple(self.tensors[name].shape) if name in self.tensors else None
             if found != expected:
@@ -174,10 +173,10 @@ class TrainedParts(Generic[ConfigT]):
 
 
 def chain_in(folder: Path) -> float:
-    """Right guesses in a chain of the likeliest ones, as measured with the parts in a folder; 0 where
-    nothing was. Earlier trainings measured heads one by one, as if they were right independently.
+    """Right guesses in a chain of the likeliest ones, as measured with the parts in a folder; 0 if
+    not measured. Earlier trainings measured heads one by one, as if they were right independently.
 
-    Raises ModelError where a file is missing or damaged.
+    Raises ModelError if a file is missing or damaged.
     """
     measured = (read_json(folder / _TRAINING).get("evaluation") or {}).get("tokens_per_pass")
     if measured is not None:

@@ -1,6 +1,6 @@
-"""What several sources guess for a round, as one tree: in the C library, or without it.
+"""What several sources guess for a round, as one tree: in the C library, or in Python.
 
-Both unite alike; tests hold one to the other.
+Both unite alike; tests compare them.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from paceline.union import Union
 __all__ = ["UnitedGuesses", "unite"]
 
 _UNWEIGHTED = 0.5
-"""What a guess without a weight claims."""
+"""Claim of a guess without a weight."""
 _FEW = 64
 
 
 class UnitedGuesses(ABC):
-    """A union of trees that is made anew for each round; see `Union`.
+    """A union of trees, made anew for each round; see `Union`.
 
     alike: sources that know what each other knows, as a set of bits.
-    sure: so many nodes are expected to be accepted.
+    sure: how many nodes are expected to be accepted.
     """
 
     sure: float = 0.0
 
     @abstractmethod
     def clear(self) -> None:
-        """A round begins, without guesses."""
+        """Begin a round, without guesses."""
 
     @abstractmethod
     def add(self, tree: Tree, source: int, at: int = ROOT) -> None:
-        """What one source, as a set of bits, guesses after node `at`."""
+        """Add what one source, as a set of bits, guesses after node `at`."""
 
     @abstractmethod
     def ends(self, sources: int, most: int) -> Sequence[int]:
-        """The likeliest nodes of any of these sources that nothing follows, best first."""
+        """The likeliest leaves of any of these sources, best first."""
 
     @abstractmethod
     def path_to(self, node: int) -> tuple[int, ...]:
@@ -49,11 +49,11 @@ class UnitedGuesses(ABC):
 
     @abstractmethod
     def tree(self, most: int) -> Tree:
-        """The `most` likeliest nodes; the round's guesses are complete then."""
+        """The `most` likeliest nodes, once the round's guesses are complete."""
 
 
 class _PlainUnion(UnitedGuesses):
-    """Without the library."""
+    """In Python."""
 
     def __init__(self, alike: int) -> None:
         self._alike = alike
@@ -86,7 +86,7 @@ class _PlainUnion(UnitedGuesses):
 
 
 class _NativeUnion(UnitedGuesses):
-    """In the library."""
+    """In the C library."""
 
     def __init__(self, alike: int) -> None:
         self._native = kernels()
@@ -146,7 +146,7 @@ class _NativeUnion(UnitedGuesses):
         )
 
     def _grow(self, room: int) -> None:
-        """Have room for so many nodes; those there are stay."""
+        """Make room for `room` nodes; present ones stay."""
         nodes = self._call.nodes
         tokens, parents = self._tokens[:nodes], self._parents[:nodes]
         sources, claims = self._sources[:nodes], self._claims[:nodes]
@@ -155,7 +155,7 @@ class _NativeUnion(UnitedGuesses):
         self._sources[:nodes], self._claims[:nodes] = list(sources), list(claims)
 
     def _set_columns(self, room: int) -> None:
-        """For so many nodes, of which there are none yet."""
+        """Allocate columns for `room` nodes, none present."""
         call, at = self._call, ctypes.addressof
         self._tokens, self._parents = ((ctypes.c_int64 * room)() for _ in range(2))
         self._sources, self._places = ((ctypes.c_int64 * room)() for _ in range(2))
@@ -166,7 +166,7 @@ class _NativeUnion(UnitedGuesses):
         call.claims, call.weights = at(self._claims), at(self._weights)
 
     def _make_given_room(self, room: int) -> None:
-        """For so many nodes of one tree."""
+        """Allocate columns for one tree of `room` nodes."""
         self._given_room = room
         self._given_tokens, self._given_parents = ((ctypes.c_int64 * room)() for _ in range(2))
         self._given_weights = (ctypes.c_double * room)()
@@ -176,5 +176,5 @@ class _NativeUnion(UnitedGuesses):
 
 
 def unite(alike: int = 0) -> UnitedGuesses:
-    """A union in the library where there is one."""
+    """A union in the library if it is available."""
     return _PlainUnion(alike) if unavailable() else _NativeUnion(alike)

@@ -1,11 +1,11 @@
-"""Phrases out of a verification (Ouroboros, section 3.3).
+"""Phrases from a verification (Ouroboros, section 3.3).
 
-The target has scored every node of the draft and of the phrases after it; what it holds for
+The target has scored every node of the draft and of the phrases after it; the tokens that it finds
 likeliest after each node are its outputs.
 
     draft c d e f, root b    outputs: b: c, c: x, d: e, e: f, f: g    (d was rejected: x is said)
 
-    matching, 3 tokens long:  d -> (e, f, g), e -> (f, g)    where the outputs go along with the draft
+    matching, 3 tokens long:  d -> (e, f, g), e -> (f, g)    where outputs agree with the draft
     refined, 3 tokens long:   x -> (e, f, g)                 all outputs from the rejection on
 """
 
@@ -26,13 +26,13 @@ Phrase = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Verified:
-    """A draft, as far as it was scored.
+    """The scored part of a draft.
 
-    last: the token that the phrases stand after.
-    draft: its tokens. outputs: the target's after the root and after each of them.
+    last: the token before the phrases.
+    draft: its tokens. outputs: the target's, after the root and after each of them.
     right: how many of them were accepted.
-    phrases: those tried after the draft, each with the target's outputs after its tokens, as far
-    as these were scored; none where the draft was cut.
+    phrases: those tried after the draft, each with the target's outputs after those of its tokens
+    that were scored; none if the draft was cut.
     """
 
     last: int
@@ -43,14 +43,14 @@ class Verified:
 
     @property
     def accepted(self) -> bool:
-        """Whether all of the draft was."""
+        """Whether all of the draft was accepted."""
         return self.right == len(self.draft)
 
     @classmethod
     def of(
         cls, round: Round, root: int, chain: Sequence[int], phrases: Sequence[Phrase]
     ) -> Verified:
-        """What a round tells about the draft `chain` after `root` and the phrases after it."""
+        """What a round shows of the draft `chain` after `root` and the phrases after it."""
         nodes = round.tree.along(chain)
         whole = len(nodes) == len(chain)
         end = nodes[-1] if nodes else ROOT
@@ -68,10 +68,10 @@ class Verified:
 
 
 def matching(seen: Verified, size: int, shortest: int = 2) -> list[tuple[int, Phrase]]:
-    """Keys and phrases out of the rejected part of a draft: runs of the target's outputs that go along
+    """Keys and phrases from the rejected part of a draft: runs of the target's outputs that agree
     with the draft up to their last token, the paper's sub-segments.
 
-    size: tokens of a phrase at most. shortest: of a run; where `size` is less, that.
+    size: most tokens of a phrase. shortest: least tokens of a run, or `size` if that is less.
     """
     found = []
     for place in range(seen.right, len(seen.draft)):
@@ -83,8 +83,8 @@ def matching(seen: Verified, size: int, shortest: int = 2) -> list[tuple[int, Ph
 
 
 def corrected(seen: Verified, size: int) -> list[tuple[Phrase, Phrase]]:
-    """The tried phrases after an accepted draft, each with what the target would have put in its
-    place: its outputs after the draft and along the phrase."""
+    """The tried phrases after an accepted draft, each with the target's version of it: its outputs
+    after the draft and along the phrase."""
     found = []
     for phrase, outputs in seen.phrases:
         better = (seen.outputs[-1], *outputs)[:size]
@@ -94,8 +94,8 @@ def corrected(seen: Verified, size: int) -> list[tuple[Phrase, Phrase]]:
 
 
 def refined(seen: Verified, size: int) -> list[tuple[int, Phrase]]:
-    """Keys and phrases of `size` tokens out of all that the target said from the rejection on, the
-    end completed with its outputs along each phrase; nothing where the draft was accepted."""
+    """Keys and phrases of `size` tokens from all outputs of the target from the rejection on,
+    completed at the end with those along each phrase; nothing if the draft was accepted."""
     if seen.accepted:
         return []
     said = seen.outputs[seen.right :]

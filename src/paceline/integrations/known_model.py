@@ -1,4 +1,4 @@
-"""What is learned of a model from one call of `generate` to the next."""
+"""What is kept about a model between calls of `generate`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = ["KnownModel"]
 
 @dataclass
 class KnownModel:
-    """One model on one device, of which every call has a target of its own.
+    """One model on one device; every call has its own target.
 
-    It does not keep the model alive, unless drafters that work for one model only are made for it.
+    Does not keep the model alive unless drafters that work for one model only are made for it.
     """
 
     model: ReferenceType[PreTrainedModel]
@@ -39,18 +39,18 @@ class KnownModel:
 
     @classmethod
     def of(cls, model: PreTrainedModel, target: Target, measure: bool) -> KnownModel:
-        """target: runs `model`. measure: whether to measure what passes cost, where nobody has."""
+        """target: runs `model`. measure: whether to measure pass costs if no curve is stored."""
         fingerprint = loaded_fingerprint(model)
         curve = known_curve(target, fingerprint, measure)
         return cls(ref(model), torch.device(model.device), fingerprint, curve, TreePlanner(curve))
 
     def fits(self, model: PreTrainedModel) -> bool:
-        """Whether it is the same model in the same place."""
+        """Whether it is the same model, on the same device."""
         place: object = model.device
         return self.model() is model and self.device == place
 
     def host(self, model: PreTrainedModel, target: Target) -> Host:
-        """For the drafters of one call."""
+        """The host for the drafters of one call."""
         if self.drafts is None:
             self.drafts = DraftModels(
                 LateModel.opened(model), self.fingerprint, device=self.device, dtype=model.dtype

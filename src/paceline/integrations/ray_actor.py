@@ -1,4 +1,4 @@
-"""One model for `paceline batch --ray`, as an actor of Ray Data holds it. Imports nothing of Ray."""
+"""The Ray Data actor of `paceline batch --ray`, which holds one model. Imports nothing of Ray."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ __all__ = ["Answering"]
 
 
 class Answering:
-    """Answers the requests of a batch file. What is wrong with the arguments is in every answer:
-    raised here, it would come with the traces of two processes, and after three more tries."""
+    """Answers the requests of a batch file. Every answer reports errors in the arguments: raised
+    here, they would come with the tracebacks of two processes, and after three retries."""
 
     def __init__(self, given: AnswersOf) -> None:
-        # What an actor needs is not needed where its rows come from.
+        # Imported here because the process that sends the rows does not need these.
         import torch
 
         from paceline.api import load
         from paceline.serve.app import create_app
         from paceline.serve.batch_run import batch_server
 
-        # Older Rays take the thread's event loop for the answers, which uvloop does not make.
+        # Older versions of Ray use the thread's event loop, which uvloop does not create.
         asyncio.set_event_loop(asyncio.new_event_loop())
         self._refusal = ""
         if given.threads is not None:
@@ -34,7 +34,7 @@ class Answering:
         except PacelineError as error:
             self._refusal = str(error)
             return
-        except Exception as error:  # Ray would start the actor for ever
+        except Exception as error:  # Ray would restart the actor for ever
             self._refusal = f"an actor cannot start: {type(error).__name__}: {error}"
             return
         session.budget = given.budget
@@ -43,7 +43,7 @@ class Answering:
         server.engine.start()
 
     async def __call__(self, batch: Batch) -> dict[str, list[str]]:
-        """Rows made by `row`; those of the answers are read by `outcomes`."""
+        """Answer rows made by `row`; `outcomes` reads the rows returned."""
         from paceline.serve.batch_run import answered_together
 
         lines = [

@@ -1,9 +1,8 @@
-"""Ray Data beneath `paceline batch --ray`: actors with a model each answer the lines of a file.
+"""`paceline batch --ray` on Ray Data: actors, each with a model, answer the lines of a file.
 
     lines ── tasks of a few lines each ── Answering (a session and its engine), Answering, …
 
-Needs `pip install paceline[ray]`. A task whose actor has died is done by another one; Ray starts
-that anew.
+Needs `pip install paceline[ray]`. If an actor dies, another one runs its task, and Ray restarts it.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ _PATIENCE = 20.0
 
 @dataclass(frozen=True)
 class Pool:
-    """Actors, and what each of them gets.
+    """Number of actors, and the resources of each.
 
-    num_cpus, num_gpus: that Ray counts for one, whatever it uses.
+    num_cpus, num_gpus: what Ray reserves for one actor, whatever it uses.
     """
 
     actors: int = 1
@@ -48,10 +47,10 @@ class Pool:
 
 @contextmanager
 def cluster(address: str | None, pool: Pool) -> Iterator[None]:
-    """Ray as long as the block lasts. address: of one that runs; None for the one that RAY_ADDRESS
-    names or that runs on this machine, else one of its own.
+    """Connect to Ray within the block. address: of a running cluster; None for the one that
+    RAY_ADDRESS names or that runs on this machine, or else a new one.
 
-    Raises UsageError where it cannot be reached, or is too small for even one actor.
+    Raises UsageError if it cannot be reached, or is too small for one actor.
     """
     try:
         _check_answers(address)
@@ -76,8 +75,8 @@ def cluster(address: str | None, pool: Pool) -> Iterator[None]:
 def answers(
     rows: Sequence[dict[str, str]], given: AnswersOf, pool: Pool
 ) -> Generator[Batch, None, None]:
-    """What the actors answer, as soon as it comes. rows: see `batch_rows.row`."""
-    # One line a task, so that it is written down as soon as it is answered, unless these were many.
+    """Yield the actors' answers as they arrive. rows: see `batch_rows.row`."""
+    # One line per task, so that every answer is written at once, unless that makes too many tasks.
     lines = min(max(1, len(rows) // _MOST_TASKS), given.max_batch)
     at_once = max(1, _AHEAD * given.max_batch // lines)
     _quiet()
@@ -93,7 +92,7 @@ def answers(
 
 
 def _actors(actors: int, at_once: int) -> dict[str, Any]:
-    """How `map_batches` is told of actors that work on so many tasks at a time each."""
+    """Arguments of `map_batches` for actors that each work on `at_once` tasks at a time."""
     strategy = ray.data.ActorPoolStrategy
     own = {"size": actors, "max_tasks_in_flight_per_actor": at_once}
     if "max_concurrent_calls_per_actor" in signature(strategy).parameters:
@@ -102,25 +101,25 @@ def _actors(actors: int, at_once: int) -> dict[str, Any]:
 
 
 def _quiet() -> None:
-    """The command has a bar of its own."""
+    """Silence Ray: the command has its own progress bar."""
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     context: Any = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     if hasattr(context, "print_on_execution_start"):
         context.print_on_execution_start = False
     if hasattr(context, "execution_no_progress_timeout_s"):
-        context.execution_no_progress_timeout_s = _NEVER  # requests have limits of their own
+        context.execution_no_progress_timeout_s = _NEVER  # requests have their own limits
 
 
 def _check_answers(address: str | None) -> None:
-    """Ray tries for minutes. Raises OSError where nobody listens there."""
+    """Raise OSError if nothing listens at the address. Ray itself would try for minutes."""
     host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
     if colon and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), _PATIENCE).close()
 
 
 def _check_room(pool: Pool) -> None:
-    """Ray would wait for ever."""
+    """Raise UsageError if no actor fits. Ray would wait for ever."""
     room = ray.cluster_resources()
     for name, wanted in (("CPU", pool.num_cpus), ("GPU", pool.num_gpus)):
         if wanted > room.get(name, 0):

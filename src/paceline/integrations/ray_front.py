@@ -1,7 +1,7 @@
-"""What stands before the replicas of a server: it hands requests on, and deals with their deaths.
+"""Front end of a server's replicas: forwards requests, and handles replicas that die.
 
-A request whose replica dies is sent to another one, as long as its client has heard nothing of the
-answer; a stream that has begun ends with an error in OpenAI's shape. (Ray by itself answers with
+If a replica dies, its requests go to another one, unless the client has already received part of
+the answer: a stream that has begun ends with an error in OpenAI's format. (Ray itself answers in
 plain text, and cuts streams off.)
 """
 
@@ -23,17 +23,17 @@ from paceline.serve.inside import Head, Query
 __all__ = ["Front"]
 
 Replicas = Callable[[Query], AsyncIterator[Head | bytes]]
-"""Has one of the replicas answer: the head of the response, then the parts of its body."""
+"""Asks one of the replicas: yields the head of the response, then the parts of its body."""
 
 _STREAMED = b"text/event-stream"
 
 
 @dataclass(frozen=True)
 class Front:
-    """An ASGI application that has replicas answer.
+    """An ASGI application that forwards requests to replicas.
 
-    lost: errors by which a replica's death is known. busy: by which it is known that all have
-    enough to do. max_body: bytes of the largest request. tries: how often a request is sent.
+    lost: exceptions that mean a replica has died. busy: exceptions that mean all replicas are full.
+    max_body: bytes of the largest request. tries: how often a request is sent at most.
     """
 
     replicas: Replicas
@@ -43,7 +43,7 @@ class Front:
     tries: int = 3
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request, by the protocol of ASGI."""
+        """Serve one ASGI request."""
         request = Request(scope, receive)
         try:
             query = await self._query(request)
@@ -92,7 +92,7 @@ class Front:
                     return
 
     async def _once(self, query: Query, out: _Out) -> None:
-        """Hand on what a replica answers: a stream as it comes, all else once it is whole."""
+        """Forward a replica's answer: a stream as it arrives, anything else once complete."""
         head, whole = Head(500, ()), bytearray()
         async with aclosing(self.replicas(query)) as parts:  # type: ignore[type-var]
             async for part in parts:
@@ -108,31 +108,31 @@ class Front:
 
 
 class _Out:
-    """The way back to the client."""
+    """The response to the client."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope, self._receive, self._send = scope, receive, send
         self.begun = False
 
     async def begin(self, head: Head) -> None:
-        """Send the head, unless that was done."""
+        """Send the head, once."""
         if not self.begun:
             self.begun = True
             start = {"type": "http.response.start", "status": head.status}
-            # Ray's proxy names requests and says so in its responses, so this would be said twice.
+            # Ray's proxy sets this header too.
             headers = [each for each in head.headers if each[0] != b"x-request-id"]
             await self._send({**start, "headers": headers})
 
     async def part(self, data: bytes) -> None:
-        """More of the body."""
+        """Send more of the body."""
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self, data: bytes = b"") -> None:
-        """The rest of the body."""
+        """Send the rest of the body."""
         await self._send({"type": "http.response.body", "body": data, "more_body": False})
 
     async def fail(self, error: ApiError) -> None:
-        """Say what went wrong; in a stream that has begun as its last event."""
+        """Report an error; in a stream that has begun, as its last event."""
         if not self.begun:
             await _refusal(error)(self._scope, self._receive, self._send)
             return
@@ -148,7 +148,7 @@ def _refusal(error: ApiError) -> JSONResponse:
 
 
 def _lost() -> ApiError:
-    """Sent again the request may well be answered."""
+    """A retry may well succeed."""
     message = "the replica that worked on this request has stopped: try again"
     return ApiError(503, message, code="replica_lost", headers={"Retry-After": "1"})
 

@@ -1,10 +1,10 @@
-"""`paceline serve` on Ray: the same addresses, on any number of replicas.
+"""`paceline serve` on Ray: the same endpoints, on any number of replicas.
 
     serve run paceline.integrations.ray_serve:app model=smollm2-135m min_replicas=2
 
     HTTP ── Ray's proxy ── Front ── Replica (a session and its engine), Replica, …
 
-Needs `pip install paceline[ray]`. Keys, if any, are read from PACELINE_API_KEY where replicas run.
+Needs `pip install paceline[ray]`. Replicas read keys, if any, from their PACELINE_API_KEY.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _MOST_AT_FRONT = 10_000
 
 
 class ReplicaArguments(BaseModel):
-    """What an application is built from, besides the fields of `ServeSettings`.
+    """Arguments of an application, in addition to the fields of `ServeSettings`.
 
-    model, method, weights, device, dtype: see `paceline.load`. alias: other names that the model
-    answers to, by commas. threads: of a replica; by default as many as `num_cpus`.
-    min_replicas, max_replicas: as many as the load asks for, if these differ.
-    target: requests that a replica should have under way; by default `max_batch`.
+    model, method, weights, device, dtype: see `paceline.load`. alias: other names of the model,
+    separated by commas. threads: of a replica; `num_cpus` by default.
+    min_replicas, max_replicas: if these differ, the number follows the load.
+    target: requests that a replica should have in progress; `max_batch` by default.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -63,10 +63,10 @@ class ReplicaArguments(BaseModel):
 
 
 class Replica:
-    """One session with its engine. Raises what is wrong with the arguments."""
+    """One session with its engine. Raises errors in the arguments."""
 
     def __init__(self, given: ReplicaArguments, settings: ServeSettings) -> None:
-        # What a replica needs is not needed where the application is built.
+        # Imported here because the process that builds the application does not need these.
         import torch
 
         from paceline.api import load
@@ -87,23 +87,23 @@ class Replica:
         self._server.engine.start()
 
     async def answer(self, query: Query) -> AsyncIterator[Head | bytes]:
-        """The response, in parts; to cancel this is to hang up."""
+        """Yield the response in parts; cancelling this hangs up."""
         async with aclosing(ask(self._app, query)) as parts:  # type: ignore[type-var]
             async for part in parts:
                 yield part
 
     def check_health(self) -> None:
-        """Asked by Ray, which replaces a replica where this raises."""
+        """Called by Ray, which replaces the replica if this raises."""
         if not self._server.engine.alive:
             raise RuntimeError("the engine has stopped")
 
 
 def app(given: Mapping[str, Any]) -> serve.Application:
-    """The application, from arguments of `serve run` or of a configuration file.
+    """Build the application from arguments of `serve run` or of a configuration file.
 
-    given: fields of `ReplicaArguments` and of `ServeSettings`.
+    given: fields of `ReplicaArguments` and `ServeSettings`.
 
-    Raises ValueError or UsageError for unknown ones, or values out of range.
+    Raises ValueError or UsageError for unknown fields and for values out of range.
     """
     arguments, settings = _read(given)
     most = arguments.max_replicas or arguments.min_replicas
@@ -112,7 +112,7 @@ def app(given: Mapping[str, Any]) -> serve.Application:
     replicas = serve.deployment(Replica).options(
         name=_REPLICA,
         ray_actor_options={"num_cpus": arguments.num_cpus, "num_gpus": arguments.num_gpus},
-        # A replica answers 429 by itself where its queue is full.
+        # A replica answers 429 itself when its queue is full.
         max_ongoing_requests=settings.max_batch + settings.max_queue + 1,
         graceful_shutdown_timeout_s=settings.grace,
         **_scale(arguments, most, settings),
@@ -127,7 +127,7 @@ def _read(given: Mapping[str, Any]) -> tuple[ReplicaArguments, ServeSettings]:
     names = {each.name for each in fields(ServeSettings)}
     settings = {name: value for name, value in given.items() if name in names}
     others = {name: value for name, value in given.items() if name not in names}
-    # On the command line all values are texts, which pydantic reads as what they should be.
+    # On the command line all values are strings, which pydantic converts.
     adapter = TypeAdapter(ServeSettings)
     return ReplicaArguments.model_validate(others), adapter.validate_python(settings)
 
@@ -147,7 +147,7 @@ def _scale(arguments: ReplicaArguments, most: int, settings: ServeSettings) -> d
 
 
 def _front(max_body: int) -> Any:
-    """What builds the front's application, where it runs."""
+    """A function that builds the front's application in the process where it runs."""
 
     def build() -> ASGIApp:
         name = serve.get_replica_context().app_name

@@ -1,4 +1,4 @@
-"""What a call of transformers' `generate` asks for, as the core has it."""
+"""Translate a call of transformers' `generate` into the core's terms."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paceline.targets.support import check_supported
 
 __all__ = ["check_request", "packed", "sampler_of", "stopping_of"]
 
-# Arguments that `generate` prepares for every model and that the loop provides for itself.
+# Arguments that `generate` prepares for every model; the loop provides its own.
 _PREPARED = {
     "attention_mask",
     "cache_position",
@@ -32,7 +32,7 @@ _PREPARED = {
 def check_request(
     model: PreTrainedModel, config: GenerationConfig, model_kwargs: dict[str, Any]
 ) -> None:
-    """Raises UsageError for what is asked of `generate` and not done here, ModelError for a model
+    """Raise UsageError for options of `generate` that are not supported, ModelError for a model
     that cannot be driven."""
     check_supported(model)
     if (config.num_beams or 1) > 1:
@@ -58,7 +58,7 @@ def stopping_of(
     """What ends the text of a row."""
     eos = config.eos_token_id
     eos_ids = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
-    own = (MaxLengthCriteria, EosTokenCriteria)  # the core does these two itself
+    own = (MaxLengthCriteria, EosTokenCriteria)  # the core handles these two
     others = [criterion for criterion in criteria if not isinstance(criterion, own)]
     conditions = [row.condition(others)] if others else []
     return Stopping(config.max_length - row.padded_length, eos_ids, conditions)
@@ -67,10 +67,10 @@ def stopping_of(
 def sampler_of(
     row: PromptRow, config: GenerationConfig, processors: Sequence[Callable[..., Any]], seed: int
 ) -> Sampler:
-    """What draws the tokens of a row."""
-    # Temperature, top-k and the like are in the list already, in transformers' order.
+    """The sampler of a row."""
+    # Temperature, top-k and the like are already among the processors, in transformers' order.
     return Sampler(
-        # Rows of one call may hold one prompt several times: each gets noise of its own.
+        # Rows may repeat a prompt: each gets its own noise.
         seed=seed + (row.index << 64),
         temperature=1.0 if config.do_sample else 0.0,
         processors=tuple(row.processor(processor) for processor in processors),

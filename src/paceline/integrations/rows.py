@@ -1,8 +1,8 @@
-"""The rows of a padded batch, each as the text it is, with transformers' view of it kept.
+"""The rows of a padded batch as separate texts, which keep transformers' view of the batch.
 
-Processors and stopping criteria of transformers may look at the padding in front of a prompt, at
-the padded length, or at the number of the row. They are therefore shown what they would see in a
-plain `generate`: the padded row, in a batch of the same size.
+Processors and stopping criteria of transformers may look at the padding in front of a prompt, the
+padded length, or the index of the row. So they are shown what they would see in a plain `generate`:
+the padded row, in a batch of the same size.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from paceline.sampling import LogitsProcessor
 
 __all__ = ["PromptRow", "split_rows"]
 
-# They compute the same from the same arguments, on any device.
+# Their result depends on their arguments alone, on any device.
 _STATELESS = {
     EpsilonLogitsWarper,
     InfNanRemoveLogitsProcessor,
@@ -50,8 +50,8 @@ class PromptRow:
     """One prompt of a batch.
 
     index, batch: which row of how many.
-    padding: [1, pads] the ids in front of the prompt.
-    prompt: [1, length] the prompt without them.
+    padding: [1, pads] ids in front of the prompt.
+    prompt: [1, length] ids without the padding.
     """
 
     index: int
@@ -67,15 +67,15 @@ class PromptRow:
 
     @property
     def padded_length(self) -> int:
-        """Length of the row with its padding."""
+        """Length of the row, padding included."""
         return self.padding.shape[1] + self.prompt.shape[1]
 
     def processor(self, processor: Callable[..., Any]) -> LogitsProcessor:
-        """A processor of transformers as one for this row alone."""
+        """Wrap a processor of transformers for this row alone."""
         return _RowProcessor(self, processor)
 
     def condition(self, criteria: Sequence[Callable[..., Any]]) -> Callable[[int], bool]:
-        """Stopping criteria of transformers as one condition on the tokens of this row."""
+        """Combine stopping criteria of transformers into one condition on this row's tokens."""
         ids = [*self.padding[0].tolist(), *self.tokens]
 
         def stopped(token: int) -> bool:
@@ -107,14 +107,14 @@ class _RowProcessor:
 
     @property
     def stateless(self) -> bool:
-        """See `LogitsProcessor`. A class of somebody else's may keep anything."""
+        """See `LogitsProcessor`. Third-party classes may keep any state."""
         return type(self.processor) in _STATELESS
 
 
 def split_rows(input_ids: torch.Tensor, model_kwargs: Mapping[str, Any]) -> list[PromptRow]:
-    """Take a left-padded batch apart: input_ids [batch, length], attention_mask alike or None.
+    """Split a left-padded batch: input_ids [batch, length], attention_mask alike or None.
 
-    Raises UsageError for padding anywhere but in front, and for positions of the caller's own.
+    Raises UsageError for padding anywhere but in front, and for custom positions.
     """
     mask = model_kwargs.get("attention_mask")
     mask = torch.ones_like(input_ids) if mask is None else mask.to(input_ids.device)

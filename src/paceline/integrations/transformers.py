@@ -1,9 +1,9 @@
 """Inside transformers: `model.generate(**inputs, custom_generate=Pace())`.
 
-transformers prepares everything (generation config, processors, criteria) and hands it to the
-callable; what comes back goes to the caller unchanged. Three arguments of `generate` never reach a
-callable: `streamer`, `tokenizer` and `stop_strings`. `Pace` takes the streamer itself, and
-`accelerate` wraps the model so that all three work as usual.
+transformers prepares everything (generation config, processors, criteria), passes it to the
+callable and returns its result unchanged. Three arguments of `generate` never reach a callable:
+`streamer`, `tokenizer` and `stop_strings`. `Pace` takes the streamer itself, and `accelerate` wraps
+the model so that all three work as usual.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ class Pace:
     """A decoding method for transformers' `custom_generate`.
 
     method, settings: as everywhere, e.g. Pace("anpd", n=5, k=7) or Pace("anpd:n=5,k=7"). The draft
-    model of Pace("speculative", draft=…) is one that is loaded already, or a name; that it has the
-    tokenizer of the model is for the caller to see to.
+    model of Pace("speculative", draft=…) is a loaded model or a name; the caller ensures that it
+    has the model's tokenizer.
     seed: of sampling; None takes it from torch's global generator, so `set_seed` works.
-    streamer: hears prompt and tokens as transformers' streamers do (one text at a time).
-    budget: most nodes a drafter may propose per round; None is as many as pay, planned round by
-    round from what passes cost and how often guesses are right. The first call with a model
-    measures its passes, roughly and once, where nobody has.
+    streamer: receives prompt and tokens like any streamer of transformers (one text at a time).
+    budget: most nodes a drafter may propose per round; None plans the number each round from pass
+    costs and acceptance rates. If no cost curve is stored, the first call with a model measures a
+    rough one.
 
-    After a call `stats` holds the statistics of each row. Text for text the result is that of
-    transformers' greedy decoding; sampling draws from the same distribution with noise of ours.
+    After a call `stats` holds the statistics of each row. Greedy output is identical to that of
+    transformers; sampling draws from the same distribution with our own noise.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class Pace:
         self.budget = budget
         check_method(method, **settings)
         self._make = partial(make_drafter, method, **settings)
-        # Kept over calls, so that a drafter can go on learning from one conversation. One that was
-        # trained for a model begins anew with every call, whose target is a new one.
+        # Kept between calls, so that a drafter can keep learning from one conversation. One that is
+        # trained for a model starts afresh with every call, which has a new target.
         self._drafter = None if needs_host(method) else self._make()
         self._plans = method != "plain" and budget is None
         self._checked: set[tuple[type[PreTrainedModel], str]] = set()
@@ -95,7 +95,7 @@ class Pace:
 
         references: token ids of texts that the outputs may resemble; pass them to `generate`.
 
-        Raises UsageError for what cannot be served: beams, a cache to continue from, scores or
+        Raises UsageError for unsupported requests: beams, a cache to continue from, scores or
         attentions in the output, inputs other than token ids, several texts with a streamer.
         """
         config = generation_config or model.generation_config
@@ -103,7 +103,7 @@ class Pace:
         rows = split_rows(input_ids, model_kwargs)
         if self.streamer is not None and len(rows) > 1:
             raise UsageError("a streamer shows one text at a time: generate without, or one by one")
-        # A batch of somebody else's model, too, attends text by text.
+        # A batch attends text by text, in the caller's model too.
         with attending_by_text(model) if len(rows) > 1 else nullcontext():
             if self.streamer is not None:
                 self.streamer.put(input_ids.cpu())
@@ -146,7 +146,7 @@ class Pace:
         return generations
 
     def _meet(self, model: PreTrainedModel, target: Target) -> KnownModel:
-        """What is known of the model, which begins anew where it is another one or has moved."""
+        """What is known about the model; starts afresh if it is another one or has moved."""
         if self._known is None or not self._known.fits(model):
             self._known = KnownModel.of(model, target, measure=self._plans)
         return self._known
@@ -191,9 +191,9 @@ class Accelerated:
         stopping_criteria: Sequence[Any] | None = None,
         **kwargs: Any,
     ) -> torch.Tensor | GenerateDecoderOnlyOutput:
-        """Takes what transformers' `generate` takes and returns what it returns.
+        """Generate; arguments and result are those of transformers' `generate`.
 
-        Raises UsageError for what cannot be served, see `Pace`.
+        Raises UsageError for unsupported requests, see `Pace`.
         """
         criteria = StoppingCriteriaList(stopping_criteria or ())
         if stop_strings is not None:
@@ -226,11 +226,11 @@ def accelerate(
         fast.generate(**tokenizer("Hello", return_tensors="pt"), max_new_tokens=100)
         paceline.accelerate(model, "speculative", draft=smaller_model)
 
-    weights: how linear layers hold their weights. "native" leaves the model alone; anything else
-    changes it in place, once and for good: see docs/speed.md, and save the model before.
+    weights: how linear layers store their weights. "native" leaves the model unchanged; anything
+    else changes it in place, irreversibly: see docs/speed.md, and save the model first.
     settings: of the method; `seed` and `budget` go to `Pace`.
 
-    Raises ModelError where the model cannot be driven, UsageError for an unknown method or setting.
+    Raises ModelError if the model cannot be driven, UsageError for an unknown method or setting.
     """
     check_supported(model)
     pace = Pace(method, **settings)  # a wrong setting must not cost the model its weights

@@ -10,9 +10,9 @@
         additional_config={"paceline": {"least_share": 0.2, "persist": False}},
     )
 
-vLLM checks one chain per request and step. It shows a proposer the tokens of its batch, but not
-whose they are, nor which requests have ended, and rows move when requests come and go. So a text is
-recognised by its tokens, and one that was away for some steps is taken to have ended.
+vLLM verifies one chain per request and step. It shows a proposer the tokens of its batch, but not
+whose they are, nor which requests have ended, and rows move as requests come and go. So a text is
+recognised by its tokens, and one that is missing for some steps is assumed to have ended.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ from paceline.tree import EMPTY, Tree
 __all__ = ["Anpd", "Auto", "Llma", "Proposer", "Suffix", "likeliest_chain"]
 
 KNOWN_VERSIONS = ("0.32", "0.33")
-"""Of vLLM. Its interface may change with any other."""
+"""Of vLLM; its interface may change with any other version."""
 
 LEAST_SHARE = 0.3
 """Guesses below it rarely came true on the prompts of `benchmarks/vllm_drafters.py`."""
 PATIENCE = 4
-"""Steps without a text after which it has ended. One that vLLM has put off comes back."""
+"""A text counts as ended after this many steps without it: vLLM may preempt and resume it."""
 
 NODES_PER_TOKEN = 4
-"""Of the tree that a drafter is asked for, so that branches do not cut the chain short."""
+"""Nodes asked of a drafter per token of the chain, so that branches do not cut it short."""
 _TAIL = 8
 
 _log = logging.getLogger(__name__)
 
 
 class Proposer:
-    """Drafts chains for vLLM, with one drafter for every running request.
+    """Drafts chains for vLLM, with one drafter per running request.
 
-    method: of the drafters, in paceline's notation. It must need nothing of the model but its text;
-    drafters of one proposer share what they keep of other texts.
+    method: of the drafters, in paceline's notation. It may need nothing from the model but its
+    text. A proposer's drafters share what they keep of other texts.
 
-    vllm_config: vLLM's. Of its `additional_config`, the entry "paceline" may hold settings of the
+    vllm_config: vLLM's. The entry "paceline" of its `additional_config` may hold settings of the
     method, and `least_share`: how likely the last token of a chain must be, by the drafter's own
-    word, from 0.0 to 1.0.
+    estimate, from 0.0 to 1.0.
 
     Raises UsageError for another version of vLLM, for what `make_drafter` refuses, and for a method
     that needs more.
@@ -78,12 +78,12 @@ class Proposer:
         self._max_context: int = vllm_config.model_config.max_model_len
         self._host = Host(_VllmModel())
         self._keys = count()
-        # By length and last tokens; texts may be equal.
+        # Keyed by length and last tokens; texts may be equal.
         self._texts: dict[bytes, list[_Text]] = {}
         self._check(self._make())
 
     def load_model(self, *arguments: Any, **options: Any) -> None:
-        """There is none to load."""
+        """Do nothing: there is no model to load."""
 
     def propose(
         self,
@@ -94,9 +94,9 @@ class Proposer:
     ) -> list[list[int]]:
         """The drafts of one step, by row of the batch; [] for none.
 
-        sampled_token_ids: tokens that each row has gained, [] while its prompt is read.
-        num_tokens_no_spec: [rows or more] lengths with these. token_ids_cpu: [rows or more,
-        longest] the rows. slot_mappings: not looked at.
+        sampled_token_ids: tokens that each row has gained, [] during its prefill.
+        num_tokens_no_spec: [rows or more] lengths including these. token_ids_cpu: [rows or more,
+        longest] the rows. slot_mappings: ignored.
         """
         before, self._texts = self._texts, {}
         drafts: list[list[int]] = []
@@ -113,7 +113,7 @@ class Proposer:
         return drafts
 
     def _taken(self, texts: dict[bytes, list[_Text]], tokens: NDArray[Any]) -> _Text:
-        """The text of these tokens, which leaves `texts`; a new one where it is not among them."""
+        """Take the text of these tokens out of `texts`, or start a new one."""
         alike = texts.get(_key(tokens), [])
         for place, text in enumerate(alike):
             if np.array_equal(text.tokens, tokens):
@@ -124,7 +124,7 @@ class Proposer:
         return text
 
     def _play(self, text: _Text, gained: list[int]) -> None:
-        """Hear what was said, and draft what follows."""
+        """Observe the tokens gained, and draft what follows."""
         drafter, accepted = text.drafter, tuple(gained[:-1])
         room = min(self._most, self._max_context - len(text.tokens) - len(gained))
         scored = text.draft if text.draft.tokens[: len(accepted)] == accepted else None
@@ -137,7 +137,7 @@ class Proposer:
             text.draft = likeliest_chain(proposed, room, self._least_share)
 
     def _miss(self, texts: Sequence[_Text]) -> None:
-        """These had no part in a step."""
+        """Count a step without these texts."""
         for text in texts:
             text.missed += 1
             if text.missed < PATIENCE:
@@ -156,7 +156,7 @@ class Proposer:
 
 
 class Anpd(Proposer):
-    """Adaptive n-grams of the text."""
+    """Adaptive n-grams from the text."""
 
     method = "anpd"
 
@@ -168,22 +168,22 @@ class Llma(Proposer):
 
 
 class Suffix(Proposer):
-    """Counts after suffixes of all lengths, in the text and in answers to other requests."""
+    """Counts what follows suffixes of all lengths, in the text and in answers to other requests."""
 
     method = "suffix"
 
 
 class Auto(Proposer):
-    """The three above united."""
+    """The three above combined."""
 
     method = "auto:sources=anpd+suffix+llma"
 
 
 @dataclass
 class _Text:
-    """A request's text as it was last seen.
+    """A request's text as last seen.
 
-    tokens: [length]. draft: what was guessed after them. missed: steps without it since.
+    tokens: [length]. draft: guesses that follow them. missed: steps without the text since.
     """
 
     key: int
@@ -194,7 +194,7 @@ class _Text:
 
 
 class _VllmModel(Target):
-    """What drafters get of vLLM's model: nothing."""
+    """The target that drafters see: vLLM's model offers them nothing."""
 
     vocab_size = sys.maxsize
     max_context = None
@@ -207,7 +207,7 @@ class _VllmModel(Target):
 
 
 def likeliest_chain(tree: Tree, most: int, least_share: float = 0.0) -> Tree:
-    """The spine of a tree, at most `most` tokens, as long as they are at least so likely."""
+    """A tree's spine: at most `most` tokens, up to the first less likely than `least_share`."""
     chain = tree.spine().clip(max(0, most))
     weights = chain.weights or (1.0,) * len(chain)
     likely = takewhile(lambda weight: weight >= least_share, weights)
@@ -220,7 +220,7 @@ def _key(tokens: NDArray[Any]) -> bytes:
 
 @contextmanager
 def _alone(text: _Text) -> Iterator[None]:
-    """What goes wrong in one text leaves it without drafts, and the others alone."""
+    """Confine an error to its text, which continues without drafts."""
     try:
         yield
     except Exception:

@@ -1,2 +1,2 @@
-"""Faster stand-ins for the modules of a model; `paceline.targets.prepare` puts them in place of a
-model's, and trained drafters in place of their own."""
+"""Faster stand-ins for the modules of a model; `paceline.targets.prepare` installs them in a model,
+and trained drafters in their own."""

@@ -1,8 +1,8 @@
-"""Attention on a CPU, under a name of its own in transformers' attention interface.
+"""Attention on a CPU, registered under its own name in transformers' attention interface.
 
-Passes of ours say what each row sees, and run in the library's kernel. For any other call torch's
-kernel reads keys and values where they are: transformers' own function repeats them per query head
-whenever there is a mask, because CUDA's kernels want it so.
+Our passes say what each row sees, and run in the library's kernel. For any other call, torch's
+kernel reads keys and values in place: transformers' own function repeats them per query head
+whenever there is a mask, because CUDA's kernels need it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ __all__ = ["GROUPED", "RowsSeen", "attending_by_text", "use_grouped_attention"]
 
 GROUPED = "paceline_grouped"
 
-# torch's kernel sums in another order for fewer rows than this: a row would be worth other bits in
-# a narrow pass than in a wide one.
+# With fewer rows, torch's kernel sums in another order: a row would get other bits in a narrow pass
+# than in a wide one.
 _LEAST_ROWS = 4
 
 RowsSeen = Mapping[int, SlotsSeen]
 """What the rows of a pass see, by the address of the mask that stands for it: layers with windows
-get another one."""
+get another mask."""
 
 
 def grouped_attention(
@@ -50,7 +50,7 @@ def grouped_attention(
     """Query [batch, heads, width, size], key and value [batch, key heads, slots, size] ->
     [batch, width, heads, size]; the contract of transformers' attention interface.
 
-    rows_seen: the one text of the batch is several, and keys and values are all of the cache.
+    rows_seen: the batch's one text is several texts, and keys and values are the whole cache.
     """
     cap = kwargs.get("softcap")
     if cap is not None and rows_seen is None:
@@ -84,9 +84,9 @@ def _capped(
     scaling: float | None,
     cap: float,
 ) -> torch.Tensor:
-    """Attention whose scores are cap x tanh(score / cap), step by step: torch has no kernel.
+    """Attention whose scores are cap x tanh(score / cap), step by step: torch has no kernel for it.
 
-    mask: True or 0 where a row sees a slot; None for text as it comes.
+    mask: True or 0 where a row sees a slot; None for a causal mask.
     """
     width, slots = query.shape[2], key.shape[2]
     if mask is None:
@@ -101,8 +101,8 @@ def _capped(
 
 
 def use_grouped_attention(model: PreTrainedModel) -> bool:
-    """Switch a model on the CPU from "sdpa" over, or from "eager" where that is for its capped
-    scores; returns whether that was possible."""
+    """Switch a model on the CPU over from "sdpa", or from "eager" if its scores are capped; returns
+    whether that was possible."""
     config = model.config.get_text_config()
     capped = getattr(config, "attn_logit_softcapping", None) is not None
     usual = {"sdpa", "eager"} if capped else {"sdpa"}
@@ -123,8 +123,8 @@ def use_grouped_attention(model: PreTrainedModel) -> bool:
 
 @contextmanager
 def attending_by_text(model: PreTrainedModel) -> Iterator[None]:
-    """Let somebody else's model attend as `use_grouped_attention` has it, for as long as this
-    lasts. Whoever calls it meanwhile gets the same results as ever."""
+    """Apply `use_grouped_attention` to a borrowed model, inside this context only. Other callers of
+    the model get the same results as before."""
     with _switching:
         users, before = _borrowed.get(model, (0, ""))
         if not users:
@@ -143,6 +143,6 @@ def attending_by_text(model: PreTrainedModel) -> Iterator[None]:
                 model.set_attn_implementation(before)
 
 
-# Several threads may borrow one model: the last to leave switches it back.
+# Several threads may borrow one model: the last one switches it back.
 _switching = Lock()
 _borrowed: WeakKeyDictionary[PreTrainedModel, tuple[int, str]] = WeakKeyDictionary()

@@ -25,8 +25,8 @@ __all__ = [
 class BlockLinear(FastLinear):
     """A linear layer on a matrix in blocks.
 
-    matrix: [out_features, in_features filled up to whole groups]. bias: [out_features].
-    in_features: those that rows have; the matrix's by default.
+    matrix: [out_features, in_features padded to whole groups]. bias: [out_features].
+    in_features: of the rows; the matrix's by default.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class BlockLinear(FastLinear):
 
     @property
     def rounded(self) -> bool:
-        """Whether its weights have few bits: then its rows are rounded, too."""
+        """Whether its weights have few bits: then rows are rounded, too."""
         return self.matrix.format in FORMATS
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
@@ -62,9 +62,9 @@ def _check_place(weight: torch.Tensor) -> None:
 
 
 class FloatLinear(BlockLinear):
-    """A layer of float32, bfloat16 or float16 as it is, for products of ours in float32.
+    """A layer of float32, bfloat16 or float16, unchanged, for our own products in float32.
 
-    Raises UnpackableError where the kernels cannot run, or the layer is elsewhere or in float64.
+    Raises UnpackableError if the kernels cannot run, for float64, and off the CPU.
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
@@ -75,10 +75,10 @@ class FloatLinear(BlockLinear):
 
 
 class Bfloat16Linear(BlockLinear):
-    """A layer in bfloat16 that rounds its rows to bfloat16, too: the processor multiplies such
-    numbers at twice the rate. Sums are float32.
+    """A layer in bfloat16 that rounds rows to bfloat16, too: the processor multiplies such numbers
+    at twice the rate. Sums are float32.
 
-    Raises UnpackableError where it has no such instructions, or the layer is elsewhere.
+    Raises UnpackableError if it has no such instructions, and off the CPU.
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
@@ -92,7 +92,7 @@ class Bfloat16Linear(BlockLinear):
 class _Quantised(BlockLinear):
     """A layer of floats, rounded when it is made.
 
-    Raises UnpackableError where the kernels cannot run, or the layer is elsewhere.
+    Raises UnpackableError if the kernels cannot run, and off the CPU.
     """
 
     bits: ClassVar[int]
@@ -103,7 +103,7 @@ class _Quantised(BlockLinear):
 
 
 class Int4Linear(_Quantised):
-    """4-bit weights in groups of 32 with scale and offset each, 8-bit activations."""
+    """4-bit weights in groups of 32 with a scale and an offset each, 8-bit activations."""
 
     bits = 4
 
@@ -117,7 +117,7 @@ class Int8Linear(_Quantised):
 class BlockEmbedding(nn.Module):
     """A table of embeddings in blocks.
 
-    matrix: [num_embeddings, embedding_dim]. dtype: of what it gives. Ids that there are not raise
+    matrix: [num_embeddings, embedding_dim]. dtype: of the output. Ids out of range raise
     ValueError.
     """
 

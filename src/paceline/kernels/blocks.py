@@ -1,9 +1,9 @@
 """Matrices in blocks of 4, 5, 6 or 8 bits: products with them, and their numbers.
 
 Formats and numbers are those of GGUF files. Products run in the library's own kernels, see
-`native/src/blocks.h`: rows are rounded to 8 bits in groups of 32 with a scale each, products within
-a group are summed as integers, groups in their order. So a row is worth the same, bit for bit,
-whatever other rows share its pass.
+`native/src/blocks.h`: rows are rounded to 8 bits in groups of 32 with a scale each; products are
+summed as integers within a group, and groups in order. So a row's result is the same, bit for bit,
+whatever rows share its pass.
 """
 
 from __future__ import annotations
@@ -51,31 +51,31 @@ _NUMBERS = {name: number for number, name in enumerate(_BLOCKS)}
 _PANEL = 16
 
 GROUP = 32
-"""Inputs that are rounded together; a matrix that is rounded is filled up to whole groups."""
+"""Inputs that are rounded together; a rounded matrix is padded to whole groups."""
 
 FLOATS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
-"""Formats of floats that there are kernels for."""
+"""Float formats with kernels."""
 
 BF16_PRODUCTS = ("BF16_DOT", "BF16_TILES")
-"""Numbers of bfloat16 for a processor's own products with them, which round rows to bfloat16: of
-AVX-512 BF16, which adds them in their order, and of AMX, see `native/src/tiles.h`."""
+"""bfloat16 for the processor's own products, which round rows to bfloat16: those of AVX-512 BF16,
+which adds them in order, and of AMX, see `native/src/tiles.h`."""
 
 FORMATS = frozenset(_BLOCKS) - {*FLOATS.values(), *BF16_PRODUCTS}
-"""Names of the formats of few bits that there are kernels for."""
+"""Formats of few bits with kernels."""
 
 ROUNDED = {4: "Q4_1", 8: "Q8_0"}
-"""Formats that floats are rounded to here, by their bits."""
+"""Formats that floats are rounded to here, by number of bits."""
 
 
 def number_of_format(format: str) -> int:
-    """As the library counts them."""
+    """The library's number of a format."""
     return _NUMBERS[format]
 
 
 def bytes_per_row(format: str, inputs: int) -> int:
-    """Bytes that a row of so many numbers takes in a file.
+    """Bytes of a row of `inputs` numbers in a file.
 
-    Raises ValueError for a number that is no multiple of the format's blocks.
+    Raises ValueError unless `inputs` is a multiple of the format's block.
     """
     numbers, size = _BLOCKS[format]
     if inputs < 1 or inputs % numbers:
@@ -84,7 +84,7 @@ def bytes_per_row(format: str, inputs: int) -> int:
 
 
 class BlockMatrix:
-    """A matrix [outputs, inputs] as products read it.
+    """A matrix [outputs, inputs] in the layout that products read.
 
     panels: its bytes, see `native/src/blocks.h`.
     """
@@ -100,12 +100,12 @@ class BlockMatrix:
     def pack(
         cls, format: str, blocks: torch.Tensor, inputs: int, rows: torch.Tensor | None = None
     ) -> BlockMatrix:
-        """From blocks as a GGUF file has them.
+        """From blocks as in a GGUF file.
 
-        blocks: uint8 [outputs, bytes per row]. rows: int64 [outputs], which row of the blocks each
-        output is; None for all in their order.
+        blocks: uint8 [outputs, bytes per row]. rows: int64 [outputs], the row of `blocks` for each
+        output; None for all rows in order.
 
-        Raises ValueError for sizes that do not fit together.
+        Raises ValueError for sizes that do not match.
         """
         blocks = _checked(format, blocks, inputs)
         outputs = len(blocks) if rows is None else len(rows)
@@ -122,8 +122,7 @@ class BlockMatrix:
 
     @classmethod
     def of_panels(cls, format: str, panels: torch.Tensor, outputs: int, inputs: int) -> BlockMatrix:
-        """From panels that were kept. Raises ValueError where they are not those of such a
-        matrix."""
+        """From saved panels. Raises ValueError if they do not fit such a matrix."""
         known = _NUMBERS.get(format, -1)
         if panels.dtype != torch.uint8 or panels.shape != (
             kernels().packed_bytes(known, outputs, inputs),
@@ -133,8 +132,8 @@ class BlockMatrix:
 
     @classmethod
     def stack(cls, matrices: Sequence[BlockMatrix]) -> BlockMatrix | None:
-        """All of them one below the other; None where they differ in format or inputs, or where
-        one but the last does not end with a panel of 16 outputs."""
+        """The matrices stacked; None if they differ in format or inputs, or if any but the last
+        does not fill its panels of 16 outputs."""
         first = matrices[0]
         alike = all((each.format, each.inputs) == (first.format, first.inputs) for each in matrices)
         if not alike or any(each.outputs % _PANEL for each in matrices[:-1]):
@@ -154,7 +153,7 @@ class BlockMatrix:
     def values(self, ids: torch.Tensor) -> torch.Tensor:
         """The numbers of some outputs: int64 [count] -> float32 [count, inputs].
 
-        Raises ValueError for ids that there are not.
+        Raises ValueError for ids out of range.
         """
         ids = ids.to(torch.int64).contiguous()
         out = torch.empty(len(ids), self.inputs)
@@ -165,7 +164,7 @@ class BlockMatrix:
 def dequantise(format: str, blocks: torch.Tensor, inputs: int) -> torch.Tensor:
     """Blocks of a GGUF file, uint8 [outputs, bytes per row] -> float32 [outputs, inputs].
 
-    Without the library gguf reads them, which takes longer.
+    Without the library, the slower gguf package converts them.
     """
     blocks = _checked(format, blocks, inputs)
     if unavailable():
@@ -184,16 +183,16 @@ def dequantise(format: str, blocks: torch.Tensor, inputs: int) -> torch.Tensor:
 def quantised(weight: torch.Tensor, bits: int) -> BlockMatrix:
     """A float matrix [outputs, inputs], rounded to 4 bits (Q4_1) or 8 bits (Q8_0) in groups of 32.
 
-    Inputs are filled up with zeros to whole groups.
+    Inputs are zero-padded to whole groups.
     """
     blocks = rounded_blocks(weight, bits)
     return BlockMatrix.pack(ROUNDED[bits], blocks, _whole_groups(weight.shape[1]))
 
 
 def rounded_blocks(weight: torch.Tensor, bits: int) -> torch.Tensor:
-    """The blocks of `quantised`, as a file has them: uint8 [outputs, bytes per row].
+    """The blocks of `quantised`, as in a file: uint8 [outputs, bytes per row].
 
-    Every row is rounded alone, so a matrix may come in pieces.
+    Each row is rounded on its own, so a matrix may come in pieces.
     """
     missing = _whole_groups(weight.shape[1]) - weight.shape[1]
     weight = F.pad(weight.detach().float(), (0, missing))
@@ -211,9 +210,9 @@ def _whole_groups(inputs: int) -> int:
 
 
 def in_floats(weight: torch.Tensor, format: str | None = None) -> BlockMatrix:
-    """A matrix [outputs, inputs] of floats as it is, in panels. dtype: one of `FLOATS`.
+    """A float matrix [outputs, inputs], unchanged, in panels. Its dtype is one of `FLOATS`.
 
-    format: another one of the same numbers, which is one of `BF16_PRODUCTS`.
+    format: one of `BF16_PRODUCTS`, for the same numbers in another format.
     """
     weight = weight.detach().contiguous()
     numbers = weight.view(torch.uint8).view(len(weight), -1)
@@ -224,7 +223,7 @@ def _four_bits(groups: torch.Tensor) -> torch.Tensor:
     """Scale, offset and 32 codes: [outputs, groups, 20]."""
     low, high = groups.amin(dim=2), groups.amax(dim=2)
     scale, offset = ((high - low) / 15).half(), low.half()
-    # Of a group of nearly one value the scale is 0, and the codes do not matter.
+    # If a group has almost one value, the scale is 0, and the codes do not matter.
     per = scale.float().reciprocal().nan_to_num(posinf=0.0)[..., None]
     codes = ((groups - offset.float()[..., None]) * per).round_().clamp_(0, 15).to(torch.uint8)
     both = codes[..., :16] | codes[..., 16:] << 4

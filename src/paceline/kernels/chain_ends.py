@@ -1,4 +1,4 @@
-"""Where chains of guesses end, as the C library reads it."""
+"""Where chains of guesses end, in the C library's form."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class NativeEnd:
         self._end: Any = None  # held for the library
 
     def address(self, end: Any) -> int:
-        """Where the library finds a `ChainEnd` of `paceline.chains`, which this room does not know,
+        """The library's copy of a `paceline.chains.ChainEnd`, which kernels cannot import; valid
         until the next call."""
         made, chances = self._made, end.chances
         made.share, made.path_chance, made.trust = end.share, end.path_chance, chances.trust

@@ -1,4 +1,4 @@
-"""Which kind of weights is the fastest here, for what need not be exact: drafts."""
+"""Choose the fastest kind of weights for what need not be exact: drafts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Size = tuple[torch.Size, torch.dtype]
 FASTEST, NATIVE = "fastest", "native"
 
 WORTH_CHOOSING = 8 << 20
-"""Bytes; what has less stays in the processor's caches and takes no time."""
+"""Bytes; smaller weights stay in the processor's caches and cost next to no time."""
 
 _KINDS: Kinds = {NATIVE: PlainLinear, "packed": make_packed, "int8": Int8Linear}
 _REPEATS = 5
@@ -37,8 +37,8 @@ _EVICTING = 64 << 20  # bytes; more than most processors cache
 
 
 def fastest(weights: Sequence[torch.Tensor], kinds: Kinds) -> str:
-    """The name of the kind on which one row takes the least time through layers with these weights,
-    each [outputs, inputs]; the first one where none of them can be had."""
+    """The name of the kind that takes one row through layers with these weights, each
+    [outputs, inputs], in the least time; the first kind if none is available."""
     times = {name: _times(weights, kind, 1) for name, kind in kinds.items()}
     counts = Counter(map(_size, weights))
     seconds = {
@@ -50,12 +50,12 @@ def fastest(weights: Sequence[torch.Tensor], kinds: Kinds) -> str:
 
 @torch.no_grad()
 def quicken(module: nn.Module, rows: int, kind: str = FASTEST) -> None:
-    """Put other kinds in the place of a module's linear layers; nothing can be learned any more.
+    """Replace a module's linear layers by other kinds; the module cannot be trained afterwards.
 
-    kind: of all layers: native, packed or int8; or, on the CPU, for each the one that takes least
-    time for so many rows, or fewer.
+    kind: native, packed or int8 for all layers; or `FASTEST`: on the CPU, each layer gets the kind
+    that is fastest for at most `rows` rows.
 
-    Raises UnpackableError for a kind that cannot be had.
+    Raises UnpackableError for a kind that is not available.
     """
     layers = {
         name: layer
@@ -69,7 +69,7 @@ def quicken(module: nn.Module, rows: int, kind: str = FASTEST) -> None:
 
 
 def program_kind(module: nn.Module, kind: str) -> type[BlockLinear] | None:
-    """The layers that programs of a module have; None where torch's operators are to run it.
+    """The kind of layer for programs of a module; None if torch's operators are to run it.
 
     kind: see `quicken`.
     """
@@ -79,12 +79,12 @@ def program_kind(module: nn.Module, kind: str) -> type[BlockLinear] | None:
         return Int8Linear
     if kind != FASTEST or unavailable() or any(each.device.type != "cpu" for each in weights):
         return None
-    # Before a draft is wanted, the target has been read: half the bytes take half the time.
+    # The target's pass has evicted the drafter's weights: half the bytes take half the time.
     return FloatLinear if sum(each.nbytes for each in weights) < WORTH_CHOOSING else Int4Linear
 
 
 def _choose(weights: Mapping[str, torch.Tensor], rows: int, kind: str) -> dict[str, str]:
-    """Name of a layer -> its kind; those that are left alone are left out."""
+    """Name of a layer -> its kind; layers that stay as they are are left out."""
     if kind != FASTEST:
         return {} if kind == NATIVE else dict.fromkeys(weights, kind)
     little = sum(weight.nbytes for weight in weights.values()) < WORTH_CHOOSING
@@ -98,7 +98,7 @@ def _choose(weights: Mapping[str, torch.Tensor], rows: int, kind: str) -> dict[s
 
 
 class _Padded(nn.Module):
-    """Gives a layer no fewer rows than it takes well, since nobody else does."""
+    """Pads rows to a layer's `min_rows`, as the target does for its own layers."""
 
     def __init__(self, layer: FastLinear) -> None:
         super().__init__()
@@ -118,11 +118,11 @@ def _size(weight: torch.Tensor) -> Size:
 
 
 def _times(weights: Sequence[torch.Tensor], kind: Maker, rows: int) -> dict[Size, float]:
-    """The least time in seconds that a layer of each size takes for so many rows; nothing where
-    there are none of this kind.
+    """The least seconds that a layer of each size takes for `rows` rows; empty if this kind is not
+    available.
 
-    Of layers of one size one is timed, with caches that hold nothing of it: before a draft is
-    wanted again, the target has been read.
+    One layer of each size is timed, with cold caches: before each draft, the target's pass has
+    evicted the drafter's weights.
     """
     try:
         layers = {_size(weight): make_linear(kind, weight, None) for weight in weights}

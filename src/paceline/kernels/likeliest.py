@@ -1,4 +1,4 @@
-"""The largest of scores, and what their chances are relative to."""
+"""The largest scores of each row, and their softmax shares."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Floats = NDArray[np.float32]
 
 
 def likeliest(rows: Floats, most: int) -> tuple[NDArray[np.int64], Floats]:
-    """Of each row of scores [n, numbers] the `most` largest, fewer where there are fewer: their
-    places, the largest first and of equal ones the first, and their shares in the softmax of the
-    row, both [n, most].
+    """The `most` largest scores, or all if there are fewer, of each row of scores [n, numbers]:
+    their places and their shares in the row's softmax, both [n, most]. The largest come first;
+    among equals, the one at the lower place.
 
-    Of rows where less can be said (-inf, or no number) the last places are 0, with the share 0.
+    If a row has fewer usable scores (-inf, NaN), its last places are 0, with share 0.
     """
     rows = np.ascontiguousarray(rows, dtype=np.float32)
     count, numbers = rows.shape

@@ -1,8 +1,8 @@
 """Linear layers in the weights' own precision: as they are, or packed for the processor.
 
-Plain `F.linear` on a CPU runs one row as a matrix-vector product at the speed of memory and falls
-off a cliff at two to four rows. With weights that were brought into oneDNN's blocked layout once,
-up to eight rows cost about as much as one.
+Plain `F.linear` on a CPU runs one row as a matrix-vector product at memory speed, but falls off a
+cliff at two to four rows. With weights in oneDNN's blocked layout, up to eight rows cost about as
+much as one.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class UnpackableError(Exception):
 
 
 class FastLinear(nn.Module):
-    """What the stand-ins for `nn.Linear` share.
+    """Base of the stand-ins for `nn.Linear`.
 
-    min_rows: a pass of fewer rows costs no less, so the target pads to it.
-    weight_bytes: what a pass has to read of it.
+    min_rows: fewer rows cost no less, so the target pads to it.
+    weight_bytes: bytes that a pass reads.
 
     Weights are plain attributes: a packed layout is opaque to torch, so nothing that moves or
     saves parameters could handle it, and a lookup in a module's registry costs a microsecond.
@@ -53,7 +53,7 @@ class FastLinear(nn.Module):
 
 
 class PlainLinear(FastLinear):
-    """`nn.Linear` on a weight of its own: what fused projections run on where nothing is packed."""
+    """`nn.Linear` on a given weight; fused projections use it where nothing is packed."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         super().__init__(weight, bias)
@@ -68,11 +68,11 @@ class PlainLinear(FastLinear):
 class PackedLinear(FastLinear):
     """`nn.Linear` on a weight in oneDNN's blocked layout, float32 or bfloat16.
 
-    Raises UnpackableError where this build of torch or this processor has no such product.
+    Raises UnpackableError if this build of torch or this processor has no such product.
     """
 
     # oneDNN's kernels for one to three rows are slower than its kernel for four, which runs at
-    # the speed of memory.
+    # memory speed.
     min_rows = 4
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
@@ -93,8 +93,8 @@ class PackedLinear(FastLinear):
 class PackedAndPlainLinear(PackedLinear):
     """Packed, with the plain weight beside it for passes of one row: twice the memory.
 
-    Pays where the processor's matrix-vector product is faster than the packed product of four
-    rows; `keep_faster` asks.
+    Pays if the processor's matrix-vector product is faster than the packed product of four rows;
+    `keep_faster` measures this.
     """
 
     min_rows = 1
@@ -110,17 +110,17 @@ class PackedAndPlainLinear(PackedLinear):
         return super().forward(rows)
 
     def drop_plain(self) -> None:
-        """Give the second copy back."""
+        """Free the plain copy."""
         self._plain = None
         self.min_rows = PackedLinear.min_rows
 
 
 Maker = Callable[[torch.Tensor, torch.Tensor | None], FastLinear]
-"""Weight and bias -> layer; raises UnpackableError where there is none of the kind."""
+"""Weight and bias -> layer; raises UnpackableError if the kind is not available."""
 
 
 def make_linear(kind: Maker, weight: torch.Tensor, bias: torch.Tensor | None) -> FastLinear:
-    """A layer of this kind; raises UnpackableError where torch or the processor has none."""
+    """A layer of this kind; raises UnpackableError if torch or the processor has none."""
     try:
         return kind(weight, bias)
     except (RuntimeError, AttributeError, NotImplementedError) as error:
@@ -129,8 +129,8 @@ def make_linear(kind: Maker, weight: torch.Tensor, bias: torch.Tensor | None) ->
 
 
 def keep_faster(layers: Sequence[PackedAndPlainLinear]) -> str:
-    """Time one row through the plain and four rows through the packed weights of all layers, drop
-    the plain ones where they lose, and say what was measured."""
+    """Time one plain row and four packed rows through all layers, drop the plain weights if they
+    are not faster, and report the times."""
     seconds: dict[int, list[float]] = {1: [], PackedLinear.min_rows: []}
     inputs = {
         (count, size): torch.zeros(1, count, size, dtype=layers[0].dtype)

@@ -1,7 +1,7 @@
-"""Favours to ask of the system: drop what was read from a file, use huge pages for the rest, and
-reserve memory that is taken when it is written.
+"""Memory requests to the system: drop pages that were read from a file, use huge pages for the
+rest, and reserve memory that is taken only when it is written.
 
-Where it refuses, nothing happens and nothing is lost.
+A refusal changes nothing.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ __all__ = ["FilePages", "HugePages", "lazy_zeros"]
 
 _MAPS = Path("/proc/self/smaps")
 _DONTNEED, _HUGEPAGE, _COLLAPSE = 4, 14, 25  # advice of madvise(2)
-# Private pages are taken faster than shared ones, and a forked process has its own.
+# Private pages are allocated faster than shared ones, and a forked process has its own.
 _PRIVATE = {} if sys.platform == "win32" else {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS}
-_LARGE = 4 << 20  # smaller regions hold no weights worth a huge page of two megabytes
+_LARGE = 4 << 20  # smaller regions hold no weights worth a two-megabyte huge page
 _AT_ONCE, _PAUSE = 4 << 20, 0.002  # bytes, seconds
-_PATIENCE = 4.0  # seconds; what ends sooner would pay for the move and gain nothing by it
+_PATIENCE = 4.0  # seconds; a shorter process would pay for the move and gain nothing
 
 
 def lazy_zeros(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """Zeros on the CPU that take memory page by page, as they are written.
 
-    Raises OSError where the system reserves no address space that it has no memory for.
+    Raises OSError if the system does not reserve address space beyond its memory.
     """
     size = dtype.itemsize * math.prod(shape)
     block = mmap.mmap(-1, max(size, 1), **_PRIVATE)
     if hasattr(mmap, "MADV_NOHUGEPAGE"):
-        # Else the first number of every huge page would take two megabytes.
+        # Otherwise the first write to each huge page would take two megabytes.
         with suppress(OSError):
             block.madvise(mmap.MADV_NOHUGEPAGE)
     count = size // dtype.itemsize
@@ -52,9 +52,9 @@ def lazy_zeros(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
 class FilePages:
     """The memory behind weights that are mapped from a file and were never written.
 
-    The loader maps the file, and every page that was read stays resident as long as one tensor of
-    the file is in use: packed weights would come on top of the original ones. Pages given back
-    are read again from the file where somebody needs them after all.
+    The loader maps the file, and every page that was read stays resident while any tensor of the
+    file is in use: packed weights would come on top of the originals. Pages given back are read
+    from the file again if they are needed after all.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class FilePages:
         self._regions = [region for region in regions if region.from_file and not region.written]
 
     def forget(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Give back the pages of these tensors, as far as they are from a file."""
+        """Give back the pages of those tensors that are mapped from a file."""
         for tensor in tensors:
             start, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
             if any(region.start <= start and end <= region.end for region in self._regions):
@@ -70,13 +70,13 @@ class FilePages:
 
 
 class HugePages:
-    """Puts the large regions of this process on huge pages, in the background, in a few seconds.
+    """Moves the large regions of this process to huge pages, in the background, in a few seconds.
 
-    A pass reads all weights once; with pages of 4 KiB the processor spends a good part of that
-    time on finding the next page. The move takes up to some seconds per gigabyte, during which
-    passes are slower than without: a process that lives only for one short answer never begins it.
+    A pass reads all weights once; with 4 KiB pages, the processor spends much of that time finding
+    the next page. The move takes up to a few seconds per gigabyte, and slows passes meanwhile: a
+    process that writes only one short answer never begins it.
 
-    patience: seconds from now until it begins.
+    patience: seconds from now until the move begins.
     """
 
     def __init__(self, patience: float = _PATIENCE) -> None:
@@ -88,7 +88,7 @@ class HugePages:
             timer.start()
 
     def settle(self) -> None:
-        """Do it now, or wait for its end, so that what is measured next is not disturbed."""
+        """Finish the move now, so that it does not disturb the next measurement."""
         with self._turn:
             if not self._done:
                 _collapse_large_regions()
@@ -101,13 +101,13 @@ def _collapse_large_regions() -> None:
             _advise(region.start, region.end, _HUGEPAGE)
             for first in range(region.start, region.end, _AT_ONCE):
                 _advise(first, min(first + _AT_ONCE, region.end), _COLLAPSE)
-                sleep(_PAUSE)  # passes go on meanwhile, and one that waits for memory is late
+                sleep(_PAUSE)  # a pass that runs meanwhile must not wait long for memory
 
 
 @dataclass
 class _Region:
-    """A stretch of this process's memory; `written`: some of its pages are its own by now; `lazy`:
-    it is to have no huge pages."""
+    """A stretch of this process's memory. written: some of its pages are its own by now. lazy: it
+    must not get huge pages."""
 
     start: int
     end: int
@@ -122,7 +122,7 @@ def _supported() -> bool:
 
 
 def _advise(start: int, end: int, advice: int) -> None:
-    """Ask for the whole pages in [start, end); a refusal changes nothing, so it is not looked at."""
+    """Advise on the whole pages in [start, end); ignore a refusal, which changes nothing."""
     first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
     last = end // mmap.PAGESIZE * mmap.PAGESIZE
     if last > first:

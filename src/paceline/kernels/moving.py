@@ -1,4 +1,4 @@
-"""Slots of a cache that go to other places, in all its layers at once."""
+"""Move slots of a cache, in all layers at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["SlotMover"]
 
 
 class SlotMover:
-    """Moves slots of tensors [1, heads, slots, numbers], whose numbers lie side by side, on a CPU.
+    """Moves slots of CPU tensors [1, heads, slots, numbers], whose last dimension is contiguous.
 
     Torch's operators, two for each tensor, take longer than some drafts.
     """
@@ -26,7 +26,7 @@ class SlotMover:
 
     @staticmethod
     def can_move(tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether all of them are such tensors, and the library is there."""
+        """Whether these are all such tensors, and the library is available."""
         return not unavailable() and all(
             each.device.type == "cpu" and each.stride(-1) == 1 for each in tensors
         )
@@ -34,7 +34,7 @@ class SlotMover:
     def move(
         self, tensors: Sequence[torch.Tensor], sources: Sequence[int], places: Sequence[int]
     ) -> None:
-        """Copy slots to other places, one after the other: none of them is a source later on."""
+        """Copy slots to other places, in order; no place may be a source after it is written."""
         same = len(tensors) == len(self._tensors)
         if not same or any(new is not old for new, old in zip(tensors, self._tensors)):
             self._tensors = list(tensors)

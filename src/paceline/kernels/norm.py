@@ -15,10 +15,10 @@ class FastRMSNorm(nn.Module):
 
         hidden / sqrt(mean(hidden^2) + eps) * weight
 
-    weight: [size], eps: what it was made of.
+    weight [size], eps: as given.
 
     With norm = sqrt(sum(hidden^2)) the root is hypot(norm, sqrt(size * eps)) / sqrt(size): four
-    operators, where `F.rms_norm` runs seven on a CPU and takes twice as long.
+    operators. `F.rms_norm` runs seven on a CPU and takes twice as long.
     """
 
     def __init__(self, weight: torch.Tensor, eps: float) -> None:
@@ -35,17 +35,17 @@ class FastRMSNorm(nn.Module):
 
 
 def fast_norm(module: nn.Module) -> FastRMSNorm | None:
-    """A stand-in for `module` if it is an RMSNorm, told by its name and then by what it computes.
+    """A stand-in for `module` if it is an RMSNorm by its name and by what it computes, else None.
 
-    Some architectures scale by the weight, others by one plus the weight: the one that agrees with
-    the module on random input is taken.
+    Some architectures scale by the weight, others by one plus the weight: random input shows which
+    one agrees with the module.
     """
     weight: Any = getattr(module, "weight", None)
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     if not type(module).__name__.endswith("RMSNorm") or weight is None or weight.dim() != 1:
         return None
     if eps is None or weight.dtype != torch.float32:
-        return None  # in half precision the places where each rounds would differ
+        return None  # in half precision, the two would round at different places
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(2, len(weight), generator=generator).to(weight)
     with torch.no_grad():

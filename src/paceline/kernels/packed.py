@@ -1,4 +1,4 @@
-"""Weights in their own precision, in the layout of the fastest product that there is for them."""
+"""Weights in their own precision, in the layout of the fastest product available for them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["make_packed"]
 
 
 def make_packed(weight: torch.Tensor, bias: torch.Tensor | None) -> FastLinear:
-    """A layer for products of ours, or else for oneDNN's.
+    """A layer for our own products, else for oneDNN's.
 
-    Raises UnpackableError where there is neither.
+    Raises UnpackableError if neither is available.
     """
     try:
         return FloatLinear(weight, bias)

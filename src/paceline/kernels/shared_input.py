@@ -1,7 +1,7 @@
 """Projections that read the same input, run as one product: query-key-value, gate-up.
 
-Which ones they are is not looked up by name but seen in a trial pass, so it works for any
-architecture: linear layers that are handed the very same tensor share it.
+A trial pass finds them, not their names, so this works for any architecture: linear layers that
+receive the very same tensor share it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SharedInput(nn.Module):
         super().__init__()
         self.linear = linear
         self.sizes = tuple(sizes)
-        # Read for every projection of every layer, hence next to the module, not in its registry.
+        # Read for every projection of every layer, so kept out of the module's slow registry.
         self._run = linear.forward
         self._last = len(self.sizes) - 1
         self._input: torch.Tensor | None = None
@@ -47,7 +47,7 @@ class SharedInput(nn.Module):
 
 
 class Projection(nn.Module):
-    """Stands where one of several projections of the same input stood: number `part`."""
+    """Replaces number `part` of several projections of the same input."""
 
     def __init__(self, shared: SharedInput, part: int) -> None:
         super().__init__()
@@ -65,10 +65,10 @@ class Projection(nn.Module):
 def find_shared_inputs(
     run: Callable[[], object], linears: Sequence[nn.Module]
 ) -> list[list[nn.Module]]:
-    """Groups of `linears` that are handed the same tensor while `run` runs the model, each in the
-    order of its calls.
+    """Groups of `linears` that receive the same tensor while `run` runs the model, each in call
+    order.
 
-    A layer that is called more than once in the pass is in no group.
+    A layer that is called more than once is in no group.
     """
     calls: list[tuple[nn.Module, torch.Tensor]] = []
     hooks = [
@@ -82,7 +82,7 @@ def find_shared_inputs(
             hook.remove()
     counts = Counter(linear for linear, _ in calls)
     groups: dict[int, list[nn.Module]] = {}
-    # `calls` keeps every input alive, so no two of them have one id.
+    # `calls` keeps every input alive, so ids are unique.
     for linear, rows in calls:
         if counts[linear] == 1:
             groups.setdefault(id(rows), []).append(linear)

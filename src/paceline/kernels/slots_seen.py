@@ -1,8 +1,9 @@
 """Attention on a CPU for rows that each see their own slots of one cache: texts side by side, and
 nodes of trees.
 
-In the library's own kernel, see `native/src/attend.h`: what a row gets does not depend on where its
-slots lie, nor on the other rows, so a token is worth the same bits in a tree and in plain decoding.
+It runs in the library's own kernel, see `native/src/attend.h`: a row's result depends neither on
+where its slots are nor on the other rows, so a token gets the same bits in a tree and in plain
+decoding.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 class SlotsSeen:
     """What the rows of a pass see.
 
-    first, count: [rows] int32, a stretch of slots. extra: of every row the slots that it sees
-    besides, ascending and after the stretch.
+    first, count: [rows] int32, a stretch of slots. extra: each row's other slots, ascending and
+    after the stretch.
     """
 
     def __init__(self, first: Ints, count: Ints, extra: Sequence[Sequence[int]]) -> None:
@@ -58,11 +59,11 @@ class SlotsSeen:
         """Query [heads, rows, size], key [key heads, slots, size], value [key heads, slots, value
         size] -> [rows, heads, value size], in the format of the query.
 
-        cap: where it is not 0, scores are cap x tanh(score / cap).
+        cap: if not 0, scores are cap x tanh(score / cap).
 
-        Keys and values have one format, of `KINDS`; numbers of a slot lie side by side.
+        Keys and values share one format of `KINDS`; the numbers of a slot are contiguous.
 
-        Raises ValueError for rows that see nothing, or slots that are not in their order.
+        Raises ValueError for rows that see nothing, or slots out of order.
         """
         asked = query.float()
         if asked.stride(2) != 1:

@@ -1,4 +1,4 @@
-"""A model's table of tokens and its output head, whether they are floats or stay in blocks."""
+"""A model's token table and its output head, whether in floats or in blocks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class ScaledBlockEmbedding(BlockEmbedding):
-    """An embedding in blocks whose every number is multiplied by one, as Gemma has it."""
+    """An embedding in blocks whose numbers are all multiplied by `scale`, as Gemma's are."""
 
     def __init__(self, matrix: BlockMatrix, dtype: torch.dtype, scale: torch.Tensor) -> None:
         super().__init__(matrix, dtype)
@@ -42,7 +42,7 @@ class ScaledBlockEmbedding(BlockEmbedding):
 
 
 def plain_table(embedding: object) -> BlockMatrix | torch.Tensor | None:
-    """The matrix [tokens, hidden] whose rows such a module gives as they are, in blocks or in float32
+    """The matrix [tokens, hidden] whose rows the module returns unchanged, in blocks or in float32
     on the CPU; None for any other module."""
     if type(embedding) is BlockEmbedding and embedding.dtype == torch.float32:
         return embedding.matrix
@@ -54,7 +54,7 @@ def plain_table(embedding: object) -> BlockMatrix | torch.Tensor | None:
 
 
 def takes_blocks(embedding: nn.Module) -> bool:
-    """Whether `block_embedding` knows what this module does."""
+    """Whether `block_embedding` can replace this module."""
     return type(embedding) is nn.Embedding or (
         type(embedding).__name__.endswith("TextScaledWordEmbedding")
         and isinstance(getattr(embedding, "embed_scale", None), torch.Tensor)
@@ -64,10 +64,10 @@ def takes_blocks(embedding: nn.Module) -> bool:
 def block_embedding(
     embedding: nn.Module, matrix: BlockMatrix, dtype: torch.dtype
 ) -> BlockEmbedding:
-    """What stands for an embedding that `takes_blocks`, on a matrix [tokens, hidden].
+    """The stand-in for an embedding that `takes_blocks`, on a matrix [tokens, hidden].
 
-    It has a parameter without numbers: by its parameters a model says where it is and in which
-    format, and when its norms are replaced, too, there may be no other.
+    It has an empty parameter: a model takes its device and dtype from its parameters, and once its
+    norms are replaced, too, there may be no others.
     """
     if type(embedding) is nn.Embedding:
         table = BlockEmbedding(matrix, dtype)
@@ -79,12 +79,12 @@ def block_embedding(
 
 
 def scale_of(embedding: nn.Module) -> torch.Tensor | None:
-    """What an embedding that `takes_blocks`, or its stand-in, multiplies every number by."""
+    """The factor that an embedding that `takes_blocks`, or its stand-in, multiplies numbers by."""
     return getattr(embedding, "embed_scale", None)
 
 
 def is_table(module: nn.Module) -> bool:
-    """Whether a module looks ids up in a table, of floats or blocks."""
+    """Whether a module looks up ids in a table, of floats or blocks."""
     return isinstance(module, nn.Embedding | BlockEmbedding)
 
 
@@ -94,12 +94,12 @@ def device_of_table(model: PreTrainedModel) -> torch.device:
 
 
 def dtype_of_table(model: PreTrainedModel) -> torch.dtype:
-    """The format in which the input embeddings come out."""
+    """The dtype of the input embeddings' output."""
     return _like(model).dtype
 
 
 def has_rows(module: Any) -> bool:
-    """Whether the weights of an output head can be looked at row by row: packed ones cannot."""
+    """Whether an output head's weights can be read row by row: packed ones cannot."""
     return _matrix(module) is not None or isinstance(getattr(module, "weight", None), torch.Tensor)
 
 
@@ -113,8 +113,8 @@ def size_of(module: Any) -> torch.Size:
 
 
 def rows_of(module: Any, ids: torch.Tensor) -> torch.Tensor:
-    """Some rows [count, hidden] of the weights of input embeddings or an output head, as they are
-    stored, for ids int64 [count] on any device."""
+    """Rows [count, hidden] of the weights of input embeddings or an output head, as stored, for
+    int64 ids [count] on any device."""
     matrix = _matrix(module)
     if matrix is not None:
         return matrix.values(ids.cpu())
@@ -123,7 +123,7 @@ def rows_of(module: Any, ids: torch.Tensor) -> torch.Tensor:
 
 
 def head_reads_table(model: PreTrainedModel) -> bool:
-    """Whether the output head's weights are those of the input embeddings, the very same memory."""
+    """Whether the output head and the input embeddings share their weights in memory."""
     table, head = model.get_input_embeddings(), model.get_output_embeddings()
     matrix = _matrix(table)
     if matrix is not None:
@@ -136,6 +136,6 @@ def _matrix(module: Any) -> BlockMatrix | None:
 
 
 def _like(model: PreTrainedModel) -> torch.Tensor:
-    """A parameter of the input embeddings: its place and format are theirs."""
+    """A parameter of the input embeddings, with their device and dtype."""
     parameter: torch.Tensor = next(model.get_input_embeddings().parameters())
     return parameter

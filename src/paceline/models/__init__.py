@@ -1,4 +1,4 @@
-"""Models by name: fetch them, keep them, load them.
+"""Models by name: fetch, keep and load them.
 
 pull("smollm2-135m")                     # once; also done by the first load
 model, tokenizer, mark = load_causal_lm("smollm2-135m")

@@ -1,4 +1,4 @@
-"""The cache folder: where it is, who may change it now, and what its files weigh and hash to."""
+"""The cache folder: its location and locks, and the sizes and hashes of its files."""
 
 from __future__ import annotations
 
@@ -35,14 +35,12 @@ _ELSEWHERE = "set PACELINE_CACHE to another folder"
 
 
 def cache_root() -> Path:
-    """The folder for everything paceline keeps: $PACELINE_CACHE, else the user's cache folder.
-
-    It is not created here.
-    """
+    """The folder for everything paceline keeps: $PACELINE_CACHE, else the user's cache folder. It
+    is not created here."""
     chosen = os.environ.get("PACELINE_CACHE")
     if chosen:
         return Path(chosen).expanduser()
-    # Only here: machines on which nothing can be installed do without it where they name a folder.
+    # Imported only here: a machine where nothing can be installed need only name a folder.
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("paceline"))
@@ -52,10 +50,10 @@ def cache_root() -> Path:
 def explain_os_errors(
     root: Path, what: str = "the cache folder", elsewhere: str = _ELSEWHERE
 ) -> Iterator[None]:
-    """Turn a failure to write below `root` into one sentence; `elsewhere` is the user's way out.
+    """Turn a failure to write below `root` into one sentence; `elsewhere` suggests a way out.
 
     Raises:
-        ModelError: in place of any OSError from the body.
+        ModelError: instead of any OSError from the body.
     """
     try:
         yield
@@ -68,7 +66,7 @@ def explain_os_errors(
 
 @contextmanager
 def held(lock_file: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold an inter-process lock for the body; `on_wait` is called if another process has it."""
+    """Hold an inter-process lock during the body; `on_wait` is called if another process has it."""
     lock_file.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(lock_file)
     try:
@@ -83,10 +81,10 @@ def held(lock_file: Path, on_wait: Callable[[], None]) -> Iterator[None]:
 
 
 def clear_folder(root: Path) -> int:
-    """Delete what is in a folder of the cache, but for its lock; returns the bytes freed.
+    """Delete the content of a cache folder, except its lock; returns the bytes freed.
 
     Raises:
-        ModelError: it cannot be written.
+        ModelError: the folder cannot be written.
     """
     if not root.is_dir():
         return 0
@@ -107,14 +105,14 @@ def clear_folder(root: Path) -> int:
 
 
 def keep_newest(root: Path, holds: str, most: int) -> None:
-    """Of the folders of a cache that hold a file of that name the longest unused ones go."""
+    """Of a cache's folders that have a file named `holds`, keep the `most` last used ones."""
     kept = [each for each in root.iterdir() if (each / holds).is_file()]
     for each in sorted(kept, key=lambda one: one.stat().st_mtime)[:-most]:
         shutil.rmtree(each, ignore_errors=True)
 
 
 def hash_file(path: Path, on_bytes: Callable[[int], None] = lambda done: None) -> str:
-    """The sha256 of a file, read in pieces; `on_bytes` hears how many bytes are done."""
+    """The sha256 of a file, read in pieces; `on_bytes` is called with the bytes done so far."""
     digest, done = hashlib.sha256(), 0
     with path.open("rb") as stream:
         while chunk := stream.read(_CHUNK):
@@ -139,7 +137,7 @@ def sampled(files: Iterable[Path]) -> str:
 
 
 def folder_size(folder: Path) -> int:
-    """Bytes in all files below a folder; files that vanish meanwhile count as nothing."""
+    """Bytes in all files below a folder; files that vanish meanwhile count as 0."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -151,7 +149,7 @@ def folder_size(folder: Path) -> int:
 
 
 def require_space(root: Path, needed: int, what: str, elsewhere: str = _ELSEWHERE) -> None:
-    """See that the disk of `root` has room; `elsewhere` is the user's way out.
+    """Check that the disk of `root` has room; `elsewhere` suggests a way out.
 
     Raises:
         ModelError: fewer than `needed` bytes are free.

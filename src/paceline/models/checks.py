@@ -1,4 +1,4 @@
-"""Refusing, in plain words, what paceline cannot run."""
+"""Refusal, in plain words, of models that paceline cannot run."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ __all__ = ["check_config", "check_folder"]
 
 
 def check_folder(source: ModelSource) -> None:
-    """Refuse what would only fail deep inside a loader.
+    """Refuse a folder that would only fail deep inside a loader.
 
     Raises:
-        ModelError: a folder without a model, or with a draft that has no embeddings, or weights cut
-            short.
+        ModelError: it has no model, a draft without embeddings, or truncated weights.
     """
     folder = Path(source.location)
     if not (folder / "config.json").is_file():

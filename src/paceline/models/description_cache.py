@@ -1,8 +1,8 @@
-"""What is kept about GGUF files of the user's own, so that it is found out once.
+"""Descriptions and hashes of the user's own GGUF files, kept so that each is made once.
 
 - `<cache root>/gguf/<mark>/` describes all files with one header and size: see `describe_gguf`.
-- `<cache root>/gguf/hashes.json` knows the sha256 of whole files.
-- `<cache root>/gguf/.lock` is held while any of it changes.
+- `<cache root>/gguf/hashes.json` has the sha256 of whole files.
+- `<cache root>/gguf/.lock` is locked while any of it changes.
 """
 
 from __future__ import annotations
@@ -42,11 +42,10 @@ _PARTS = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_
 
 @contextmanager
 def described(file: GgufFile, progress: ProgressCallback = ignore_progress) -> Iterator[Path]:
-    """The folder of a file's description, for as long as the body runs; made where there is none,
-    or a damaged one.
+    """The folder of a file's description, valid during the body; made if missing or damaged.
 
-    Where the cache folder cannot be written, it is made for this once. Raises whatever transformers
-    raises that cannot read the file.
+    If the cache folder cannot be written, it is made just for this body. Raises whatever
+    transformers raises if it cannot read the file.
     """
     place = _root() / file.mark()[:_DIGITS]
     if _is_sound(place):
@@ -64,9 +63,9 @@ def described(file: GgufFile, progress: ProgressCallback = ignore_progress) -> I
 
 
 def hash_of(path: Path) -> str:
-    """The sha256 of a whole file, from the last time where it has not been changed since.
+    """The sha256 of a whole file, as last computed unless the file has changed since.
 
-    Its size, time and a sample of its bytes say whether it has.
+    Size, modification time and a sample of its bytes say whether it has.
     """
     place = str(path.resolve())
     status = path.stat()
@@ -82,12 +81,12 @@ def hash_of(path: Path) -> str:
             kept = list(hashes.items())[1 - _MOST_HASHES :]
             replace_file(_root() / "hashes.json", json_bytes(dict(kept) | {place: [*seen, found]}))
     except OSError:
-        pass  # it is found again the next time
+        pass  # it is computed again next time
     return found
 
 
 def clear_descriptions() -> int:
-    """Delete all of it; returns the bytes freed.
+    """Delete all descriptions and hashes; returns the bytes freed.
 
     Raises:
         ModelError: the cache folder cannot be written.
@@ -101,13 +100,13 @@ def _root() -> Path:
 
 @contextmanager
 def _changing() -> Iterator[None]:
-    """Raises OSError where nothing can be written."""
+    """Hold the cache's lock; raises OSError if nothing can be written."""
     with held(_root() / LOCK, lambda: None):
         yield
 
 
 def _is_sound(place: Path) -> bool:
-    """Whether the description is there, as it was written, by this version of transformers."""
+    """Whether the description is there, intact, and from this version of transformers."""
     record = _read(place / _RECORD)
     files = record.get("files")
     if record.get("transformers") != version("transformers") or not isinstance(files, dict):
@@ -127,7 +126,7 @@ def _write_record(folder: Path) -> None:
 
 
 def _keep(made: Path, place: Path) -> None:
-    """Copy a description to its place in one step, and let the longest unused ones go."""
+    """Copy a description to its place in one step, and delete the least recently used ones."""
     try:
         with _changing(), tempfile.TemporaryDirectory(dir=_root(), prefix=".new-") as staging:
             new = Path(shutil.copytree(made, Path(staging, "new")))
@@ -136,16 +135,16 @@ def _keep(made: Path, place: Path) -> None:
             new.replace(place)
             keep_newest(_root(), _RECORD, _MOST)
     except OSError:
-        pass  # a full disk or a folder that is read only: it is made again the next time
+        pass  # a full disk or a read-only folder: it is made again next time
 
 
 def _touch(place: Path) -> None:
-    with suppress(OSError):  # somebody else's cache: it has no say in what goes first
+    with suppress(OSError):  # another user's cache: its usage cannot be recorded
         os.utime(place)
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A JSON object; an empty one where there is none that can be read."""
+    """The JSON object in a file; {} if it cannot be read."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -2,10 +2,10 @@
 
 config.json         the smaller model's configuration
 model.safetensors   its own layers, half precision; embeddings and output head are the base's
-draft.json          which base that is, which layers were kept, sha256 of the weights
+draft.json          the base, the layers that were kept, sha256 of the weights
 training.json       command, data, steps, loss curve, evaluation
 
-A folder that stands alone has the embeddings, too, and is opened as any model is.
+A standalone folder also has the embeddings, and is opened like any model.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ RECORD = "draft.json"
 
 @dataclass(frozen=True)
 class DraftRecord:
-    """What draft.json says.
+    """The content of draft.json.
 
     base, name: fingerprint of the base's weights, see `paceline.models.fingerprint`, and its name
     for readers.
-    layers: those of the base that were kept, ascending, from 0.
-    vocabulary: how many tokens the draft can say; 0 is all of them.
+    layers: layers of the base that were kept, ascending, from 0.
+    vocabulary: how many tokens the draft can generate; 0 is all of them.
     shared: whether embeddings and output head are the base's, and not in this folder.
-    parameters: numbers that are the draft's own.
+    parameters: count of the draft's own parameters.
     weights_sha256: of model.safetensors; "" before it is written.
     """
 
@@ -63,7 +63,7 @@ class DraftRecord:
     weights_sha256: str = ""
 
     def check_base(self, fingerprint: str) -> None:
-        """Raises ModelError where the draft belongs to a model with other weights."""
+        """Raises ModelError if the draft belongs to a model with other weights."""
         if fingerprint != self.base:
             raise ModelError(
                 f"this draft model is a part of {self.name} ({self.base}), not of the model at hand "
@@ -72,7 +72,7 @@ class DraftRecord:
 
 
 def shipped_draft(fingerprint: str) -> Path | None:
-    """The draft model that comes with this package for a model, None where there is none."""
+    """The draft model that comes with this package for a model; None if there is none."""
     for path in sorted(Path(str(files("paceline"))).glob(f"data/draft/*/{RECORD}")):
         if read_draft_record(path.parent).base == fingerprint:
             return path.parent
@@ -80,16 +80,16 @@ def shipped_draft(fingerprint: str) -> Path | None:
 
 
 def is_shared_draft(folder: Path) -> bool:
-    """Whether a folder holds a draft model that is opened with `open_draft`, together with its
-    base; any other folder is loaded as models are.
+    """Whether a folder holds a draft model that `open_draft` opens together with its base; any
+    other folder is loaded like a model.
 
-    Raises ModelError where its record is damaged.
+    Raises ModelError if its record is damaged.
     """
     return (folder / RECORD).is_file() and read_draft_record(folder).shared
 
 
 def read_draft_record(folder: Path) -> DraftRecord:
-    """What `save_draft` wrote; raises ModelError where there is none, or it is damaged."""
+    """The record that `save_draft` wrote; raises ModelError if it is missing or damaged."""
     path = folder / RECORD
     found = read_json(path)
     try:
@@ -102,12 +102,12 @@ def read_draft_record(folder: Path) -> DraftRecord:
 
 
 def read_draft_training(folder: Path) -> dict[str, Any]:
-    """What training.json says; raises ModelError where it is missing or damaged."""
+    """The content of training.json; raises ModelError if it is missing or damaged."""
     return read_json(folder / _TRAINING)
 
 
 def read_draft_tensors(folder: Path) -> dict[str, torch.Tensor]:
-    """All that a folder holds; raises ModelError where it is missing or damaged."""
+    """All tensors of a folder; raises ModelError if they are missing or damaged."""
     return _read_tensors(folder / _TENSORS, read_draft_record(folder))
 
 
@@ -118,12 +118,12 @@ def save_draft(
     record: DraftRecord,
     training: Mapping[str, Any],
 ) -> DraftRecord:
-    """Write the folder; the record with the sha256 of the weights.
+    """Write the folder; returns the record with the sha256 of the weights.
 
-    config: of the smaller model. tensors: see `own_tensors`, or all of a model that stands alone;
-    written as they are. training: JSON values, how it was made.
+    config: of the smaller model. tensors: see `own_tensors`, or all of a standalone model; written
+    as they are. training: how it was made, JSON values.
 
-    Raises ModelError where that is not possible.
+    Raises ModelError if the folder cannot be written.
     """
     from safetensors.torch import save
 
@@ -133,8 +133,8 @@ def save_draft(
     record = DraftRecord(**{**vars(record), "weights_sha256": hashlib.sha256(content).hexdigest()})
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # The record, without which there is no draft, goes first and comes last: a process that is
-        # killed here leaves none, and never that of another training.
+        # Without a record there is no draft. It is deleted first and written last, so a process
+        # killed in between leaves none, and never that of another training.
         (folder / RECORD).unlink(missing_ok=True)
         replace_file(folder / _TENSORS, content)
         replace_file(folder / _CONFIG, config.to_json_string(use_diff=False).encode())
@@ -148,13 +148,13 @@ def save_draft(
 
 
 def open_draft(folder: Path, base: PreTrainedModel, fingerprint: str) -> PreTrainedModel:
-    """The draft model in a folder, on embeddings and output head of its base.
+    """The draft model in a folder, on the embeddings and output head of its base.
 
     base: the model that it drafts for, prepared or not; what it lends is shared, not copied.
     fingerprint: of the base's weights.
 
-    Raises ModelError where there is no such draft model, it belongs to another base, or its files
-    are damaged.
+    Raises ModelError if there is no such draft model, it belongs to another base, or its files are
+    damaged.
     """
     record = read_draft_record(folder)
     if not record.shared:
@@ -170,7 +170,7 @@ def open_draft(folder: Path, base: PreTrainedModel, fingerprint: str) -> PreTrai
         raise ModelError(f"{folder / _TENSORS} is damaged: it is not what {RECORD} says")
     try:
         config = type(base.config).from_dict(kept)
-    except Exception as error:  # whatever a configuration class has to say about its values
+    except Exception as error:  # a configuration class may raise anything about its values
         raise ModelError(f"{folder / _CONFIG} is damaged: {error}") from error
     config.name_or_path = str(folder)
     return assemble(base, config, tensors)

@@ -1,8 +1,7 @@
-"""An output head that scores some tokens of a vocabulary, in the place of a whole one.
+"""An output head that scores only some tokens of a vocabulary.
 
-For a small model the output head is as large as many layers, and most of its rows are for tokens
-that a text hardly ever holds. A draft model may do without these: what it cannot say, it guesses
-wrong.
+A small model's output head is as large as many layers, and most of its rows are for tokens that
+hardly ever occur. A draft model can do without them: where such a token comes, its guess is wrong.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ __all__ = ["ReducedHead"]
 
 
 class ReducedHead(nn.Module):
-    """Scores of some tokens; all others have -inf, as banned tokens have it in transformers.
+    """Scores of some tokens; all others get -inf, like banned tokens in transformers.
 
-    rows: hidden -> scores of the tokens that can be said. A plain linear layer, which may be
-    replaced by any stand-in for one.
+    rows: hidden -> scores of the tokens that can be generated. A plain linear layer, which any
+    stand-in may replace.
     tokens: their ids [len(rows)], ascending.
     vocab_size: of the whole vocabulary.
 
-    -inf is what no processor, temperature or noise can bring back: softmax gives it 0, and a draw
-    with Gumbel noise never takes it. A model that caps its scores after the head (Gemma 2) makes the
-    lowest of it that there is.
+    No processor, temperature or noise can bring -inf back: softmax makes it 0, and a draw with
+    Gumbel noise never picks it. A model that caps its scores after the head (Gemma 2) turns it into
+    the lowest possible score.
     """
 
     tokens: torch.Tensor

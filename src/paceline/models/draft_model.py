@@ -1,7 +1,7 @@
-"""A draft model that is a part of another model: some of its layers, and the rest is lent.
+"""A draft model made from another model: some of its layers; the rest is borrowed.
 
-Embeddings and output head are those of the base, the very same memory; layers and the last
-normalisation are the draft's own, because they are trained to stand next to each other.
+Embeddings and output head are the base's, in the same memory; layers and the last normalisation are
+the draft's own, because they are trained for their new neighbours.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ __all__ = [
 ]
 
 VOCABULARY = "draft.vocabulary"
-"""Among a draft's tensors: the ids [count] int32 of the tokens that it can say, ascending."""
+"""Name, among a draft's tensors, of the ids [count] int32 it can generate, ascending."""
 
 _ROWS, _BIAS = "draft.head.weight", "draft.head.bias"
-# The attention that transformers has for a model which the target may have given another one.
+# Attention implementations of transformers; the target may have given the base another one.
 _ATTENTION = ("sdpa", "eager")
 
 
 def layers_of(model: PreTrainedModel) -> str:
-    """The name under which a model has its decoder layers, e.g. "model.layers".
+    """The name of a model's list of decoder layers, e.g. "model.layers".
 
-    Raises ModelError where it does not have them in one list.
+    Raises ModelError if they are not in one list.
     """
     count = model.config.num_hidden_layers
     found: list[str] = []
@@ -63,9 +63,9 @@ def layers_of(model: PreTrainedModel) -> str:
 
 
 def lent_modules(base: PreTrainedModel) -> dict[str, nn.Module]:
-    """By name the embeddings that a draft model reads with, those of positions among them.
+    """The embeddings that the base lends to a draft model, position embeddings included, by name.
 
-    Raises ModelError where the input embeddings are no ordinary table, or not in memory.
+    Raises ModelError if the input embeddings are not an ordinary table, or not in memory.
     """
     layers = layers_of(base)
     found = {
@@ -84,7 +84,7 @@ def lent_modules(base: PreTrainedModel) -> dict[str, nn.Module]:
 
 
 def name_of_head(model: PreTrainedModel) -> str:
-    """The name of the output head, e.g. "lm_head"; raises ModelError where there is none."""
+    """The name of the output head, e.g. "lm_head"; raises ModelError if there is none."""
     head = model.get_output_embeddings()
     found: list[str] = [name for name, module in model.named_modules() if module is head]
     if found:
@@ -93,12 +93,13 @@ def name_of_head(model: PreTrainedModel) -> str:
 
 
 def head_tensors(base: PreTrainedModel, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
-    """What a draft keeps of a reduced output head: the ids, and what cannot be looked up later.
+    """The tensors a draft stores for a reduced output head: the ids, and what cannot be looked up
+    later.
 
     base: as it was loaded. tokens: ids [count], ascending.
 
-    Of a base whose output head is its input embedding the rows are looked up there. Another head
-    may be gone when the draft is opened, because it was packed.
+    If the base's output head is its input embedding, the rows are looked up there. Any other head
+    may have been packed, and so be gone, when the draft is opened.
     """
     whole: Any = base.get_output_embeddings()
     kept = {VOCABULARY: tokens.to(torch.int32)}
@@ -111,8 +112,8 @@ def head_tensors(base: PreTrainedModel, tokens: torch.Tensor) -> dict[str, torch
 
 
 def own_tensors(draft: PreTrainedModel, base: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """What is a draft's own, by name, not copied: the parameters of its layers and of the last
-    normalisation, and of a reduced output head what `head_tensors` says."""
+    """A draft's own tensors by name, not copied: the parameters of its layers and of the last
+    normalisation, and the `head_tensors` of a reduced output head."""
     lent = {*lent_modules(base), name_of_head(base)}
     own: dict[str, torch.Tensor] = {
         name: parameter.detach()
@@ -132,14 +133,14 @@ def assemble(
     """A causal language model of the base's class on layers of its own.
 
     base: lends embeddings and output head; it may have been prepared.
-    config: of the draft, which differs from the base's in its layers alone.
-    tensors: see `own_tensors`; they are not copied where they are where and what they need to be.
-    dtype: of what is the draft's own; the base's by default.
+    config: of the draft; it differs from the base's only in its layers.
+    tensors: see `own_tensors`; not copied if device and dtype are right already.
+    dtype: of the draft's own tensors; the base's by default.
 
-    A whole output head is shared as a module where it has been prepared, and by its weight where
-    not, because preparing either model takes the weight out of the module.
+    A whole output head is shared as a module if it has been prepared, otherwise by its weight,
+    because preparing either model takes the weight out of the module.
 
-    Raises ModelError where the tensors do not fit the configuration.
+    Raises ModelError if the tensors do not fit the configuration.
     """
     lent, head = lent_modules(base), name_of_head(base)
     device = device_of_table(base)
@@ -161,7 +162,7 @@ def assemble(
 
 
 def _placeholder(size: torch.Size, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """Stands for a tensor that is replaced before anyone reads it, and takes no memory."""
+    """A stand-in that takes no memory, for a tensor that is replaced before it is read."""
     return torch.zeros((), device=device, dtype=dtype).expand(size)
 
 
@@ -172,7 +173,7 @@ def _load(
     head: str,
     dtype: torch.dtype,
 ) -> PreTrainedModel:
-    """Through transformers' own loader, which knows what to do about buffers."""
+    """Load through transformers' own loader, which takes care of buffers."""
     device = device_of_table(base)
     if not config.tie_word_embeddings:
         size = torch.Size((config.vocab_size, base.get_output_embeddings().in_features))
@@ -210,7 +211,7 @@ def _load(
 
 
 def _head(base: PreTrainedModel, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
-    """The output head of a draft: the base's, or some of its rows."""
+    """A draft's output head: the base's, or some of its rows."""
     whole: Any = base.get_output_embeddings()
     if VOCABULARY not in tensors:
         if type(whole) is not nn.Linear or hasattr(whole, "_hf_hook"):
@@ -226,7 +227,7 @@ def _head(base: PreTrainedModel, tensors: Mapping[str, torch.Tensor]) -> nn.Modu
 
 
 def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
-    """A layer on these very tensors."""
+    """A linear layer on these tensors, not copies."""
     outputs, inputs = weight.shape
     layer = nn.Linear(inputs, outputs, bias=bias is not None, device="meta")
     layer.weight = _parameter(weight)

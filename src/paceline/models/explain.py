@@ -1,4 +1,4 @@
-"""One sentence for each way in which a loader fails."""
+"""One sentence for each way a loader fails."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from paceline.models.source import ModelSource
 __all__ = ["explained"]
 
 # What the libraries say, and what it means for the user. They raise plain OSError, ValueError or
-# RuntimeError for nearly all of this, so names and words are all there is to go by. The first
-# pattern that is found counts.
+# RuntimeError for nearly all of this, so only names and words can tell. The first match counts.
 _MEANINGS = tuple(
     (re.compile(pattern, re.IGNORECASE), sentence)
     for pattern, sentence in (
@@ -82,24 +81,24 @@ def explained(source: ModelSource, part: str = "") -> Iterator[None]:
     """Turn what the body raises while loading a model, or a part of it, into one sentence.
 
     Raises:
-        ModelError: in place of any exception but paceline's own.
+        ModelError: instead of any exception but paceline's own.
     """
     try:
         yield
     except PacelineError:
         raise
     except Exception as error:
-        # Foreign code reads foreign files in the body: there is no list of what that may raise.
+        # The body runs foreign code on foreign files, which may raise anything.
         raise ModelError(_meaning(error, source, part)) from error
 
 
 def _meaning(error: BaseException, source: ModelSource, part: str) -> str:
-    """The first meaning that fits the error, or one that led to it."""
+    """The first meaning that fits the error or one of its causes."""
     reason = _first_line(error)
     link: BaseException | None = error
     while link is not None:
         kind = f"{type(link).__module__}.{type(link).__name__}"
-        # The model's own name may contain any of the words that are looked for.
+        # The model's own name may contain any of the words searched for.
         text = f"{kind}: {link}".replace(source.location, "")
         for pattern, sentence in _MEANINGS:
             if pattern.search(text):

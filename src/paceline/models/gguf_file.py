@@ -1,4 +1,4 @@
-"""A GGUF file on disk: its header is checked, its tensors are mapped."""
+"""A GGUF file on disk, with its header checked and its tensors memory-mapped."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _U64 = struct.Struct("<Q")
 class GgufFile:
     """The metadata of a GGUF file (version 2 or 3, little endian), and its tensors by name.
 
-    metadata: numbers and strings as they are; arrays are left in the file until they are asked for.
+    metadata: numbers and strings as they are; arrays stay in the file until they are asked for.
     architecture: e.g. "llama". size: of the file in bytes.
 
-    Raises ModelError where it is no such file, or damaged.
+    Raises ModelError if the file is damaged or is not a GGUF file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -42,7 +42,7 @@ class GgufFile:
             with path.open("rb") as stream:
                 if stream.read(4) != MAGIC:
                     raise ModelError(f"{path} is not a GGUF file: download or copy it again")
-                # A copy of one's own, of which nothing is ever written: torch wants it so.
+                # Copy-on-write, though nothing is ever written: torch wants a writable buffer.
                 self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
         except OSError as error:
             raise ModelError(f"cannot read {path}: {error.strerror or error}") from error
@@ -57,14 +57,14 @@ class GgufFile:
         self._header_size = header.position
 
     def mark(self) -> str:
-        """64 hex digits for the header and the file's size: files that differ in weights alone
-        share them."""
+        """64 hex digits for the header and the file's size: files that differ only in weights share
+        them."""
         digest = sha256(memoryview(self._map)[: self._header_size])
         digest.update(_U64.pack(self.size))
         return digest.hexdigest()
 
     def strings(self, key: str) -> list[str]:
-        """The strings of an array; none where there is no such array."""
+        """The strings of an array; [] if there is no such array."""
         array = self.metadata.get(key)
         if not isinstance(array, GgufArray) or array.kind != STRING:
             return []
@@ -76,12 +76,12 @@ class GgufFile:
         return found
 
     def integer(self, key: str) -> int | None:
-        """A whole number of the metadata; None where there is none."""
+        """An integer of the metadata; None if there is none."""
         value = self.metadata.get(key)
         return value if isinstance(value, int) else None
 
     def data(self, tensor: GgufTensor) -> torch.Tensor:
-        """The bytes of a tensor, uint8 [rows, bytes per row], mapped and not read yet."""
+        """The bytes of a tensor, uint8 [rows, bytes per row], mapped but not read yet."""
         import torch
 
         flat = torch.frombuffer(
@@ -91,7 +91,7 @@ class GgufFile:
         return flat.view(rows, tensor.nbytes // rows)
 
     def forget(self, tensor: GgufTensor) -> None:
-        """Give back the memory of a tensor's pages; who reads them again gets them again."""
+        """Release the memory of a tensor's pages; reading them again loads them again."""
         first = -(-tensor.start // mmap.PAGESIZE) * mmap.PAGESIZE
         last = (tensor.start + tensor.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
         if last > first and hasattr(mmap, "MADV_DONTNEED"):

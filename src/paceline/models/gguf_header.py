@@ -1,7 +1,7 @@
 """The header of a GGUF file, read without trusting it.
 
-The file may come from anywhere, so every count and length in it is compared with what the file has
-before anything is made of that size.
+The file may come from anywhere, so every count and length is checked against the file's size before
+anything of that size is allocated.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ __all__ = ["MAGIC", "STRING", "DamageError", "GgufArray", "GgufHeader", "GgufTen
 
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
-_ALIGNMENT = 32  # where the file names none
+_ALIGNMENT = 32  # if the file names none
 _MOST_DIMENSIONS = 4
 _MOST_NESTED = 4
 _MOST_STRINGS = 1 << 24  # in one array; no vocabulary comes near
-_LEAST_PAIR, _LEAST_TENSOR = 13, 24  # bytes that a key with its value, and a tensor's entry, take
+_LEAST_PAIR, _LEAST_TENSOR = 13, 24  # least bytes of a key with its value, and of a tensor's entry
 
 STRING, _ARRAY = 8, 9
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
@@ -29,7 +29,7 @@ _NUMBERS = {
     for kind, code in zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True)
 }
 
-# Number of a type -> its name, elements and bytes of a block.
+# Type number -> its name, and the elements and bytes of a block.
 _BLOCKS = {
     0: ("F32", 1, 4),
     1: ("F16", 1, 2),
@@ -70,7 +70,7 @@ _BLOCKS = {
 
 @dataclass(frozen=True, slots=True)
 class GgufArray:
-    """An array of the metadata: the type number and count of its elements, and where they begin."""
+    """An array of the metadata: type number, count and start of its elements."""
 
     kind: int
     count: int
@@ -104,11 +104,11 @@ class DamageError(Exception):
 
 
 class GgufHeader:
-    """Reads a header from its first byte to its last, once.
+    """Reads a header once, from first to last byte.
 
     metadata: by key. position: of the next byte.
 
-    It and its methods raise DamageError.
+    The constructor and methods raise DamageError.
     """
 
     def __init__(self, data: mmap.mmap) -> None:
@@ -135,7 +135,7 @@ class GgufHeader:
         return value
 
     def tensors(self) -> dict[str, GgufTensor]:
-        """All of them by name; to be called once."""
+        """All tensors by name; call it only once."""
         alignment = self.metadata.get("general.alignment", _ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 8 or alignment & (alignment - 1):
             raise DamageError("its alignment is no power of two of 8 or more")
@@ -156,12 +156,12 @@ class GgufHeader:
         return found
 
     def _entry(self) -> GgufTensor:
-        """A tensor whose start is counted from that of all data."""
+        """A tensor whose start is relative to that of all tensor data."""
         name = self._name("a tensor's name")
         dimensions = self._number(_U32)
         if dimensions > _MOST_DIMENSIONS:
             raise DamageError(f"the tensor {name!r} has {dimensions} dimensions")
-        # The file has the one that moves fastest first.
+        # The file lists the fastest-moving dimension first.
         shape = tuple(reversed([self._number(_U64) for _ in range(dimensions)])) or (1,)
         kind, start = self._number(_U32), self._number(_U64)
         if kind not in _BLOCKS:
@@ -184,7 +184,7 @@ class GgufHeader:
         raise DamageError(f"it holds a value of the unknown type number {kind}")
 
     def _array(self, nested: int) -> GgufArray:
-        """Passes over an array, with all that is in it."""
+        """Skip an array with all its elements."""
         if nested > _MOST_NESTED:
             raise DamageError("it holds arrays in arrays in arrays")
         kind = self._number(_U32)
@@ -211,7 +211,7 @@ class GgufHeader:
         self._take(position - self.position)
 
     def _count(self, what: str, least: int) -> int:
-        """A number of things that take at least so many bytes each."""
+        """A count of things that take at least `least` bytes each."""
         count: int = self._number(_U64)
         if count * least > self._size - self.position:
             raise DamageError(f"it claims to hold {count} {what}, more than it has room for")
@@ -233,7 +233,7 @@ class GgufHeader:
         return number
 
     def _take(self, count: int) -> int:
-        """Moves on by so many bytes, and says where they begin."""
+        """Advance by `count` bytes and return where they begin."""
         start = self.position
         if count > self._size - start:
             raise DamageError("it ends inside its header")
@@ -248,7 +248,7 @@ def _about_version(version: int) -> str:
 
 
 def _check_apart(tensors: dict[str, GgufTensor]) -> None:
-    """Raises DamageError where two of them share bytes."""
+    """Raises DamageError if two tensors share bytes."""
     ordered = sorted(tensors.values(), key=lambda tensor: tensor.start)
     for first, second in pairwise(ordered):
         if first.start + first.nbytes > second.start:

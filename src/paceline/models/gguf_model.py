@@ -1,7 +1,7 @@
-"""A causal language model on the weights of a GGUF file, in the blocks they are in or as floats.
+"""A causal language model on the weights of a GGUF file, kept in their blocks or made floats.
 
-Names and what llama.cpp did to a weight are transformers' knowledge. What undoes it must be a
-permutation of rows for a weight to stay in its blocks; any other weight is de-quantised.
+transformers knows the names, and how llama.cpp changed each weight. A weight stays in its blocks
+only if undoing that change permutes rows; any other weight is de-quantised.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ __all__ = ["bytes_needed", "has_kernels", "load_gguf", "unread_tensor", "why_unr
 
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _NAMELESS = {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"}
-_PIECE = 1 << 22  # numbers that are de-quantised at a time
+_PIECE = 1 << 22  # numbers de-quantised at a time
 
 
 def unread_tensor(file: GgufFile) -> GgufTensor | None:
-    """The first tensor in a format that is not read here; None where there is none."""
+    """The first tensor in a format that is not read here; None if there is none."""
     readable = FORMATS | _FLOATS.keys()
     return next((each for each in file.tensors.values() if each.type not in readable), None)
 
 
 def why_unread(file: GgufFile, tensor: GgufTensor) -> str:
-    """One sentence on a tensor in a format that nobody reads."""
+    """One sentence about a tensor in an unreadable format."""
     return (
         f"{file.path} holds {tensor.name} as {tensor.type}, which neither paceline nor this "
         f"transformers reads: use a file with {', '.join(sorted(FORMATS | _FLOATS.keys()))}"
@@ -46,14 +46,14 @@ def why_unread(file: GgufFile, tensor: GgufTensor) -> str:
 
 
 def has_kernels(place: torch.device | None, dtype: torch.dtype) -> bool:
-    """Whether there are products of blocks for a model in this place and format."""
+    """Whether there are kernels on blocks for a model on this device and in this dtype."""
     return (
         place is not None and place.type == "cpu" and dtype == torch.float32 and not unavailable()
     )
 
 
 def bytes_needed(file: GgufFile, dtype: torch.dtype, blocks: bool) -> int:
-    """About what the model takes in memory."""
+    """About how many bytes the model takes in memory."""
     return sum(
         each.nbytes if blocks and _in_blocks(each) else each.elements * dtype.itemsize
         for each in file.tensors.values()
@@ -65,15 +65,15 @@ def load_gguf(
 ) -> tuple[PreTrainedModel, set[str]]:
     """The model, and the names of parameters that the file does not hold.
 
-    config: from the file. blocks: weights stay in their blocks where there is a product for them.
-    dtype: of what becomes floats. options: go to transformers' `from_pretrained`.
+    config: from the file. blocks: weights stay in their blocks if there is a kernel for them.
+    dtype: of weights that become floats. options: go to transformers' `from_pretrained`.
 
-    The file is read tensor by tensor, and what has been read is given back at once.
+    The file is read tensor by tensor; each one's pages are released at once.
     """
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        # A copy, because making a model writes into its config.
+        # A copy, as making a model changes its config.
         skeleton = AutoModelForCausalLM.from_config(deepcopy(config))
     reading = _Reading.of(file, skeleton, config)
     kept = reading.stay(skeleton) if blocks else {}
@@ -96,7 +96,7 @@ class _Kept:
 
 @dataclass
 class _Reading:
-    """A file, and what its tensors are called in the model.
+    """A file, and the model's names for its tensors.
 
     names: GGUF's name -> the model's. processor: transformers', which undoes llama.cpp's changes.
     """
@@ -127,13 +127,14 @@ class _Reading:
         return found
 
     def _rows(self, tensor: GgufTensor) -> tuple[bool, torch.Tensor | None]:
-        """Whether the processor only permutes the rows of a tensor, and how."""
+        """Whether the processor at most permutes the rows of a tensor, and how; None for not at
+        all."""
         count = tensor.shape[0]
-        # Two columns: who touches these, or the values, is found out.
+        # Two columns, to detect a processor that moves columns or changes values.
         probe = np.arange(2 * count, dtype=np.int64).reshape(count, 2)
         try:
             result = self.processor.process(weights=probe.copy(), name=tensor.name)
-        except Exception:  # foreign code, which counts on sizes that the probe does not have
+        except Exception:  # foreign code, which may expect other sizes than the probe's
             return False, None
         found = result.weights
         if result.name != tensor.name or found.shape != probe.shape or found.dtype != probe.dtype:
@@ -147,12 +148,12 @@ class _Reading:
         return True, torch.from_numpy(np.ascontiguousarray(rows))
 
     def state(self, kept: Mapping[str, _Kept], dtype: torch.dtype) -> dict[str, torch.Tensor]:
-        """The model's tensors by name; those that are kept in blocks stand there by size alone."""
+        """The model's tensors by name; those kept in blocks are placeholders with just a shape."""
         state: dict[str, torch.Tensor] = {}
         for tensor in self.file.tensors.values():
             if self.names.get(tensor.name) in kept:
                 continue
-            # Experts are put together in the processor's own way, which is to write into the state.
+            # To assemble experts, the processor writes into the state itself.
             result = self.processor.process(
                 weights=_floats(self.file, tensor).numpy(),
                 name=tensor.name,
@@ -168,7 +169,7 @@ class _Reading:
         return state
 
     def fill(self, model: PreTrainedModel, kept: Mapping[str, _Kept], dtype: torch.dtype) -> None:
-        """Put modules on blocks in the place of those that only know their size."""
+        """Replace modules on placeholders by modules on blocks."""
         embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
         tied = head is not None and head.weight is embedding.weight
         places = [name for name, module in model.named_modules() if tied and module is head]
@@ -196,8 +197,8 @@ class _Reading:
 
 
 class _Whole:
-    """A model as transformers' search for names sees it, without its parts: for each of hundreds it
-    would build the table of all names again."""
+    """A model without its parts, for transformers' search for names: for each of hundreds of parts
+    it would build the table of all names again."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.config = model.config
@@ -208,8 +209,8 @@ class _Whole:
 
 
 def _names(file: GgufFile, model: PreTrainedModel, processor: Any) -> dict[str, str]:
-    """GGUF's names of tensors -> the model's. Names in its parts are looked for where names of the
-    whole do not say all."""
+    """GGUF's names of tensors -> the model's. Parts of the model are searched only if the names of
+    the whole are not enough."""
     from transformers.modeling_gguf_pytorch_utils import get_gguf_hf_weights_map
 
     names: dict[str, str] = get_gguf_hf_weights_map(_Whole(model), processor)
@@ -223,7 +224,7 @@ def _in_blocks(tensor: GgufTensor) -> bool:
 
 
 def _is_replaceable(model: PreTrainedModel, name: str) -> bool:
-    """Whether the module of that name has a stand-in on blocks."""
+    """Whether the module of this name has a stand-in on blocks."""
     module = model.get_submodule(name)
     if module is not model.get_input_embeddings():
         return type(module) is nn.Linear
@@ -242,7 +243,7 @@ def _bias(layer: Any) -> torch.Tensor | None:
 
 
 def _floats(file: GgufFile, tensor: GgufTensor) -> torch.Tensor:
-    """A tensor's numbers as float32, in memory of their own."""
+    """A tensor's numbers as float32, in their own memory."""
     data = file.data(tensor)
     if tensor.type in _FLOATS:
         values = data.view(_FLOATS[tensor.type]).to(torch.float32, copy=True)

@@ -1,7 +1,7 @@
 """From a model's name to a model and a tokenizer, through transformers' ordinary loaders.
 
-transformers is imported inside the functions: the import is most of the start-up time, and
-commands that load nothing should not pay for it.
+transformers is imported inside the functions: the import is most of the start-up time, which
+commands that load nothing should not pay.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ def load_causal_lm(
 ) -> LoadedModel:
     """Load any causal language model transformers knows, by alias, folder, GGUF file or hub id.
 
-    Without `device` and `device_map` the model goes to CUDA where there is one, else to the CPU.
-    Without `dtype` it is float32, and on CUDA bfloat16 or, where that is missing, float16.
+    Without `device` and `device_map` the model goes to CUDA if there is one, else to the CPU.
+    Without `dtype` it is float32; on CUDA bfloat16 or, if unsupported, float16.
     Code from a repository is never run, and pickled weights are never read.
 
-    blocks: weights of a GGUF file may stay in its blocks, in the place of linear layers and
-    embeddings that only run. They do on the CPU, with float32 for the rest, where there are kernels
-    for them; otherwise they become floats, as without it.
+    blocks: a GGUF file's weights may stay in its blocks, in linear layers and embeddings that can
+    only run. They do so on the CPU, with float32 for the rest, if there are kernels for them;
+    otherwise they become floats, as without `blocks`.
 
     Raises:
         ModelError: no such model, no network, damaged or missing files, not a causal language
@@ -78,7 +78,7 @@ def load_causal_lm(
     if source.folder is not None and source.gguf_file is None:
         check_folder(source)
     hub = {"revision": revision, "local_files_only": local_files_only or source.repo is None}
-    # A hub model may be minutes of download, whose bars should be seen.
+    # A hub model may take minutes to download, so its bars are shown.
     quiet = muted() if source.repo is None else nullcontext()
     with explained(source), quiet:
         if source.gguf_file is not None:
@@ -132,8 +132,8 @@ def _load_gguf(
 def load_tokenizer(
     name: str, *, progress: ProgressCallback = ignore_progress
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model, named as for `load_causal_lm`, which raises the same; the weights
-    of a folder or hub model are not touched."""
+    """The tokenizer of a model. Names and errors are those of `load_causal_lm`; the weights of a
+    folder or hub model are not touched."""
     source = resolve(name, progress=progress)
     hub = {"revision": None, "local_files_only": source.repo is None}
     with explained(source, "the tokenizer of "):
@@ -145,7 +145,7 @@ def load_tokenizer(
 def load_gguf_tokenizer(
     source: ModelSource, progress: ProgressCallback = ignore_progress
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer of a GGUF file on this machine, without its model. Raises as `load_causal_lm`
+    """The tokenizer of a GGUF file on this machine, without its model. Raises what `load_causal_lm`
     does."""
     with explained(source), muted(), _description(source, None, progress) as folder:
         return _described_tokenizer(folder)
@@ -154,7 +154,7 @@ def load_gguf_tokenizer(
 def _description(
     source: ModelSource, file: GgufFile | None, progress: ProgressCallback
 ) -> AbstractContextManager[Path]:
-    """file: where it is open already."""
+    """The folder that describes a GGUF file. file: the file, if open already."""
     if source.described:
         return nullcontext(Path(source.location))
     return described(file or _opened(source), progress)
@@ -163,7 +163,7 @@ def _description(
 def _described_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     from transformers import PreTrainedTokenizerFast
 
-    # Not AutoTokenizer: the description holds a tokenizer.json, and needs no class that fits.
+    # Not AutoTokenizer: the description has a tokenizer.json, so no special class is needed.
     tokenizer: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(
         folder, local_files_only=True
     )
@@ -195,7 +195,7 @@ def _load_weights(
 
     place, dtype = _single_place(options), options["dtype"]
     unread = gguf_model.unread_tensor(file)
-    # Families that transformers reads in another way are left to it.
+    # Families that transformers reads in its own way are left to it.
     ours = unread is None and not is_gguf_arch_supported(file.architecture)
     blocks = blocks and ours and gguf_model.has_kernels(place, dtype)
     if place is not None:
@@ -220,7 +220,7 @@ def _check_complete(source: ModelSource, missing: Collection[str]) -> None:
 
 
 def _single_place(options: dict[str, Any]) -> torch.device | None:
-    """Where all of the model goes, or None where a map of the user's own says more than that."""
+    """The device for the whole model, or None if the user's own map says otherwise."""
     import torch
 
     device_map = options.get("device_map", {"": torch.device("cpu")})
@@ -232,7 +232,7 @@ def _load_tokenizer(source: ModelSource, hub: dict[str, Any]) -> PreTrainedToken
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     if source.alias is not None:
-        # Our own folders hold a tokenizer.json: no need to look for a class that fits.
+        # Our own folders have a tokenizer.json, so no special class is needed.
         return PreTrainedTokenizerFast.from_pretrained(source.location, local_files_only=True)
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
         source.location, trust_remote_code=False, **hub
@@ -241,7 +241,7 @@ def _load_tokenizer(source: ModelSource, hub: dict[str, Any]) -> PreTrainedToken
 
 
 def _downloaded(source: ModelSource, hub: dict[str, Any]) -> ModelSource:
-    """A GGUF file on this machine."""
+    """The source with its GGUF file on this machine."""
     if source.repo is None:
         return source
     from huggingface_hub import hf_hub_download

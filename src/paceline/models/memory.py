@@ -1,7 +1,7 @@
-"""Refusing, before it is loaded, a model that cannot fit into memory.
+"""Refusal, before loading, of a model that cannot fit into memory.
 
-What is counted is the parameters in the number format they are wanted in, the least that is
-needed: an estimate of more would refuse models that can run.
+Only the parameters count, in the requested number format: the least that is needed. A higher
+estimate would refuse models that can run.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = ["bytes_needed", "check_memory", "check_room", "free_memory"]
 
-# Parameters in these formats are converted to the wanted one; others are kept as they are stored.
+# Parameters in these formats are converted to the requested one; others stay as stored.
 _CONVERTED = frozenset({"F64", "F32", "F16", "BF16"})
 
-# Where Linux says what a group of processes may use and does use: version 2, then version 1. Files
-# that are kept in memory count as used, though they make room when it is needed.
+# Where Linux reports a control group's memory limit and usage: version 2, then version 1. Cached
+# files count as used, though they make room when it is needed.
 _GROUPS = (
     ("", "memory.max", "memory.current", ("active_file", "inactive_file")),
     (
@@ -38,12 +38,12 @@ _GROUPS = (
 def check_memory(
     source: ModelSource, needed: int | None, dtype: torch.dtype | None, device: torch.device
 ) -> None:
-    """See that the model fits into the memory of its device, where both are known.
+    """Check that the model fits into the memory of its device, if both sizes are known.
 
-    needed: bytes that it takes. dtype: that its weights get; None where they stay as they are.
+    needed: bytes that it takes. dtype: of its loaded weights; None if they stay as they are.
 
     Raises:
-        ModelError: it does not.
+        ModelError: it does not fit.
     """
     free = _free_on(device)
     if needed is None or free is None or needed <= free:
@@ -60,12 +60,12 @@ def check_memory(
 
 
 def check_room(what: str, needed: int, instead: str) -> None:
-    """See that something of so many bytes fits into main memory, where it is known how much is free.
+    """Check that `needed` bytes fit into main memory, if its free size is known.
 
     what, instead: for the message, e.g. "a copy of this model" and "use another method".
 
     Raises:
-        ModelError: it does not.
+        ModelError: they do not fit.
     """
     free = free_memory()
     if free is not None and needed > free:
@@ -76,22 +76,22 @@ def check_room(what: str, needed: int, instead: str) -> None:
 
 
 def free_memory(root: Path = Path("/")) -> int | None:
-    """Bytes of main memory that this process can still have, or None where nobody says.
+    """Bytes of main memory that this process can still get, or None if unknown.
 
-    root: of the file system that says so.
+    root: of the file system that reports it.
     """
     known = [*_free_on_machine(root / "proc/meminfo"), *_free_in_groups(root)]
     return max(0, min(known)) if known else None
 
 
 def bytes_needed(source: ModelSource, dtype: torch.dtype, revision: str | None) -> int | None:
-    """What the safetensors files of a model take in memory; None where they are not known."""
+    """Bytes that a model's safetensors files take in memory; None if no such files are found."""
     files = weight_files(source, revision)
     return sum(_stored(file, dtype.itemsize) for file in files) if files else None
 
 
 def _stored(file: Path, itemsize: int) -> int:
-    """Bytes of a safetensors file's tensors, once they are loaded."""
+    """Bytes of a safetensors file's tensors once loaded."""
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         header: dict[str, Any] = json.loads(stream.read(length))
@@ -112,7 +112,7 @@ def _free_on(device: torch.device) -> int | None:
     import torch
 
     free, _ = torch.cuda.mem_get_info(device)
-    # What PyTorch holds without using it, it can use.
+    # Memory that PyTorch reserves but does not use is available to it.
     return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
 
 
@@ -123,14 +123,14 @@ def _free_on_machine(meminfo: Path) -> Iterator[int]:
 
 
 def _free_in_groups(root: Path) -> Iterator[int]:
-    """What is free in the process's own group and in those around it."""
+    """Free bytes in the process's own control group and in its ancestors."""
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, own = line.split(":", 2)
         for controller, limit, usage, files in _GROUPS:
             if controller in controllers.split(","):
                 top = root / "sys/fs/cgroup" / controller
                 folder = top / own.lstrip("/")
-                # Inside a container the group's own folder may be the top one under another name.
+                # In a container the group's own folder may be the top one, under another name.
                 for place in {folder, *folder.parents, top}:
                     if place.is_relative_to(top):
                         yield from _free_in_group(place, limit, usage, files)
@@ -144,13 +144,13 @@ def _free_in_group(folder: Path, limit: str, usage: str, files: tuple[str, ...])
 
 
 def _table(path: Path) -> dict[str, int]:
-    """Lines of a name and a number, perhaps with a unit."""
+    """Lines of a name and a number, which a unit may follow, as a table."""
     lines = [line.split() for line in _read(path).splitlines()]
     return {line[0]: int(line[1]) for line in lines if len(line) > 1 and line[1].isdecimal()}
 
 
 def _read(path: Path) -> str:
-    """The text of a system's file; nothing where there is none, or it may not be read."""
+    """The text of a system file; "" if it is missing or unreadable."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError:

@@ -17,7 +17,7 @@ def placement(
     dtype: str | torch.dtype | None,
     device_map: str | dict[str, Any] | None,
 ) -> dict[str, Any]:
-    """The loader's `dtype` and `device_map` for what the user asked."""
+    """The loader's `dtype` and `device_map` for the user's choices. Raises UsageError."""
     import torch
 
     if device is not None and device_map is not None:

@@ -1,8 +1,8 @@
-"""Models as passes read them, so that the next start needs not make them again.
+"""Prepared models, kept so that the next start need not make them again.
 
 `<cache root>/prepared/<mark>/` holds `tensors.safetensors`, `record.json` and the sha256 of both.
-Whoever keeps something chooses a mark that says all it depends on. It appears in one rename; what
-is damaged counts as nothing; of many the longest unused ones go.
+The caller chooses a mark that covers all the model depends on. A model appears in one rename; a
+damaged one counts as missing; if there are too many, the least recently used are deleted.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ __all__ = ["clear_prepared", "find_prepared", "keep_prepared"]
 
 _TENSORS, _RECORD, _HASHES = "tensors.safetensors", "record.json", "hashes.json"
 _MOST = 4  # models
-_SPARE = 4  # so many times its size has to be free before a model is kept
+_SPARE = 4  # a model is kept only if this many times its size is free
 _KINDS = {"U8": "uint8", "F32": "float32", "I64": "int64", "I32": "int32"}
 
 Tensors = Mapping[str, "torch.Tensor"]
 
 
 def find_prepared(mark: str) -> tuple[dict[str, Any], Tensors] | None:
-    """The record and the tensors that were kept under a mark; None for none, or damaged ones."""
+    """The record and the tensors kept under a mark; None if missing or damaged."""
     place = _root() / mark
     try:
         hashes = json.loads((place / _HASHES).read_text(encoding="utf-8"))
@@ -42,7 +42,7 @@ def find_prepared(mark: str) -> tuple[dict[str, Any], Tensors] | None:
         digest, tensors = _read_tensors(place / _TENSORS)
         if [digest, hashlib.sha256(text).hexdigest()] != [hashes[_TENSORS], hashes[_RECORD]]:
             return None
-        with suppress(OSError):  # somebody else's cache: it has no say in what goes first
+        with suppress(OSError):  # another user's cache: its usage cannot be recorded
             os.utime(place)
         return json.loads(text), tensors
     except (OSError, ValueError, KeyError, TypeError, RuntimeError):
@@ -50,8 +50,8 @@ def find_prepared(mark: str) -> tuple[dict[str, Any], Tensors] | None:
 
 
 def keep_prepared(mark: str, record: Mapping[str, Any], tensors: Tensors) -> bool:
-    """Keep both under a mark; False where the disk is too full for that, or cannot be written, and
-    for tensors of other kinds than `_KINDS`."""
+    """Keep both under a mark; False if the disk is too full or cannot be written, or for tensors of
+    other dtypes than `_KINDS`."""
     if not all(_kind_of(each) in _KINDS.values() for each in tensors.values()):
         return False
     needed = sum(each.nbytes for each in tensors.values())
@@ -77,7 +77,7 @@ def keep_prepared(mark: str, record: Mapping[str, Any], tensors: Tensors) -> boo
 
 
 def clear_prepared() -> int:
-    """Delete all of it; returns the bytes freed.
+    """Delete all prepared models; returns the bytes freed.
 
     Raises:
         ModelError: the cache folder cannot be written.
@@ -90,7 +90,7 @@ def _root() -> Path:
 
 
 def _write_tensors(path: Path, tensors: Tensors) -> str:
-    """Write a safetensors file, and return its sha256 without reading a gigabyte once more."""
+    """Write a safetensors file and return its sha256, without reading it again."""
     names = {value: name for name, value in _KINDS.items()}
     header, at = {}, 0
     for name, each in tensors.items():
@@ -126,8 +126,8 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
 def _read_tensors(path: Path) -> tuple[str, Tensors]:
     """The sha256 of a safetensors file, and its tensors.
 
-    The library's own reader maps the file: a pass would read its small pages. Here every tensor has
-    memory of its own, aligned, and the file is read once for both.
+    The library's own reader maps the file, and passes would then read its small pages. Here every
+    tensor has its own aligned memory, and one reading of the file serves both results.
     """
     import torch
 

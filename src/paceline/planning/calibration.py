@@ -1,17 +1,16 @@
-"""How often guesses are right: the drafter's own estimates, corrected by what came true.
+"""How often guesses are right: a drafter's own estimates, corrected by what came true.
 
-The weights of a tree say how likely each node is to be accepted. Divided by the weight of its
-parent that is how likely the node is where the parent was right, and nodes with about the same
-quotient at about the same depth, proposed by the same sources, are one kind of guess. Of every kind
-is counted how often its guesses were right given that their parents were. Older evidence counts
-less.
+The weight of a node is the drafter's estimate that it is accepted. Divided by the weight of its
+parent it is the node's claim: how likely the node is if its parent is right. Nodes with similar
+claims at similar depths, from the same sources, are one kind of guess. For every kind we count how
+often its guesses were right when their parents were. Older evidence counts less.
 
-Sources that say the same are right more often than each of them alone, and some copy from each
-other: so every set of them is learned by itself. How far a set is to be believed of which nothing
-is known yet is taken from the likeliest of its members.
+Sources that agree are right more often than each of them alone, and some copy from each other, so
+every set of sources is learned separately. A set without evidence is trusted as much as its most
+trusted member.
 
-What is said tells about every tree that was proposed, whether it was scored or not: guesses that
-were cut off, or never given to the target at all, are evidence for nothing.
+Committed tokens judge every proposed tree, scored or not: guesses that were cut off, or never sent
+to the target, are evidence at no cost.
 """
 
 from __future__ import annotations
@@ -39,19 +38,19 @@ __all__ = [
 BORDERS = (0.06, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.88, 0.94, 0.98)
 DEPTHS = (2, 3, 5, 9)
 UNKNOWN = 0.5
-"""A guess without a weight."""
+"""The claim of a guess without a weight."""
 LEAST, MOST = 0.001, 0.995
 PRIOR = 4.0
-"""So many guesses is a drafter's word worth, and that of wider kinds for narrower ones."""
+"""How many guesses a drafter's estimate counts for, or a wider kind's estimate for a narrower."""
 
 _Kind = tuple[int, int, int]
-"""Sources, class of the claim, class of the depth."""
+"""Sources, class of claim, class of depth."""
 
 
 class Evidence(NamedTuple):
     """A guess whose parent was right.
 
-    claim: how likely it was by the drafter's own word.
+    claim: how likely it was, by the drafter's own estimate.
     """
 
     kind: _Kind
@@ -60,19 +59,19 @@ class Evidence(NamedTuple):
 
 
 class Watch:
-    """The proposed trees of one text, compared with what is said from their root on."""
+    """Compares the proposed trees of one text with the tokens committed after their roots."""
 
     def __init__(self) -> None:
-        # Trees of which all that was said so far is a path, its end, and how deep that is.
+        # Trees in which the tokens committed so far are a path; its last node, and its depth.
         self._open: list[tuple[Tree, int, int]] = []
 
     def expect(self, tree: Tree) -> None:
-        """The drafter proposes this where the text ends now."""
+        """Watch a tree proposed at the current end of the text."""
         if len(tree):
             self._open.append((tree, ROOT, 0))
 
     def hear(self, tokens: Sequence[int]) -> Iterator[Evidence]:
-        """These tokens were said: what that tells, wrong guesses included."""
+        """Yield the evidence in these committed tokens, wrong guesses included."""
         for token in tokens:
             if not self._open:
                 return
@@ -92,7 +91,7 @@ class Watch:
 
 
 class _Count:
-    """Guesses of a kind, and how many of them were right; both fade as new ones come."""
+    """Guesses of a kind, and how many of them were right; both decay as new ones come."""
 
     __slots__ = ("claimed", "right", "tried")
 
@@ -105,12 +104,12 @@ class _Count:
         self.claimed = self.claimed * keep + claim
 
     def at_most(self, tried: float) -> _Count:
-        """The same shares with no more evidence than that."""
+        """The same ratios with evidence of at most `tried` guesses."""
         scale = min(1.0, tried / self.tried) if self.tried else 1.0
         return _Count(self.right * scale, self.tried * scale, self.claimed * scale)
 
     def line(self) -> tuple[float, float]:
-        """Offset and slope of `estimate` over what is expected."""
+        """Offset and slope of `estimate` as a function of the prior."""
         tried = self.tried + PRIOR
         return self.right / tried, PRIOR / tried
 
@@ -124,18 +123,18 @@ class _Count:
 class Calibration:
     """What is known about the guesses of one drafter on one text.
 
-    memory: so many guesses of a kind count; older ones fade.
+    memory: how many guesses of a kind count; older ones fade.
     """
 
     def __init__(self, memory: float = 48.0) -> None:
         self._keep = 1 - 1 / memory
         self._all = _Count()
-        # Of each set of sources how far its claims are to be believed.
+        # How far to trust the claims of each set of sources.
         self._sets: dict[int, _Count] = {}
         self._kinds: dict[_Kind, _Count] = {}
 
     def inherited(self, memory: float, evidence: float) -> Calibration:
-        """What is expected of another text: the same, but each count worth no more than
+        """The calibration that another text starts with: the same, but each count worth at most
         `evidence` guesses."""
         made = Calibration(memory)
         made._all = self._all.at_most(evidence)
@@ -144,7 +143,7 @@ class Calibration:
         return made
 
     def path_chances(self, tree: Tree) -> list[float]:
-        """How likely each node is to be accepted, never more than its parent."""
+        """The chance of each node to be accepted, never more than its parent's."""
         sources = tree.sources or (0,) * len(tree)
         trust = {by: self._trust(by) for by in set(sources)}
         path_chances: list[float] = []
@@ -159,14 +158,14 @@ class Calibration:
 
     @property
     def usual(self) -> float:
-        """The share of all guesses that were right where their parents were."""
+        """The share of all guesses that were right when their parents were."""
         return self._all.estimate(UNKNOWN)
 
     def learn(
         self, claim: float, depth: int, right: bool, table: ChanceTable | None = None
     ) -> None:
-        """Count a guess at `depth` whose parent was right. claim: how likely it was by the drafter's
-        own word. table: of `chance_table`, that is to say what is known now of guesses like it."""
+        """Count a guess at `depth` whose parent was right. claim: how likely it was, by the
+        drafter's own estimate. table: from `chance_table`; updated for guesses of this kind."""
         claim = _bounded(claim)
         kind = _kind(claim, depth)
         self.add(Evidence(kind, claim, right))
@@ -186,15 +185,14 @@ class Calibration:
             count.add(right, claim, self._keep)
 
     def _chance(self, claim: float, kind: _Kind, trust: float) -> float:
-        # First what such claims are to be believed in general, then in this kind of guess.
+        # Correct such claims in general first, then for this kind of guess.
         prior = min(MOST, claim * trust)
         count = self._kinds.get(kind)
         return prior if count is None else count.estimate(prior)
 
     def _trust(self, sources: int) -> float:
-        """How many guesses of these sources are right for each that they claim to be; of those of
-        which little is known as of the likeliest of their members, and of each of these as of all
-        guesses."""
+        """Right guesses of these sources per guess that they claim is right. With little evidence,
+        a set counts as its most trusted member, and a single source as all guesses."""
         if not sources:
             return self._all.trust(1.0)
         several = sources & (sources - 1)
@@ -203,14 +201,14 @@ class Calibration:
 
 
 def _members(sources: int) -> Iterator[int]:
-    """The sets of one source each that make up this one."""
+    """The single-source sets that make up this one."""
     while sources:
         yield sources & -sources
         sources &= sources - 1
 
 
 def _children(tree: Tree, node: int) -> Iterator[tuple[int, int]]:
-    """Tokens and numbers of the children; of equal siblings the first counts, as in the walk."""
+    """Tokens and indices of the children; of equal siblings the first counts, as in the walk."""
     found: set[int] = set()
     for child in range(node + 1, len(tree)):
         if tree.parents[child] == node and tree.tokens[child] not in found:
@@ -219,7 +217,7 @@ def _children(tree: Tree, node: int) -> Iterator[tuple[int, int]]:
 
 
 def _claims(tree: Tree) -> list[float]:
-    """How likely each node is, where its parent is right, by the drafter's own word."""
+    """How likely each node is if its parent is right, by the drafter's own estimate."""
     if tree.weights is None:
         return [UNKNOWN] * len(tree)
     return [min(MOST, max(LEAST, claim)) for claim in tree.claims]
@@ -234,6 +232,5 @@ def _kind(claim: float, depth: int, sources: int = 0) -> _Kind:
 
 
 def chance_table(longest: int) -> ChanceTable:
-    """Chances of guesses of one source down to a depth of `longest`, as long as nothing is known of
-    any."""
+    """Chances of one source's guesses down to a depth of `longest`, before any evidence."""
     return ChanceTable(BORDERS, DEPTHS, LEAST, MOST, longest)

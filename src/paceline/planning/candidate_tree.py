@@ -1,4 +1,4 @@
-"""The likeliest guesses below the root, as paths of ranks.
+"""The likeliest guesses after the root, as paths of ranks.
 
 A candidate says "the second likeliest guess for the next token, then the likeliest one for the
 token after it". Which tokens these are is known only when the tree is used.
@@ -27,8 +27,8 @@ Ranks = tuple[int, ...]
 class CandidateTree:
     """A tree of guesses, parents before their children.
 
-    paths: n paths of ranks, all different.
-    path_chances: n probabilities that a node and all above it are right.
+    paths: n different paths of ranks.
+    path_chances: n probabilities that a node and all its ancestors are right.
     """
 
     paths: tuple[Ranks, ...] = ()
@@ -39,7 +39,7 @@ class CandidateTree:
 
     @cached_property
     def parents(self) -> tuple[int, ...]:
-        """Of each node the index of the one above it, or ROOT, as in `Tree.parents`."""
+        """Each node's parent index, or ROOT, as in `Tree.parents`."""
         places = {path: node for node, path in enumerate(self.paths)}
         return tuple(places[path[:-1]] if len(path) > 1 else ROOT for path in self.paths)
 
@@ -54,11 +54,11 @@ class CandidateTree:
         path_chances, parents = np.array(self.path_chances), np.array(self.parents, dtype=np.intp)
         inner = parents != ROOT
         below = np.bincount(parents[inner], weights=path_chances[inner], minlength=len(self))
-        # A row of the table may add up to 1 and a little.
+        # A row of the table may sum to slightly more than 1.
         return np.maximum(path_chances - below, 0.0)
 
     def first(self, count: int) -> CandidateTree:
-        """The first `count` nodes; all of them where there are fewer."""
+        """The first `count` nodes, or all if there are fewer."""
         return CandidateTree(self.paths[:count], self.path_chances[:count])
 
 
@@ -67,20 +67,20 @@ def likeliest(table: AcceptanceTable, depth: int, count: int, least: float = 0.0
 
         acceptance .5 .2 | .4 .1, depth 2, count 4:  0 (.5)   1 (.2)   0,0 (.2)   1,0 (.08)
 
-    A path is taken to be as likely as the product of its guesses, as if they were independent
-    (PPD, proposition 5.6.1; Medusa and Sequoia build their trees so too). Of equally likely paths
-    the one that comes first in lexical order comes first. What is no likelier than `least` is left
-    out, so there may be fewer than `count`.
+    The chance of a path is the product of its guesses' chances, as if they were independent (PPD,
+    proposition 5.6.1; Medusa and Sequoia build their trees this way too). Equally likely paths are
+    in lexical order. Paths no likelier than `least` are left out, so there may be fewer than
+    `count`.
 
-    Every beginning of the list is a tree, and the best one of its size: no path is likelier than
-    the one above it.
+    Every prefix of the list is a tree, and the best one of its size: no path is likelier than its
+    parent.
     """
     orders = [
         sorted(range(table.ranks), key=row.__getitem__, reverse=True) for row in table.rows[:depth]
     ]
     # An entry is minus the probability of a path, the path, the place of its last rank in the order
-    # of its row, and minus the probability of the path above it. Who leaves the heap brings in its
-    # next sibling and its first child.
+    # of its row, and minus the probability of its parent. An entry that leaves the heap is replaced
+    # by its next sibling and its first child.
     heap: list[tuple[float, Ranks, int, float]] = []
     paths: list[Ranks] = []
     path_chances: list[float] = []
@@ -104,8 +104,8 @@ def likeliest(table: AcceptanceTable, depth: int, count: int, least: float = 0.0
 def likeliest_of(
     chances: Sequence[Sequence[float]], count: int, least: float = 0.0
 ) -> CandidateTree:
-    """The same of guesses with these chances at depths 1, 2, …, each by rank; those at a depth that
-    add up to more than 1 count in proportion."""
+    """The same for guesses with these chances at depths 1, 2, …, each by rank. Chances of a depth
+    that sum to more than 1 are scaled down."""
     if not chances or count < 1:
         return CandidateTree()
     rows = [tuple([chance / max(1.0, sum(row)) for chance in row]) for row in chances]

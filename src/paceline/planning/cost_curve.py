@@ -1,8 +1,8 @@
 """The cost of a target pass as a function of its width: pure numbers, measured elsewhere.
 
-A width counts the rows of a pass: the root and every node. Costs need not grow with it. Processors
-have kernels for certain numbers of rows, so a pass of two or three rows may cost more than one of
-four, and nothing here assumes otherwise.
+The width is the number of rows in a pass: the root and every node. Costs need not grow with it.
+Processors have kernels for certain numbers of rows, so a pass of two or three rows may cost more
+than one of four, and nothing here assumes otherwise.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class CostPoint:
 class CostCurve:
     """Measured costs of a pass, at one or more context lengths.
 
-    points: in any order; at every context a point of width 1, which is plain decoding.
+    points: in any order; every context needs a point of width 1, which is plain decoding.
 
-    Raises ValueError where a point is out of range or comes twice, or width 1 is missing.
+    Raises ValueError if a point is out of range or duplicated, or width 1 is missing.
     """
 
     points: tuple[CostPoint, ...]
@@ -68,7 +68,7 @@ class CostCurve:
 
     @cached_property
     def _parts(self) -> dict[int, CostCurve]:
-        """See `at`, as far as it was asked."""
+        """Cache of `at`."""
         return {}
 
     @cached_property
@@ -82,8 +82,8 @@ class CostCurve:
     def cost(self, width: int, context: int | None = None) -> float:
         """Milliseconds of a pass over `width` rows.
 
-        context: the nearest measured one counts; None is the shortest. Between two measured widths
-        the cost is interpolated; beyond the widest it is taken to grow with the rows.
+        context: rounded to the nearest measured one; None is the shortest. Between two measured
+        widths the cost is interpolated; beyond the widest it is proportional to the rows.
 
         Raises ValueError for a width below 1.
         """
@@ -99,11 +99,11 @@ class CostCurve:
         return milliseconds * width / widest
 
     def relative(self, width: int, context: int | None = None) -> float:
-        """Cost of a pass over `width` rows in passes over one; see `cost`."""
+        """Cost of a pass over `width` rows relative to one row; see `cost`."""
         return self.cost(width, context) / self.cost(1, context)
 
     def at(self, context: int) -> CostCurve:
-        """The points of the nearest measured context alone."""
+        """The points of the nearest measured context only."""
         if len(self.contexts) == 1:
             return self
         nearest = min(self.contexts, key=lambda known: abs(known - context))
@@ -113,8 +113,8 @@ class CostCurve:
         return self._parts[nearest]
 
     def shared_by(self, texts: int) -> CostCurve:
-        """What a pass costs one of so many texts that are written in it: its share of a pass of
-        width 1, and all that further rows, which are its own, cost more."""
+        """What a pass over this many texts costs each of them: its share of a pass of width 1, plus
+        the full extra cost of further rows, which are its own."""
         if texts == 1:
             return self
         points = []
@@ -125,7 +125,7 @@ class CostCurve:
         return CostCurve(tuple(points))
 
     def widest(self, extra: float, context: int | None = None) -> int:
-        """The widest measured width that costs at most (1 + extra) times what one row costs.
+        """The largest measured width that costs at most (1 + extra) times as much as one row.
 
         A narrower one may cost more: costs are not monotone, and a tree can be filled up to a
         cheap width. At least 1.
@@ -140,7 +140,7 @@ class CostCurve:
 
     @classmethod
     def from_records(cls, records: Iterable[Mapping[str, Any]]) -> CostCurve:
-        """The curve of such records. Raises ValueError where they are not what was written."""
+        """The curve of such records. Raises ValueError if they are malformed."""
         try:
             points = tuple(
                 CostPoint(
@@ -159,7 +159,7 @@ class CostCurve:
 
 
 MILD = CostCurve((CostPoint(1, 0, 1.0), CostPoint(101, 0, 2.0)))
-"""Stands in for a curve that nobody has measured: a row more costs one per cent of a pass."""
+"""Stands in for an unmeasured curve: another row costs one per cent of a pass."""
 
 Costs = Callable[[int], CostCurve | None]
-"""Tokens in the cache -> what passes cost there as far as is known by now; None for nothing."""
+"""Tokens in the cache -> current pass costs at that context; None if unknown."""

@@ -1,7 +1,7 @@
 """Cost curves in the cache folder: one JSON file per model, number format, device and version.
 
-`<cache root>/curves/<name of the key>.json` holds the key in words and the points. A file appears
-in one atomic rename; one that cannot be read, or holds something else, counts as none.
+`<cache root>/curves/<name of the key>.json` holds the key in words and the points. Files are
+written atomically; one that cannot be read, or holds something else, is ignored.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ __all__ = ["CurveKey", "curve_key", "curve_path", "load_curve", "save_curve"]
 
 @dataclass(frozen=True)
 class CurveKey:
-    """All that a cost depends on.
+    """Everything that a cost depends on.
 
     fingerprint: of the model's weights.
     dtype: of the model, e.g. "float32".
-    weights: how they are kept for the passes, e.g. "native", "packed", "int8", and the cache where
-    that is not in float32.
+    weights: how they are stored, e.g. "native", "packed", "int8"; plus the cache's dtype if that is
+    unusual, see `curve_key`.
     device: its name; of a CPU just "cpu", see `processor`.
     threads: of torch.
     torch, paceline: versions.
@@ -45,7 +45,7 @@ class CurveKey:
 
     @property
     def name(self) -> str:
-        """Readable up to its last part, which tells apart what the others leave open."""
+        """Readable but for its last part, a hash that makes it unique."""
         digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
         parts = (self.fingerprint[:8], self.dtype, self.weights, self.device, f"{self.threads}t")
         readable = re.sub(r"[^a-z0-9]+", "-", "-".join(parts).lower()).strip("-")
@@ -53,7 +53,7 @@ class CurveKey:
 
 
 def curve_key(target: Target, fingerprint: str) -> CurveKey:
-    """The key of a target as it stands.
+    """The key of a target in its current state.
 
     fingerprint: as in `Session.fingerprint`.
     """
@@ -79,9 +79,9 @@ def curve_path(key: CurveKey, root: Path | None = None) -> Path:
 
 
 def save_curve(key: CurveKey, curve: CostCurve, root: Path | None = None) -> Path:
-    """Keep a curve in place of an earlier one, and return its file.
+    """Save a curve, replacing an earlier one, and return its file.
 
-    Raises ModelError where the cache folder cannot be written.
+    Raises ModelError if the cache folder cannot be written.
     """
     path = curve_path(key, root)
     content = json_bytes({"key": asdict(key), "curve": curve.to_records()})
@@ -92,12 +92,12 @@ def save_curve(key: CurveKey, curve: CostCurve, root: Path | None = None) -> Pat
 
 
 def load_curve(key: CurveKey, root: Path | None = None) -> CostCurve | None:
-    """The curve kept for `key`; None where there is none, or none that can be read."""
+    """The curve kept for `key`; None if there is none, or it cannot be read."""
     try:
         record = json.loads(curve_path(key, root).read_text(encoding="utf-8"))
         if record["key"] != asdict(key):
             return None
         return CostCurve.from_records(record["curve"])
     except (OSError, ValueError, KeyError, TypeError):
-        # A curve is a measurement that can be made again: no reason to refuse the model.
+        # A curve can be measured again: no reason to refuse the model.
         return None

@@ -1,4 +1,4 @@
-"""What drafting takes per text, told from the rounds of a batch in which some texts are asked."""
+"""Drafting time per text, inferred from rounds of a batch in which some drafters are asked."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ __all__ = ["DraftingTime"]
 
 @dataclass
 class DraftingTime:
-    """Milliseconds that a text's share of a round takes beside the pass, if its drafter is asked
-    and if it rests; the same in a batch of any size."""
+    """Milliseconds per text that a round takes outside the pass, with its drafter asked or resting;
+    taken to be the same in a batch of any size."""
 
     _asked: RunningTime = field(default_factory=RunningTime)
     _resting: RunningTime = field(default_factory=RunningTime)
 
     @property
     def price(self) -> float:
-        """Milliseconds more that a round takes, per text, when its drafter is asked."""
+        """Extra milliseconds of a round per text whose drafter is asked."""
         return max(0.0, (self._asked.value or 0.0) - (self._resting.value or 0.0))
 
     def learn_anew(self) -> None:
-        """A text is asked again after a rest: what that takes now is not known."""
+        """Relearn the time of asking: a drafter is asked again after a rest."""
         self._asked.learn_anew()
 
     def add(self, milliseconds: float, asked: int, resting: int) -> None:
-        """A round took so long beside its pass, for so many texts of each kind. Of mixed rounds the
-        texts that were asked are owed what resting ones are not known to take."""
+        """Record a round's time outside its pass, and how many drafters were asked or rested. In a
+        mixed round, asked ones account for all but the known time of resting ones."""
         if not asked:
             self._resting.add(milliseconds / resting)
         elif not resting:

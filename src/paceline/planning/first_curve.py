@@ -1,4 +1,4 @@
-"""A first cost curve from few passes, for whoever has not run `paceline tune`."""
+"""A first cost curve from few passes, for users who have not run `paceline tune`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _CONTEXT = 128
 _REPEATS = 5
 _STEADY = 1.5
 _SECONDS = 5.0
-"""Slow passes are timed less often than that takes: they are disturbed less, and somebody waits."""
+"""Slow passes are timed less often, to fit into this: they vary less, and the user is waiting."""
 _SWEEP = 15
-"""All widths once take about as long as so many passes of one row."""
+"""Timing every width once takes about as long as this many passes of one row."""
 
 
 def known_curve(
@@ -32,14 +32,14 @@ def known_curve(
     measure: bool = True,
     on_measure: Callable[[], None] = lambda: None,
 ) -> CostCurve | None:
-    """The curve kept for a target here; where there is none, a rough one, kept from now on.
+    """The stored curve of a target on this machine, or else a rough one, which is then stored.
 
-    fingerprint: as in `Session.fingerprint`. measure: whether to make one; None is returned where
-    not. on_measure: called before passes are timed.
+    fingerprint: as in `Session.fingerprint`. measure: whether to measure a missing curve; if not,
+    None is returned. on_measure: called before passes are timed.
 
-    It takes as long as some ninety tokens of plain decoding, some forty where they are
-    slow; once, for it is kept, unless other work on the machine disturbs it or the cache folder
-    cannot be written. The target keeps nothing of closed texts afterwards. None for a model
+    Measuring takes as long as about ninety tokens of plain decoding, or about forty if they are
+    slow. The result is stored unless other work on the machine disturbs it or the cache folder
+    cannot be written. The target keeps nothing of closed texts afterwards. Returns None for a model
     without room for two tokens.
     """
     key, root = curve_key(target, fingerprint), cache_root()
@@ -51,7 +51,7 @@ def known_curve(
         times = time_passes(target, _WIDTHS, (_CONTEXT,), _repeats(target))
     except UsageError:
         return None
-    # Of few passes the fastest tells widths apart best: what disturbs them makes them slower.
+    # With few passes the fastest one separates widths best: disturbances only slow passes down.
     curve = curve_of(times, min)
     if fingerprint and _is_steady(times):
         with suppress(ModelError):
@@ -65,9 +65,9 @@ def _repeats(target: Target) -> int:
 
 
 def _is_steady(times: PassTimes) -> bool:
-    """Whether most passes of one width took about as long as the fastest of them, and none of a
-    wider pass took far less than all of a narrow one: a machine that is busy all the while slows
-    every pass down."""
+    """Whether most passes of each width took about as long as its fastest one, and no wider pass
+    was far faster than all narrower ones: a machine that is busy all the time slows down every
+    pass."""
     fastest = [min(taken) for _, taken in sorted(times.items())]
     falls = any(_STEADY * wide < narrow for narrow, wide in combinations(fastest, 2))
     return not falls and all(median(taken) <= _STEADY * min(taken) for taken in times.values())

@@ -1,10 +1,10 @@
 """Whether a drafter is asked at all, and how much may be spent on finding out.
 
-A gate is open while guessing gains time, counted over many rounds, against plain decoding and with
-the drafter's own time. Closed, it opens for the next text where guessing has gained over the texts
-so far, and else for a trial now and then. Trials, and whatever else is only done to learn, are paid
-out of a budget that a hundredth of all time goes into: however often they fail, they cost no more
-than that.
+A gate is open while guessing saves time over many rounds, compared with plain decoding and
+including the drafter's own time. A closed gate opens for the next text if guessing has gained over
+the texts so far, and otherwise for an occasional trial. Trials, and anything else done only to
+learn, are paid from a budget that receives a hundredth of all time: however often they fail, they
+cost no more than that.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ __all__ = ["SAVINGS", "TRIAL", "Gain", "Gate", "Gates", "TrialBudget"]
 SAVINGS = 0.01
 """The share of time that goes into the budget of trials."""
 TRIAL = 8
-"""Rounds of a trial: drafters that begin anew need some before they gain anything."""
+"""Rounds of a trial: a drafter that starts afresh needs some before it gains anything."""
 _MEMORY, _LONG_MEMORY = 32, 128
 _DOUBT = 4
-# A few rounds tell little, since most gain nothing and some gain much; and who is sent away for it
-# may not be back for hundreds. So the very first trial goes on while little seems to be lost.
+# A few rounds tell little, since most gain nothing and some gain much, and a rejected drafter may
+# not be asked again for hundreds. So the very first trial continues while it seems to lose little.
 _FIRST_TRIAL = 24
 _LENIENCE = 0.15
 _FEW = 64
-"""After so many rounds in all a drafter that has gained nothing rests over texts as well."""
+"""After this many rounds in all, a drafter without gains is switched off across texts too."""
 _MOST_SAVED = 4.0
 
 
 class TrialBudget:
-    """What may be spent on finding out, in passes of plain decoding; one for all texts.
+    """What may be spent on learning, in passes of plain decoding; one budget for all texts.
 
-    It holds a few passes, or as many as the costliest trial takes that somebody waits for.
+    Holds a few passes, or the cost of the most expensive trial that is waiting.
     """
 
     def __init__(self) -> None:
@@ -37,27 +37,27 @@ class TrialBudget:
         self._room = _MOST_SAVED
 
     def earn(self, passes: float) -> None:
-        """A pass took as long as so many of plain decoding."""
+        """Add the share of a pass that took as long as `passes` of plain decoding."""
         self._passes += max(0.0, min(SAVINGS * passes, self._room - self._passes))
         self._room = _MOST_SAVED
 
     def can_pay(self, passes: float) -> bool:
-        """Whether there is so much in it."""
+        """Whether the budget holds this much."""
         return passes <= self._passes
 
     def save_for(self, passes: float) -> None:
-        """There should be room for so much in the next pass."""
+        """Make room for this much in the next pass."""
         self._room = max(self._room, passes)
 
     def pay(self, passes: float) -> None:
-        """Take it out. What cannot wait may leave a debt."""
+        """Take this out. What cannot wait may leave a debt."""
         self._passes -= passes
 
 
 class Gain:
-    """What a round with the drafter has saved of late, in passes of plain decoding.
+    """Recent savings per round with the drafter, in passes of plain decoding.
 
-    memory: rounds that count; the first ones are taken with a doubt.
+    memory: rounds that count; the first ones are discounted.
     """
 
     def __init__(self, memory: int) -> None:
@@ -66,20 +66,20 @@ class Gain:
         self._memory = memory
 
     def add(self, saved: float) -> None:
-        """A round saved so much."""
+        """Record what a round saved."""
         self.rounds += 1
         self.mean += (saved - self.mean) / min(self.rounds + _DOUBT, self._memory)
 
     def expect(self, mean: float, rounds: int) -> None:
-        """What is to be taken for known before the next round, as if from so many."""
+        """Start from a known mean, as if from this many rounds."""
         self.mean, self.rounds = mean, rounds
 
 
 class Gate:
-    """Of one drafter on one text; or, without a text, of a method on all of them as if they were
-    one long text, which those of texts inherit from.
+    """The gate of one drafter on one text, or of a method on all texts as if they were one long
+    text, from which the gates of texts inherit.
 
-    trials: what they are paid from.
+    trials: pays for trials.
     """
 
     def __init__(self, trials: TrialBudget, all_texts: Gate | None = None) -> None:
@@ -92,18 +92,17 @@ class Gate:
 
     @property
     def gain(self) -> float:
-        """What a round with the drafter has saved of late, in passes of plain decoding."""
+        """Recent savings per round with the drafter, in passes of plain decoding."""
         return self._here.mean
 
     def inherited(self, lenience: float = _LENIENCE) -> Gate:
-        """For a text that joins. What has gained over many texts is asked in each of them, though
-        not for long where it has gained nothing there: texts differ, and one in which it had no
-        luck must not cost the others. As long as there were few rounds the first texts may have
-        been of that kind. What has not gained goes on being tried, or resting: many short texts
-        are as one long one.
+        """The gate of a joining text. A drafter that has gained over many texts is asked in each of
+        them, though not for long if it gains nothing there: texts differ, and one unlucky text must
+        not cost the others. After few rounds in all, the first texts may have been unlucky ones. A
+        drafter that has not gained continues its trial, or its rest: many short texts are like one
+        long text.
 
-        lenience: passes per round that may have been lost in the first rounds of all, and are taken
-        for bad luck.
+        lenience: loss in passes per round that counts as bad luck in the first rounds of all.
         """
         made = Gate(self._trials, self)
         known = self._everywhere
@@ -116,8 +115,8 @@ class Gate:
         return made
 
     def at_more_load(self) -> Gate:
-        """For rounds of more texts: rows and drafting cost more there beside what they save, so who
-        has not gained here does not gain there; who has may."""
+        """The gate for rounds of more texts. There rows and drafting cost more relative to what
+        they save: a drafter that has not gained here does not gain there; one that has may."""
         gate, known = Gate(self._trials), self._everywhere
         if known.rounds >= _FEW and known.mean <= 0:
             gate.is_open, gate._is_first = self.is_open, self._is_first
@@ -126,8 +125,8 @@ class Gate:
         return gate
 
     def asks(self, price: float) -> bool:
-        """Whether the drafter is asked this round. price: what that costs if nothing comes of it,
-        in passes of plain decoding."""
+        """Whether the drafter is asked this round. price: cost of asking in vain, in passes of
+        plain decoding."""
         if not self.is_open:
             if self._trials.can_pay(TRIAL * price):
                 self._trials.pay(TRIAL * price)
@@ -138,7 +137,7 @@ class Gate:
         return self.is_open
 
     def judge(self, saved: float) -> None:
-        """A round in which the drafter was asked saved so many passes of plain decoding."""
+        """Record a round with the drafter that saved this many passes of plain decoding."""
         self._everywhere.add(saved)
         for gate in self._with_all:
             gate._judge(saved)
@@ -160,10 +159,10 @@ class Gate:
 
 
 class Gates:
-    """Of one drafter on one text, or of a method on all of them: a gate for each load, since what
-    gains in one text alone may lose beside fifteen others.
+    """The gates of one drafter on one text, or of a method on all texts: one for each load, since
+    what gains in one text alone may lose beside fifteen others.
 
-    trials: what they are paid from. all_texts: whose gates this text's inherit from.
+    trials: pays for trials. all_texts: the gates from which those of a text inherit.
     """
 
     def __init__(self, trials: TrialBudget, all_texts: Gates | None = None) -> None:
@@ -171,7 +170,7 @@ class Gates:
         self._known: dict[int, Gate] = {}
 
     def at(self, texts: int) -> Gate:
-        """The gate for rounds in which so many texts are written, to a power of two."""
+        """The gate for rounds with this many texts, to a power of two."""
         load = texts.bit_length()
         gate = self._known.get(load)
         if gate is None:

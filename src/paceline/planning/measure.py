@@ -1,6 +1,6 @@
 """Measure what a pass costs on this machine, and what its memory allows.
 
-Any target will do: it is driven through `open`, `score`, `commit` and `close`.
+Works with any target, through `open`, `score`, `commit` and `close`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ REPEATS = 7
 PassTimes = dict[tuple[int, int], list[float]]
 """Seconds of passes by width and context."""
 
-# How often to come back to a context: each time may read up to all of it again.
+# How often to return to a context: each time may read up to all of it again.
 _BLOCKS = 3
 
 _BUFFER_BYTES = 1 << 29  # more than the processor's caches hold
@@ -61,13 +61,13 @@ def measure_curve(
 ) -> CostCurve:
     """The median time of a pass at every width and context, over `repeats` passes each.
 
-    widths: rows of a pass, root included; 1 is added where it is missing, and what is wider than
-    the model's context is left out.
-    contexts: tokens in the cache before the root, cut to what leaves room for the widest pass.
+    widths: rows of a pass, root included; 1 is added if missing, and widths beyond the model's
+    context are left out.
+    contexts: tokens in the cache before the root, cut to leave room for the widest pass.
     on_pass: called after each timed pass, for progress bars; see `count_passes`.
 
-    All widths take turns, in a new order each time, and so do the contexts: whatever warms or
-    tires the machine meets every one of them. The target keeps nothing of closed texts afterwards.
+    All widths take turns, in a new order each time, and so do contexts: whatever speeds up or slows
+    down the machine affects all alike. Afterwards the target keeps nothing of closed texts.
 
     Raises UsageError for numbers below 1, and for a model without room for a second token.
     """
@@ -81,7 +81,7 @@ def time_passes(
     repeats: int,
     on_pass: Callable[[], None] = lambda: None,
 ) -> PassTimes:
-    """Seconds of every pass that `measure_curve` takes the medians of, by width and context."""
+    """Seconds of every pass behind the medians of `measure_curve`, by width and context."""
     fitting, lengths = _grid(target, widths, contexts, repeats)
     random = Random(0)  # noqa: S311 - the same passes for everyone
     text = _random_tokens(random, target, lengths[-1] + 1)
@@ -102,7 +102,7 @@ def time_passes(
 
 
 def curve_of(times: PassTimes, typical: Callable[[Sequence[float]], float] = median) -> CostCurve:
-    """The curve of what is typical of the passes of each width."""
+    """The curve of the typical pass of each width and context."""
     return CostCurve(
         tuple(
             CostPoint(width, context, 1000 * typical(times[width, context]))
@@ -149,8 +149,8 @@ def _blocks(lengths: Sequence[int], repeats: int) -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def _entered(target: Target, text: Sequence[int]) -> Iterator[int]:
-    """A slot with all of `text` but its last token, the root, in the cache: the first pass of a
-    slot also reads what is pending there, which would be timed."""
+    """A slot with all of `text` but its last token, the root, in the cache. One pass is played
+    untimed, since the first pass of a slot also reads pending tokens."""
     slot = target.open(text[:-1])
     try:
         target.score({slot: EMPTY})
@@ -161,7 +161,7 @@ def _entered(target: Target, text: Sequence[int]) -> Iterator[int]:
 
 
 def _time_pass(target: Target, slot: int, tree: Tree) -> float:
-    """Seconds of one pass. Nothing is committed, so that the next one finds the same cache."""
+    """Seconds of one pass. Nothing is committed, so the next one finds the same cache."""
     began = perf_counter()
     rows = target.score({slot: tree})[slot]
     _wait(rows.device)
@@ -169,7 +169,7 @@ def _time_pass(target: Target, slot: int, tree: Tree) -> float:
 
 
 def _wait(device: torch.device) -> None:
-    """Until the device has done all it was told to."""
+    """Wait until the device has finished all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -184,10 +184,10 @@ def _random_tokens(random: Random, target: Target, count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Floor:
-    """What a pass takes at least, because it has to read all weights from memory.
+    """The least time of a pass, which has to read all weights from memory.
 
-    weight_bytes: what has to be read.
-    gb_per_s: how fast this machine reads, in 10^9 bytes per second.
+    weight_bytes: how much has to be read.
+    gb_per_s: read bandwidth of this machine, in 10^9 bytes per second.
     """
 
     weight_bytes: int
@@ -199,9 +199,9 @@ class Floor:
         return self.weight_bytes / self.gb_per_s / 1e6
 
     def share(self, curve: CostCurve) -> float:
-        """How near plain decoding comes: 1.0 is as fast as memory allows.
+        """How close plain decoding comes: 1.0 is as fast as memory allows.
 
-        More than that is possible where a model is small enough to stay in the caches.
+        More is possible if the model is small enough to stay in the caches.
         """
         return self.milliseconds / curve.cost(1)
 
@@ -213,23 +213,24 @@ def measure_floor(target: Target) -> Floor:
 
 
 def measure_bandwidth(device: torch.device) -> float:
-    """How fast memory is, in GB/s (10^9 bytes per second): the best of several attempts.
+    """Memory bandwidth in GB/s (10^9 bytes per second): the best of several attempts.
 
     On a CPU: reading half a gigabyte with torch's threads, by whichever of sum, largest entry, dot
     product, matrix-vector product and product of four rows with a packed matrix is fastest. One of
-    them alone would flatter the floor: a plain sum may reach two thirds of the packed product.
+    them alone could make plain decoding look too good: a plain sum may reach only two thirds of
+    the packed product.
 
-    On a GPU: copying, bytes read and bytes written both counted.
+    On a GPU: copying, which counts both bytes read and bytes written.
 
-    The buffer is smaller where little memory is free.
+    The buffer is smaller if little memory is free.
     """
     moved, kernels = _kernels(device)
     return max(_best_rate(kernel, moved, device) for kernel in kernels)
 
 
 def bandwidth_now(device: torch.device) -> Callable[[], float]:
-    """What tells how fast memory is at the moment, in GB/s, by one run of the fastest of the ways
-    of `measure_bandwidth`: to be called in turns with what is compared with it.
+    """A function that measures the current memory bandwidth, in GB/s, by one run of the fastest
+    kernel of `measure_bandwidth`. Call it in turns with whatever it is compared with.
     """
     moved, kernels = _kernels(device)
     fastest = max(kernels, key=lambda kernel: _best_rate(kernel, moved, device))
@@ -237,7 +238,7 @@ def bandwidth_now(device: torch.device) -> Callable[[], float]:
 
 
 def _kernels(device: torch.device) -> tuple[int, list[Callable[[], object]]]:
-    """Bytes that each moves, and what moves them."""
+    """Bytes that each kernel moves, and the kernels."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         source = torch.ones(_buffer_bytes(free), dtype=torch.uint8, device=device)
@@ -257,7 +258,7 @@ def _read_kernels(matrix: torch.Tensor) -> Iterator[Callable[[], object]]:
     yield lambda: matrix @ vector
     backend: Any = torch.backends.mkldnn
     operators: Any = torch.ops.mkldnn
-    # Private to torch, so its absence is no error.
+    # Private to torch, so it may be missing.
     if backend.is_available() and hasattr(operators, "_reorder_linear_weight"):
         packed = operators._reorder_linear_weight(matrix, 4)
         four = torch.ones(4, matrix.shape[1])
@@ -269,7 +270,7 @@ def _best_rate(kernel: Callable[[], object], moved: int, device: torch.device) -
 
 
 def _rate(kernel: Callable[[], object], moved: int, device: torch.device) -> float:
-    """GB/s of a kernel that moves so many bytes."""
+    """GB/s of a kernel that moves `moved` bytes."""
     began = perf_counter()
     kernel()
     _wait(device)
@@ -277,12 +278,12 @@ def _rate(kernel: Callable[[], object], moved: int, device: torch.device) -> flo
 
 
 def _buffer_bytes(spare: int | None) -> int:
-    """A quarter of what is free at most: some kernels make a copy."""
+    """At most a quarter of the free memory: some kernels make a copy."""
     return _BUFFER_BYTES if spare is None else max(1, min(_BUFFER_BYTES, spare // 4))
 
 
 def _spare_memory() -> int | None:
-    """Bytes of main memory that are free, or None where the system does not say."""
+    """Bytes of free main memory, or None if the system does not say."""
     info = FilePath("/proc/meminfo")
     if info.exists():
         for line in info.read_text(encoding="utf-8").splitlines():

@@ -1,13 +1,12 @@
-"""What passes cost, as far as is known: a stored curve or a mild guess, corrected by every pass.
+"""Estimates of what passes cost: a stored curve or a mild guess, corrected by every pass.
 
-The logarithm of a pass's time is taken to be the sum of three things: the shape (from the curve), a
-level that all widths share and that drifts, as when the text grows longer or the machine is busy,
-and a correction of the one width. Level and corrections are followed as a Kalman filter would, each
-with a variance of its own: what is uncertain moves, what is well known stays. Corrections drift as
-well, slowly, and the more the longer their width was not seen; beside a curve they fade meanwhile.
-An outlier moves them no further than a few standard deviations. Where a width surprises three times
-in one direction, and the widths before it did not, it is no outlier: what was known of the width is
-given up.
+The logarithm of a pass's time is modelled as the sum of three terms: the shape (from the curve), a
+level that all widths share and that drifts, for example as the text grows or the machine gets busy,
+and a correction for the width. A Kalman filter tracks level and corrections, each with its own
+variance: uncertain terms move, well-known ones stay. Corrections also drift, slowly, and more the
+longer their width was not seen; with a curve they fade meanwhile. An outlier moves a term by at
+most a few standard deviations. If a width surprises three times in one direction, and the widths
+before it did not, it is no outlier: what was known about the width is discarded.
 """
 
 from __future__ import annotations
@@ -21,48 +20,48 @@ from paceline.planning.cost_curve import CostCurve, CostPoint
 __all__ = ["PassCosts"]
 
 _ROW = 0.02
-"""Without a curve a row more is taken to cost a fiftieth of a pass."""
+"""Without a curve, another row is assumed to cost a fiftieth of a pass."""
 _GRID = (1, 4, 8, 16, 32, 64)
-"""Widths whose costs are told where no curve names any."""
+"""Widths of the curve that is reported where none was given."""
 _NOISE = 0.05**2
 _DRIFT = 0.02**2
 _FIRST = 0.3**2
 _CURVE_DOUBT, _GUESS_DOUBT = 0.05**2, 0.7**2
 _CLIP = 2.5
 _AGED = 64
-"""After so many passes of other widths, a width's correction is as uncertain as a single time; of a
-width that is seen all the time, so many new passes outweigh all earlier ones."""
+"""After this many passes of other widths, a width's correction is as uncertain as a single time;
+for a width that is seen all the time, this many new passes outweigh all earlier ones."""
 _FADING = 0.5
-"""What is left of a correction, each time that so many passes were of other widths: what slowed a
-width down has passed, and nobody would find out who avoids it."""
+"""Factor for corrections after as many passes of other widths: what slowed a width down may have
+passed, which a planner that avoids the width would never notice."""
 _NO_OUTLIER = 3
 _WARM_UP = 0.3
-"""The first pass of a width may build what later ones use: one that is so much slower than expected
-(as a logarithm) does not count."""
+"""The first pass of a width may build what later ones use: it does not count if it is slower than
+expected by more than this (as a logarithm)."""
 
 
 @dataclass
 class _Term:
-    """One of the sums' terms and how uncertain it is."""
+    """One term of the sum, and its uncertainty."""
 
     value: float
     variance: float
     seen: int = 0
-    """The last pass of this width, counted over all widths."""
+    """Index of the last pass of this width, among passes of all widths."""
     surprises: int = 0
-    """So many in a row, below 0 where it was faster."""
+    """Number in a row, negative if the width was faster than expected."""
 
 
 class PassCosts:
-    """Milliseconds of a pass by its width, for passes over a certain number of texts.
+    """Milliseconds of a pass by its width, for passes over a fixed number of texts.
 
-    curve: as measured on this device over one text; None where nothing is known.
-    texts: per pass. Its width is one and the nodes of all trees: 1 is plain decoding.
+    curve: as measured on this device over one text; None if nothing is known.
+    texts: per pass. The width is one plus the nodes of all trees: 1 is plain decoding.
     """
 
     def __init__(self, curve: CostCurve | None = None, texts: int = 1) -> None:
         self._curve, self._texts = curve, texts
-        # Of widths 1, 2, …: the shape, and the same with corrections, as shares of the level.
+        # For widths 1, 2, …: the shape, without and with corrections, as multiples of the level.
         self._shape: list[float] = []
         self._factors: list[float] = []
         self._level = _Term(0.0, 1.0)
@@ -75,11 +74,11 @@ class PassCosts:
 
     @property
     def doubts_plain(self) -> bool:
-        """Whether plain decoding was not what was expected when it was last seen."""
+        """Whether the last pass of plain decoding was a surprise."""
         return self._widths[1].surprises != 0
 
     def inherited(self, texts: int) -> PassCosts:
-        """What is expected of passes over another number of texts, before the first of them."""
+        """The costs to expect of passes over another number of texts, before the first of them."""
         made = PassCosts(self._curve, texts)
         made._widths |= {
             width: _Term(term.value, made._doubt)
@@ -101,8 +100,8 @@ class PassCosts:
     def of(self, width: int, beside: int = 0) -> float:
         """Milliseconds of a pass of this width, at least 1.
 
-        beside: rows of prompts that are read in it. What they cost is theirs; that a row costs more
-        where there are many is not.
+        beside: prompt rows read in the same pass. Their own cost is left out; that another row
+        costs more among many is not.
         """
         self._extend_to(width + beside)
         level = exp(self._level.value)
@@ -112,8 +111,8 @@ class PassCosts:
         return level * (self._factors[0] + max(0.0, more))
 
     def curve(self, context: int) -> CostCurve | None:
-        """Costs as they are by now, by width, where a text has so many tokens in the cache; None
-        before the first pass."""
+        """Current costs by width for a text with `context` tokens in the cache; None before the
+        first pass."""
         if not self._measured:
             return None
         shape = None if self._curve is None else self._curve.at(context)
@@ -129,9 +128,9 @@ class PassCosts:
         return CostCurve(tuple(points))
 
     def observe(self, width: int, milliseconds: float) -> None:
-        """A pass took so long."""
+        """Record the time of a pass."""
         if milliseconds <= 0:
-            return  # a clock that stands still tells nothing
+            return  # a clock that did not advance tells nothing
         self._measured += 1
         first = width not in self._warmed
         self._warmed.add(width)
@@ -161,7 +160,7 @@ class PassCosts:
         self._correct_factors(width)
 
     def _correct_factors(self, width: int) -> None:
-        """The correction of a width has changed, and with it those between the next known ones."""
+        """Update factors after a width's correction has changed: up to its known neighbours."""
         place, known = bisect_left(self._known, width), self._known
         begin = known[max(0, place - 1)]
         end = known[place + 1] if place + 1 < len(known) else len(self._factors) + 1
@@ -179,8 +178,8 @@ class PassCosts:
         self._factors.clear()
 
     def _suspect(self, width: int, own: _Term, error: float, variance: float) -> None:
-        """Count surprises of a width; the third one in a row gives up what was known of it. When
-        all widths surprise it is the level's business."""
+        """Count surprises of a width; the third one in a row discards what was known about it. If
+        all widths surprise, the level has changed."""
         calm = abs(error) <= _CLIP * variance**0.5
         sign = 1 if error > 0 else -1
         if calm:
@@ -195,7 +194,7 @@ class PassCosts:
         self._last, self._calm = width, calm
 
     def _correction(self, width: int) -> float:
-        """That of the width, between those of the next known ones."""
+        """The width's correction, interpolated between known ones."""
         place = bisect_right(self._known, width)
         below = self._known[place - 1]
         low = self._widths[below].value
@@ -205,7 +204,7 @@ class PassCosts:
         return low + (self._widths[above].value - low) * (width - below) / (above - below)
 
     def _extend_to(self, widest: int) -> None:
-        """Let factors be known so far."""
+        """Compute factors up to this width."""
         for width in range(len(self._shape) + 1, widest + 1):
             self._shape.append(self._expected(width))
         for width in range(len(self._factors) + 1, widest + 1):

@@ -24,42 +24,41 @@ class PlannedText:
     gates: Gates
     budget: int | None = None
     gate: Gate = field(init=False)
-    """That of the load in the round that is played."""
+    """The gate for the current round's load."""
     asked: bool = False
     fresh: bool = True
-    """The next round with the drafter is the first one, or the first of a trial: it may have
-    something to build, and what it takes is not what drafts take."""
+    """The next round with the drafter is its first, or the first of a trial: it may have something
+    to build, so its time is not typical."""
     usual: float = 2.0
     """Rows of a pass with a tree that stays whole."""
     used: float = 6.0
-    """Nodes of trees that were scored, the largest of late."""
+    """Nodes of scored trees, the largest recently."""
     promised: float | None = None
-    """Tokens of the round that is played, by what came true of such guesses; None for trees that
-    stay whole and say nothing about their nodes, of which some may be no guesses."""
+    """Expected tokens of the current round, by how often such guesses came true; None for trees
+    that stay whole and have no weights, since some of their nodes may not be guesses."""
 
     @property
     def nodes(self) -> int:
-        """Of a tree that is scored though nothing comes of it; one that is sized node by node may
+        """Nodes that are scored even if they are useless; a tree that is sized node by node can
         still be cut to nothing."""
         return max(0, round(self.usual) - 1) if self.sized_by == "whole" else 0
 
     def gained(self, tokens: int) -> float:
-        """What a round of so many tokens says about rounds to come.
+        """What a round that gained `tokens` says about future rounds.
 
         Most rounds gain nothing and some gain much, so a few of them say little. What their guesses
-        promised, corrected by all earlier ones, says more, if nothing about what has changed just
-        now: it counts half.
+        promised, corrected by all earlier ones, says more, but nothing about recent changes: it
+        counts half.
         """
         return tokens if self.promised is None else (tokens + self.promised) / 2
 
     def promise(self, tree: Tree, path_chances: Sequence[float]) -> float | None:
-        """See `promised`. path_chances: of the nodes of the tree, of which those of weight 0 are no
-        guesses."""
+        """See `promised`. path_chances: of the tree's nodes; those of weight 0 are no guesses."""
         if tree.weights is None:
             return None if self.sized_by == "whole" else 1 + sum(path_chances)
         return 1 + sum(compress(path_chances, tree.weights))
 
     def most(self, limit: int) -> int:
-        """How many nodes to ask for: guesses that are cut off take time to make as well, so there
-        are twice as many as were used of late."""
+        """How many nodes to ask for: about twice as many as were used recently, since guesses that
+        are cut off take drafting time too."""
         return MOST_WHOLE if self.sized_by == "whole" else min(limit, 4 + round(2 * self.used))

@@ -1,8 +1,8 @@
-"""The planner: how much every drafter guesses, from what passes cost and what came true.
+"""The planner: how much each drafter guesses, from pass costs and from what came true.
 
-Trees of drafters that are sized node by node are cut to the nodes that gain most tokens per
-millisecond. Trees that must stay whole are scored or left out. In both cases the drafter is not
-even asked while asking does not pay. Nothing that is decided here can change a text.
+Trees that are sized node by node are cut to the nodes that gain most tokens per millisecond. Trees
+that must stay whole are scored or left out. In both cases the drafter is not even asked while that
+does not pay. No decision made here can change a text.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from paceline.tree import EMPTY, Tree
 __all__ = ["MOST_NODES", "TreePlanner"]
 
 MOST_NODES = 64
-"""Drafters that are sized node by node are asked for so many nodes at most."""
+"""Most nodes asked of a drafter whose trees are sized node by node."""
 _MEMORY, _SESSION_MEMORY = 32.0, 400.0
 _INHERITED = 8.0
 _WAIT = 5.0
-"""Prompts may be read beside texts as long as the pass costs no more than so many times as much, the
+"""Prompts may be read beside texts while the pass costs at most this many times as much, the
 stricter of the two limits that Sarathi-Serve is held to (Agrawal et al. 2024, arXiv 2403.02310,
-section 5); or more where many texts wait: they get as much of the time as those that are written."""
+section 5). If many texts wait the limit is higher: each gets as much time as one being written."""
 _PIECES = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8)
 _FIRST_LOOKS = 2
 _STALE, _SOON, _LOOK = 64, 4, 2.0
@@ -39,7 +39,7 @@ _FORGOTTEN = 0.9
 
 @dataclass
 class _Passes:
-    """What is known about passes over a certain number of texts."""
+    """What is known about passes over a fixed number of texts."""
 
     costs: PassCosts
     since_plain: int = 0
@@ -49,11 +49,11 @@ class _Passes:
 class TreePlanner:
     """Sizes the trees of one method on one target; see `paceline.protocols.Planner`.
 
-    curve: what passes cost by measurement, where there is one; passes that are played correct it.
+    curve: measured pass costs, if known; every pass corrects them.
     most_nodes: of a tree that is sized node by node.
 
-    Costs are kept for good, and acceptance as an expectation that the next texts soon correct.
-    With the same rounds, times included, it plans the same.
+    Costs are kept for good; acceptance is kept as an expectation that the next texts soon correct.
+    The same rounds, times included, lead to the same plans.
     """
 
     curve: CostCurve | None = None
@@ -66,14 +66,14 @@ class TreePlanner:
     _gates: Gates = field(init=False)
     _usual: float = PlannedText.usual
     _together: int = 1
-    _beside: int = 0  # rows of prompts in the last pass, and so in the next, as is likely
+    _beside: int = 0  # prompt rows in the last pass, and so probably in the next
     _drafting: DraftingTime = field(default_factory=DraftingTime)
 
     def __post_init__(self) -> None:
         self._gates = Gates(self._trials)
 
     def add(self, key: int, drafter: Drafter, budget: int | None = None) -> None:
-        """A text joins, with what is known of the texts so far; see `Planner.add`."""
+        """Add a text, with what is known from the texts so far; see `Planner.add`."""
         self._texts[key] = PlannedText(
             drafter.sized_by,
             self._all.begin(_MEMORY, _INHERITED),
@@ -83,7 +83,7 @@ class TreePlanner:
         )
 
     def drop(self, key: int) -> None:
-        """A text has ended; see `Planner.drop`."""
+        """Remove a text that has ended; see `Planner.drop`."""
         self._texts.pop(key, None)
 
     def plan(self, proposals: Mapping[int, Propose]) -> dict[int, Tree]:
@@ -104,18 +104,18 @@ class TreePlanner:
         return {key: trees[key] for key in proposals}
 
     def costs(self, context: int) -> CostCurve | None:
-        """What rounds cost a text by now in a pass over as many texts as the last one: its share of
-        plain decoding, and all that its own rows cost more. For drafters that shape their trees by
-        it; None before the first pass.
+        """What rounds currently cost one text, in a pass over as many texts as the last one: its
+        share of plain decoding, plus the full extra cost of its own rows. For drafters that shape
+        their trees by it; None before the first pass.
 
-        context: tokens in the cache of the text that asks.
+        context: the text's tokens in the cache.
         """
         passes = self._passes.get(self._together)
         curve = None if passes is None else passes.costs.curve(context)
         return None if curve is None else curve.shared_by(self._together)
 
     def prefill(self, rows: int, texts: int, tokens: int) -> int:
-        """As many as cost the texts that go on their share of the time; see `Planner.prefill`."""
+        """As many prompt tokens as fit their share of the time; see `Planner.prefill`."""
         costs, width = self._of(self._together).costs, 1 + max(0, rows - self._together)
         most = max(_WAIT, 1 + texts / self._together) * costs.of(width)
         found = (piece for piece in _PIECES if costs.of(width + piece) <= most)
@@ -141,7 +141,7 @@ class TreePlanner:
             if text.asked:
                 text.fresh = False
                 self._follow_size(text, len(round.tree))
-                # Of what the pass cost more, every text pays for its own rows.
+                # Every text pays for its own rows' part of the extra cost.
                 spent = plain / count + (whole - plain) * len(round.tree) / max(1, nodes)
                 gained = text.gained(len(round.path.tokens)) * plain / count
                 text.gate.judge((gained - spent - self._drafting.price) * count / plain)
@@ -149,7 +149,7 @@ class TreePlanner:
     def _planned(
         self, texts: Mapping[int, PlannedText], proposals: Mapping[int, Propose], fixed: int
     ) -> dict[int, Tree]:
-        """The trees of texts without a budget of their own; the others have `fixed` nodes."""
+        """Trees of texts without their own budget; the others have `fixed` nodes."""
         passes = self._of(self._together)
         if self._looks_at_plain(passes):
             return dict.fromkeys(texts, EMPTY)
@@ -171,8 +171,8 @@ class TreePlanner:
         return sized
 
     def _follow_size(self, text: PlannedText, nodes: int) -> None:
-        """What trees that stay whole have of late. The last trees of a text are clipped and say
-        little about the next text's."""
+        """Track the recent size of trees that stay whole. The last trees of a text are clipped and
+        say little about the next text's."""
         more = 1 + nodes - text.usual
         text.usual += more / (2 if more > 0 else 16)
         more = text.usual - self._usual
@@ -189,18 +189,18 @@ class TreePlanner:
 
     def _time_drafting(self, rounds: Sequence[Round]) -> None:
         texts = [self._texts[round.key] for round in rounds]
-        # Texts with a budget of their own draft without being asked.
+        # Texts with their own budget draft without being asked.
         usual = not any(text.budget is not None or (text.asked and text.fresh) for text in texts)
         if usual and not any(round.first for round in rounds):
             spent, asked = [round.open_draft_seconds for round in rounds], [t.asked for t in texts]
             self._drafting.add(1e3 * sum(spent), asked.count(True), asked.count(False))
 
     def _price(self, text: PlannedText, costs: PassCosts, nodes: int) -> float:
-        """What asking costs where nothing comes of it, in passes of plain decoding.
+        """Cost of asking in vain, in passes of plain decoding.
 
-        nodes: of the pass as it is, with the text's own if its gate is open. Of what they cost the
-        text pays for its own: were it only what the pass costs more with them, texts would take
-        turns in trying what pays for none of them.
+        nodes: of the pass so far, including the text's own if its gate is open. The text pays its
+        share of their cost. If it paid only what its own nodes add, texts would take turns trying
+        what pays for none of them.
         """
         own = text.nodes
         total = nodes if text.gate.is_open else nodes + own
@@ -208,10 +208,10 @@ class TreePlanner:
         return (self._drafting.price + max(0.0, extra)) / costs.of(1)
 
     def _looks_at_plain(self, passes: _Passes) -> bool:
-        """Whether this pass is one of plain decoding only to learn what that costs."""
+        """Whether this pass is plain decoding, only to learn what that costs."""
         if self.curve is None and self._plain_passes < _FIRST_LOOKS:
             return True
-        if passes.costs.doubts_plain:  # an outlier, or all gains are counted against a wrong time
+        if passes.costs.doubts_plain:  # an outlier, or all gains are judged by a wrong time
             if passes.since_plain < _SOON:
                 return False
         elif passes.since_plain < _STALE or not self._trials.can_pay(_LOOK):
@@ -220,7 +220,7 @@ class TreePlanner:
         return True
 
     def _sized_alone(self, costs: PassCosts, text: PlannedText, tree: Tree, fixed: int) -> Tree:
-        """As `_sized`, for one text's tree that is sized node by node."""
+        """Like `_sized`, for one text whose tree is sized node by node."""
         text.promised = 1.0
         if not len(tree):
             return tree
@@ -236,8 +236,8 @@ class TreePlanner:
         trees: Mapping[int, Tree],
         fixed: int,
     ) -> dict[int, Tree]:
-        """Trees that stay whole as they are; of the others the nodes that are worth most, as many
-        over all texts as gain most."""
+        """Trees that stay whole, unchanged; of the others the most valuable nodes, as many over all
+        texts as gain most."""
         kept = {
             key: list[int]() if text.sized_by == "nodes" else list(range(len(trees[key])))
             for key, text in texts.items()

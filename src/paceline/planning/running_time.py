@@ -1,4 +1,4 @@
-"""A time that is measured again and again, with outliers."""
+"""A time that is measured repeatedly, with outliers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _FIRST_TIMES = 5
 
 @dataclass
 class RunningTime:
-    """The median of the first few times, then a running average in which an outlier counts as twice
-    the average at most.
+    """The median of the first few times, then a running average in which an outlier counts at most
+    twice the average.
 
     value: in the unit of the times; None before the first.
     """
@@ -21,7 +21,7 @@ class RunningTime:
     _first: list[float] = field(default_factory=list)
 
     def add(self, value: float) -> None:
-        """One more time."""
+        """Add one more time."""
         if self.value is None or len(self._first) < _FIRST_TIMES:
             self._first.append(value)
             self.value = sorted(self._first)[(len(self._first) - 1) // 2]
@@ -29,5 +29,5 @@ class RunningTime:
             self.value += (min(value, 2 * self.value + 1e-6) - self.value) / 16
 
     def learn_anew(self) -> None:
-        """What comes next takes the place of what was known."""
+        """Start over: the next times replace what was known."""
         self._first = []

@@ -1,6 +1,5 @@
-"""Settings of a method by trial, one after the other (Ouroboros, Zhao et al. 2024, arXiv
-2402.13720, appendix B.2: since speed depends little on any one setting, a few trials do instead of
-a grid).
+"""Tune the settings of a method by trial, one after the other (Ouroboros, Zhao et al. 2024, arXiv
+2402.13720, appendix B.2: speed depends little on any one setting, so a few trials replace a grid).
 
     length 2 4 6 9, window 3 7 12, level 3 5; from length=4, window=7, level=5
 
@@ -19,16 +18,16 @@ __all__ = ["Measure", "Settings", "Step", "Trial", "search"]
 
 Settings = Mapping[str, Any]
 
-# What a trial must bring more than the settings as they are, or what differs is chance.
+# A trial must be better than the current settings by this factor, or the difference is chance.
 _MARGIN = 1.01
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What settings brought.
+    """The result of some settings.
 
     speedup: over plain decoding, after the prompt. tokens_per_pass: of the target.
-    different: texts that were not plain decoding's.
+    different: number of texts that differ from plain decoding's.
     """
 
     settings: Settings
@@ -43,9 +42,9 @@ Measure = Callable[[Sequence[Settings]], list[Trial]]
 
 @dataclass(frozen=True)
 class Step:
-    """One setting was looked at; in `names` there are several where they have one value in common.
+    """The trials of one setting, or of several `names` that share one value.
 
-    trials: of its values, in the order given. best: the one that stays.
+    trials: of its values, in the order given. best: the one that is kept.
     """
 
     names: tuple[str, ...]
@@ -58,8 +57,8 @@ def search(
 ) -> Iterator[Step]:
     """Go through the settings once, in order.
 
-    tried: settings with the values to try; all of a key get the same value.
-    start: settings to begin with; their values are tried even where they are not among those.
+    tried: settings with the values to try; all names of a key get the same value.
+    start: initial settings; their values are tried too, even if not listed.
     """
     current = dict(start)
     for names, values in tried.items():

@@ -1,4 +1,4 @@
-"""The size that gains most: expected tokens of a pass over what the pass costs."""
+"""The best size of a tree: most expected tokens per pass for the cost of the pass."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from paceline.planning.cost_curve import CostCurve
 __all__ = ["MOST_WHOLE", "best_chain", "best_count", "best_first"]
 
 MOST_WHOLE = 1024
-"""Drafters whose trees stay whole are asked for so many nodes at most: they know themselves how
-many are worth it, or were told."""
+"""Most nodes asked of a drafter whose trees stay whole: it knows how many pay, or was told."""
 
 
 def best_first(trees: Sequence[tuple[int, Sequence[float]]]) -> list[tuple[int, int]]:
-    """Nodes of several trees, each as (its tree's key, node), from the likeliest to the least
-    likely one; parents before their children.
+    """Nodes of several trees, each as (its tree's key, node), likeliest first; parents come before
+    their children.
 
-    trees: keys with how likely each node of that tree is to be accepted, never more than its
-    parent; so the first n are the n nodes of most expected tokens, whatever n.
+    trees: keys, and how likely each node of that tree is to be accepted, never more than its
+    parent; so for any n the first n nodes have the most expected tokens.
     """
     if len(trees) == 1:
         ((key, path_chances),) = trees
@@ -31,13 +30,12 @@ def best_first(trees: Sequence[tuple[int, Sequence[float]]]) -> list[tuple[int, 
 
 
 def best_count(sure: float, path_chances: Sequence[float], costs: Sequence[float]) -> int:
-    """How many nodes gain most tokens per millisecond; of equally good numbers the least.
+    """How many nodes gain most tokens per millisecond; the smallest of equally good numbers.
 
-    sure: tokens without any of them. path_chances: how likely each is to be accepted, best first.
-    costs: milliseconds [len(path_chances) + 1] of passes with 0, 1, … of them.
+    sure: expected tokens without any of them. path_chances: how likely each is to be accepted, best
+    first. costs: milliseconds [len(path_chances) + 1] of passes with 0, 1, … of them.
 
-    No assumption is made about the order of costs: they are not monotone, and a few nodes more may
-    make a pass cheaper.
+    Costs need not be monotone: a few more nodes may make a pass cheaper.
     """
     best, most, gained = 0, sure / costs[0], sure
     for count, share in enumerate(path_chances, start=1):
@@ -49,7 +47,7 @@ def best_count(sure: float, path_chances: Sequence[float], costs: Sequence[float
 
 
 def best_chain(curve: CostCurve, acceptance: float, most: int = 64) -> int:
-    """Guesses that gain most on a device where each is right with probability `acceptance` if the
-    one before it was; 0 where guessing does not pay."""
+    """The best number of guesses on a device if each is right with probability `acceptance` after a
+    right one; 0 if guessing does not pay."""
     path_chances = [acceptance**depth for depth in range(1, most + 1)]
     return best_count(1.0, path_chances, [curve.cost(width) for width in range(1, most + 2)])

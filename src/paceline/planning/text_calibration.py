@@ -1,6 +1,6 @@
-"""What comes true of the trees of a text: in the C library, or without it.
+"""How often the guesses of a text's trees come true: in the C library, or in Python without it.
 
-Both count and choose alike; tests hold one to the other.
+Both count and choose alike; tests compare them.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ __all__ = ["Chosen", "SessionCalibration", "TextCalibration", "new_calibration"]
 
 
 class Chosen(NamedTuple):
-    """The nodes of a tree that gain most tokens for the time of their pass, ascending, and how many
-    of them are expected to be accepted."""
+    """The nodes of a tree that gain most tokens for the time of their pass, ascending, and the
+    expected number of accepted ones."""
 
     nodes: list[int]
     promised: float
 
 
 class TextCalibration(ABC):
-    """What is known about the guesses of one text, and the trees of it that may still come true."""
+    """What is known about the guesses of one text, and its trees that may still come true."""
 
     @abstractmethod
     def expect(self, tree: Tree) -> list[float]:
-        """The drafter proposes this where the text ends now; how likely each node is to be accepted,
-        never more than its parent."""
+        """Watch a tree proposed at the current end of the text. Returns how likely each node is to
+        be accepted, never more than its parent."""
 
     @abstractmethod
     def choose(self, tree: Tree, sure: float, costs: Sequence[float]) -> Chosen:
-        """The same, and which nodes are worth it; see `best_count`."""
+        """Watch the tree, and choose the nodes that pay; see `best_count`."""
 
     @abstractmethod
     def hear(self, tokens: Sequence[int]) -> None:
-        """These tokens were said: count what that tells, for this text and for all."""
+        """Count the evidence in these committed tokens, for this text and for all."""
 
 
 class SessionCalibration(ABC):
@@ -63,7 +63,7 @@ class SessionCalibration(ABC):
 
     @abstractmethod
     def begin(self, memory: float, evidence: float) -> TextCalibration:
-        """For a text; see `Calibration.inherited`."""
+        """The calibration of a new text; see `Calibration.inherited`."""
 
 
 class _CountedSession(SessionCalibration):
@@ -106,7 +106,7 @@ class _CountedText(TextCalibration):
 
 
 class _Columns:
-    """Memory for trees on their way to the library and back."""
+    """Buffers that carry trees to the library and results back."""
 
     def __init__(self) -> None:
         self.call = Sizing()
@@ -114,7 +114,7 @@ class _Columns:
         self._make_room(64)
 
     def put(self, tree: Tree, of: int) -> int:
-        """A tree that is judged by `of`; returns its nodes."""
+        """Write a tree for the calibration `of`; returns its number of nodes."""
         call, nodes = self.call, len(tree.tokens)
         if nodes > self._room:
             self._make_room(2 * nodes)
@@ -130,16 +130,16 @@ class _Columns:
         return nodes
 
     def put_costs(self, costs: Sequence[float]) -> None:
-        """What passes cost with none, one, … of its nodes."""
+        """Write what passes cost with 0, 1, … of its nodes."""
         self._costs[: len(costs)] = list(costs)
         self.call.costs = self._costs_at
 
     def path_chances(self, nodes: int) -> list[float]:
-        """The answer of `expect`."""
+        """The result of `expect`."""
         return self._path_chances[:nodes]
 
     def chosen(self) -> Chosen:
-        """The answer of `choose`."""
+        """The result of `choose`."""
         return Chosen(self._kept[: self.call.keeps], self.call.promised)
 
     def _make_room(self, room: int) -> None:
@@ -185,7 +185,7 @@ class _NativeSession(SessionCalibration):
 
 
 class _NativeText(TextCalibration):
-    """In the library. held: by the library, which gets it back."""
+    """In the library. held: its handle there, which is freed at the end."""
 
     def __init__(self, session: _NativeSession, held: int) -> None:
         self._session, self._native, self._columns = session, session.native, session.columns
@@ -221,5 +221,5 @@ class _NativeText(TextCalibration):
 
 
 def new_calibration(memory: float) -> SessionCalibration:
-    """Counts in the library where there is one."""
+    """A calibration in the library, if there is one."""
     return _CountedSession(memory) if unavailable() else _NativeSession(memory)

@@ -18,7 +18,7 @@ _BUSY_SECONDS = 10.0
 _APPLICATION = 0x70616365  # "pace": SQLite's application_id, tells our files from others
 _FORMAT = 1  # of the schema, kept as SQLite's user_version
 _SCHEMA = (
-    # Ids are never used again: a vector may be written when its entry is gone.
+    # Ids are never reused: a vector may be written after its entry is gone.
     """CREATE TABLE entries (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         digest BLOB NOT NULL UNIQUE,
@@ -52,9 +52,9 @@ _ADVICE = {
 class Database:
     """The file of a reference store, shared by the threads of one process.
 
-    path: where it is; made where it is missing, with its folder, for its owner's eyes alone.
+    path: created if missing, with its folder, and readable by its owner only.
 
-    Raises StoreError where the file cannot be opened or used.
+    Raises StoreError if the file cannot be opened or used.
     """
 
     def __init__(self, path: Path) -> None:
@@ -77,7 +77,7 @@ class Database:
     @contextmanager
     def connected(self) -> Iterator[sqlite3.Connection]:
         """The connection, for one thread at a time."""
-        # SQLite's locks do not survive a fork, and the lock here may be held for ever.
+        # SQLite's locks do not survive a fork, and the lock here may be held forever.
         if self._process != os.getpid():
             raise StoreError(
                 f"the reference store {self.path} was opened by the parent process: open it anew"
@@ -89,12 +89,12 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """The connection in a write transaction, which an exception undoes."""
+        """The connection in a write transaction, which an exception rolls back."""
         with self.connected() as connection, _transaction(connection):
             yield connection
 
     def close(self) -> None:
-        """Close the file; any use afterwards is a StoreError, but closing again is not."""
+        """Close the file; any use afterwards raises StoreError, except closing again."""
         if self._process != os.getpid():
             return
         with self._lock:
@@ -121,7 +121,7 @@ class Database:
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     if _is_new(connection):
         with _transaction(connection):
-            if _is_new(connection):  # and not filled by another process meanwhile
+            if _is_new(connection):  # not filled by another process meanwhile
                 for statement in _SCHEMA:
                     connection.execute(statement)
                 connection.execute(f"PRAGMA application_id = {_APPLICATION}")
@@ -149,7 +149,7 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Let readers go on while one process writes (SQLite's WAL)."""
+    """Let readers continue while one process writes (SQLite's WAL)."""
     deadline = time.monotonic() + _BUSY_SECONDS
     while True:
         try:

@@ -34,14 +34,14 @@ _SPACELESS = (
     "\U00020000-\U0003ffff"
 )
 _TERM = re.compile(rf"[{_SPACELESS}]|[^\W_{_SPACELESS}]+")
-# A query may be a whole prompt; what is asked stands at its beginning or at its end.
+# A query may be a whole prompt; the question is at its beginning or end.
 _TERMS_AT_EACH_END = 64
 # all-MiniLM-L6-v2 was made for 256 tokens at most.
 _MAX_TOKENS = 256
 
 
 def split_terms(text: str) -> list[str]:
-    """The words of a text, without case and punctuation, in their order.
+    """The words of a text in order, without case and punctuation.
 
     >>> split_terms("What's NEAR(x, 2)?")
     ['what', 's', 'near', 'x', '2']
@@ -50,7 +50,7 @@ def split_terms(text: str) -> list[str]:
 
 
 def query_terms(query: str) -> list[str]:
-    """The terms that a query is searched by, each once: those at both ends of a long one."""
+    """The terms to search a query by, each once; of a long query, those at both ends."""
     terms = list(dict.fromkeys(split_terms(query)))
     if len(terms) > 2 * _TERMS_AT_EACH_END:
         terms = terms[:_TERMS_AT_EACH_END] + terms[-_TERMS_AT_EACH_END:]
@@ -58,15 +58,15 @@ def query_terms(query: str) -> list[str]:
 
 
 def term_weight(texts: int, holding: int) -> float:
-    """What a term counts that `holding` of so many texts hold: bm25's inverse document frequency,
-    next to nothing for what stands in all of them."""
+    """Weight of a term that occurs in `holding` of `texts` texts: bm25's inverse document
+    frequency, almost 0 for a term in all of them."""
     return log(1 + (texts - holding + 0.5) / (holding + 0.5))
 
 
 def match_expression(terms: Sequence[str]) -> str:
-    """An FTS5 expression for texts with any of these terms; "" where there are none.
+    """An FTS5 expression for texts with any of these terms; "" if there are none.
 
-    Terms hold letters and digits alone and are quoted, so no query can become FTS5 syntax.
+    Terms hold only letters and digits and are quoted, so no query can become FTS5 syntax.
 
     >>> match_expression(["cats", "and", "dogs"])
     '"cats" OR "and" OR "dogs"'
@@ -79,7 +79,7 @@ def nearest(
 ) -> list[tuple[int, float]]:
     """Rows of `others` [n, dim] by falling cosine with `vector` [dim], at most `limit` of them.
 
-    All are unit vectors. Of equally near rows the earlier one comes first.
+    All are unit vectors. Ties keep their order.
     """
     cosines = others @ vector
     order = np.argsort(-cosines, kind="stable")[:limit]
@@ -109,7 +109,7 @@ class TransformersEncoder:
         encoder = TransformersEncoder("sentence-transformers/all-MiniLM-L6-v2")
         encoder.encode(["How do I boil an egg?"]).shape  ->  (1, 384)
 
-    Raises ModelError where transformers cannot load it. Texts are cut after 256 tokens.
+    Raises ModelError if transformers cannot load it. Texts are cut after 256 tokens.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The store of earlier queries and their outputs.
 
 LLMA's cache-assisted scenario (Yang et al. 2023, arXiv 2304.04487, section 2.3): the outputs of
-earlier queries similar to the new one are the references which the new output is copied from.
+earlier queries similar to the new one are the references from which the new output is copied.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from paceline.references.retrieval import (
 __all__ = ["Entry", "ReferenceStore", "StoreInfo"]
 
 _DAY = 86400.0
-# More of them would stall a search for minutes when an encoder first meets a full store.
+# More would stall a search for minutes when an encoder first meets a full store.
 _EMBED_AT_ONCE = 256
-# So many entries are looked at for every one that is wanted: some are too unlike the query.
+# Entries examined for every one wanted: some are too unlike the query.
 _CANDIDATES = 16
 
 
@@ -39,8 +39,8 @@ _CANDIDATES = 16
 class Entry:
     """An earlier query with its output.
 
-    score: likeness of its query to the one searched for, more is nearer: the cosine where there is
-    a sentence encoder, else bm25, whose scale depends on the store.
+    score: similarity of its query to the one searched for: the cosine if there is a sentence
+    encoder, else bm25, whose scale depends on the store; higher is nearer.
     added: when the pair was last added, in seconds since 1970.
     """
 
@@ -52,8 +52,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class StoreInfo:
-    """What a store holds: text_bytes in UTF-8, file_bytes on the disk; oldest and newest are
-    times as in `Entry.added`, None where the store is empty."""
+    """What a store holds: text_bytes in UTF-8, file_bytes on disk; oldest and newest are times as
+    in `Entry.added`, None if the store is empty."""
 
     path: Path
     entries: int
@@ -71,18 +71,18 @@ class ReferenceStore:
             store.search("how to boil eggs")[0].output  ->  "Put it into boiling water for …"
 
     max_entries, max_bytes: most pairs, and most text in UTF-8; beyond them `add` deletes the pairs
-    that were neither added nor found for the longest time.
-    max_age_days: pairs last added longer ago are not found, and deleted by the next `add`.
-    encoder: compare queries by their meaning, not by their words.
-    floor: pairs whose query is less like the one searched for are not found; from 0 to 1. Without
-    an encoder the likeness is the share of the searched query's words that the other one has, where
-    words count the more the fewer queries have them, so that a shared "the" is next to nothing;
-    with one it is the cosine.
+    least recently added or found.
+    max_age_days: pairs last added longer ago are not found, and the next `add` deletes them.
+    encoder: compares queries by meaning instead of words.
+    floor: pairs whose query is less similar to the one searched for are not found; from 0 to 1.
+    Without an encoder, similarity is the share of the searched query's words that the other one
+    has, where rare words count more and a shared "the" counts almost nothing; with one it is the
+    cosine.
     clock: seconds since 1970.
 
-    Threads may share a store, and processes its file; after a fork open it anew.
+    Threads may share a store, and processes its file; after a fork reopen it.
 
-    Raises StoreError, here and in every method, where the file cannot be opened or used.
+    Raises StoreError, here and in every method, if the file cannot be opened or used.
     """
 
     def __init__(
@@ -123,11 +123,11 @@ class ReferenceStore:
         self.close()
 
     def close(self) -> None:
-        """Close the file; any use afterwards is a StoreError, but closing again is not."""
+        """Close the file; any use afterwards raises StoreError, except closing again."""
         self._database.close()
 
     def add(self, query: str, output: str) -> None:
-        """Keep a pair, or renew the time of a pair that is kept; then enforce the limits.
+        """Keep a pair, or renew the time of a kept one; then enforce the limits.
 
         A pair larger than `max_bytes` is not kept.
         """
@@ -154,11 +154,11 @@ class ReferenceStore:
             self._enforce_limits(connection, now)
 
     def search(self, query: str, limit: int = 4) -> list[Entry]:
-        """The pairs with the most similar queries, best first; [] for a query without words, or
-        where none is similar enough, see `floor`.
+        """The pairs with the most similar queries, best first; [] for a query without words, or if
+        none is similar enough, see `floor`.
 
-        With an encoder, queries that it has not seen yet are embedded first, at most 256 of them,
-        the latest: a large store that is new to it comes into view over several searches.
+        With an encoder, queries that it has not seen yet are embedded first, the latest 256 at
+        most: a large store that is new to it becomes searchable over several searches.
         """
         query = _storable(query)
         terms = query_terms(query)
@@ -170,7 +170,7 @@ class ReferenceStore:
         return self._fetch(self._rank_by_meaning(self._encoder, query, since, limit))
 
     def clear(self) -> int:
-        """Delete everything, from the disk too, and return how many pairs there were."""
+        """Delete everything, also from disk, and return how many pairs there were."""
         with self._database.connected() as connection:
             count = connection.execute("DELETE FROM entries").rowcount
             # The words of deleted queries would stay in the index until it is rebuilt.
@@ -231,7 +231,7 @@ class ReferenceStore:
         return [(rows[row][0], cosine) for row, cosine in order if cosine >= self._floor]
 
     def _embed_missing(self, encoder: SentenceEncoder, vector_bytes: int) -> None:
-        # A vector of another length is of another model under the same name.
+        # A vector of another length is from another model with the same name.
         with self._database.connected() as connection:
             missing = connection.execute(
                 "SELECT id, query FROM entries WHERE NOT EXISTS (SELECT 1 FROM embeddings"
@@ -241,7 +241,7 @@ class ReferenceStore:
             ).fetchall()
         if not missing:
             return
-        # Outside of any lock, as this is what takes long.
+        # Outside any lock, as this is slow.
         vectors = np.asarray(encoder.encode([query for _, query in missing]), dtype="<f4")
         with self._database.transaction() as connection:
             for (entry, _), vector in zip(missing, vectors, strict=True):
@@ -262,7 +262,7 @@ class ReferenceStore:
                 rows = connection.execute(
                     "SELECT query, output, added FROM entries WHERE id = ?", (entry,)
                 )
-                # No row where another process has deleted it just now.
+                # No row if another process has just deleted it.
                 found += [Entry(query, output, score, added) for query, output, added in rows]
         return found
 
@@ -270,11 +270,11 @@ class ReferenceStore:
 def _shares(
     connection: sqlite3.Connection, terms: Sequence[str], entries: Sequence[int]
 ) -> dict[int, float]:
-    """How much of a query each entry's query has: the weight of the terms in both over that of all
-    its terms."""
+    """Share of a query that each entry's query has: the weight of the terms in both over that of
+    all its terms."""
     (texts,) = connection.execute("SELECT count(*) FROM entries").fetchone()
     shared, total = dict.fromkeys(entries, 0.0), 0.0
-    # Whole numbers out of the table itself, so they may stand in the statement.
+    # Whole numbers from the table itself, so they are safe in the statement.
     among = ", ".join(map(str, entries))
     for term in terms:
         holding, found = connection.execute(

@@ -1,4 +1,4 @@
-"""An HTTP server that speaks OpenAI's protocol, on one session.
+"""An HTTP server with OpenAI's protocol, on one session.
 
     session ── Engine (one thread: rounds) ── Ticket ── app (asyncio: HTTP) ── client
 

@@ -1,4 +1,4 @@
-"""Who may ask, and what every response says about itself. Pure ASGI, so streams pass untouched."""
+"""Access control, and an id for every response. Pure ASGI, so streams pass untouched."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _PLAIN_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 
 
 class Access:
-    """Lets requests through that hold one of the keys, and gives each a name.
+    """Admits requests that carry one of the keys, and gives each request an id.
 
-    keys: any one will do; none: everybody may ask. Health, metrics and the page need none.
-    hosts: that requests, all of them, may name in their header; None: any.
+    keys: any one is enough; without keys, all requests are admitted. Health, metrics and the page
+    need none. hosts: accepted in the Host header of any request; None: all.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Access:
         self._keys = [key.encode() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request, by the protocol of ASGI."""
+        """Serve one ASGI request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -66,7 +66,7 @@ class Access:
         authorization = headers.get("authorization", "")
         scheme, _, key = authorization.partition(" ")
         given = key.strip().encode("latin-1")  # as headers are decoded
-        # Every key is looked at, so that time tells nothing of which one was nearly right.
+        # Compare with every key, so that timing does not reveal which one almost matched.
         right = [hmac.compare_digest(given, known) for known in self._keys]
         if scheme.lower() == "bearer" and any(right):
             return None

@@ -1,4 +1,4 @@
-"""What answers to chats and completions have in common: headings, usage, and pieces of streams."""
+"""What chat and completion answers have in common: headings, usage, and pieces of streams."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["Answer"]
 
 
 class Answer(ABC):
-    """Turns what the engine has to say of one request into the objects of the protocol.
+    """Turns the engine's news of one request into objects of the protocol.
 
     kind: of the objects. fingerprint: of model and server.
     """
 
     kind: str
     part: str
-    """What is added to the kind of a piece of a stream."""
+    """Suffix of the kind for pieces of a stream."""
 
     def __init__(
         self, request: TextRequest, ticket: Ticket, tokenizer: Tokenizer, fingerprint: str
@@ -43,18 +43,18 @@ class Answer(ABC):
         return {**self.heading.as_json(), "choices": choices, **self._end(completions)}
 
     def begin(self) -> list[dict[str, Any]]:
-        """The first pieces of a stream, before there is any text."""
+        """The first pieces of a stream, before any text."""
         return []
 
     def pieces(self, news: News) -> list[dict[str, Any]]:
-        """What a round brought for one text, as pieces of a stream."""
+        """One round's news of one text, as pieces of a stream."""
         text = "".join(chunk.text for chunk in news.chunks)
         logprobs = [each for chunk in news.chunks for each in chunk.logprobs]
         choices = self._text_pieces(news.index, text, logprobs) if text else []
         if news.completion is not None:
             choices += self._last_pieces(news.index, news.completion)
         if self._with_sources:
-            # Text that may be part of a call is held back, and what is known of it too.
+            # Text that may be part of a call is held back, and so are its sources.
             held = [*self._held.pop(news.index, ()), *news.chunks]
             if choices and held:
                 choices[0]["paceline"] = {"pieces": sources_of(held)}
@@ -63,7 +63,7 @@ class Answer(ABC):
         return [self._piece([choice]) for choice in choices]
 
     def end(self, completions: Sequence[Completion]) -> list[dict[str, Any]]:
-        """The last piece of a stream, with the usage, where that was asked for."""
+        """The last piece of a stream, with the usage, if requested."""
         end = self._end(completions)
         if not (self._with_usage or "metrics" in end):
             return []
@@ -84,7 +84,7 @@ class Answer(ABC):
 
     @abstractmethod
     def _choice(self, index: int, completion: Completion) -> dict[str, Any]:
-        """One text as a whole."""
+        """One complete text."""
 
     @abstractmethod
     def _text_pieces(

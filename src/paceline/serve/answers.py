@@ -1,4 +1,4 @@
-"""From completions to the objects of OpenAI's protocol."""
+"""Convert completions to objects of OpenAI's protocol."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ __all__ = [
 ]
 
 _REFERENCE_SOURCES = ("anpd", "llma", "suffix")
-"""Drafters that look up references. They look up the text itself, too, and do not tell which."""
+"""Drafters that search references. They also search the text itself, and do not tell which."""
 
 
 @dataclass(frozen=True)
 class Heading:
-    """What all parts of an answer begin with.
+    """The fields that all parts of an answer begin with.
 
-    kind: "chat.completion" or "text_completion". model: as the request named it.
+    kind: "chat.completion" or "text_completion". model: as named in the request.
     """
 
     kind: str
@@ -44,7 +44,7 @@ class Heading:
     created: int = field(default_factory=lambda: int(time()))
 
     def as_json(self, part: str = "") -> dict[str, Any]:
-        """The fields. part: what is added to the kind of a piece of a stream."""
+        """The fields. part: suffix of the kind for a piece of a stream."""
         prefix = "chatcmpl" if self.kind.startswith("chat") else "cmpl"
         return {
             "id": f"{prefix}-{self.id}",
@@ -56,16 +56,16 @@ class Heading:
 
 
 def finish_reason(completion: Completion) -> str:
-    """OpenAI's word for why a text ended."""
+    """OpenAI's name for why a text ended."""
     return "length" if completion.finish_reason == "length" else "stop"
 
 
 def usage_of(
     completions: Sequence[Completion], texts_of_a_prompt: int, predicted: bool
 ) -> dict[str, Any]:
-    """Tokens of all texts of a request; a prompt counts once, however many answers it has.
+    """Token counts over all texts of a request; a prompt counts once, however many answers it has.
 
-    predicted: the request named texts that the answer may resemble.
+    predicted: whether the request gave texts that the answer may resemble.
     """
     prompts = [each.prompt_tokens for each in completions[::texts_of_a_prompt]]
     cached = [each.cached_tokens for each in completions[::texts_of_a_prompt]]
@@ -84,14 +84,14 @@ def usage_of(
 
 
 def _predicted(completions: Sequence[Completion]) -> tuple[int, int]:
-    """Guesses that came true, and those that were checked in vain: of the drafters that look up
-    references where the method tells who guessed what, else all."""
+    """Accepted and rejected guesses: of drafters that search references if the method tells who
+    guessed what, else of all."""
     accepted = rejected = 0
     for completion in completions:
         stats = completion.stats
         known = [stats.sources[name] for name in _REFERENCE_SOURCES if name in stats.sources]
         if known:
-            # Sources may guess alike; the most that one of them did is no one's twice.
+            # Sources may guess alike; counting only the best one avoids double counting.
             best = max(known, key=lambda source: source.accepted)
             accepted += best.accepted
             rejected += best.scored - best.accepted
@@ -103,7 +103,7 @@ def _predicted(completions: Sequence[Completion]) -> tuple[int, int]:
 
 
 def metrics_of(stats: Stats, times: Times) -> dict[str, Any]:
-    """VLLM's figures of one text. Drafts are trees here: `num_draft_tokens` counts their nodes."""
+    """One text's metrics, as in vLLM. Drafts are trees: `num_draft_tokens` counts their nodes."""
     deepest = max(stats.depth_histogram, default=0)
     milliseconds = 1000 * (times.ended - times.first_token)
     return {
@@ -127,7 +127,7 @@ def metrics_of(stats: Stats, times: Times) -> dict[str, Any]:
 
 
 def sources_of(chunks: Sequence[Chunk]) -> list[dict[str, Any]]:
-    """Which pieces of a text were guessed, and by which drafters."""
+    """Which pieces of a text were drafted, and by which drafters."""
     return [
         {"text": chunk.text, "drafted": chunk.drafted, "sources": list(chunk.sources)}
         for chunk in chunks
@@ -135,7 +135,7 @@ def sources_of(chunks: Sequence[Chunk]) -> list[dict[str, Any]]:
 
 
 def chat_logprobs(tokenizer: Tokenizer, found: Sequence[TokenLogprob]) -> dict[str, Any]:
-    """Log-probabilities as answers to chats have them."""
+    """Log-probabilities in the format of chats."""
     content = [
         {
             **_token(tokenizer, each.token, each.logprob),
@@ -149,7 +149,7 @@ def chat_logprobs(tokenizer: Tokenizer, found: Sequence[TokenLogprob]) -> dict[s
 def completion_logprobs(
     tokenizer: Tokenizer, found: Sequence[TokenLogprob], offset: int
 ) -> dict[str, Any]:
-    """Log-probabilities as completions have them. offset: of the first token in the text."""
+    """Log-probabilities in the format of completions. offset: of the first token in the text."""
     tokens = [token_text(tokenizer, each.token) for each in found]
     offsets = []
     for text in tokens:
@@ -174,5 +174,5 @@ def _token(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
 
 
 def in_text(completion: Completion) -> int:
-    """Tokens without the one that ended the text and is no part of it."""
+    """Number of tokens, without an end token, which is no part of the text."""
     return len(completion.tokens) - (completion.finish_reason == "eos")

@@ -1,4 +1,4 @@
-"""The application: addresses, and what answers there."""
+"""The application: endpoints and their handlers."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ __all__ = ["Server", "create_app"]
 
 
 class Server:
-    """A session as a server sees it: what its requests are answered with.
+    """A session with everything needed to answer requests.
 
-    names: that the model answers to, the first of them in lists.
+    names: of the model in requests; the first one is used in lists.
     """
 
     def __init__(self, session: Session, names: Sequence[str], settings: ServeSettings) -> None:
@@ -101,7 +101,7 @@ class Server:
         return JSONResponse(self._model(name))
 
     async def tokenize(self, request: Request) -> Response:
-        """`POST /tokenize`, as vLLM has it."""
+        """`POST /tokenize`, as in vLLM."""
         wanted = checked(TokenizeRequest, await self._body(request))
         if (wanted.prompt is None) == (wanted.messages is None):
             raise bad_request("give either 'prompt' or 'messages'", "prompt")
@@ -115,16 +115,16 @@ class Server:
         return JSONResponse(answer)
 
     async def detokenize(self, request: Request) -> Response:
-        """`POST /detokenize`, as vLLM has it."""
+        """`POST /detokenize`, as in vLLM."""
         wanted = checked(DetokenizeRequest, await self._body(request))
         return JSONResponse({"prompt": await asyncio.to_thread(self.reader.decode, wanted.tokens)})
 
     async def health(self, request: Request) -> Response:
-        """`GET /health`: whether the engine works."""
+        """`GET /health`: whether the engine runs."""
         return Response(status_code=200 if self.engine.alive else 503)
 
     async def ready(self, request: Request) -> Response:
-        """`GET /ready`: whether requests are taken."""
+        """`GET /ready`: whether requests are accepted."""
         return Response(status_code=200 if self.engine.ready else 503)
 
     async def version(self, request: Request) -> Response:
@@ -148,7 +148,7 @@ class Server:
         return await json_body(request, self.settings)
 
     async def _compile(self, orders: Sequence[Order]) -> None:
-        """Constraints are compiled here, not in the engine's thread, and kept by the session."""
+        """Compile constraints outside the engine's thread; the session keeps them."""
         first = orders[0]
         if first.options.constraint is not None:
             await asyncio.to_thread(self.session.texts_of, first.options, first.prompt)
@@ -161,7 +161,7 @@ class Server:
         return self.reader.decode(order.prompt)
 
     def _tokens(self, wanted: TokenizeRequest) -> tuple[list[int], list[str] | None]:
-        """And what each of them says, where that was asked for."""
+        """Token ids, and the text of each if requested."""
         if wanted.messages is not None:
             tokens = self.reader.chat(wanted.messages, wanted.tools or [])
         else:
@@ -207,7 +207,7 @@ def create_app(
         yield
         await asyncio.to_thread(server.engine.stop, server.settings.grace)
 
-    # Pages of documentation would be fetched from elsewhere.
+    # Documentation pages would load files from other servers.
     app = FastAPI(title="paceline", version=__version__, lifespan=life, docs_url=None,
                   redoc_url=None, openapi_url=None)  # fmt: skip
     _add_addresses(app, server)
@@ -222,7 +222,7 @@ def create_app(
             CORSMiddleware,
             allow_origins=[server.settings.cors],
             allow_methods=["GET", "POST"],
-            allow_headers=["*"],  # clients send names of their own, such as x-stainless-os
+            allow_headers=["*"],  # clients send headers of their own, such as x-stainless-os
             expose_headers=["x-request-id", "retry-after"],
         )
     return app

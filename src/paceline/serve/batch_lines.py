@@ -1,4 +1,4 @@
-"""Lines of OpenAI's batch files: what is asked, one request a line, and what came of each.
+"""Lines of OpenAI's batch files: one request per line, and its result.
 
 {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {…}}
 {"id": "…", "custom_id": "a", "response": {"status_code": 200, "request_id": "…", "body": {…}},
@@ -19,7 +19,7 @@ from paceline.errors import UsageError
 __all__ = ["URLS", "BatchLine", "Outcome", "check_custom_ids", "read_lines"]
 
 URLS = ("/v1/chat/completions", "/v1/completions")
-"""Where requests of a batch may go."""
+"""Endpoints that requests of a batch may use."""
 
 _ID = "batch_req_"
 _ID_DIGITS = 24
@@ -29,8 +29,8 @@ _ID_DIGITS = 24
 class BatchLine:
     """One line of an input file.
 
-    number: of the line, from 1 on. id: made of what the line holds. error: code and message, where
-    the line is no request; then `url` and `body` mean nothing, and `custom_id` may be missing.
+    number: of the line, from 1. id: a hash of the line. error: code and message if the line is no
+    request; then `url` and `body` mean nothing, and `custom_id` may be missing.
     """
 
     number: int
@@ -43,9 +43,9 @@ class BatchLine:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a line.
+    """The result of a line.
 
-    status, request_id, body: of the response; none of them where the line is no request.
+    status, request_id, body: of the response; unset if the line is no request.
     """
 
     line: BatchLine
@@ -59,7 +59,7 @@ class Outcome:
         return self.status != 200
 
     def as_json(self) -> dict[str, Any]:
-        """As it stands in an output file. `id` comes first: torn lines are known by it."""
+        """The line of an output file. `id` comes first, so that torn lines are recognised by it."""
         response = error = None
         if self.line.error is None:
             response = {
@@ -79,9 +79,9 @@ class Outcome:
 
 
 def read_lines(path: Path) -> Iterator[BatchLine]:
-    """The lines of an input file; blank ones are left out.
+    """Yield the lines of an input file, without blank ones.
 
-    Raises UsageError where the file cannot be read.
+    Raises UsageError if the file cannot be read.
     """
     try:
         with path.open("rb") as file:
@@ -94,9 +94,9 @@ def read_lines(path: Path) -> Iterator[BatchLine]:
 
 
 def check_custom_ids(path: Path) -> int:
-    """How many lines an input file has.
+    """Count the lines of an input file.
 
-    Raises UsageError where it has none, or two have one custom_id.
+    Raises UsageError if there are none, or two share a custom_id.
     """
     first: dict[str, int] = {}
     lines = 0
@@ -123,7 +123,7 @@ def _line(number: int, content: bytes) -> BatchLine:
 
     try:
         record = json.loads(content)
-        json.dumps(record, ensure_ascii=False).encode()  # JSON can spell half a character
+        json.dumps(record, ensure_ascii=False).encode()  # JSON can encode half a character
     except UnicodeError:
         return broken("invalid_json_line", "this is not UTF-8 text, or holds half a character")
     except RecursionError:

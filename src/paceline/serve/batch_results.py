@@ -1,4 +1,4 @@
-"""Files of a batch's results, to which lines are added and which an interrupted batch goes on."""
+"""Result files of a batch: lines are appended, and an interrupted batch continues them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _HEAD = b'{"id": "batch_req_'
 
 
 class Results:
-    """What is known of a batch, and where more is written. Made by `results_in`.
+    """The known results of a batch, and the files that receive more. Made by `results_in`.
 
-    output: for all results. errors: for those of requests that failed, where they are kept apart.
+    output: for all results. errors: for failed requests, if they are kept separately.
     """
 
     def __init__(self, output: BinaryIO, errors: BinaryIO | None) -> None:
@@ -30,9 +30,9 @@ class Results:
         self._broken: set[str] = set()
 
     def has(self, line: BatchLine) -> bool:
-        """Whether there is a result for this line already.
+        """Whether this line already has a result.
 
-        Raises UsageError where there is one for another request of the same custom_id.
+        Raises UsageError if there is one for another request with the same custom_id.
         """
         if line.custom_id is None:
             return line.id in self._broken
@@ -45,7 +45,7 @@ class Results:
         return known is not None
 
     def write(self, outcome: Outcome) -> None:
-        """Add a result, as a whole line. Raises UsageError where that cannot be written."""
+        """Append a result as a whole line. Raises UsageError if it cannot be written."""
         file = self._errors if outcome.failed and self._errors is not None else self._output
         line = json.dumps(outcome.as_json(), ensure_ascii=False) + "\n"
         try:
@@ -55,7 +55,7 @@ class Results:
             raise UsageError(f"cannot write the result of a batch: {error.strerror}") from error
 
     def remember(self, line: bytes) -> bool:
-        """Take in a line that is there; False where it is no result."""
+        """Remember an existing line; False if it is no result."""
         try:
             record = json.loads(line)
             found, custom_id = record["id"], record["custom_id"]
@@ -72,10 +72,10 @@ class Results:
 
 @contextmanager
 def results_in(output: Path, errors: Path | None = None) -> Iterator[Results]:
-    """Open the files of a batch's results, and keep other processes from writing there. A last
-    line that is not whole is removed.
+    """Open the result files of a batch, and lock out other processes. An incomplete last line is
+    removed.
 
-    Raises UsageError where they cannot be written, or hold something else.
+    Raises UsageError if they cannot be written, or hold anything else.
     """
     with ExitStack() as opened:
         files = [opened.enter_context(_opened(path)) for path in (output, errors) if path]
@@ -108,12 +108,12 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
             with file:
                 yield file
         finally:
-            # Whoever takes the lock from now on finds a file that is written no more.
+            # Whoever takes the lock from now on finds a finished file.
             Path(lock.lock_file).unlink(missing_ok=True)
 
 
 def _take_in(results: Results, file: BinaryIO, name: str) -> None:
-    """Read what is there, and stand where the next line goes."""
+    """Read existing lines, and seek to where the next one goes."""
     end = 0
     for number, line in enumerate(file, start=1):
         if line.endswith(b"\n"):

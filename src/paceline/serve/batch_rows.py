@@ -1,4 +1,4 @@
-"""Requests of a batch file on their way to other processes and back, as rows of text."""
+"""Requests of a batch file as rows of text, which travel to other processes and back."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from paceline.serve.batch_lines import BatchLine, Outcome
 __all__ = ["AnswersOf", "Batch", "outcomes", "row"]
 
 Batch = Mapping[str, Sequence[Any]]
-"""Rows by column, as Ray Data hands them out. Everything is text, so that rows have one type."""
+"""Rows by column, as in Ray Data. All values are text, so that rows have one type."""
 
 
 @dataclass(frozen=True)
 class AnswersOf:
-    """What answers the requests of a batch file, wherever it is opened.
+    """Arguments of the session that answers a batch file, in any process.
 
-    model, method: see `paceline.load`; placement: more of its arguments. names: that the model
-    answers to. max_batch, budget: see `paceline batch`. threads: None for torch's choice.
+    model, method: see `paceline.load`; placement: more of its arguments. names: of the model in
+    requests. max_batch, budget: see `paceline batch`. threads: None for torch's default.
     """
 
     model: str
@@ -34,21 +34,21 @@ class AnswersOf:
 
 
 def row(line: BatchLine) -> dict[str, str]:
-    """A request as an actor gets it."""
+    """A request as sent to an actor."""
     return {"number": str(line.number), "url": line.url, "body": json.dumps(line.body)}
 
 
 def outcomes(batches: Iterable[Batch], waiting: dict[int, BatchLine]) -> Iterable[Outcome]:
-    """What came of lines, each once; these leave `waiting`, by the numbers of lines.
+    """Yield the outcome of each line once, and remove it from `waiting` (lines by number).
 
-    Raises PacelineError for what is wrong with the arguments of the actors.
+    Raises PacelineError for errors in the actors' arguments.
     """
     for batch in batches:
         columns = (batch[name] for name in ("number", "status", "request_id", "body", "refusal"))
         for number, status, request_id, body, refusal in zip(*columns, strict=True):
             if refusal:
                 raise PacelineError(str(refusal))
-            # Ray does work again whose results were lost with a machine.
+            # Ray repeats work whose results were lost with a machine.
             line = waiting.pop(int(number), None)
             if line is not None:
                 yield Outcome(line, int(status), str(request_id), json.loads(body))

@@ -1,4 +1,4 @@
-"""The requests of a batch file, answered by the server's application without a server."""
+"""Answer the requests of a batch file by the server's application, without a server."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from paceline.session import Session
 __all__ = ["BatchCounts", "Heard", "answered_together", "batch_server", "run_batch", "take_down"]
 
 _AHEAD = 2
-"""Requests under way for each text that is written, so that none of those waits for its prompt."""
+"""Requests in progress per text being written, so that no slot waits for a request."""
 
 _UNREFUSED = 1 << 30
-"""Requests that may wait: all of them. Who reads the file decides how many are under way."""
+"""Most waiting requests: no limit, since `run_batch` decides how many are in progress."""
 
 _DAY = 86_400.0
-"""Seconds within which a request must be answered, as long as OpenAI gives a batch."""
+"""Seconds within which a request must be answered; OpenAI gives a batch as long."""
 
 
 @dataclass
 class BatchCounts:
-    """What has happened so far.
+    """Progress of a batch.
 
-    known: lines that had a result before. answered, failed: of the others. tokens: written.
+    known: lines that already had a result. answered, failed: of the others. tokens: written.
     """
 
     known: int = 0
@@ -42,7 +42,7 @@ class BatchCounts:
     codes: Counter[str] = field(default_factory=Counter)
 
     def add(self, outcome: Outcome) -> None:
-        """One more result."""
+        """Count one more result."""
         if outcome.failed:
             self.failed += 1
             self.codes[_code(outcome)] += 1
@@ -59,9 +59,9 @@ def _nobody(counts: BatchCounts) -> None:
 
 
 def batch_server(session: Session, names: Sequence[str], max_batch: int) -> Server:
-    """What answers the requests of a batch on a session. names: that the model answers to.
+    """The server that answers a batch on a session. names: of the model in requests.
 
-    max_batch: most texts that are written at a time.
+    max_batch: most texts written at a time.
     """
     settings = ServeSettings(max_batch=max_batch, max_queue=_UNREFUSED, time_limit=_DAY, grace=0.0)
     return Server(session, names, settings)
@@ -73,11 +73,11 @@ async def run_batch(
     results: Results,
     heard: Heard = _nobody,
 ) -> BatchCounts:
-    """Answer all lines that have no result yet; results are written in the order in which they end.
+    """Answer all lines that have no result yet, and write results as they complete.
 
-    heard: called after each. Where this is cancelled, what is not written yet is given up.
+    heard: called after each. If this is cancelled, unwritten results are lost.
 
-    Raises UsageError where a result cannot be written, or is there for another request.
+    Raises UsageError if a result cannot be written, or belongs to another request.
     """
     app, counts, waiting = create_app(server), BatchCounts(), iter(lines)
 
@@ -106,7 +106,7 @@ async def run_batch(
 def take_down(
     found: Iterable[Outcome], results: Results, known: int, heard: Heard = _nobody
 ) -> BatchCounts:
-    """Write what others answer; see `run_batch`. known: lines that have a result."""
+    """Write results from elsewhere; see `run_batch`. known: lines that already had a result."""
     counts = BatchCounts(known)
     for outcome in found:
         results.write(outcome)
@@ -116,7 +116,7 @@ def take_down(
 
 
 async def answered_together(app: ASGIApp, lines: Iterable[BatchLine]) -> list[Outcome]:
-    """What comes of some lines, which are asked at once."""
+    """The outcomes of some lines, answered concurrently."""
     return await asyncio.gather(*(_outcome(app, line) for line in lines))
 
 

@@ -1,4 +1,4 @@
-"""From the bytes of a request to a checked value, with every complaint in OpenAI's shape."""
+"""From the bytes of a request to a checked value, with every error in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ _REFUSED_UNLESS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "bad_words": ("use 'logit_bias'", ([],)),
     "allowed_token_ids": ("use 'structured_outputs'", ([],)),
 }
-"""Fields that would change the answer if they were obeyed, so ignoring them would be a lie; those
-of the second table are ignored where they hold one of the values that change nothing."""
+"""Fields that would change the answer, so ignoring them would be wrong; those of the second table
+are ignored if they hold one of the values that change nothing."""
 
 
 async def json_body(request: Request, settings: ServeSettings) -> dict[str, Any]:
-    """The JSON object that a request holds. Raises ApiError for anything else."""
+    """Read a request's JSON object. Raises ApiError for anything else."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         raise ApiError(415, "send JSON, with 'Content-Type: application/json'")
@@ -81,7 +81,7 @@ def _check_refused(body: Mapping[str, Any]) -> None:
 
 
 def checked(shape: type[S], body: dict[str, Any]) -> S:
-    """The body as such a request. Raises ApiError naming the first field that is wrong."""
+    """Validate the body as `shape`. Raises ApiError naming the first wrong field."""
     _check_refused({name: body[name] for name in body.keys() - shape.model_fields.keys()})
     try:
         return shape.model_validate(body)
@@ -97,7 +97,7 @@ def checked(shape: type[S], body: dict[str, Any]) -> S:
 
 
 def _is_place(part: int | str) -> bool:
-    """Where alternatives are tried, their types stand among the names of fields."""
+    """Whether a part names a field: for unions, pydantic adds the types it tried."""
     return isinstance(part, int) or not ("[" in part or part in ("str", "int"))
 
 

@@ -19,7 +19,7 @@ __all__ = ["ChatAnswer"]
 
 
 class ChatAnswer(Answer):
-    """Messages of the assistant, with the tool calls that they hold."""
+    """Messages of the assistant, with their tool calls."""
 
     kind, part = "chat.completion", ".chunk"
 
@@ -33,7 +33,7 @@ class ChatAnswer(Answer):
         self._calls = [0] * len(ticket.orders)
 
     def begin(self) -> list[dict[str, Any]]:
-        """Every text's role, in order: clients expect texts to begin in the order of indices."""
+        """Every text's role, since clients expect texts to begin in index order."""
         opening = {"role": "assistant", "content": ""}
         return [
             self._piece([self._delta(index, dict(opening))])
@@ -94,7 +94,7 @@ class ChatAnswer(Answer):
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
     def _reason(self, completion: Completion, called: bool) -> str:
-        """As OpenAI has it: calls that were asked for by name end with "stop"."""
+        """The finish reason; as at OpenAI, calls requested by name end with "stop"."""
         reason = finish_reason(completion)
         return "tool_calls" if called and reason == "stop" and not self._named else reason
 

@@ -17,7 +17,7 @@ __all__ = ["CompletionAnswer"]
 
 
 class CompletionAnswer(Answer):
-    """Continuations of texts. echoes: of each text, the prompt that is to be repeated, or ""."""
+    """Continuations of prompts. echoes: for each text, the prompt to repeat, or ""."""
 
     kind, part = "text_completion", ""
 
@@ -34,7 +34,7 @@ class CompletionAnswer(Answer):
         self._lengths = [0] * len(echoes)
 
     def begin(self) -> list[dict[str, Any]]:
-        """The prompts, where they are to be repeated."""
+        """The prompts to repeat."""
         return [
             self._piece([self._part(index, echo)])
             for index, echo in enumerate(self._echoes)

@@ -1,4 +1,4 @@
-"""From the messages and prompts of requests to token ids."""
+"""Encode messages and prompts of requests as token ids."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _ROLES = {"developer": "system"}
 
 
 class Reader:
-    """Reads prompts for a session. Any number of threads may use it; they take turns, since not
-    all of a tokenizer bears being used by two at a time."""
+    """Reads prompts for a session. Thread-safe: threads take turns, since not all of a tokenizer
+    can be used concurrently."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -27,7 +27,7 @@ class Reader:
         self._takes_tools: bool | None = None
 
     def chat(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
-        """Token ids of a conversation. Raises ApiError where the model's template refuses it."""
+        """Token ids of a conversation. Raises ApiError if the model's template rejects it."""
         conversation = [_as_template_has_it(message) for message in messages]
         functions = [tool.model_dump(exclude_none=True) for tool in tools]
         with self._turn:
@@ -39,7 +39,7 @@ class Reader:
                 raise bad_request(str(error), "messages") from error
 
     def text(self, prompt: str | Sequence[int]) -> list[int]:
-        """Token ids of a text, special tokens included, or of ids as they are."""
+        """Token ids of a text, special tokens included; ids are returned unchanged."""
         if not prompt:
             raise bad_request("the prompt is empty: give at least one character", "prompt")
         with self._turn:
@@ -47,7 +47,7 @@ class Reader:
             return self._checked(self._session.encode(given), "prompt")
 
     def plain(self, text: str, special: bool) -> list[int]:
-        """Token ids of a text, which may be empty. special: with those that begin a prompt."""
+        """Token ids of a text, which may be empty. special: add those that begin a prompt."""
         with self._turn:
             if special and text:
                 return self._session.encode(text)
@@ -68,7 +68,7 @@ class Reader:
         return text
 
     def check_vocabulary(self, tokens: Sequence[int], param: str) -> None:
-        """Raise ApiError for an id that the model does not have."""
+        """Raise ApiError for an id beyond the model's vocabulary."""
         size = self._session.target.vocab_size
         if tokens and max(tokens) >= size:
             raise bad_request(f"token ids of this model are below {size}, got {max(tokens)}", param)
@@ -77,7 +77,7 @@ class Reader:
         self, conversation: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
     ) -> list[int]:
         if self._holds_control_tokens(conversation):
-            # What a user types is text, whatever it looks like to the template.
+            # User input is text, even if it looks like control tokens.
             encoded = self._session.tokenizer.apply_chat_template(
                 conversation,
                 tools=tools or None,
@@ -97,7 +97,7 @@ class Reader:
         return any(token in said for token in added)
 
     def _knows_tools(self, functions: Sequence[Mapping[str, Any]]) -> bool:
-        """Templates that take no tools leave them out without a word."""
+        """Whether the template takes tools: one that does not drops them silently."""
         if self._takes_tools is None:
             asked = [{"role": "user", "content": "?"}]
             self._takes_tools = self._session.encode(asked) != self._session.encode(
@@ -118,8 +118,8 @@ class Reader:
 
 
 def joined_text(content: str | Sequence[Mapping[str, Any]] | None, param: str, between: str) -> str:
-    """The text of a content field. Raises ApiError for parts that are no text: no picture, file or
-    address is ever fetched."""
+    """The text of a content field. Raises ApiError for parts that are not text: no image, file or
+    URL is ever fetched."""
     if content is None or isinstance(content, str):
         return content or ""
     texts = []
@@ -149,7 +149,7 @@ def _as_template_has_it(message: Message) -> dict[str, Any]:
 
 
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:
-    """A call of an earlier turn. Templates want the arguments as an object."""
+    """A call of an earlier turn. Templates expect the arguments as an object."""
     function = call.get("function")
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise bad_request("messages: a tool call has no function with a name", "messages")

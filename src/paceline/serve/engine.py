@@ -1,4 +1,4 @@
-"""The engine: one thread that plays all rounds. Requests join and leave between them."""
+"""The engine: one thread that runs all rounds. Requests join and leave between them."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from paceline.session import Session
 __all__ = ["Engine"]
 
 _TIDY = 60.0
-"""Seconds of work after which free memory goes back to the system."""
+"""Seconds of work after which free memory is returned to the system."""
 
 
 class Engine:
-    """Writes the texts of requests on one session, which nobody else uses meanwhile.
+    """Writes the texts of requests on one session, which nothing else may use meanwhile.
 
-    Requests come in from any thread; all else happens in the engine's own one.
+    Any thread may submit requests; all other work happens in the engine's own thread.
     """
 
     def __init__(self, session: Session, settings: ServeSettings, metrics: Metrics) -> None:
@@ -48,26 +48,26 @@ class Engine:
         self._thread = Thread(target=self._run, name="paceline-engine", daemon=True)
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the thread."""
         self._thread.start()
 
     @property
     def alive(self) -> bool:
-        """Whether requests are being worked on."""
+        """Whether the engine's thread is running."""
         return self._thread.is_alive()
 
     @property
     def ready(self) -> bool:
-        """Whether requests are taken."""
+        """Whether requests are accepted."""
         return self.alive and not self._draining
 
     @property
     def load(self) -> tuple[int, int]:
-        """Texts that are being written, and requests that wait."""
+        """Texts being written, and requests waiting."""
         return len(self._texts), len(self._waiting)
 
     def submit(self, ticket: Ticket) -> None:
-        """Take a request. Raises ApiError where the queue is full or the server is stopping."""
+        """Accept a request. Raises ApiError if the queue is full or the server is stopping."""
         with self._changed:
             if self._draining:
                 raise self._turned_away(stopping())
@@ -78,13 +78,13 @@ class Engine:
             self._changed.notify_all()
 
     def drain(self) -> None:
-        """Take no more requests."""
+        """Accept no more requests."""
         with self._changed:
             self._draining = True
             self._changed.notify_all()
 
     def stop(self, grace: float) -> None:
-        """Take no more requests, finish those there are, and cut off what is left after so many
+        """Accept no more requests, finish current ones, and cut off what is left after `grace`
         seconds. Returns when the thread has ended."""
         self.drain()
         if self._thread.ident is None:
@@ -94,7 +94,7 @@ class Engine:
         self._thread.join()
 
     def cut(self) -> None:
-        """Finish nothing more."""
+        """Cut off all requests."""
         self.drain()
         self._cut = True
 
@@ -124,14 +124,14 @@ class Engine:
             self._tidied = now
 
     def _has_work(self) -> bool:
-        """Wait for work; False where there will be none."""
+        """Wait for work; False if there will be none."""
         with self._changed:
             while not (self._texts or self._waiting or self._draining):
                 self._changed.wait()
             return bool(self._texts or self._waiting)
 
     def _send_away(self, touched: set[Ticket]) -> None:
-        """Requests leave that nobody waits for, that take too long, or whose server has to stop."""
+        """Remove requests that are cancelled or out of time, or all when the server is cut off."""
         now = monotonic()
         with self._changed:
             tickets = {*self._waiting, *(text.ticket for text in self._texts)}
@@ -145,7 +145,7 @@ class Engine:
                 self._fail(ticket, late, touched, outcome="out of time")
 
     def _admit(self, touched: set[Ticket]) -> None:
-        """Texts of the requests that wait join, in their order, while there is room."""
+        """Let texts of waiting requests join, in order, while there is room."""
         while len(self._texts) < self._settings.max_batch:
             with self._changed:
                 if not self._waiting:
@@ -164,11 +164,11 @@ class Engine:
                 self._fail(ticket, _as_answer(error), touched)
 
     def _play(self, touched: set[Ticket]) -> None:
-        """One round, and what it brought for every text."""
+        """Play one round, and deliver every text's news."""
         self._session.texts.batch.play()
         for text in list(self._texts):
             if text.ticket.failed:
-                continue  # by another text of the request, just now
+                continue  # another text of the request has just failed
             try:
                 news = text.heard(self._metrics)
             except Exception as error:
@@ -191,7 +191,7 @@ class Engine:
     def _fail(
         self, ticket: Ticket, error: ApiError, touched: set[Ticket], outcome: str = "failed"
     ) -> None:
-        """All texts of a request leave."""
+        """Fail a request: all its texts leave."""
         for text in [text for text in self._texts if text.ticket is ticket]:
             self._texts.remove(text)
             _quietly(text.leave)
@@ -210,7 +210,7 @@ class Engine:
 
 
 def _as_answer(error: Exception) -> ApiError:
-    """What a client hears of an error in its text."""
+    """The error that a client receives for an error in its text."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, UsageError):
@@ -220,7 +220,7 @@ def _as_answer(error: Exception) -> ApiError:
 
 
 def _quietly(leave: Callable[[], None]) -> None:
-    """A text that cannot even be closed must not take the engine with it."""
+    """Close a text; a failure to do so must not stop the engine."""
     try:
         leave()
     except Exception as error:

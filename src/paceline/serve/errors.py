@@ -1,4 +1,4 @@
-"""Errors as OpenAI's clients expect them: a status, and an object that says what was wrong."""
+"""Errors as OpenAI's clients expect them: a status, and an object that explains it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _SHED_RETRY = 1
 
 
 class ApiError(Exception):
-    """A request that is not answered as asked.
+    """A request that cannot be answered.
 
-    status: of the response, where it has not begun. param: the field that is at fault. code: for
-    programs. headers: of the response.
+    status: of the response, if it has not begun. param: the field at fault. code: for programs.
+    headers: of the response.
     """
 
     def __init__(
@@ -42,20 +42,20 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The object that the response holds."""
+        """The body of the response."""
         return error_body(self.status, self.message, self.param, self.code)
 
 
 def error_body(
     status: int, message: str, param: str | None = None, code: str | None = None
 ) -> dict[str, Any]:
-    """OpenAI's error object; all of its keys are always there."""
+    """OpenAI's error object, always with all of its keys."""
     kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
-    """The request itself is at fault; sending it again would not help."""
+    """The request itself is at fault; a retry would not help."""
     return ApiError(400, message, param=param, code=code)
 
 
@@ -70,7 +70,7 @@ def too_many() -> ApiError:
 
 
 def stopping() -> ApiError:
-    """The server takes no new requests."""
+    """The server accepts no new requests."""
     return ApiError(
         503,
         "the server is stopping: try another one",
@@ -85,7 +85,7 @@ def cut_off() -> ApiError:
 
 
 def out_of_time(seconds: float) -> ApiError:
-    """A request took too long. Sent again it would take as long, so clients are told not to."""
+    """A request took too long. A retry would too, so clients are told not to retry."""
     return ApiError(
         408,
         f"the answer was not complete after {seconds:g} seconds: ask for fewer tokens",
@@ -95,5 +95,5 @@ def out_of_time(seconds: float) -> ApiError:
 
 
 def failed() -> ApiError:
-    """Something went wrong here; what it was is in the log, and nobody else's business."""
+    """An internal error; details go to the log, not to the client."""
     return ApiError(500, "the server failed to answer this request", code="internal_error")

@@ -1,4 +1,4 @@
-"""A request from its order to its answer: the engine is asked, and whoever hangs up is noticed."""
+"""A request from its orders to its answer, with detection of clients that hang up."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Handler:
         stream: bool,
         asked: Any = None,
     ) -> Response:
-        """The response, or a stream of it. It begins when there is something to say, so that what
-        goes wrong until then has a status. asked: for the log, where it is to hold that.
+        """Answer whole or as a stream, which begins with the first news, so that errors before that
+        have a status. asked: for the log, if prompts are logged.
 
         Raises ApiError."""
         name = request.state.request_id
@@ -93,12 +93,12 @@ class Handler:
             yield _event(error.body)
 
     def _left(self, ticket: Ticket) -> Response:
-        """Nobody reads this any more."""
+        """The response to a client that has left."""
         self._finish(ticket)
         return Response(status_code=_CLIENT_LEFT)
 
     def _finish(self, ticket: Ticket) -> None:
-        """Whatever became of it, the engine need not go on with this request."""
+        """Release the request in the engine, whatever its outcome, and log it."""
         ticket.cancelled = True
         times, options = ticket.times, ticket.orders[0].options
         line: dict[str, Any] = {
@@ -118,7 +118,7 @@ class Handler:
 
 
 class _Events(StreamingResponse):
-    """Server-sent events. ended: called once they are all sent, or nobody takes them any more."""
+    """Server-sent events. ended: called once all are sent, or the client has left."""
 
     def __init__(self, events: AsyncIterator[str], ended: Callable[[], None]) -> None:
         super().__init__(events, media_type="text/event-stream", headers=_STREAM_HEADERS)
@@ -141,7 +141,7 @@ async def _all(ticket: Ticket, news: list[News]) -> list[Completion]:
 
 
 async def _unless_left(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
-    """What comes of `work`; None where the client hangs up first."""
+    """The result of `work`; None if the client hangs up first."""
     working = asyncio.ensure_future(work)
     watching = asyncio.ensure_future(_hung_up(request))
     try:

@@ -1,8 +1,8 @@
 """The C library's heap in a process that runs for weeks.
 
-glibc gives every thread a heap of its own, and what one has freed no other can use: a server, whose
-requests are prepared on many threads, would keep the largest of what each of them ever needed, and
-grow as threads come to hold large things by turns.
+glibc gives every thread its own heap, and no thread can reuse what another has freed. A server
+prepares requests on many threads: it would keep the maximum that each of them ever needed, and
+grow as one thread after another holds large objects.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _ARENA_MAX = -8
 
 
 def share_one_heap() -> bool:
-    """Let all threads allocate from one heap from now on, to be called before they begin; whether
-    that was possible. Under Python's lock they hardly ever wait for each other."""
+    """Let all threads allocate from one heap; call this before they start. Returns whether that was
+    possible. Under Python's lock threads hardly ever wait for each other."""
     change = _of_libc("mallopt")
     return change is not None and change(_ARENA_MAX, 1) == 1
 
 
 def give_back() -> bool:
-    """Hand free pages back to the system, which takes milliseconds; whether that was possible."""
+    """Give free pages back to the system, within milliseconds. Returns whether it was possible."""
     trim = _of_libc("malloc_trim")
     if trim is None:
         return False
@@ -34,8 +34,8 @@ def give_back() -> bool:
 
 
 def _of_libc(name: str) -> Callable[..., Any] | None:
-    """A function of glibc, None where that is not what runs. Of other libraries even those that
-    have such a function do not have its options."""
+    """A function of glibc, or None with another C library: even those that have such a function
+    lack its options."""
     try:
         library = ctypes.CDLL(None)
         _ = library.gnu_get_libc_version

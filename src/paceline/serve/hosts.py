@@ -1,7 +1,7 @@
-"""Names by which requests may call a server that listens on this machine alone.
+"""Host names that requests may use for a server that listens on this machine only.
 
-A page from anywhere may have its name lead to 127.0.0.1 once it is loaded (DNS rebinding): to the
-browser the server is then of the page's own origin, and only the Host header tells.
+Any web page can make its host name resolve to 127.0.0.1 after it is loaded (DNS rebinding). The
+browser then treats the server as the page's own origin, and only the Host header reveals it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _HEADER = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::[0-9]*)?")
 
 @dataclass(frozen=True)
 class KnownHosts:
-    """Names and addresses, besides those of loopback, which are always known."""
+    """Allowed names and addresses, in addition to loopback, which is always allowed."""
 
     names: frozenset[str] = frozenset()
 
     def stranger(self, given: Iterable[str]) -> str | None:
-        """The first of a request's Host headers that is not known, without its port.
+        """The first unknown name in a request's Host headers, without its port.
 
-        A request without the header is from no browser, and so from no page.
+        A request without the header does not come from a browser, and so from no page.
         """
         names = filter(None, map(_name, given))
         return next((name for name in names if not self._knows(name)), None)
@@ -40,10 +40,10 @@ class KnownHosts:
 
 
 def known_hosts(address: str, host: str, allowed: Sequence[str]) -> KnownHosts | None:
-    """What to check requests against; None for no check.
+    """The names to check requests against; None for no check.
 
-    address: that the server's socket is bound to. host: as its user called that. allowed: further
-    names; "*" for any. Bound to loopback there is a check, elsewhere where names are allowed.
+    address: that the server's socket is bound to. host: the same as given by the user. allowed:
+    further names; "*" for any. Requests are checked if the address is loopback or names are given.
 
     Raises UsageError for a name with a scheme or a port.
     """
@@ -56,8 +56,7 @@ def known_hosts(address: str, host: str, allowed: Sequence[str]) -> KnownHosts |
 
 
 def is_loopback(name: str) -> bool:
-    """Whether a name without a port, or an address, is of this machine alone, wherever it is
-    asked."""
+    """Whether a name without a port, or an address, always means the machine itself."""
     if name == _LOCAL or name.endswith(f".{_LOCAL}"):
         return True
     address = _address(name)
@@ -73,11 +72,11 @@ def _address(name: str) -> IPv4Address | IPv6Address | None:
 
 
 def _name(host: str) -> str:
-    """A Host header without its port, if it has one."""
+    """A Host header without its port, if any."""
     found = _HEADER.fullmatch(host.strip())
     return _bare(found[1] if found else host)
 
 
 def _bare(name: str) -> str:
-    """As names are compared."""
+    """A name in the form in which names are compared."""
     return name.strip().removeprefix("[").removesuffix("]").rstrip(".").lower()

@@ -1,4 +1,4 @@
-"""Requests to the server's application from the same process, without HTTP and without sockets."""
+"""Requests to the server's application from the same process, without HTTP or sockets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Head:
-    """What a response begins with."""
+    """Status and headers of a response."""
 
     status: int
     headers: Headers
@@ -39,9 +39,9 @@ class Head:
 
 @dataclass(frozen=True)
 class Reply:
-    """A whole response.
+    """A complete response.
 
-    body: read from JSON. request_id: as the server's log has it.
+    body: parsed JSON. request_id: as in the server's log.
     """
 
     status: int
@@ -50,9 +50,9 @@ class Reply:
 
 
 async def ask(app: ASGIApp, query: Query) -> AsyncIterator[Head | bytes]:
-    """The head of the response, and then the parts of its body as they come.
+    """Yield the head of the response, then the parts of its body as they arrive.
 
-    Closing this before its end is to hang up.
+    Closing the iterator early hangs up.
     """
     conversation = _Conversation(query.body)
     working = asyncio.ensure_future(app(_scope(query), conversation.receive, conversation.send))
@@ -60,7 +60,7 @@ async def ask(app: ASGIApp, query: Query) -> AsyncIterator[Head | bytes]:
     try:
         while (part := await conversation.parts.get()) is not None:
             yield part
-        # Starlette raises errors once more after it has answered with 500.
+        # Starlette raises an error again after it has answered with 500.
         if not conversation.complete:
             await working
     finally:
@@ -69,7 +69,7 @@ async def ask(app: ASGIApp, query: Query) -> AsyncIterator[Head | bytes]:
 
 
 async def post(app: ASGIApp, path: str, body: dict[str, Any]) -> Reply:
-    """Post JSON and wait for the whole response, which is JSON as well."""
+    """Post JSON and wait for the whole response, which is JSON too."""
     query = Query("POST", path, json.dumps(body).encode())
     head, data = Head(500, ()), b""
     async with aclosing(ask(app, query)) as parts:  # type: ignore[type-var]
@@ -83,7 +83,7 @@ async def post(app: ASGIApp, path: str, body: dict[str, Any]) -> Reply:
 
 
 class _Conversation:
-    """Both ends of one request, by the protocol of ASGI."""
+    """Both ends of one ASGI request."""
 
     def __init__(self, body: bytes) -> None:
         self._body: bytes | None = body
@@ -91,14 +91,14 @@ class _Conversation:
         self.complete = False
 
     async def receive(self) -> dict[str, Any]:
-        """The body, and after that nothing: who hangs up cancels the application."""
+        """The body, then nothing: hanging up cancels the application."""
         if self._body is None:
             await asyncio.Event().wait()
         body, self._body = self._body, None
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
-        """A part of the response."""
+        """Queue a part of the response."""
         if message["type"] == "http.response.start":
             headers = [(name.lower(), value) for name, value in message["headers"]]
             self.parts.put_nowait(Head(message["status"], headers))

@@ -1,4 +1,4 @@
-"""The server's log: one JSON object a line, without what people write unless that was asked for."""
+"""The server's log: one JSON object per line, without user text unless that is requested."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _logger = logging.getLogger("paceline.serve")
 def log(
     event: str, *, level: int = logging.INFO, error: BaseException | None = None, **what: Any
 ) -> None:
-    """Write one line. error: with where it was raised."""
+    """Write one line. error: logged with its traceback."""
     _logger.log(level, event, extra={"what": what}, exc_info=error)
 
 
 def log_to_stderr() -> None:
-    """Write the log to standard error, uvicorn's complaints as well."""
+    """Write the log to standard error, with uvicorn's warnings."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines())
     for name, level in (("paceline.serve", logging.INFO), ("uvicorn.error", logging.WARNING)):
@@ -31,7 +31,7 @@ def log_to_stderr() -> None:
 
 
 class _JsonLines(logging.Formatter):
-    """A record as a JSON object in one line."""
+    """Formats a record as a JSON object on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter.format`."""

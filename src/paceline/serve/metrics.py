@@ -1,8 +1,8 @@
-"""What dashboards read, under vLLM's names where it has them.
+"""Metrics for dashboards, under vLLM's names if it has them.
 
-Times between tokens are observed once per round and text, as vLLM does per engine step: where a
-round brings several tokens, `vllm:request_time_per_output_token_seconds` is the fair one. Drafts
-are trees here: every node that could be accepted counts as a draft token.
+Times between tokens are observed once per round and text, like vLLM's per engine step: if rounds
+bring several tokens, `vllm:request_time_per_output_token_seconds` is the fair metric. Drafts are
+trees here: every node that could be accepted counts as a draft token.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ _FINISHED = {"eos": "stop", "interrupted": "abort"}
 
 
 class Metrics:
-    """The figures of one server, in a registry of their own.
+    """The metrics of one server, in their own registry.
 
-    model: its name, a label of all of them. load: texts or requests that are running and waiting,
-    and the share of the cache that is in use; asked for when somebody reads.
+    model: its name, a label of all metrics. load: returns running texts, waiting requests, and the
+    share of the cache in use; called on every read.
     """
 
     def __init__(self, model: str, load: Callable[[], tuple[int, int, float]]) -> None:
@@ -93,7 +93,7 @@ class Metrics:
         self._rejected = self._counter("admission_rejections", "Requests turned away.", "reason")
 
     def text(self) -> bytes:
-        """All of them in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         running, waiting, cache = self._load()
         self._running.set(running)
         self._waiting.set(waiting)
@@ -109,11 +109,11 @@ class Metrics:
         self._histograms[name].observe(value)
 
     def rejected(self, reason: str) -> None:
-        """A request was turned away."""
+        """Count a rejected request."""
         self._rejected.labels(**self._labels, reason=reason).inc()
 
     def played(self, before: Stats, now: Stats) -> None:
-        """A text has gone on from `before`."""
+        """Count a text's progress since `before`."""
         self.count("spec_decode_num_drafts", now.triggers - before.triggers)
         self.count("spec_decode_num_draft_tokens", now.drafted - before.drafted)
         self.count("spec_decode_num_accepted_tokens", now.accepted - before.accepted)
@@ -124,7 +124,7 @@ class Metrics:
                 self._accepted_at.labels(**self._labels, position=position).inc(rounds)
 
     def text_ended(self, completion: Completion, seconds: float) -> None:
-        """A text is complete, so many seconds after its first token."""
+        """Record a complete text. seconds: since its first token."""
         reason = completion.finish_reason
         self._finished.labels(**self._labels, finished_reason=_FINISHED.get(reason, reason)).inc()
         self.count("prompt_tokens", completion.prompt_tokens)
@@ -136,7 +136,7 @@ class Metrics:
             self.observe("request_time_per_output_token_seconds", each)
 
     def request_ended(self, ticket: Ticket) -> None:
-        """A request is complete, failed or given up."""
+        """Record a request that is complete, failed or abandoned."""
         self.observe("e2e_request_latency_seconds", ticket.times.ended - ticket.times.arrived)
 
     def _counter(self, name: str, text: str, label: str) -> Counter:

@@ -1,4 +1,4 @@
-"""How servers are named and guarded, whoever starts them."""
+"""Model names and API keys of servers, however they are started."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from paceline.errors import UsageError
 __all__ = ["KEY_VARIABLE", "checked_keys", "public_name"]
 
 KEY_VARIABLE = "PACELINE_API_KEY"
-"""Variable of the environment that holds the keys, with spaces between them."""
+"""Environment variable that holds the keys, separated by spaces."""
 
 _SHORTEST_KEY = 8
 
 
 def public_name(model: str) -> str:
-    """A model's name without the folders that it lies in."""
+    """A model's name, without folders if it is a path."""
     return Path(model).name if Path(model).exists() else model
 
 
 def checked_keys(keys: Sequence[str]) -> list[str]:
-    """The keys; raises UsageError for one that is easily guessed."""
+    """The keys. Raises UsageError for one that is easily guessed."""
     if any(len(key) < _SHORTEST_KEY for key in keys):
         raise UsageError(f"an API key has at least {_SHORTEST_KEY} characters")
     return list(keys)

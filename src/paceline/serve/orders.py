@@ -1,4 +1,4 @@
-"""From a checked request to the texts that it orders."""
+"""Translate a checked request into orders for texts."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from paceline.session import Session
 __all__ = ["OFF", "Orders", "tools_of"]
 
 OFF = "off"
-"""The method of a request that wants plain decoding."""
+"""The method of a request for plain decoding."""
 
 _SHORT = 16
-"""New tokens of a completion that does not say how many, as OpenAI has it."""
+"""Most new tokens of a completion by default, as at OpenAI."""
 
 
 @dataclass(frozen=True)
 class Orders:
-    """Makes orders for one session, within what its settings allow.
+    """Makes orders for one session, within the limits of its settings.
 
-    Raises ApiError or UsageError for what cannot be served.
+    Raises ApiError or UsageError for unsupported requests.
     """
 
     session: Session
@@ -71,7 +71,7 @@ class Orders:
         self._check_count(request, len(prompts))
         read = [self.reader.text(prompt) for prompt in prompts]
         changes = {"logprobs": request.logprobs, "constraint": _constraint(request)}
-        changes["max_new_tokens"] = self._limit(request.max_tokens or _SHORT)
+        changes["max_new_tokens"] = self._limit(request.max_tokens or self._short)
         return self._orders(request, read, changes)
 
     def _orders(
@@ -81,7 +81,7 @@ class Orders:
         options = Options(**self._sampling(request), **changes, budget=self._budget(request))
         references = self._references(request)
         return [
-            # As in `Session.generate_batch`: equal prompts get noise of their own.
+            # As in `Session.generate_batch`: equal prompts get their own noise.
             Order(prompt, options.with_(seed=options.seed + (place << 64)), references)
             for place, prompt in enumerate(prompt for prompt in prompts for _ in range(n))
         ]
@@ -95,13 +95,13 @@ class Orders:
         return n
 
     def _sampling(self, request: TextRequest) -> dict[str, Any]:
-        """Options for how tokens are drawn and where texts end; a temperature of 1 by default."""
+        """Options for how tokens are drawn and where texts end; temperature is 1 by default."""
         stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
         if len(stop) > self.settings.max_stop or any(len(each) > 1000 for each in stop):
             raise bad_request(
                 f"'stop' takes at most {self.settings.max_stop} strings of 1000 characters", "stop"
             )
-        # The smallest nucleus is the likeliest token alone.
+        # The smallest nucleus is the likeliest token.
         likeliest = request.top_p == 0
         top_k = request.top_k if request.top_k and request.top_k > 0 else None
         return {
@@ -127,8 +127,12 @@ class Orders:
             biases[int(token)] = bias
         return biases
 
+    @property
+    def _short(self) -> int:
+        return min(_SHORT, self.settings.max_tokens or _SHORT)
+
     def _limit(self, wanted: int | None, prompt: int = 0) -> int:
-        """New tokens of a text; the model's context limits those of each further."""
+        """Most new tokens of a text; the model's context may limit it further."""
         most = self.settings.max_tokens
         if wanted is not None and most and wanted > most:
             raise bad_request(f"at most {most} new tokens, got {wanted}", "max_tokens")
@@ -160,8 +164,8 @@ class Orders:
         return [*self.reader.references([text for text in texts if text])]
 
     def _tool_constraint(self, request: ChatRequest, tools: Sequence[Tool]) -> Constraint | None:
-        """What holds the answer to calls, where some must be made, or where it has a form that
-        leaves no room for any."""
+        """The constraint that allows calls: if one is required, or if the answer's format alone
+        would rule them out."""
         choice, answer = request.tool_choice, _answer_schema(request.response_format)
         must = choice == "required" or isinstance(choice, NamedTool)
         if not tools or not (must or answer is not None):
@@ -174,13 +178,13 @@ class Orders:
         return Constraint.grammar(grammar)
 
     def _mark(self, text: str) -> str:
-        """How a grammar writes a mark of a call: by its id where it is one token."""
+        """A call's mark as a grammar writes it: by its id if it is one token."""
         token = getattr(self.session.tokenizer, "added_tokens_encoder", {}).get(text)
         return f'"{text}"' if token is None else f"<[{token}]>"
 
 
 def tools_of(request: ChatRequest) -> list[Tool]:
-    """The tools that the model is told of. Raises ApiError for a choice of one that there is not."""
+    """The tools shown to the model. Raises ApiError for a choice that is not among them."""
     tools = request.tools or []
     choice = request.tool_choice
     names = [tool.function.name for tool in tools]
@@ -196,7 +200,7 @@ def tools_of(request: ChatRequest) -> list[Tool]:
 
 
 def _answer_schema(form: ResponseFormat | None) -> dict[str, Any] | None:
-    """The schema that an answer is held to; None for free text."""
+    """The schema that an answer must follow; None for free text."""
     if form is None or form.type == "text":
         return None
     if form.type == "json_object":
@@ -207,7 +211,7 @@ def _answer_schema(form: ResponseFormat | None) -> dict[str, Any] | None:
 
 
 def _constraint(request: ChatRequest | CompletionRequest) -> Constraint | None:
-    """What the answer has to be, by `response_format` or vLLM's `structured_outputs`."""
+    """The answer's constraint, by `response_format` or vLLM's `structured_outputs`."""
     schema, other = _answer_schema(request.response_format), request.structured_outputs
     if other is None:
         return None if schema is None else Constraint.json_schema(schema)

@@ -1,4 +1,4 @@
-"""The page at `/`: files of the package, and nothing from anywhere else."""
+"""The page at `/`: files of the package only, nothing from other servers."""
 
 from __future__ import annotations
 

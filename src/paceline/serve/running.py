@@ -1,4 +1,4 @@
-"""A text of a request while the engine writes it."""
+"""A request's text while the engine writes it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["RunningText"]
 
 
 class RunningText:
-    """One text of a request; it joins the session's batch here.
+    """One text of a request, which joins the session's batch.
 
-    Raises what is wrong with it.
+    Raises the error if it cannot.
     """
 
     def __init__(self, session: Session, ticket: Ticket, index: int) -> None:
@@ -37,7 +37,7 @@ class RunningText:
         self._first = self._last = 0.0
 
     def heard(self, metrics: Metrics) -> News | None:
-        """What came of the last round; None for nothing. Raises what went wrong in the text."""
+        """News of the last round; None if there are none. Raises errors of the text."""
         chunks = self._stream.poll()
         self._measure(metrics)
         if not self._stream.ended:
@@ -49,7 +49,7 @@ class RunningText:
         return News(self.index, chunks, completion)
 
     def leave(self) -> None:
-        """The text's place is free."""
+        """Free the text's place."""
         self._awaited.close()
         self._stream.close()
 

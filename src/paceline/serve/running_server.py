@@ -1,4 +1,4 @@
-"""uvicorn with an end in steps: not ready, requests finish or are cut off, sockets close."""
+"""uvicorn that stops in steps: not ready, requests finish or are cut off, sockets close."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["StoppableServer", "bound_socket", "run", "running_server"]
 
 
 class StoppableServer(uvicorn.Server):
-    """Stops taking requests at the first signal, but answers who asks whether it is ready until the
+    """Stops accepting requests at the first signal, but still answers readiness checks until the
     engine has ended; at the second signal it stops at once."""
 
     def __init__(self, config: uvicorn.Config, server: Server) -> None:
@@ -43,7 +43,7 @@ class StoppableServer(uvicorn.Server):
         self._loop.call_soon_threadsafe(self.stop)
 
     def stop(self) -> None:
-        """Begin to stop; called in the event loop."""
+        """Start stopping; called in the event loop."""
         if self._stopping is None:
             self._stopping = asyncio.ensure_future(self._stop())
 
@@ -54,9 +54,9 @@ class StoppableServer(uvicorn.Server):
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """A socket that has the address, and does not listen yet. port: 0 for any.
+    """A socket that is bound to the address, but not listening yet. port: 0 for any.
 
-    Raises UsageError where the address cannot be had.
+    Raises UsageError if the address is not available.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family)
@@ -91,7 +91,7 @@ def run(
     keys: Sequence[str] = (),
     hosts: KnownHosts | None = None,
 ) -> None:
-    """Serve there until a signal says to stop. keys, hosts: see `create_app`."""
+    """Serve on a bound socket until a signal says to stop. keys, hosts: see `create_app`."""
     address, port = bound.getsockname()[:2]
     place = f"[{address}]" if ":" in address else address
     log("listening", url=f"http://{place}:{port}", model=server.names[0])

@@ -1,6 +1,6 @@
-"""What requests may hold. Unknown fields are ignored, as OpenAI's clients send new ones ever and
-again; known ones with a wrong value are an error, and so are those that would change the answer in
-a way that this server cannot.
+"""What requests may contain. Unknown fields are ignored, since OpenAI's clients keep adding new
+ones; wrong values of known fields are errors, and so are fields that would change the answer in
+ways this server does not support.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ __all__ = [
     "DetokenizeRequest",
     "Extension",
     "Message",
+    "NamedTool",
     "Prediction",
     "ResponseFormat",
     "StructuredOutputs",
@@ -28,13 +29,13 @@ _Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
 class _Shape(BaseModel):
-    """Numbers are numbers and booleans booleans: nothing is converted."""
+    """Base of all shapes: strict, so no value is converted to another type."""
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, frozen=True)
 
 
 class StreamOptions(_Shape):
-    """include_usage: a last chunk says how many tokens there were."""
+    """include_usage: add a last chunk with the number of tokens."""
 
     include_usage: bool = False
 
@@ -47,14 +48,14 @@ class Prediction(_Shape):
 
 
 class JsonSchema(_Shape):
-    """A schema by name, as `response_format` has it."""
+    """A named schema, as in `response_format`."""
 
     name: str = ""
     schema_: dict[str, Any] = Field(alias="schema")
 
 
 class ResponseFormat(_Shape):
-    """What the answer must be: any text, any JSON object, or JSON of a schema."""
+    """What the answer must be: any text, any JSON object, or JSON that follows a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
@@ -71,10 +72,10 @@ class StructuredOutputs(_Shape):
 
 
 class Extension(_Shape):
-    """What this server does besides.
+    """This server's extensions.
 
-    references: texts that the answer may resemble. method: the server's own, or "off". metrics: ask
-    for figures of the drafts. sources: ask which drafter each piece of text came from.
+    references: texts that the answer may resemble. method: the server's own, or "off". metrics:
+    request drafting metrics. sources: request the drafter of each piece of text.
     """
 
     references: list[str] = Field(default_factory=list)
@@ -84,7 +85,7 @@ class Extension(_Shape):
 
 
 class TextRequest(_Shape):
-    """What requests for chats and for completions have in common."""
+    """What chat and completion requests have in common."""
 
     model: str
     n: Annotated[int, Field(ge=1, le=128)] | None = None
@@ -128,7 +129,7 @@ class Function(_Shape):
 
 
 class Tool(_Shape):
-    """One that the model may use; functions are the only kind."""
+    """A tool that the model may use; functions are the only kind."""
 
     type: Literal["function"]
     function: Function

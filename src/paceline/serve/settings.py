@@ -1,4 +1,4 @@
-"""What whoever starts a server may set."""
+"""Settings of a server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _setting(default: Any, text: str) -> Any:
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """Settings of a server. Each is an option of `paceline serve`, and its help says what it is.
+    """Settings of a server. Each is an option of `paceline serve`, and its help describes it.
 
     Raises UsageError for a number out of range.
     """

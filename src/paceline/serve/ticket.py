@@ -1,4 +1,4 @@
-"""A request on its way through the engine, and what comes back from there."""
+"""A request on its way through the engine, and the news that comes back."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["News", "Order", "Ticket", "Times", "wake"]
 
 @dataclass(frozen=True)
 class Order:
-    """One text to be written.
+    """One text to write.
 
-    prompt: token ids. references: texts that it may resemble. options: its seed included.
+    prompt: token ids. references: texts that it may resemble. options: including its seed.
     """
 
     prompt: Sequence[int]
@@ -33,8 +33,8 @@ class Order:
 class News:
     """What a round brought for one text of a request.
 
-    index: of the text among the request's orders. chunks: what became certain.
-    completion: where the text has ended with it.
+    index: of the text among the request's orders. chunks: newly certain text.
+    completion: if the text has ended.
     """
 
     index: int
@@ -44,7 +44,7 @@ class News:
 
 @dataclass
 class Times:
-    """Of a request, by the monotonic clock; 0 for what has not happened yet."""
+    """Times of a request, by the monotonic clock; 0 for what has not happened yet."""
 
     arrived: float = field(default_factory=monotonic)
     begun: float = 0.0
@@ -53,10 +53,10 @@ class Times:
 
 
 class Ticket:
-    """Where the engine's thread leaves news of a request, and its handler picks them up.
+    """Where the engine's thread leaves news of a request, and its handler picks it up.
 
-    News that nobody has picked up pile up by texts' tokens at most, so a slow reader holds up
-    neither the engine nor its memory.
+    Unread news is bounded by the texts' tokens, so a slow reader neither blocks the engine nor
+    fills its memory.
     """
 
     def __init__(self, name: str, orders: Sequence[Order], deadline: float) -> None:
@@ -65,14 +65,14 @@ class Ticket:
         self.deadline = deadline
         self.times = Times()
         self.cancelled = False
-        """Nobody waits for the answer any more; the engine looks at it before every round."""
+        """Nobody waits for the answer any more; the engine checks this before every round."""
         self.texts_left = len(self.orders)
         self.outcome = ""
         self.tokens = 0
         self.asked: Any = None
         self.answers: dict[int, str] = {}
-        """For the log: how it ended, how many tokens were written; and where that is wanted what
-        was asked and answered."""
+        """For the log: how the request ended, how many tokens were written, and, if prompts are
+        logged, what was asked and answered."""
         self.loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()
         self._lock = Lock()
@@ -82,16 +82,16 @@ class Ticket:
 
     @property
     def failed(self) -> bool:
-        """Whether there will be no more news."""
+        """Whether the request has failed, so that no more news follows."""
         return self._error is not None
 
     @property
     def all_begun(self) -> bool:
-        """Whether all of its texts have joined."""
+        """Whether all texts have joined."""
         return self._next == len(self.orders)
 
     def begin_next(self) -> int:
-        """The next one of its texts joins; its index."""
+        """Let the next text join; returns its index."""
         self.times.begun = self.times.begun or monotonic()
         self._next += 1
         return self._next - 1
@@ -104,12 +104,12 @@ class Ticket:
             self._news.append(news)
 
     def fail(self, error: ApiError) -> None:
-        """There will be no more news than this."""
+        """End the news with an error; the first one counts."""
         with self._lock:
             self._error = self._error or error
 
     async def news(self) -> list[News]:
-        """Wait for news and take them. Raises ApiError where the request has failed."""
+        """Wait for news and take it. Raises ApiError if the request has failed."""
         while True:
             with self._lock:
                 self._ready.clear()
@@ -126,14 +126,14 @@ class Ticket:
 
 
 def wake(tickets: Iterable[Ticket]) -> None:
-    """Wake the handlers of these requests, with one call for each event loop."""
+    """Wake the handlers of these requests, with one call per event loop."""
     loops: dict[asyncio.AbstractEventLoop, list[Ticket]] = {}
     for ticket in tickets:
         loops.setdefault(ticket.loop, []).append(ticket)
     for loop, waiting in loops.items():
         try:
             loop.call_soon_threadsafe(_ring_all, waiting)
-        except RuntimeError:  # the loop is closed, and whoever waited in it is gone
+        except RuntimeError:  # the loop is closed, and its handlers are gone
             continue
 
 

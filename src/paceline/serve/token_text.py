@@ -1,4 +1,4 @@
-"""Single tokens as text, for log-probabilities: by itself a token may be part of a character."""
+"""Single tokens as text, for log-probabilities: a token alone may be part of a character."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def token_text(tokenizer: Any, token: int) -> str:
-    """A token as OpenAI writes it: its text, or "bytes:" and the bytes of part of a character."""
+    """A token as OpenAI writes it: its text, or "bytes:" and its bytes if these are no text."""
     found = token_bytes(tokenizer, token)
     try:
         return found.decode("utf-8")
@@ -23,11 +23,11 @@ def token_text(tokenizer: Any, token: int) -> str:
 
 
 def token_bytes(tokenizer: Any, token: int) -> bytes:
-    """The bytes that a token stands for."""
+    """The bytes of a token."""
     piece = getattr(tokenizer, "convert_ids_to_tokens", lambda _: None)(token) or ""
     if byte := _BYTE.fullmatch(piece):
         return bytes([int(byte[1], 16)])
-    if _SPACE in piece:  # which decoding takes from the beginning of a text
+    if _SPACE in piece:  # decoding drops it at the beginning of a text
         return str(piece).replace(_SPACE, " ").encode("utf-8")
     text: str = tokenizer.decode([token], clean_up_tokenization_spaces=False)
     if _HALF in text and all(letter in _byte_letters() for letter in piece):
@@ -37,8 +37,8 @@ def token_bytes(tokenizer: Any, token: int) -> bytes:
 
 @cache
 def _byte_letters() -> dict[str, int]:
-    """The letter that byte-level vocabularies write for each byte: itself where it is printable,
-    else the next one from 256 on (GPT-2's table)."""
+    """The byte for each letter of byte-level vocabularies: a printable byte is its own letter, and
+    the others take the letters from 256 on in order (GPT-2's table)."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     letters = {chr(byte): byte for byte in printable}
     others = (byte for byte in range(256) if byte not in printable)

@@ -1,12 +1,11 @@
-"""Tool calls as models of the Hermes and Qwen kind write them: JSON between two marks.
+"""Tool calls as Hermes and Qwen models write them: JSON between two marks.
 
     <tool_call>
     {"name": "weather", "arguments": {"city": "Bergen"}}
     </tool_call>
 
-They are read from the answer's committed text, and where the end of a call is looked for, marks
-inside strings do not count; so a call is the same however the text is cut into pieces. What is no
-call of a known function stays text.
+They are read from the answer's committed text. Marks inside strings do not end a call, so a call is
+the same however the text is cut into pieces. Anything but a call of a known function stays text.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call that the model wants. arguments: JSON text, as clients expect it."""
+    """A call requested by the model. arguments: JSON text, as clients expect it."""
 
     name: str
     arguments: str
@@ -36,24 +35,24 @@ class ToolCall:
 class CallReader:
     """Finds calls in an answer, piece by piece.
 
-    names: of the functions there are.
+    names: of known functions.
     """
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = frozenset(names)
-        self._rest = ""  # not handed out yet
+        self._rest = ""  # not returned yet
         self._inside = False
         self._scanned = 0  # of the rest, inside a call
         self._in_string = False
 
     def feed(self, text: str) -> list[str | ToolCall]:
-        """What a further piece of the answer makes certain: texts and calls, in order."""
+        """Read another piece of the answer; returns the texts and calls now certain, in order."""
         self._rest += text
         return list(self._certain())
 
     def finish(self) -> list[str | ToolCall]:
-        """The rest, where the answer has ended: a call that lacks only its closing mark, or the end
-        of that, is one."""
+        """The rest, after the answer's end: a call that lacks only its closing mark, or part of it,
+        still counts."""
         rest, self._rest = self._rest, ""
         if self._inside:
             halves = (size for size in range(len(CLOSE), 0, -1) if rest.endswith(CLOSE[:size]))
@@ -73,7 +72,7 @@ class CallReader:
                 continue
             begin = self._rest.find(OPEN)
             said = self._rest[: self._held() if begin < 0 else begin]
-            if begin >= 0:  # white space around calls belongs to their notation
+            if begin >= 0:  # white space around calls is part of their notation
                 said = said.rstrip()
             if said:
                 yield said
@@ -84,20 +83,20 @@ class CallReader:
             self._inside, self._in_string, self._scanned = True, False, len(OPEN)
 
     def _held(self) -> int:
-        """Where the end of the rest begins that may turn out to belong to a call."""
+        """Where the part of the rest begins that may belong to a call."""
         for size in range(min(len(OPEN) - 1, len(self._rest)), -1, -1):
             if not size or self._rest.endswith(OPEN[:size]):
                 return len(self._rest[: len(self._rest) - size].rstrip())
         return len(self._rest)
 
     def _end_of_call(self) -> int | None:
-        """Where the call ends that the rest begins with; None while that is not known."""
+        """The end of the call that the rest begins with; None while it is unknown."""
         rest, place = self._rest, self._scanned
         while place < len(rest):
             letter = rest[place]
             if self._in_string and letter == "\\":
                 if place + 1 == len(rest):
-                    break  # what is escaped comes with the next piece
+                    break  # the escaped letter comes with the next piece
                 place += 2
                 continue
             if letter == '"':
@@ -133,8 +132,8 @@ def call_grammar(
 ) -> str:
     """A grammar of calls, in llguidance's dialect of Lark.
 
-    marks: how the grammar writes the two marks: `<[id]>` for one that is a token, else a string.
-    several: more than one call may follow. answer: the schema of what may stand there instead.
+    marks: how the grammar writes the two marks: `<[id]>` for a single token, else a string.
+    several: whether more calls may follow. answer: schema of an alternative to calls.
     """
     bodies = " | ".join(f"body_{place}" for place in range(len(tools)))
     rules = [
@@ -144,7 +143,7 @@ def call_grammar(
     ]
     for place, tool in enumerate(tools):
         head = f'{{"name": {json.dumps(tool.function.name)}, "arguments": '
-        # A root of its own for each schema, so that references inside it stay true.
+        # Each schema gets its own root, so that references inside it stay valid.
         rules.append(f"body_{place}: {_quoted(head)} arguments_{place} {_quoted('}')}")
         schema = tool.function.parameters or {}
         rules.append(f"arguments_{place}: %json {_compact({'type': 'object', **schema})}")
@@ -158,6 +157,6 @@ def _quoted(text: str) -> str:
 
 
 def _compact(schema: dict[str, Any]) -> str:
-    """With the white space that models of this kind are trained on, and no more of it."""
+    """The schema with exactly the white space that these models are trained on."""
     layout = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
     return json.dumps({"x-guidance": layout, **schema}, ensure_ascii=False)

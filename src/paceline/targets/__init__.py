@@ -1,1 +1,1 @@
-"""Models behind the `Target` contract: a toy in memory, and any causal LM of transformers."""
+"""Models behind the `Target` contract: an in-memory toy, and any causal LM of transformers."""

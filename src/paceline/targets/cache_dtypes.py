@@ -1,4 +1,4 @@
-"""How keys and values are held in the cache, as one table."""
+"""The formats of keys and values in the cache, as one table."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from paceline.errors import UsageError
 __all__ = ["CACHE_DTYPES", "FLOAT32", "CacheDtype", "check_cache_dtype"]
 
 FLOAT32 = "float32"
-_SCALED = 32  # numbers of one scale, PL_SCALED
+_SCALED = 32  # numbers per scale, PL_SCALED
 _SCALE_BYTES = 4
 
 
 @dataclass(frozen=True)
 class CacheDtype:
-    """number: of `enum pl_kind` in native/src/tier.h. element: of the tensors. scaled: after the
-    numbers of a head there is a scale for each 32 of them, in the same tensor."""
+    """A format. number: in `enum pl_kind` of native/src/tier.h. element: of the tensors. scaled: a
+    head's numbers are followed by a scale for each 32 of them, in the same tensor."""
 
     number: int
     element: torch.dtype
     scaled: bool = False
 
     def width(self, size: int) -> int:
-        """Elements that `size` numbers of a head take in a slot."""
+        """Elements per slot for a head of `size` numbers."""
         return size + _SCALE_BYTES * -(-size // _SCALED) if self.scaled else size
 
 
@@ -34,7 +34,7 @@ CACHE_DTYPES = {
     "float16": CacheDtype(2, torch.float16),
     "int8": CacheDtype(3, torch.int8, scaled=True),
 }
-"""What the cache of a pass in one call can be held in, by name."""
+"""Formats for the cache of compiled passes, by name."""
 
 
 def check_cache_dtype(name: str) -> None:

@@ -1,8 +1,8 @@
 """Any decoder-only causal language model of transformers as a target.
 
-The model's own `forward` runs, with a cache of ours, explicit positions and a 4-D float mask, so
-no architecture is re-implemented and `device_map`, quantised weights and tensor parallelism keep
-working. On a CPU passes run in one call each where the model is fit for that, see `one_call`.
+The model's own `forward` runs, with paceline's cache, explicit positions and a 4-D float mask, so
+no architecture is re-implemented, and `device_map`, quantised weights and tensor parallelism keep
+working. On a CPU each pass is one call if the model can be compiled, see `one_call`.
 """
 
 from __future__ import annotations
@@ -38,12 +38,11 @@ __all__ = ["CausalLMTarget"]
 
 PREFILL_CHUNK = 1024
 
-# Slots that passes of static shape find reserved: what was captured is lost when the cache has to
-# move.
+# Slots reserved up front for passes of static shape: captures are lost when the cache moves.
 STATIC_ROOM = 2048
 
-# The same on a CPU, which takes no memory for slots before they are written: a pool that moves takes
-# longer than many passes.
+# The same on a CPU, where slots take no memory until they are written: moving the pool takes longer
+# than many passes.
 _LAZY_ROOM = 16384
 
 
@@ -52,16 +51,16 @@ class CausalLMTarget(Target):
 
     model: a decoder-only causal LM in evaluation mode, on any device or devices.
     preparation: what `prepare` did to the model, for reports.
-    check: compare a tree pass with the model's plain forward first (some tens of milliseconds
+    check: first compare a tree pass with the model's plain forward (some tens of milliseconds
     for a small model).
-    static: run passes that recur in few shapes on inputs that keep their place, captured as CUDA
-    graphs where the device is one; None where the whole model is on one CUDA device.
-    compiled: run passes in one call each where the model is fit for that.
-    kept_bytes: of the cache of closed texts, kept for texts that begin alike.
+    static: run passes that recur in few shapes on inputs at fixed addresses, captured as CUDA
+    graphs on a CUDA device; None does so if the whole model is on one CUDA device.
+    compiled: run each pass in one call if the model can be compiled.
+    kept_bytes: most bytes of closed texts' cache, kept for texts that begin alike.
     cache_dtype: of keys and values, one of `CACHE_DTYPES`.
 
-    Raises ModelError, naming the reason, where the model cannot be driven this way, UsageError
-    where its cache cannot be held in another form.
+    Raises ModelError, naming the reason, if the model cannot be driven this way, UsageError
+    if its cache cannot have that dtype.
     """
 
     capabilities: frozenset[str] = OFFERED
@@ -100,10 +99,10 @@ class CausalLMTarget(Target):
         cache_dtype: str = FLOAT32,
         kept_bytes: int = KEPT_BYTES,
     ) -> Self:
-        """A target on the CPU whose passes were compiled, and checked, in another process.
+        """Make a target on the CPU whose passes were compiled and checked in another process.
 
-        model: opened where somebody asks for more than passes; it is prepared then. steps: what
-        was compiled.
+        model: opened, and prepared, only if more than passes is asked for. steps: the compiled
+        passes.
         """
         target = cls.__new__(cls)
         target.static = False
@@ -113,7 +112,7 @@ class CausalLMTarget(Target):
         return target
 
     def _begin(self, words: Words, preparation: Preparation, kept_bytes: int) -> None:
-        """All but which way passes run."""
+        """Set up all but the way passes run."""
         self._words, self._late, facts = words, words.model, words.model.facts
         self.preparation = preparation
         self.vocab_size: int = facts.vocab_size
@@ -134,12 +133,12 @@ class CausalLMTarget(Target):
 
     @property
     def late_model(self) -> LateModel:
-        """The model, which need not be open."""
+        """The model, which may not be open yet."""
         return self._late
 
     @property
     def steps(self) -> Lowered | None:
-        """What passes were compiled to; None where the model runs them itself."""
+        """The compiled passes; None if the model's own forward runs."""
         compiled = self._pass.compiled
         return None if compiled is None else compiled.steps
 
@@ -153,9 +152,9 @@ class CausalLMTarget(Target):
             self.capabilities = self.capabilities | {CHAINS}
 
     def describe(self) -> TargetInfo:
-        """See `Target.describe`. "graphs" in its report says what became of static shapes, see
-        `StaticPasses.as_json`; "own_forward" why passes are not run in one call, "" where they
-        are; "cache" what keys and values are held in, see `TextSlots.as_json`."""
+        """See `Target.describe`. In the report, "graphs" describes static shapes, see
+        `StaticPasses.as_json`; "own_forward" is why passes are not compiled, "" if they are;
+        "cache" describes the cache, see `TextSlots.as_json`."""
         return TargetInfo(
             self._late.facts.name,
             str(self.device),
@@ -183,11 +182,11 @@ class CausalLMTarget(Target):
         return self._pass.device
 
     def add_virtual_tokens(self, embeddings: torch.Tensor) -> int:
-        """The id of the first of `embeddings` [count, hidden]. See `Target`."""
+        """Return the id of the first of `embeddings` [count, hidden]. See `Target`."""
         known = len(self._virtual)
         first = self._virtual.add(embeddings, self.device)
         if len(self._virtual) != known and self.static:
-            self._passes.renew()  # they had another table
+            self._passes.renew()  # captures read the old table
         return first
 
     def keep_states(self, layers: Sequence[int] = ()) -> None:
@@ -239,7 +238,7 @@ class CausalLMTarget(Target):
     ) -> dict[int, torch.Tensor]:
         """Logits [len(tree) + 1, vocab_size] per tree. See `Target.score`.
 
-        Prompts of more than a thousand tokens are read in chunks first.
+        Prompts longer than `PREFILL_CHUNK` are read in chunks first.
         """
         self._virtual.check(max((max(t.as_read, default=0) for t in trees.values()), default=0))
         for slot in trees:
@@ -272,7 +271,7 @@ class CausalLMTarget(Target):
         return found
 
     def _followed(self, slot: int, kept: int, tokens: Sequence[int], more: int = 0) -> TextSlot:
-        """A text with few tokens to be read, and room for them and `more`."""
+        """Rewind a text, read all but a chunk, and make room for the rest and `more`."""
         text = self._texts.rewind(slot, kept, tokens)
         while len(text.pending) > PREFILL_CHUNK:
             self.score({}, {slot: PREFILL_CHUNK})
@@ -283,7 +282,7 @@ class CausalLMTarget(Target):
         return text
 
     def _forget_all(self) -> None:
-        """Hold nothing in the cache; texts that are open are to be read once more."""
+        """Empty the cache; open texts have to be read again."""
         before, self._texts = self._texts, self._new_texts()
         self._texts.take_over(before)
         self._pass.cache, self._pass.keeps_states = self._texts.cache, self._hidden_size > 0

@@ -1,4 +1,4 @@
-"""Which way of running passes gives what the model's own forward gives."""
+"""Choose a way of running passes that reproduces the model's own forward."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["check_passes"]
 
 
 def check_passes(target: Target, passes: ModelPass, model: PreTrainedModel) -> None:
-    """Raises ModelError where trees do not come out as the model's own forward has them. Where
-    that is for passes in one call, or attention by text, which some models do not pass on, it is
-    done without. Texts of `target` are to be read again.
+    """Switch off compiled passes, then attention by text, which some models do not pass on, if
+    trees do not match the model's own forward. Raises ModelError if they still do not. The texts
+    of `target` have to be read again.
     """
     config = model.config.get_text_config()
     try:

@@ -1,4 +1,4 @@
-"""Recording what a function asks of a GPU, to ask for it again in one call."""
+"""Record a function's work on a GPU, to replay it in one call."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ class Recorder(Protocol):
     """Turns functions into recordings."""
 
     def record(self, run: Run) -> Run:
-        """A function that does to the same memory what `run` does now, and returns the same
-        tensor each time, with new contents. Raises where that cannot be had."""
+        """Return a function that repeats what `run` does, on the same memory, and always returns
+        the same tensor, with new contents. Raises if `run` cannot be recorded."""
         ...
 
     def renew(self) -> None:
-        """All that was recorded so far is gone."""
+        """All earlier recordings have been dropped."""
         ...
 
 
 def recorder_for(device: torch.device) -> Recorder | None:
-    """A recorder for functions on `device`; None where there is none, as on a CPU."""
+    """Make a recorder for functions on `device`; None if there is none, as on a CPU."""
     return GraphRecorder(device) if device.type == "cuda" else None
 
 
 class GraphRecorder:
-    """Records CUDA graphs. All that one recorder makes share their working memory, so only one of
-    them may run at a time; their results stay apart."""
+    """Records CUDA graphs. All graphs of one recorder share working memory, so only one of them may
+    run at a time; their results stay separate."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -42,23 +42,23 @@ class GraphRecorder:
         self._ready = False
 
     def renew(self) -> None:
-        """Share new memory: what was shared goes with the last graph that used it."""
+        """Share new memory; the old memory is freed with the last graph that uses it."""
         self._pool = torch.cuda.graph_pool_handle()
 
     def record(self, run: Run) -> Run:
-        """Record `run`, which has been run before, so that nothing is set up for the first time.
-        The recorder's device must be the current one.
+        """Record `run`, which has run before, so that its first-time setup is done. The recorder's
+        device must be the current one.
 
-        Raises RuntimeError, or whatever `run` raises, where it waits for the device.
+        Raises RuntimeError, or whatever `run` raises, if `run` waits for the device.
         """
         current = torch.cuda.current_stream()
-        # Leaving this context brings the stream back where a failed capture leaves its own.
+        # A failed capture leaves its own stream current; this context restores the previous one.
         with torch.cuda.stream(current):
             if not self._ready:
                 self._try(run)
                 self._ready = True
             graph = torch.cuda.CUDAGraph()
-            # Other threads may use the GPU meanwhile: those of a server do.
+            # Other threads may use the GPU meanwhile, as those of a server do.
             with torch.cuda.graph(
                 graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
             ):
@@ -71,7 +71,7 @@ class GraphRecorder:
         return replay
 
     def _try(self, run: Run) -> None:
-        """Run it on the stream of the captures, for which libraries set things up on first use."""
+        """Run it once on the capture stream, as libraries set things up per stream on first use."""
         current = torch.cuda.current_stream()
         self._stream.wait_stream(current)
         try:
@@ -83,11 +83,11 @@ class GraphRecorder:
 
 @contextmanager
 def _waiting_is_an_error() -> Iterator[None]:
-    """Raise where the host waits for the device, which no graph can do: found out before the
-    capture, it leaves no half of one behind."""
+    """Raise where the host waits for the device, which no graph can do; found before the capture,
+    this leaves no partial one."""
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it does not find every wait; the capture does
+        warnings.simplefilter("ignore")  # warns that it misses some waits; the capture finds them
         torch.cuda.set_sync_debug_mode("error")
     try:
         yield

@@ -1,6 +1,6 @@
 """Engines: ways to run a loaded model behind the `Target` contract, as one table.
 
-An engine is added by one line in `ENGINES`; `paceline.testing.check_target` says whether it keeps
+To add an engine, add an entry to `ENGINES`; `paceline.testing.check_target` checks that it keeps
 the contract.
 """
 
@@ -29,8 +29,9 @@ DEFAULT_ENGINE = "compiled"
 class Engine:
     """A way to run models.
 
-    about: in a few words. open: a model, what was done to it, whether to check first that it can be
-    run this way, and what the cache is held in -> the target. It raises ModelError, naming the reason, where it cannot.
+    about: a short description. open: maps a model, its preparation, whether to check first that it
+    can run this way, and the cache dtype to a target. Raises ModelError, naming the reason, if it
+    cannot.
     """
 
     about: str
@@ -71,7 +72,7 @@ def check_engine(name: str) -> None:
 
 
 def check_choices(engine: str, weights: str, cache_dtype: str) -> None:
-    """Raises UsageError for a name that there is not."""
+    """Raises UsageError for an unknown name."""
     check_weights(weights)
     check_engine(engine)
     check_cache_dtype(cache_dtype)
@@ -86,13 +87,13 @@ def open_target(
     check: bool = True,
     cache_dtype: str = FLOAT32,
 ) -> Target:
-    """`model` behind the `Target` contract; it is changed in place unless `weights` is "native".
+    """Put `model` behind the `Target` contract; changes it in place unless `weights` is "native".
 
     weights, exact: see `prepare`. check: try a small tree first, see `Engine`.
-    cache_dtype: what keys and values are held in, one of `CACHE_DTYPES`.
+    cache_dtype: of keys and values, one of `CACHE_DTYPES`.
 
-    Raises UsageError for an unknown engine, kind of weights or cache, ModelError for a model that cannot
-    be run this way.
+    Raises UsageError for an unknown engine, weights or cache dtype, ModelError for a model that
+    cannot run this way.
     """
     check_choices(engine, weights, cache_dtype)
     return ENGINES[engine].open(model, prepare(model, weights, exact=exact), check, cache_dtype)

@@ -1,7 +1,7 @@
-"""Models in bfloat16 or float16 on a CPU: their weights stay as they are, all else is float32.
+"""Models in bfloat16 or float16 on a CPU: their weights keep that format, all else is float32.
 
-Half as much memory is read as in float32, and what comes out is exactly what float32 makes of the
-same numbers, unless products round their rows to bfloat16 (`Bfloat16Linear`).
+Passes read half as much memory as in float32, and compute exactly what float32 does with the same
+numbers, unless products round their rows to bfloat16 (`Bfloat16Linear`).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = ["FloatArithmetic", "can_compute_in_floats", "compute_in_floats"]
 
 _ATEN = torch.ops.aten
 _HALVES = (torch.bfloat16, torch.float16)
-_COLUMNS = 4096  # of a matrix that are widened at a time
+_COLUMNS = 4096  # of a matrix, widened at a time
 
 
 class FloatArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it lasts, operators take numbers of 16 bits as float32 and give such."""
+    """While active, operators convert 16-bit numbers to float32, and return float32."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -39,17 +39,17 @@ class FloatArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if func is _ATEN.t.default:
             return func(*args)
-        if func is _ATEN.mm.default and args[1].dtype in _HALVES:  # a head may be the largest
+        if func is _ATEN.mm.default and args[1].dtype in _HALVES:  # in pieces: a head may be huge
             rows, pieces = args[0].float(), args[1].split(_COLUMNS, dim=1)
             return torch.cat([rows @ piece.float() for piece in pieces], dim=1)
-        if func is not _ATEN.embedding.default:  # of a table few rows are wanted
+        if func is not _ATEN.embedding.default:  # a lookup reads few rows: widen only these, below
             args, kwargs = tree_map(_as_floats, (args, kwargs))
         return tree_map(_as_floats, func(*args, **kwargs))
 
 
 def can_compute_in_floats(model: PreTrainedModel, linears: Collection[nn.Module]) -> bool:
-    """Whether a model in 16 bits has, besides these linear layers and its table of tokens, nothing
-    that would not be as well in float32: norms, biases, a table of positions.
+    """Whether everything in a 16-bit model but these linear layers and its table of tokens can
+    become float32: norms, biases, a table of positions.
     """
     if model.dtype not in _HALVES or model.device.type != "cpu" or unavailable():
         return False
@@ -65,11 +65,11 @@ def can_compute_in_floats(model: PreTrainedModel, linears: Collection[nn.Module]
 
 
 def compute_in_floats(model: PreTrainedModel, head_is_table: bool) -> None:
-    """Bring a model, whose linear layers are `BlockLinear` by now, to float32 but for the weights
-    of these and of its table of tokens.
+    """Convert a model, whose linear layers already are `BlockLinear`, to float32, except for their
+    weights and its table of tokens.
 
-    head_is_table: whether the output head had the table's weights; it shares them still, where it
-    was not rounded.
+    head_is_table: whether the output head had the table's weights; unless it was rounded, it still
+    shares them.
     """
     table, head = model.get_input_embeddings(), model.get_output_embeddings()
     shared = head_is_table and isinstance(head, BlockLinear) and not head.rounded

@@ -1,4 +1,4 @@
-"""What a model's output head reads, and what its layers yield."""
+"""The hidden states that a model's output head reads, and the outputs of its layers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 
 def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
-    """The layers of a model's decoder; none where it does not have them in one list."""
+    """The layers of a model's decoder; none if they are not in one list."""
     count = model.config.get_text_config().num_hidden_layers
     lists = [each for each in model.get_decoder().children() if isinstance(each, nn.ModuleList)]
     fitting = [each for each in lists if len(each) == count]
@@ -32,19 +32,19 @@ def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
 
 
 def first_of(output: Any) -> Any:
-    """The hidden states of what a layer gives."""
+    """The hidden states in a layer's output."""
     return output[0] if isinstance(output, tuple | list) else output
 
 
 def call_with_states(
     model: PreTrainedModel, call: Callable[[], torch.Tensor], layers: Sequence[int] = ()
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What `call`, which runs `model`, returns; and the last hidden states [batch, width, hidden],
-    after the last normalisation, of all rows of that pass, with the outputs of these layers beside
-    them, counted from 1.
+    """Return what `call`, which runs `model`, returns, and the hidden states of all rows of that
+    pass: the last ones [batch, width, hidden], after the last normalisation, with the outputs of
+    these layers, counted from 1, beside them.
 
-    A hook is what all architectures have in common: `output_hidden_states` would keep the states of
-    all layers, and some models count them before the normalisation.
+    Hooks work with all architectures: `output_hidden_states` would keep the states of all layers,
+    and some models return them from before the normalisation.
 
     Raises ModelError for a model whose decoder yields none.
     """
@@ -73,8 +73,8 @@ def call_with_states(
 
 
 def side_by_side(rows: torch.Tensor, hidden: int, places: Sequence[int]) -> torch.Tensor:
-    """[n, places * hidden]: of rows of several states [n, states * hidden] those at these places; a
-    view where they stand next to one another already."""
+    """Select the states at `places` from rows of several states [n, states * hidden]; returns
+    [n, places * hidden], a view if the places are consecutive."""
     first, last = places[0], places[-1]
     if hidden * len(places) == rows.shape[1]:
         return rows

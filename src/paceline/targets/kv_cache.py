@@ -1,9 +1,9 @@
-"""A preallocated pool of keys and values that all texts of a target share.
+"""A preallocated pool of keys and values, shared by all texts of a target.
 
 It plugs into any model of transformers through the ordinary `past_key_values`. Each text has a
-stretch of slots; slot i of it holds position i. A pass writes its new rows after the committed
-ones, and a commit gathers the accepted ones to the front. The model's last hidden states can be
-kept beside keys and values, slot by slot.
+stretch of slots; its slot i holds position i. A pass writes its new rows after the committed ones,
+and a commit moves the accepted ones to the front. The pool can also keep the model's last hidden
+states, slot by slot.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from paceline.targets.cache_dtypes import CacheDtype
 __all__ = ["TreeCache", "View"]
 
 View = tuple[int, int] | torch.Tensor
-"""What a pass attends to: slots from … to …, or these [n]."""
+"""The slots a pass attends to: a range (start, end), or indices [n]."""
 
 _Where = int | torch.Tensor
 
-# On the CPU memory is taken when it is written, so address space is reserved for so many times as
-# many slots as are wanted: a pool that has to move holds up every text while it is copied.
+# On the CPU, memory is taken when it is written, so address space is reserved for this many times
+# the wanted slots: a pool that has to move holds up every text while it is copied.
 _AHEAD = 8
 
 
 class TreeCache(Cache):  # type: ignore[misc]
     """Keys and values of all layers, [1, heads, slots, head_dim] each.
 
-    moves: how often they went to another place in memory.
-    hidden_size: of the states that `put_states` will bring; 0 where none are kept.
+    moves: how often they moved in memory.
+    hidden_size: of the states given to `put_states`; 0 if none are kept.
     """
 
     def __init__(self, num_layers: int, hidden_size: int = 0) -> None:
         self.moves = 0
         self._slots = 0
         super().__init__(layers=[_Layer() for _ in range(num_layers)])
-        # States go the way of keys and values, as those of one more layer with a single head.
+        # States are stored like keys and values, as one more layer with a single head.
         self._states = _Layer()
         self._hidden_size = hidden_size
         self._mover = SlotMover()
@@ -50,20 +50,20 @@ class TreeCache(Cache):  # type: ignore[misc]
 
     @property
     def slot_bytes(self) -> int:
-        """Memory that a slot takes; 0 before the first pass."""
+        """Bytes per slot; 0 before the first pass."""
         return sum(layer.slot_bytes for layer in self._all)
 
     def reserve(self, slots: int) -> None:
-        """Make the pool at least so large."""
+        """Grow the pool to at least `slots` slots."""
         if slots > self._slots:
             self._slots = slots
             self.moves += 1
-            self._mover = SlotMover()  # the one before holds the memory that is left now
+            self._mover = SlotMover()  # the previous one refers to the old memory
         for layer in self._all:
             layer.grow(self._slots)
 
     def allocate(self, sizes: Mapping[int, tuple[int, int, int]], dtype: CacheDtype) -> None:
-        """Have memory for all layers, as a pass in one call reads it.
+        """Allocate memory for all layers, as compiled passes read it.
 
         sizes: heads, size of a key and of a value, by layer.
         """
@@ -77,36 +77,37 @@ class TreeCache(Cache):  # type: ignore[misc]
             self._states.hold(none, none[..., :0], self._slots)
 
     def tensors(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Keys and values of all layers, once there are any."""
+        """Keys and values of all layers that have any."""
         pairs = ((each.keys, each.values) for each in self.layers)
         return [(keys, values) for keys, values in pairs if keys is not None and values is not None]
 
     def all_states(self) -> torch.Tensor:
-        """[slots, hidden], once there are any; see `put_states`."""
+        """All states, [slots, hidden]; there must be some, see `put_states`."""
         assert self._states.keys is not None
         return self._states.keys.view(-1, self._hidden_size)
 
     def direct(self, where: _Where, view: View) -> None:
         """Tell all layers where the next forward writes its rows, and what it attends to.
 
-        where: the slot of the first row, if the others follow it, or the slots [rows].
+        where: the first row's slot if the others follow it, else the slots [rows].
         """
         for layer in self._all:
             layer.direct(where, view, self._slots)
 
     def put_states(self, states: torch.Tensor) -> None:
-        """Keep the hidden states [1, rows, hidden] of the pass that was directed last."""
+        """Keep the hidden states [1, rows, hidden] of the last directed pass."""
         row = states[:, None]
         self._states.write(row, row[..., :0])
 
     def states(self, start: int, length: int) -> torch.Tensor:
-        """[length, hidden] of the slots from `start`: a view that the next pass may change."""
+        """States [length, hidden] of the slots from `start`, as a view that the next pass may
+        change."""
         if self._states.keys is None:
             return torch.zeros(0, self._hidden_size)
         return self.all_states().narrow(0, start, length)
 
     def move(self, sources: Sequence[int], places: Sequence[int]) -> None:
-        """Copy slots to other places, one after the other: no place is a source later on."""
+        """Copy slots to other places, in order; no place may be a later source."""
         if SlotMover.can_move(held := [each for layer in self._all for each in layer.held]):
             self._mover.move(held, sources, places)
             return
@@ -115,7 +116,7 @@ class TreeCache(Cache):  # type: ignore[misc]
             old, new = layer.move(old, new)
 
     def take(self, other: TreeCache, source: int, place: int, length: int) -> None:
-        """Copy a stretch of slots of another cache, whose layers are like these."""
+        """Copy a stretch of slots from another cache with the same kinds of layers."""
         for layer, origin in zip(self.layers, other.layers, strict=True):
             layer.grow(self._slots)
             for states, theirs in zip(layer.held, origin.held, strict=True):
@@ -128,7 +129,7 @@ class TreeCache(Cache):  # type: ignore[misc]
 
 
 class _Layer(CacheLayerMixin):  # type: ignore[misc]
-    """One layer's keys and values; what and where to write was planned by the cache."""
+    """One layer's keys and values; the cache plans what is written where."""
 
     is_sliding = False
     keys: torch.Tensor | None
@@ -139,11 +140,11 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         self._where: _Where = 0
         self._view: View = (0, 0)
         self._slots = 0
-        self._room = 0  # slots that were asked for; those after them were never written
+        self._room = 0  # slots asked for; later ones were never written
 
     @property
     def slot_bytes(self) -> int:
-        """Memory that a slot takes."""
+        """Bytes per slot."""
         return sum(states.nbytes // max(1, states.shape[2]) for states in self.held)
 
     @property
@@ -152,14 +153,14 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         return [each for each in (self.keys, self.values) if each is not None and each.numel()]
 
     def direct(self, where: _Where, view: View, slots: int) -> None:
-        """What the next `update` does; see `TreeCache.direct`."""
+        """Plan the next `update`; see `TreeCache.direct`."""
         self._where, self._view, self._slots = where, view, slots
 
     def grow(self, slots: int) -> None:
-        """Make room for so many slots, if there is anything yet."""
+        """Make room for `slots` slots, if anything is allocated yet."""
         if self.keys is None or self.values is None or slots <= self._room:
             return
-        # One after the other: both at once would hold twice as much twice.
+        # One after the other, to hold old and new copies of only one at a time.
         self.keys = _grown(self.keys, self._room, slots)
         self.values = _grown(self.values, self._room, slots)
         self._room = slots
@@ -174,7 +175,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write [1, heads, rows, head_dim]; returns [1, heads, slots of the view, head_dim]."""
+        """Write [1, heads, rows, head_dim]; return the view [1, heads, slots, head_dim]."""
         self.write(key_states, value_states)
         assert self.keys is not None and self.values is not None
         if isinstance(self._view, tuple):
@@ -184,15 +185,15 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         return self.keys.index_select(2, view), self.values.index_select(2, view)
 
     def hold(self, key_states: torch.Tensor, value_states: torch.Tensor, slots: int) -> None:
-        """Have room for so many slots of states that are like these."""
+        """Make room for `slots` slots of states like these."""
         self._slots = slots
         if self.keys is None:
             self.lazy_initialization(key_states, value_states)
         self.grow(slots)
 
     def write(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Write [1, heads, rows, head_dim] where the pass was told to."""
-        # A growth that was interrupted has left it behind.
+        """Write [1, heads, rows, head_dim] where `direct` said."""
+        # Grows this layer if an earlier growth was interrupted.
         self.hold(key_states, value_states, self._slots)
         assert self.keys is not None and self.values is not None
         if isinstance(self._where, int):
@@ -205,8 +206,8 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
             self.values.index_copy_(2, where, value_states)
 
     def move(self, old: torch.Tensor, new: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Copy these slots; returns the indices where they are now, so that the next layer, which
-        is mostly on the same device, need not fetch them."""
+        """Copy these slots. Returns the indices on this layer's device, so that the next layer,
+        usually on the same one, need not fetch them."""
         for states in (self.keys, self.values):
             if states is not None:
                 old = old.to(states.device, non_blocking=True)
@@ -222,11 +223,11 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
                 states[:, :, place : place + length] = states[:, :, source : source + length]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Length and offset of the keys; asked only where no mask is given."""
+        """Length and offset of the keys; used only if no mask is given."""
         return self._slots, 0
 
     def get_seq_length(self) -> int:
-        """Asked only where no positions are given."""
+        """Used only if no positions are given."""
         return 0
 
     def get_max_length(self) -> int:
@@ -234,13 +235,13 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         return -1
 
     def get_max_cache_shape(self) -> int:
-        """The name of `get_max_length` in earlier releases of transformers."""
+        """`get_max_length` in earlier releases of transformers."""
         return -1
 
 
 def _allocate(states: torch.Tensor, slots: int) -> torch.Tensor:
     _, heads, _, head_dim = states.shape
-    # Zeros, not garbage: masked slots take part in the products, and 0 * NaN is NaN.
+    # Zeros, not garbage: masked slots enter the products, and 0 * NaN is NaN.
     if states.device.type == "cpu":
         for ahead in (_AHEAD, 1):
             with suppress(OSError):
@@ -249,7 +250,7 @@ def _allocate(states: torch.Tensor, slots: int) -> torch.Tensor:
 
 
 def _grown(states: torch.Tensor, known: int, slots: int) -> torch.Tensor:
-    """With room for so many slots; the first `known` ones are kept."""
+    """Return a tensor with room for `slots` slots that keeps the first `known`."""
     if slots <= states.shape[2]:
         return states
     grown = _allocate(states, slots)

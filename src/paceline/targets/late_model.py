@@ -1,4 +1,4 @@
-"""What a target knows of its model, and a model that is opened when somebody needs it."""
+"""What a target knows about its model, and a model that is opened on first use."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ __all__ = ["LateModel", "ModelFacts"]
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """All but the numbers.
+    """What a target needs to know about a model, without its weights.
 
-    name: of its class. dtype: e.g. "float32". device: kind of, e.g. "cpu". windows: see `attention_windows`. by_text: attention
-    is ours. min_rows, grain, weight_bytes: see `paceline.targets.weights`.
+    name: of its class. dtype: e.g. "float32". device: its kind, e.g. "cpu". windows: see
+    `attention_windows`. by_text: it uses paceline's attention. min_rows, grain, weight_bytes: see
+    `paceline.targets.weights`.
     """
 
     name: str
@@ -40,7 +41,7 @@ class ModelFacts:
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> Self:
-        """Those of a model as it is now."""
+        """Read the facts of a model in its present form."""
         config = model.config.get_text_config()
         return cls(
             name=type(model).__name__,
@@ -58,14 +59,14 @@ class ModelFacts:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """To be kept; `ModelFacts(**found)` is the way back."""
+        """Return the facts for storage; `ModelFacts(**found)` restores them."""
         return asdict(self)
 
 
 class LateModel:
-    """A model, perhaps not yet opened.
+    """A model that may not be open yet.
 
-    open: returns it, ready for passes; called once at most.
+    open: returns it, ready for passes; called at most once.
     """
 
     def __init__(self, facts: ModelFacts, open: Callable[[], PreTrainedModel]) -> None:
@@ -76,13 +77,13 @@ class LateModel:
 
     @classmethod
     def opened(cls, model: PreTrainedModel) -> Self:
-        """One that is there."""
+        """Wrap an open model."""
         late = cls(ModelFacts.of(model), lambda: model)
         late.get()
         return late
 
     def get(self) -> PreTrainedModel:
-        """The model. Raises what opening it raises."""
+        """Return the model, opening it if needed. Raises what `open` raises."""
         with self._turn:
             if self._model is None:
                 self._model = self._open()

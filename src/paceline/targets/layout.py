@@ -1,8 +1,8 @@
-"""Where everything lies in one target pass: rows, positions, and which row sees which.
+"""The layout of one target pass: rows, positions, and which row sees which.
 
-All rows of all texts stand in one sequence, text by text: first the pending tokens (those that are
-not in the cache yet, the root last), then the nodes of the tree. So a pass costs about its total
-number of rows, however different its texts are.
+All rows form one sequence, text by text: first the pending tokens (those not in the cache yet, the
+root last), then the nodes of the tree. So the cost of a pass depends on its total number of rows,
+however different its texts are.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 STATIC_WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
-"""Rows of the passes that come in static shapes."""
+"""Numbers of rows of passes with static shapes."""
 
 FEWEST_SLOTS = 256
 _EVEN_SLOTS = 4096
@@ -38,10 +38,10 @@ Bools = NDArray[np.bool_]
 
 
 def padded_width(rows: int, least: int = 1, static: bool = False) -> int:
-    """How many rows a pass gets that needs `rows`.
+    """Number of rows for a pass that needs `rows`.
 
     least: a narrower pass would cost no less, see `least_rows`.
-    static: the shape is to come again, so it is one of `STATIC_WIDTHS` where these are enough.
+    static: round up to one of `STATIC_WIDTHS`, if wide enough, so that shapes recur.
     """
     rows = max(rows, least)
     if static:
@@ -50,10 +50,10 @@ def padded_width(rows: int, least: int = 1, static: bool = False) -> int:
 
 
 def static_slots(used: int) -> int:
-    """How many slots a pass of static shape attends to when `used` are in use.
+    """Number of slots that a pass of static shape attends to when `used` are in use.
 
-    Few different numbers, so that a long text meets few shapes: they double while slots are
-    cheap, and then go by steps that cost little beside what is in use.
+    Takes few values, so that a long text needs few shapes: they double while slots are cheap, then
+    grow by steps that are small compared with `used`.
     """
     slots = FEWEST_SLOTS
     while slots < min(used, _EVEN_SLOTS):
@@ -66,8 +66,8 @@ class TextRows:
     """One text's part of a pass.
 
     start: of its stretch of the cache. cached: tokens there. pending: tokens to read, in order.
-    tree: below the last of them. scored: the logits of that one and of the tree are wanted.
-    padding: rows that nobody reads, after all others.
+    tree: below the last of them. scored: whether the logits of the last one and the tree are
+    wanted. padding: unused rows after all others.
     """
 
     start: int
@@ -79,11 +79,11 @@ class TextRows:
 
     @cached_property
     def tokens(self) -> list[int]:
-        """Ids to read; 0 where padded."""
+        """Ids to read; 0 for padding."""
         return [*self.pending, *self.tree.as_read, *(0 for _ in range(self.padding))]
 
     def __len__(self) -> int:
-        """Rows."""
+        """Rows with padding."""
         return self.wanted + self.padding
 
     @property
@@ -93,21 +93,21 @@ class TextRows:
 
     @property
     def used(self) -> int:
-        """Slots of its stretch in use during the pass."""
+        """Slots of the stretch in use during the pass."""
         return self.cached + len(self)
 
     @cached_property
     def positions(self) -> list[int]:
-        """By row: a node's position is its depth below the root; 0 where padded."""
-        # Lists, here and below: rows are few as a rule, and numpy takes longer to begin.
+        """Positions by row: a node's is the root's plus its depth; 0 for padding."""
+        # Lists, here and below: for a few rows they are faster than numpy.
         root = self.cached + len(self.pending) - 1
         nodes = [root + depth for depth in self.tree.depths]
         return [*range(self.cached, root + 1), *nodes, *(0 for _ in range(self.padding))]
 
     def visible(self, slots: int) -> Bools:
-        """[rows, slots]: whether a row may attend to a slot of the text's stretch.
+        """Whether each row may attend to each slot of the text's stretch, [rows, slots].
 
-        All that is in the cache already is seen by every row, as far as its window reaches.
+        Every row sees everything already cached; windows are applied elsewhere.
         """
         seen = np.zeros((len(self), slots), dtype=np.bool_)
         seen[:, : self.cached] = True
@@ -116,14 +116,14 @@ class TextRows:
         among[:chain, :chain] = np.tri(chain, dtype=np.bool_)
         among[chain : chain + nodes, :chain] = True
         among[chain : chain + nodes, chain : chain + nodes] = self.tree.ancestor_mask
-        # Padding sees itself: a row that sees nothing may turn to NaN, and 0 * NaN is NaN.
+        # Padding sees itself: a row that sees nothing may become NaN, and 0 * NaN is NaN.
         own = np.arange(width)
         among[own, own] = True
         return seen
 
     def stretches(self, window: int | None) -> tuple[list[int], list[int], list[list[int]]]:
-        """What each row sees, as slots of the pool: the first of a stretch and its length, and the
-        slots of a node's path besides. A row of padding sees itself.
+        """What each row sees, as slots of the pool: the first slot and the length of a stretch, and
+        the further slots of a node's path. A padding row sees itself.
 
         window: see `Windows`.
         """
@@ -149,7 +149,7 @@ class TextRows:
         return firsts, counts, extra
 
     def slot_positions(self, slots: int) -> Ints:
-        """[slots]: the position that each slot holds: that of its number, but for the tree's."""
+        """Positions that the slots hold, [slots]: slot i holds position i, except in the tree."""
         found = np.arange(slots, dtype=np.int64)
         found[self.cached : self.used] = self.positions
         return found
@@ -159,20 +159,20 @@ class TextRows:
 class PassLayout:
     """One pass over several texts.
 
-    texts: in the order of their rows; the last one bears the padding.
+    texts: in the order of their rows; the last one has the padding.
     """
 
     texts: Sequence[TextRows] = field(default_factory=tuple)
 
     def padded(self, rows: int) -> PassLayout:
-        """The same with at least so many rows."""
+        """The same pass, padded to at least `rows` rows."""
         *others, last = self.texts
         missing = rows - self.rows
         return PassLayout([*others, replace(last, padding=missing)]) if missing > 0 else self
 
     @cached_property
     def rows(self) -> int:
-        """Of the pass."""
+        """Rows of the pass."""
         return sum(map(len, self.texts))
 
     @cached_property
@@ -195,22 +195,22 @@ class PassLayout:
         return max(max(text.tokens, default=0) for text in self.texts)
 
     def tokens(self) -> Longs:
-        """[rows] ids to read."""
+        """Ids to read, [rows]."""
         return _numbers([text.tokens for text in self.texts])
 
     def positions(self) -> Longs:
-        """[rows] absolute positions."""
+        """Absolute positions, [rows]."""
         return _numbers([text.positions for text in self.texts])
 
     def places(self) -> Longs:
-        """[rows] slots of the pool that keys and values go to."""
+        """Slots of the pool that keys and values go to, [rows]."""
         firsts = (text.start + text.cached for text in self.texts)
         return _numbers([range(at, at + len(text)) for at, text in zip(firsts, self.texts)])
 
     def stretches(
         self, window: int | None
     ) -> tuple[NDArray[np.int32], NDArray[np.int32], list[list[int]]]:
-        """See `TextRows.stretches`; numbers of 32 bits."""
+        """See `TextRows.stretches`; 32-bit numbers."""
         first, count, extra = zip(*(text.stretches(window) for text in self.texts), strict=True)
         return (
             _numbers(first).astype(np.int32),
@@ -220,5 +220,5 @@ class PassLayout:
 
 
 def _numbers(parts: Sequence[Sequence[int]]) -> Longs:
-    """All of them, one part after the other."""
+    """Concatenate the parts."""
     return np.array([*chain.from_iterable(parts)], dtype=np.int64)

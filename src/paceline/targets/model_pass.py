@@ -1,4 +1,4 @@
-"""The model's own forward over a laid-out pass."""
+"""Run a laid-out pass: by the model's own forward, or compiled."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ __all__ = ["ModelPass"]
 
 
 class ModelPass:
-    """Runs `model` with a cache, a mask and positions of ours.
+    """Runs `model` with paceline's cache, mask and positions.
 
-    virtual: what ids beyond the vocabulary stand for.
+    virtual: the embeddings of ids beyond the vocabulary.
 
-    cache: where keys and values go. windows: see `attention_windows`. by_text: texts attend each to
-    its own stretch. keeps_states: the last hidden states go to the cache as well. compiled: runs
-    passes in the model's place; None where the model runs them itself, and own_forward says why.
+    cache: where keys and values go. windows: see `attention_windows`. by_text: each text attends to
+    its own stretch. keeps_states: the cache also keeps the last hidden states. compiled: runs
+    passes in the model's place; if None, the model's own forward runs, and own_forward says why.
     min_rows: fewer rows cost no less. grain: see `slot_grain`.
     """
 
@@ -66,7 +66,7 @@ class ModelPass:
 
     @property
     def device(self) -> torch.device:
-        """Where inputs go: to the embeddings, or where accelerate will bring them."""
+        """Where inputs go: the device of the embeddings, or where accelerate will move them."""
         if self.compiled is not None:
             return torch.device("cpu")
         embeddings = self._model.get_input_embeddings()
@@ -75,14 +75,14 @@ class ModelPass:
         return device_of_table(self._model) if place is None else torch.device(place)
 
     def compile(self) -> None:
-        """Run passes in one call from now on, if the model is fit for that."""
+        """Run passes in one call from now on, if the model can be compiled."""
         try:
             self.use(compiled(self._model, self.windows))
         except UnfitError as reason:
             self.own_forward = str(reason)
 
     def use(self, steps: Lowered) -> None:
-        """Run passes in one call from now on."""
+        """Run passes by these steps, in one call each, from now on."""
         held = FLOAT32 if self.compiled is None else self.compiled.cache_dtype
         self.compiled, self.own_forward = CompiledPass(steps, self._virtual, self.windows), ""
         self.min_rows = 1
@@ -90,8 +90,8 @@ class ModelPass:
         self.compiled.keep_outputs(self._kept)
 
     def keep_outputs(self, layers: tuple[int, ...]) -> None:
-        """From now on keep the outputs of these layers, ascending and counted from 1, beside the
-        last states. Raises UsageError for what is none of the model's."""
+        """Keep the outputs of these layers, ascending and counted from 1, beside the last states
+        from now on. Raises UsageError for a layer the model does not have."""
         if self.compiled is not None:
             self.compiled.keep_outputs(layers)
         elif max(layers, default=0) > len(decoder_layers(self._model)):
@@ -102,8 +102,8 @@ class ModelPass:
         self._kept = layers
 
     def hold_in(self, cache_dtype: str) -> None:
-        """Have new caches in one of `CACHE_DTYPES`; raises UsageError where passes are not run in
-        one call."""
+        """Hold new caches in one of `CACHE_DTYPES`. Raises UsageError for any but float32 if
+        passes are not compiled."""
         if self.compiled is not None:
             self.compiled.cache_dtype = cache_dtype
         elif cache_dtype != FLOAT32:
@@ -114,20 +114,20 @@ class ModelPass:
 
     @property
     def cache_dtype(self) -> str:
-        """What keys and values are held in."""
+        """The format of keys and values."""
         if self.compiled is not None:
             return self.compiled.cache_dtype
         return str(self._model.dtype).removeprefix("torch.")
 
     def run(self, layout: PassLayout, pool: int) -> torch.Tensor:
-        """One pass; the logits [rows or more, vocabulary] of the texts that are scored.
+        """Run one pass and return the logits [rows or more, vocabulary] of the scored texts.
 
         pool: slots of the cache.
         """
         if self.compiled is not None:
             return self.compiled.run(layout.texts, self.windows, self.cache, self.keeps_states)
         inputs, keep = self._inputs_of(layout, pool), [*chain.from_iterable(layout.scored)]
-        # The output head, too, costs as much for a few rows as for one.
+        # The output head, too, costs the same for one row as for a few.
         least = min(self.min_rows, layout.rows)
         last = keep[-1] if keep else 0
         rows = [*keep, *[last] * (least - len(keep))]
@@ -138,7 +138,7 @@ class ModelPass:
         return self._call(inputs, **tokens)[0, index]
 
     def follow(self, start: int, cached: int, pending: Sequence[int]) -> TokenScores:
-        """One pass over a text's next tokens where passes are compiled; see `CompiledPass.follow`."""
+        """Run one compiled pass over a text's next tokens; see `CompiledPass.follow`."""
         if self.compiled is None:
             raise ValueError("nothing can be followed: passes are not compiled")
         return self.compiled.follow(start, cached, pending, self.cache, self.keeps_states)
@@ -146,14 +146,14 @@ class ModelPass:
     def generate_chain(
         self, start: int, cached: int, pending: Sequence[int], wanted: ChainRequest
     ) -> ChainFound:
-        """Passes over what the text says itself where they are compiled; see `CompiledPass.generate_chain`."""
+        """Run compiled passes over the model's own tokens; see `CompiledPass.generate_chain`."""
         if self.compiled is None:
             raise ValueError("nothing can go on: passes are not compiled")
         where = start, cached, pending, self.cache, self.keeps_states
         return self.compiled.generate_chain(*where, wanted)
 
     def run_static(self, inputs: InputsInOne) -> torch.Tensor:
-        """One pass over inputs that may change later; the logits of all its rows."""
+        """Run one pass over inputs whose contents may change later; logits of all rows."""
         return self._call(inputs, **self._tokens(inputs.tokens, len(self._virtual) > 0))[0]
 
     def _inputs_of(self, layout: PassLayout, pool: int) -> PassInputs:
@@ -166,7 +166,7 @@ class ModelPass:
         return self._inputs.fill(layout)
 
     def _call(self, inputs: PassInputs, **arguments: torch.Tensor) -> torch.Tensor:
-        """[1, rows that are kept, vocabulary]."""
+        """Call the model; logits [1, kept rows, vocabulary]."""
         self.cache.direct(inputs.where, inputs.view)
         masks, seen = inputs.masks(self.windows, self._model.dtype)
         by_text: dict[str, Any] = {} if seen is None else {"rows_seen": seen}
@@ -190,5 +190,5 @@ class ModelPass:
         return logits
 
     def _tokens(self, ids: torch.Tensor, virtual: bool) -> dict[str, torch.Tensor]:
-        """The model's argument for the tokens `ids`; virtual: there may be virtual ones."""
+        """The model's argument for `ids`; virtual: some may be virtual."""
         return {"inputs_embeds": self._virtual.embed(ids)} if virtual else {"input_ids": ids}

@@ -1,9 +1,9 @@
-"""What one target pass reads, on the model's device.
+"""The inputs of one target pass, on the model's device.
 
-Two ways to let every row attend to its own text alone. By text: an attention function of ours is
-told which slots of the cache each row sees (on a CPU, see `paceline.kernels.slots_seen`).
-In one: any attention function gets the slots of all texts as if they were one, with a mask that
-hides the others' (on a GPU, and for models that take no attention function of ours).
+There are two ways to let every row attend to its own text alone. By text: paceline's attention
+function is told which cache slots each row sees (on a CPU, see `paceline.kernels.slots_seen`).
+In one: any attention function gets the slots of all texts as if they were one, and a mask hides
+the others' (on a GPU, and for models that do not take paceline's function).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from paceline.targets.layout import PassLayout
 __all__ = ["InputsByText", "InputsInOne", "Masks", "PassInputs", "Windows"]
 
 Masks = torch.Tensor | dict[str, torch.Tensor]
-"""A float mask of four dimensions; one per kind of layer where kinds differ."""
+"""A 4-D float mask; one per kind of layer if kinds differ."""
 
 Windows = Mapping[str, int | None]
-"""Kind of layer -> how many positions back it sees, its own included; None for all."""
+"""Kind of layer -> how many positions it sees, its own included; None for all."""
 
 _BYTES = 8  # of an int64
 
@@ -37,12 +37,12 @@ class PassInputs(Protocol):
 
     @property
     def tokens(self) -> torch.Tensor:
-        """[1, rows] int64."""
+        """Ids, [1, rows] int64."""
         ...
 
     @property
     def positions(self) -> torch.Tensor:
-        """[1, rows] int64."""
+        """Positions, [1, rows] int64."""
         ...
 
     @property
@@ -52,18 +52,18 @@ class PassInputs(Protocol):
 
     @property
     def view(self) -> View:
-        """What of the pool is attended to."""
+        """The slots of the pool that are attended to."""
         ...
 
     def masks(self, windows: Windows, dtype: torch.dtype) -> tuple[Masks, RowsSeen | None]:
-        """What each row may attend to; for attention of ours besides as slots. Float, because eager
-        attention adds the mask, and a boolean one would be added silently."""
+        """What each row may attend to; for paceline's attention, also as slots. Masks are float:
+        eager attention adds the mask, and would silently add a boolean one."""
         ...
 
 
 @dataclass(frozen=True)
 class InputsByText:
-    """Inputs of a pass whose rows say which slots they see; on a CPU.
+    """Inputs of a pass, on a CPU, that name the slots each row sees.
 
     pool: slots of the whole cache.
     """
@@ -73,27 +73,27 @@ class InputsByText:
 
     @cached_property
     def tokens(self) -> torch.Tensor:
-        """[1, rows]."""
+        """Ids, [1, rows]."""
         return torch.from_numpy(self.layout.tokens())[None]
 
     @cached_property
     def positions(self) -> torch.Tensor:
-        """[1, rows]."""
+        """Positions, [1, rows]."""
         return torch.from_numpy(self.layout.positions())[None]
 
     @property
     def where(self) -> int | torch.Tensor:
-        """One number where the rows go to neighbouring slots, as those of one text do."""
+        """The slots written to: the first if they are consecutive, as those of one text are."""
         places = self.layout.places()
         return int(places[0]) if len(self.layout.texts) == 1 else torch.from_numpy(places)
 
     @property
     def view(self) -> View:
-        """All of the pool."""
+        """The whole pool."""
         return 0, self.pool
 
     def masks(self, windows: Windows, dtype: torch.dtype) -> tuple[Masks, RowsSeen]:
-        """Masks of one number, which only stand for what they say."""
+        """Masks of one number, whose addresses are the keys to the slots."""
         kinds = {kind: torch.zeros(1, 1, 1, 1, dtype=dtype) for kind in windows}
         seen = {
             kinds[kind].data_ptr(): SlotsSeen(*self.layout.stretches(window))
@@ -106,11 +106,11 @@ class InputsInOne:
     """Inputs of a pass with `rows` rows that attends to `slots` slots of the pool, those of its
     texts first.
 
-    columns: [slots] int64, which ones. seen: [rows, slots] bool, which row sees which. held:
-    [slots] int64, the positions that they hold.
+    columns: [slots] int64, which slots. seen: [rows, slots] bool, which row sees which. held:
+    [slots] int64, the positions they hold.
 
-    The tensors keep their place for good: `fill` writes new contents into them. With `pinned` a
-    GPU fetches these without the host waiting, so inputs that are used again should be.
+    The tensors never move: `fill` writes new contents into them. With `pinned`, a GPU fetches
+    these without the host waiting; use it for inputs that are reused.
     """
 
     def __init__(
@@ -136,16 +136,16 @@ class InputsInOne:
 
     @property
     def view(self) -> View:
-        """The slots attended to: of a single text its stretch, as it lies."""
+        """The slots attended to; for a single text, its stretch itself."""
         return self.columns if self._stretch is None else self._stretch
 
     def fill(self, layout: PassLayout, *, static: bool = False) -> InputsInOne:
-        """Take over the contents of `layout`, which has as many rows and uses no more slots.
+        """Write the contents of `layout`, which has as many rows and uses no more slots.
 
         static: the pass will be replayed, so nothing may depend on where texts lie.
         """
         if self._fetched is not None:
-            self._fetched.synchronize()  # the device may still be reading the contents before
+            self._fetched.synchronize()  # the device may still be reading the old contents
         rows, slots = self.shape
         contents = (
             layout.tokens(),
@@ -164,7 +164,7 @@ class InputsInOne:
         return self
 
     def masks(self, windows: Windows, dtype: torch.dtype) -> tuple[Masks, None]:
-        """[1, 1, rows, slots]."""
+        """Masks [1, 1, rows, slots]."""
         lowest = torch.finfo(dtype).min
         masks = {}
         for kind, window in windows.items():
@@ -177,13 +177,13 @@ class InputsInOne:
 
 
 def _one_or_all(masks: dict[str, torch.Tensor]) -> Masks:
-    """Models whose layers are all of one kind take the mask itself."""
+    """Unwrap a single mask: models with one kind of layer take it directly."""
     return masks if len(masks) > 1 else masks.popitem()[1]
 
 
 def _columns(layout: PassLayout, rows: int, slots: int) -> tuple[np.ndarray, ...]:
-    """Which slots of the pool are attended to, the positions that they hold, and which row sees
-    which: the texts' stretches one after the other, as far as they are in use."""
+    """The slots attended to, the positions they hold, and which row sees which: the used parts of
+    the texts' stretches, one after the other."""
     columns = np.full(slots, layout.texts[0].start, dtype=np.int64)
     held = np.zeros(slots, dtype=np.int64)
     seen = np.zeros((rows, slots), dtype=np.bool_)

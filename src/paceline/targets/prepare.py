@@ -1,8 +1,8 @@
-"""Make a model's passes cheap: pack or quantise its linear layers, fuse what can be fused.
+"""Make a model's passes cheap: pack or quantise its linear layers, and fuse what can be fused.
 
-The model is changed in place and keeps its interface. Everything that is replaced is found by
-walking the modules and by what they compute, never by architecture; what cannot be replaced stays
-as it is and is listed in the report.
+The model is changed in place and keeps its interface. Layers to replace are found by walking the
+modules and by what they compute, never by architecture. Layers that cannot be replaced stay
+unchanged and are listed in the report.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AUTO", "BLOCKS", "WEIGHTS", "arithmetic_of", "check_weights", "prepare"]
 
-Layer = Any  # nn.Linear, or transformers' Conv1D, which has its weight the other way round
+Layer = Any  # nn.Linear, or transformers' Conv1D, whose weight is transposed
 
 AUTO = "auto"
 BLOCKS = "blocks"
@@ -67,14 +67,14 @@ _IN_PANELS = (
     "bfloat16",
     "int8",
     "int4",
-)  # for products of ours, which take rows in float32
+)  # for paceline's products, which take float32 rows
 _ROUNDED = ("bfloat16", "int8", "int4")
 WEIGHTS = (AUTO, NATIVE, *_KINDS)
-"""How linear layers hold their weights. native: the model is left alone; fused: layers with one
-input are one product; packed: that, and in the layout of the fastest product; packed+plain: that, and a second copy
-for passes of one row; bfloat16: in bfloat16, as are rows in products; int8, int4: fused and quantised; auto:
-on the CPU in blocks where the model was loaded so and else packed, or bfloat16 where the model is and the
-processor multiplies such numbers; elsewhere native."""
+"""How linear layers hold their weights. native: unchanged; fused: layers with one input become one
+product; packed: fused, in the layout of the fastest product; packed+plain: packed, with a second
+copy for one-row passes; bfloat16: in bfloat16, as are rows in products; int8, int4: fused and
+quantised; auto: on the CPU, blocks if loaded so, else bfloat16 if the model is and the processor
+multiplies such numbers, else packed; on other devices native."""
 
 
 def check_weights(weights: str) -> None:
@@ -85,12 +85,12 @@ def check_weights(weights: str) -> None:
 
 @torch.no_grad()
 def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) -> Preparation:
-    """Change `model` in place so that its passes cost less, and say what was done.
+    """Change `model` in place so that its passes cost less, and report what was done.
 
-    exact: whether its scores have to stay its own. A draft model's need not, and auto is then
-    int8, with an output head of 4 bits, where that is faster here than packed.
+    exact: whether its scores must stay the same. A draft model's need not; auto is then int8, with
+    a 4-bit output head, if that is faster here than packed.
 
-    The new weights replace the old ones layer by layer: memory never holds the model twice.
+    New weights replace the old ones layer by layer: memory never holds the model twice.
 
     Raises UsageError for unknown weights, or quantised ones that this machine cannot run.
     """
@@ -116,7 +116,7 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
         layers = [*linears, *in_blocks]
         with FloatArithmetic() if in_floats else nullcontext():
             shared = find_shared_inputs(lambda: before.append(trial(model)), layers)
-    except Exception as error:  # whatever a model raises that needs more than token ids
+    except Exception as error:  # the model needs more than token ids, and may raise anything
         return Preparation(
             left=Counter({f"all layers: a trial pass failed ({error})": len(linears)})
         )
@@ -138,7 +138,7 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
 def _replace_others(
     model: PreTrainedModel, places: dict[nn.Module, list[str]], done: Preparation
 ) -> None:
-    """Norms and attention; and the memory that all is in."""
+    """Replace norms and attention, and move the weights to huge pages."""
     for module, names in places.items():
         norm = fast_norm(module)
         if norm is not None:
@@ -152,7 +152,7 @@ def _replace_others(
 
 
 def arithmetic_of(model: PreTrainedModel) -> str:
-    """What a model that was not prepared computes in: `BLOCKS`, or the name of its format."""
+    """The arithmetic of an unprepared model: `BLOCKS`, or its dtype's name."""
     return BLOCKS if _in_blocks(model) else str(model.dtype).removeprefix("torch.")
 
 
@@ -161,7 +161,7 @@ def _in_blocks(model: nn.Module) -> list[BlockLinear]:
 
 
 def _usual(model: PreTrainedModel) -> str:
-    """What auto means for a model that is not in blocks."""
+    """The meaning of auto for a model that is not in blocks."""
     if model.device.type != "cpu":
         return NATIVE
     own = model.dtype == torch.bfloat16 and not unavailable() and bool(kernels().bfloat16_products)
@@ -169,7 +169,7 @@ def _usual(model: PreTrainedModel) -> str:
 
 
 def _fastest(linears: list[Layer]) -> str:
-    """The kind for a model that need not be exact: int8 where it is faster than packed."""
+    """The kind for a model that need not be exact: int8 if faster than packed."""
     kinds = {name: _KINDS[name] for name in ("packed", "int8")}
     weights = [_weight(layer) for layer in linears]
     if sum(weight.nbytes for weight in weights) < WORTH_CHOOSING:
@@ -178,7 +178,7 @@ def _fastest(linears: list[Layer]) -> str:
 
 
 def _places(model: nn.Module) -> dict[nn.Module, list[str]]:
-    """Every module with all the names under which it can be found."""
+    """Map every module to all its names."""
     places: dict[nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         places.setdefault(module, []).append(name)
@@ -191,8 +191,8 @@ def _put(model: nn.Module, names: list[str], module: nn.Module) -> None:
 
 
 def _linear_layers(model: nn.Module, done: Preparation) -> list[Layer]:
-    """Layers that compute weight @ x + bias and nothing else; why others cannot be had goes to
-    the report."""
+    """Find the layers that compute weight @ x + bias and nothing else; the reasons against others
+    go to the report."""
     found = []
     for module in model.modules():
         if any(own.dim() > 2 for own in module.parameters(recurse=False)):
@@ -208,8 +208,8 @@ def _linear_layers(model: nn.Module, done: Preparation) -> list[Layer]:
 
 
 def _largest_first(shared: list[list[Layer]], linears: list[Layer]) -> list[list[Layer]]:
-    """The groups, and every other layer as a group of its own, so that old and new weights lie
-    side by side for the largest while there is nothing else yet."""
+    """Sort the groups, and every other layer as its own group, largest first: old and new weights
+    of the largest coexist before anything else is added."""
     of_floats = [[layer for layer in group if layer in linears] for group in shared]
     together = {layer for group in of_floats for layer in group}
     groups = [*filter(None, of_floats), *([each] for each in linears if each not in together)]
@@ -224,7 +224,7 @@ def _replace_all(
     done: Preparation,
     light_head: bool,
 ) -> None:
-    """Put products in the place of linear layers; those in blocks that share an input become one."""
+    """Replace linear layers by products; those in blocks that share an input become one."""
     pages = FilePages()
     pages.forget(model.parameters())
     for group in _largest_first(shared, linears):
@@ -242,7 +242,7 @@ def _replace_together(
     done: Preparation,
     light_head: bool,
 ) -> None:
-    """Put one product in the place of layers that share an input, or of a single layer."""
+    """Replace layers that share an input, or a single layer, by one product."""
     try:
         product = _product(model, group, done.weights, light_head)
     except UnpackableError as reason:
@@ -259,21 +259,21 @@ def _replace_together(
     pages.forget(layer.weight for layer in group)
     for part, layer in enumerate(group):
         _put(model, places.pop(layer), Projection(shared, part) if len(group) > 1 else product)
-        layer.weight = layer.bias = None  # whoever still holds the layer holds no memory
+        layer.weight = layer.bias = None  # a remaining reference keeps no weights alive
 
 
 def _product(model: Any, group: list[Layer], weights: str, light_head: bool) -> FastLinear:
-    """The stand-in for a group. light_head: an output head in 8 bits becomes one in 4.
+    """Make the product for a group. light_head: an 8-bit output head becomes 4-bit.
 
-    Raises UnpackableError where torch or the processor has none.
+    Raises UnpackableError if torch or the processor does not support it.
     """
     kind = _KINDS.get(weights, make_packed)
     head = model.get_output_embeddings()
     if head is not None and not set(head.modules()).isdisjoint(group):
         if kind is Int4Linear:
-            kind = Int8Linear  # in four bits the scores of the vocabulary miss too many tokens
+            kind = Int8Linear  # a 4-bit head gets too many tokens wrong
         elif kind is Int8Linear and light_head:
-            kind = Int4Linear  # a draft model's may: its head is a large part of what it reads
+            kind = Int4Linear  # fine for a draft model, whose head is a large part of its reads
     return make_linear(kind, *_stack(group))
 
 
@@ -283,7 +283,7 @@ def _weight(layer: Layer) -> torch.Tensor:
 
 
 def _stack(group: list[Layer]) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Weights [outputs of all, inputs] and biases of a group, one below the other."""
+    """Stack the weights [outputs of all, inputs] and biases of a group."""
     weights = [_weight(layer) for layer in group]
     if len(group) == 1:
         return weights[0].contiguous(), group[0].bias

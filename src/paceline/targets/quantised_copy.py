@@ -1,6 +1,6 @@
-"""A target beside a target: the same model on weights of few bits, with a cache of its own.
+"""A low-bit copy of a target: the same model on quantised weights, with its own cache.
 
-It drafts for the model that it was made of. What is not rounded is shared and takes no memory.
+It drafts for the original model. Whatever is not rounded is shared and takes no memory.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 __all__ = ["BITS", "copied_target", "has_own_weights", "rounded_bytes", "steps_of", "twin_of"]
 
 BITS = {"int8": 8, "int4": 4}
-"""Kinds of weights that a copy may have."""
+"""Kinds of weights that a copy can have."""
 
 
 def steps_of(target: CausalLMTarget) -> Lowered | None:
-    """What one pass of the target computes; None for a model that only runs its own forward."""
+    """The compiled passes of the target; None for a model that cannot be compiled."""
     if target.steps is not None:
         return target.steps
     try:
@@ -41,13 +41,14 @@ def steps_of(target: CausalLMTarget) -> Lowered | None:
 
 
 class QuantisedCopy(CausalLMTarget):
-    """A target that takes over the keys and values of what its origin has read: they say the same
-    as its own would, a little better, and a prompt is not read twice."""
+    """A target that reuses the keys and values of what its origin has read: they are slightly
+    better than its own would be, and prompts are not read twice."""
 
     _origin: CausalLMTarget | None = None
 
     def take_from(self, origin: CausalLMTarget) -> None:
-        """From now on, where both run passes in one call and keep no states."""
+        """Reuse those of `origin` from now on, while both have compiled passes and this target
+        keeps no states."""
         self._origin = origin
 
     @torch.inference_mode()
@@ -62,9 +63,9 @@ class QuantisedCopy(CausalLMTarget):
 
 
 def copied_target(target: CausalLMTarget, rounding: Rounding, weights: str) -> QuantisedCopy:
-    """The target of `rounding`, which is that of `steps_of(target)`.
+    """Make the target of `rounding`, which rounds `steps_of(target)`.
 
-    weights: its name, one of `BITS`. Keys and values are held as the target's are.
+    weights: its name, one of `BITS`. The cache dtype is the target's.
     """
     late = target.late_model
     steps = rounding.program()
@@ -82,15 +83,15 @@ def copied_target(target: CausalLMTarget, rounding: Rounding, weights: str) -> Q
 
 
 def has_own_weights(model: PreTrainedModel) -> bool:
-    """Whether a model's weights are its parameters still, none of them packed or moved about."""
+    """Whether a model's weights are still its parameters, none packed or moved by accelerate."""
     return not any(
         isinstance(each, FastLinear) or hasattr(each, "_hf_hook") for each in model.modules()
     )
 
 
 def twin_of(model: PreTrainedModel) -> PreTrainedModel:
-    """The same model once more, on the same numbers: `prepare` may change it, and the first one
-    stays as it is. model: with `has_own_weights`."""
+    """A second model on the same weights, which `prepare` may change without changing the first.
+    model: with `has_own_weights`."""
     known: dict[int, Any] = {id(each): each for each in model.buffers()}
     for each in model.parameters():
         known[id(each)] = nn.Parameter(each.detach(), requires_grad=False)
@@ -98,8 +99,8 @@ def twin_of(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def rounded_bytes(model: PreTrainedModel, weights: str) -> int:
-    """About what the linear layers of a model that `has_own_weights` take when they are rounded,
-    and one of them as floats."""
+    """Approximate bytes of the rounded linear layers of a model that `has_own_weights`, plus the
+    largest as floats."""
     layers = [each for each in model.modules() if isinstance(each, nn.Linear)]
     sizes = [rounded_size(each.out_features, each.in_features, BITS[weights]) for each in layers]
     return sum(sizes) + 4 * max((each.weight.numel() for each in layers), default=0)

@@ -1,4 +1,4 @@
-"""Where texts lie in a pool of cache slots: stretches of it, handed out and taken back."""
+"""Allocate stretches of a pool of cache slots to texts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ __all__ = ["Ranges"]
 
 
 class Ranges:
-    """Free and taken stretches of a pool that may grow.
+    """Free and taken stretches of a pool that can grow.
 
-    grain: all stretches begin at a multiple of it and are as long as one.
+    grain: starts and lengths of all stretches are multiples of it.
 
     size: slots of the pool.
     """
@@ -18,19 +18,19 @@ class Ranges:
     def __init__(self, grain: int) -> None:
         self.grain = grain
         self.size = 0
-        self._free: list[tuple[int, int]] = []  # (start, end), ascending, never touching
+        self._free: list[tuple[int, int]] = []  # (start, end), ascending, never adjacent
 
     @property
     def free(self) -> int:
-        """Slots that nobody has."""
+        """Number of free slots."""
         return sum(end - start for start, end in self._free)
 
     def rounded(self, slots: int) -> int:
-        """The length of the stretch that so many slots get."""
+        """Length of a stretch for `slots` slots."""
         return -(-slots // self.grain) * self.grain
 
     def take(self, slots: int) -> int | None:
-        """The start of a free stretch with room for so many; None where there is none."""
+        """Take a stretch with room for `slots`; returns its start, None if none is free."""
         wanted = self.rounded(slots)
         for index, (start, end) in enumerate(self._free):
             if end - start >= wanted:
@@ -39,8 +39,8 @@ class Ranges:
         return None
 
     def extend(self, end: int, slots: int) -> bool:
-        """Make a stretch that ends at `end` longer by room for so many, in place; False where what
-        lies after it is taken."""
+        """Extend a stretch that ends at `end` in place by room for `slots`; False if what follows
+        it is taken."""
         wanted = self.rounded(slots)
         for index, (start, stop) in enumerate(self._free):
             if start == end and stop - start >= wanted:
@@ -49,7 +49,7 @@ class Ranges:
         return False
 
     def give(self, start: int, slots: int) -> None:
-        """Take a stretch back."""
+        """Free a stretch."""
         insort(self._free, (start, start + self.rounded(slots)))
         merged: list[tuple[int, int]] = []
         for begin, end in self._free:
@@ -60,7 +60,7 @@ class Ranges:
         self._free = merged
 
     def grow(self, slots: int) -> None:
-        """Add room at the end, so that `take` finds so many slots."""
+        """Grow the pool at its end, so that `take` finds `slots` slots."""
         last = self._free[-1] if self._free else (self.size, self.size)
         free = self.size - last[0] if last[1] == self.size else 0
         more = self.rounded(max(0, slots - free))

@@ -1,4 +1,4 @@
-"""One product for layers in blocks that read the same input."""
+"""Fuse layers in blocks that read the same input into one product."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def stack_blocks(
     group: Sequence[BlockLinear],
     places: Mapping[nn.Module, Sequence[str]],
 ) -> int:
-    """Put one product in the place of those that have one format; how many fewer there are.
+    """Replace the layers of each format by one product; return how many products that saves.
 
-    group: layers with one input, in the order of their calls. places: the names of every layer.
-    Nothing is rounded: outputs keep their bits.
+    group: layers with one input, in call order. places: the names of every layer. Outputs stay
+    bit-identical.
     """
     formats: dict[str, list[BlockLinear]] = {}
     for layer in group:
@@ -42,7 +42,7 @@ def _stack(
     for part, layer in enumerate(layers):
         for name in places[layer]:
             model.set_submodule(name, Projection(shared, part))
-        del layer.matrix  # whoever still holds the layer holds no memory
+        del layer.matrix  # a remaining reference to the layer keeps no weights alive
     return len(layers) - 1
 
 

@@ -1,9 +1,9 @@
-"""Passes of recurring shapes on inputs that keep their place, so that a GPU can replay them.
+"""Passes of recurring shapes on inputs at fixed addresses, so that a GPU can replay them.
 
-A small model's pass takes a GPU less time than Python needs to ask for its thousand kernels. A
-CUDA graph asks for all of them at once, but it is the recording of one pass: shapes, addresses
-and every number that Python knew are part of it. So the passes recorded here have few shapes, and
-all that changes from pass to pass is read from `InputsInOne` on the device.
+A GPU runs a small model's pass faster than Python can launch its thousand kernels. A CUDA graph
+launches all of them at once, but it records one particular pass: its shapes, addresses and every
+number known to Python are fixed. So the passes recorded here have few shapes, and everything that
+changes from pass to pass is read from `InputsInOne` on the device.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _Shape = tuple[int, int]
 def on_one_gpu(model: PreTrainedModel) -> bool:
     """Whether the whole model is on one CUDA device, so that its passes may be captured."""
     devices = {parameter.device for parameter in model.parameters()}
-    # A model that is sharded over processes waits for the passes of the others.
+    # A model sharded over processes waits for the others' passes.
     alone = getattr(model, "tp_size", None) is None
     return alone and len(devices) == 1 and devices.pop().type == "cuda"
 
 
 class StaticPasses:
-    """The passes of a target that come in static shapes, one per (rows, slots).
+    """The passes of a target with static shapes, one per (rows, slots).
 
-    forward: runs the model; reads nothing that changes from pass to pass but its inputs.
-    device: of the inputs. On a CUDA device a shape that comes for the second time is captured,
-    and replayed from then on: a capture costs about as much as replaying saves at once. Elsewhere
-    `forward` runs each time.
+    forward: runs the model; nothing it reads changes from pass to pass except its inputs.
+    device: of the inputs. On a CUDA device, a shape is captured when it comes for the second time,
+    and replayed from then on: a capture costs about what one replay saves. Elsewhere, `forward`
+    runs each time.
     """
 
     def __init__(self, forward: Forward, device: torch.device) -> None:
@@ -60,19 +60,19 @@ class StaticPasses:
 
     @property
     def usable(self) -> bool:
-        """False from the first failed capture on: then all passes run in the ordinary way."""
+        """False after the first failed capture; then all passes run the ordinary way."""
         return self._failed is None
 
     def as_json(self) -> dict[str, Any]:
-        """For reports: how many shapes came, how many captures were made (a shape is captured
-        again when the cache has moved), and why one failed."""
+        """Report how many shapes came, how many captures were made (a shape is captured again
+        after the cache moves), and why one failed."""
         return {"shapes": len(self._shapes), "captured": self._captured, "failed": self._failed}
 
     def run(self, layout: PassLayout, slots: int, moves: int) -> torch.Tensor:
-        """Logits [rows, vocabulary], which the next pass may overwrite.
+        """Return logits [rows, vocabulary], which the next pass may overwrite.
 
         slots: that the pass attends to, of all its texts together.
-        moves: of the cache, see `TreeCache.moves`: a captured pass writes where that was.
+        moves: see `TreeCache.moves`; captured passes write to the cache's old address.
         """
         shape = (layout.rows, slots)
         with self._on_device():
@@ -93,21 +93,21 @@ class StaticPasses:
         inputs = InputsInOne(*shape, self._device, pinned=True).fill(layout, static=True)
         new = _Pass(inputs, lambda: self._forward(inputs))
         logits = new.run()
-        # Kept only now: a pass that was interrupted may have moved half of the cache.
+        # Kept only now: an interrupted pass may have moved half of the cache.
         self._passes[shape] = new
         return logits
 
     def _capture(self, known: _Pass, recorder: Recorder) -> None:
-        """Record a pass whose inputs are filled; whether it runs meanwhile does not matter, since
-        running it again writes the same to the same slots."""
+        """Record a pass whose inputs are filled. It may run meanwhile: running it again writes the
+        same to the same slots."""
         try:
             known.run = recorder.record(known.run)
             known.captured = True
             self._captured += 1
         except Exception as error:
-            # Whatever it was, passes can be run without.
+            # Whatever the error, passes can run without captures.
             cause: BaseException = error
-            while cause.__context__ is not None:  # a capture that breaks off fails again at its end
+            while cause.__context__ is not None:  # a broken capture fails again when it ends
                 cause = cause.__context__
             reason = str(cause).partition("\n")[0]
             self._failed = f"{type(cause).__name__}: {reason}"

@@ -1,4 +1,4 @@
-"""Which models can be driven, asked before the first token: by configuration, then by trial."""
+"""Check before the first token that a model can be driven: by configuration, then by trial."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ _SLIDING = "sliding_attention"
 _ATTENTION = ("sdpa", "eager", GROUPED)
 
 # Largest difference between the logits of a tree pass and those of the model's own forward that
-# rounding can explain, relative to how far the logits of a row are spread.
+# rounding can explain, relative to the spread of a row's logits.
 _EXACT = 1e-4
-_QUANTISED = 0.9  # against blunders only: on random text a flipped step travels far
+_QUANTISED = 0.9  # catches blunders only: on random text a flipped rounding step has large effects
 _ROUGH = {torch.float16: 1.5e-2, torch.bfloat16: 8e-2}
-# Of large models one other token in the context moves a row by 0.15 at the least, as a rule by 0.4;
-# what 8-bit products round moves it by 0.02 to 0.1, and further where a model amplifies on such
-# text what little is rounded, as Gemma 3 does.
+# In large models, one changed context token moves a row by at least 0.15, typically by 0.4.
+# Rounding in 8-bit products moves it by 0.02 to 0.1, or further in a model that amplifies small
+# errors on such text, as Gemma 3 does.
 _CLOSE = 0.12
 _TRIALS, _COUNTS = 7, 3
-"""Of so many trials in rough arithmetic the third smallest difference of a row counts."""
+"""In rough arithmetic, the third smallest of a row's differences in up to 7 trials counts."""
 
 
 def check_supported(model: PreTrainedModel) -> None:
-    """Raises ModelError, naming the reason, for a model whose cache or attention cannot carry
+    """Raises ModelError, naming the reason, for a model whose cache or attention cannot handle
     trees."""
     name = type(model).__name__
     config = model.config.get_text_config()
@@ -69,7 +69,7 @@ def check_supported(model: PreTrainedModel) -> None:
             "choose a model with an ordinary attention cache"
         )
     kinds = set(getattr(config, "layer_types", None) or ()) - {_FULL, _SLIDING}
-    # GPT-Neo's local layers count cache slots where positions are meant.
+    # GPT-Neo's local layers use cache slots as positions.
     kinds |= set(getattr(config, "attention_layers", None) or ()) & {"local"}
     if kinds:
         raise ModelError(
@@ -87,20 +87,21 @@ def check_supported(model: PreTrainedModel) -> None:
 
 
 def attention_windows(config: PreTrainedConfig) -> dict[str, int | None]:
-    """Kind of layer -> how far back it sees; None for everything."""
+    """Map each kind of layer to how far back it sees; None for no limit."""
     window = getattr(config, "sliding_window", None)
     kinds = dict.fromkeys(getattr(config, "layer_types", None) or ())
     if not kinds:
-        # Without a list of kinds all layers are alike, and slide where a window is set (Mistral).
+        # Without a list of kinds all layers are alike, and slide if a window is set (Mistral).
         return {_FULL: window}
     return {kind: window if kind == _SLIDING else None for kind in kinds}
 
 
 def longest_context(config: PreTrainedConfig) -> int | None:
-    """Most positions that every pass treats alike; None where the configuration names no limit.
+    """Most positions that every pass treats alike; None if the configuration names no limit.
 
-    The "longrope" embedding turns all rows of a pass by other angles once one of them lies beyond
-    the original context, so a long guess would change the rows before it: the limit is there.
+    The "longrope" embedding rotates all rows of a pass by other angles once one of them lies beyond
+    the original context. A long guess would change the rows before it, so that context is the
+    limit.
     """
     limits = [getattr(config, "max_position_embeddings", None)]
     rope = getattr(config, "rope_parameters", None) or {}
@@ -115,11 +116,11 @@ def self_check(target: Target, model: PreTrainedModel) -> None:
     """Let `target`, which drives `model`, score a small branching tree, commit a path across it
     and score again; compare every row with the model's own forward, without cache or mask.
 
-    Raises ModelError where they differ by more than rounding, or the model refuses.
+    Raises ModelError if they differ by more than rounding, or if the model fails.
     """
     tolerance = _tolerance(model)
-    # Rough arithmetic may move a row here and there, by an expert's choice for example; an error
-    # hits the same rows every time, so they are told apart by what most of several trials show.
+    # Rough arithmetic may move single rows, for example by another choice of expert. An error hits
+    # the same rows every time, so several trials tell the two apart.
     trials, counts = (1, 1) if tolerance == _EXACT else (_TRIALS, _COUNTS)
     seen: list[torch.Tensor] = []
     try:
@@ -133,7 +134,7 @@ def self_check(target: Target, model: PreTrainedModel) -> None:
         ) from error
     gaps = torch.stack(seen)
     shown = gaps.kthvalue(min(counts, len(seen)), dim=0).values
-    gap = math.nan if bool(gaps.isnan().any()) else float(shown.max())  # no number is no rounding
+    gap = math.nan if bool(gaps.isnan().any()) else float(shown.max())  # NaN is never rounding
     if math.isnan(gap) or not _settled(seen, counts, tolerance):
         attention = model.config._attn_implementation
         advice = "choose" if attention == "eager" else 'try attn_implementation="eager", or'
@@ -144,8 +145,8 @@ def self_check(target: Target, model: PreTrainedModel) -> None:
 
 
 def _settled(seen: list[torch.Tensor], counts: int, tolerance: float) -> bool:
-    """Whether every row was close enough in so many trials, after which more would change nothing,
-    or, of a quantised model, so close in one trial that no error explains it."""
+    """Whether the check has passed: every row was close enough in `counts` trials or, for a
+    quantised model, closer in the last trial than an error allows."""
     if tolerance == _QUANTISED and seen and bool((seen[-1] <= _CLOSE).all()):
         return True
     if len(seen) < counts:
@@ -154,7 +155,7 @@ def _settled(seen: list[torch.Tensor], counts: int, tolerance: float) -> bool:
 
 
 def _gaps(target: Target, model: PreTrainedModel, first: int) -> torch.Tensor:
-    """[rows]: how far the target's rows are from the model's own, relative to their spread."""
+    """Distances [rows] of the target's rows from the model's own, relative to their spread."""
     ids = [(first + 31 * step) % target.vocab_size for step in range(12)]
     prompt, tree, next_root = ids[:5], Tree(tuple(ids[5:9]), (-1, -1, 0, 1)), ids[9]
     slot = target.open(prompt)
@@ -177,11 +178,11 @@ def _gaps(target: Target, model: PreTrainedModel, first: int) -> torch.Tensor:
 
 
 def differences(found: torch.Tensor, expected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """[rows] each: how far rows of scores [rows, vocabulary] are from those expected, and how far
-    these are spread.
+    """Return the distances [rows] between rows of scores [rows, vocabulary] and those expected, and
+    the spreads [rows] of the expected ones.
 
-    Tokens that a model never says, whose score is -inf, are left out of both; where the two do not
-    agree about them, the difference is infinite.
+    Both ignore tokens that a model never generates, with score -inf; if the two disagree about
+    these, the distance is infinite.
     """
     never = expected == -torch.inf
     error = (found - expected).masked_fill(never & (found == -torch.inf), 0)
@@ -193,17 +194,17 @@ def differences(found: torch.Tensor, expected: torch.Tensor) -> tuple[torch.Tens
 def _tolerance(model: PreTrainedModel) -> float:
     dtype = model.dtype
     if is_quantised(model):
-        return _QUANTISED  # a last bit may decide to which step a value is rounded
+        return _QUANTISED  # a last bit may decide which step a value is rounded to
     if is_rough(model):
         return _ROUGH[torch.bfloat16]
     if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
-        return _ROUGH[torch.float16]  # the products may be TF32's, with as many bits
+        return _ROUGH[torch.float16]  # products may use TF32, with as many mantissa bits
     return _ROUGH.get(dtype, _EXACT)
 
 
 @contextmanager
 def narrow_windows(config: PreTrainedConfig) -> Iterator[None]:
-    """Let every sliding layer see 4 tokens, so that a trial of 12 tells who slides."""
+    """Let every sliding layer see 4 tokens, so that a trial of 12 shows which layers slide."""
     window = getattr(config, "sliding_window", None)
     if window is None:
         yield

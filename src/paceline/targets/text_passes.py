@@ -1,4 +1,4 @@
-"""Passes over texts: how they are laid out, and whose the logits are."""
+"""Passes over texts: lay them out, and split the logits by text."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ from paceline.tree import EMPTY, Tree
 
 __all__ = ["TextPasses"]
 
-# Pending tokens per text up to which a pass may have a static shape: its root and what a draft
-# model, which is a target of its own, lags behind. Passes that read a prompt seldom come twice in
-# one shape.
+# Most pending tokens per text of a pass with a static shape: the root, and the lag of a draft
+# model, which is a target of its own. Passes that read a prompt seldom repeat a shape.
 _FEW_PENDING = 4
 
 
 @dataclass(frozen=True)
 class _Job:
-    """What a pass does for one text: read these tokens and, if there is a tree, score it below the
-    last of them."""
+    """A pass's work for one text: read these tokens and, if there is a tree, score it below the
+    last one."""
 
     slot: int
     pending: Sequence[int] = field(repr=False)
@@ -40,7 +39,7 @@ class _Job:
 
     @property
     def rows(self) -> int:
-        """Of the pass, without padding."""
+        """Rows of the pass, without padding."""
         return len(self.pending) + (0 if self.tree is None else len(self.tree))
 
     @property
@@ -50,9 +49,9 @@ class _Job:
 
 
 class TextPasses:
-    """Plays passes over some texts of a target.
+    """Runs passes over some texts of a target.
 
-    forward: what runs them. static: those that recur in few shapes are captured.
+    forward: runs each pass. static: capture passes that recur in few shapes.
     """
 
     def __init__(self, forward: ModelPass, static: bool) -> None:
@@ -62,18 +61,18 @@ class TextPasses:
         self.renew()
 
     def renew(self) -> None:
-        """What was captured holds no more: the cache is another one, or the table of tokens."""
+        """Discard all captures: the cache or the table of tokens was replaced."""
         forward = self._forward
         self._static = StaticPasses(forward.run_static, forward.device) if self.static else None
 
     def as_json(self) -> dict[str, Any]:
-        """What became of static shapes, for reports."""
+        """Report on static shapes."""
         return {"static": self.static, **(self._static.as_json() if self._static else {})}
 
     def play(
         self, texts: TextSlots, trees: Mapping[int, Tree], pieces: Mapping[int, int]
     ) -> dict[int, torch.Tensor]:
-        """One pass; the logits of every tree, and the pieces are in the cache."""
+        """Run one pass: read the pieces into the cache, and return the logits of every tree."""
         jobs = [_Job(slot, texts[slot].pending, tree) for slot, tree in trees.items()]
         jobs += [_Job(slot, texts[slot].pending[:size]) for slot, size in pieces.items()]
         needed = sum(job.rows for job in jobs)
@@ -83,7 +82,7 @@ class TextPasses:
         if static is not None:
             slots = static_slots(sum(text.used for text in layout.texts))
             logits = static.run(layout, slots, texts.cache.moves)
-            # The next pass overwrites them, and whoever hears of this round may keep them.
+            # Copied: the next pass overwrites them, and observers of this round may keep them.
             wanted = [logits[rows.start : rows.stop] for rows in layout.scored]
             logits = torch.cat([logits[:0], *wanted])
         else:
@@ -95,14 +94,14 @@ class TextPasses:
         return {job.slot: logits[end - job.logits : end] for job, end in zip(scored, ends)}
 
     def _recurs(self, jobs: Sequence[_Job], rows: int) -> bool:
-        """Whether the next pass, which needs so many rows, is run in a static shape."""
+        """Whether the next pass, of `rows` rows, gets a static shape."""
         if self._static is None or not self._static.usable or rows > STATIC_WIDTHS[-1]:
             return False
         return max(len(job.pending) for job in jobs) <= _FEW_PENDING
 
 
 def _lay_out(texts: TextSlots, jobs: Sequence[_Job], width: int) -> PassLayout:
-    """The rows of a pass, with room for all of them in the cache."""
+    """Lay out the rows of a pass, and make room for them in the cache."""
     padding = max(0, width - sum(job.rows for job in jobs))
     rows = {job.slot: job.rows for job in jobs}
     texts.make_room({**rows, jobs[-1].slot: jobs[-1].rows + padding})

@@ -1,8 +1,8 @@
-"""Which texts the cache holds, and where: slots of open texts, and what closed ones have left.
+"""Which texts the cache holds, and where: open texts, and what remains of closed ones.
 
-An open text keeps its stretch of the pool until it outgrows it; nothing of it is copied because
-others come and go. Stretches of closed texts stay as long as there is room, the least recently used
-go first, and a text that begins like one of them need not read that beginning again.
+An open text keeps its stretch of the pool until it outgrows it; it is not copied when others come
+and go. Stretches of closed texts stay while there is room; the least recently used are evicted
+first. A text that begins like one of them need not read that beginning again.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ __all__ = ["KEPT_BYTES", "TextSlot", "TextSlots"]
 KEPT_BYTES = 512 << 20
 
 _GRAIN = 256
-# A closed text that would lose no more tokens than this, as a template's last ones or a cut answer,
-# hands its stretch on to the one that takes its beginning over; from others it is copied.
+# A closed text that would lose at most this many tokens, such as a template's end or a cut answer,
+# gives its stretch to the new text that shares its beginning; otherwise the beginning is copied.
 _LITTLE = 64
-# A text that outgrows its stretch gets so much more than it needs, so that it seldom does.
+# A text that outgrows its stretch gets this much more than it needs, to outgrow it seldom.
 _SPARE = 1 / 4
 # Each new text is compared with all that are kept.
 _MOST_KEPT = 64
@@ -35,8 +35,8 @@ _MOST_KEPT = 64
 class TextSlot:
     """One text.
 
-    start: of its stretch of the pool; capacity: slots there. cached: tokens that are read.
-    pending: tokens to be read, the root last. tree_at: slot of the first node of its last tree.
+    start: of its stretch of the pool; capacity: slots there. cached: tokens already read.
+    pending: tokens to read, the root last. tree_at: slot of the first node of its last tree.
     """
 
     cached: list[int]
@@ -46,7 +46,7 @@ class TextSlot:
     tree_at: int = 0
 
     def have_read(self, count: int) -> None:
-        """The first pending tokens are in the cache."""
+        """Mark the first `count` pending tokens as cached."""
         self.cached += self.pending[:count]
         del self.pending[:count]
 
@@ -54,8 +54,8 @@ class TextSlot:
 class TextSlots:
     """The texts of a target in one `TreeCache`.
 
-    layers, hidden_size: of the cache. grain: passes attend to a multiple of so many slots.
-    kept_bytes: of closed texts at most. room: slots that the pool has from the first text on.
+    layers, hidden_size: of the cache. grain: passes attend to a multiple of this many slots.
+    kept_bytes: most bytes of closed texts. room: initial slots of the pool.
     """
 
     def __init__(
@@ -66,25 +66,25 @@ class TextSlots:
         self._first_room = room
         self._ranges = Ranges(max(grain, _GRAIN))
         self._open: dict[int, TextSlot] = {}
-        self._kept: list[TextSlot] = []  # the least recently used first
+        self._kept: list[TextSlot] = []  # least recently used first
         self._opened = 0
 
     def __getitem__(self, slot: int) -> TextSlot:
-        """An open text; raises KeyError for one that was closed."""
+        """Return an open text; raises KeyError for a closed one."""
         return self._open[slot]
 
     @property
     def slots(self) -> int:
-        """Of the pool."""
+        """Slots of the pool."""
         return self._ranges.size
 
     def as_json(self) -> dict[str, int]:
-        """For reports: slots of the pool, how many of them open texts have, bytes of one."""
+        """Report the pool's slots, how many of them open texts have, and the bytes of a slot."""
         in_use = sum(text.capacity for text in list(self._open.values()))
         return {"slot_bytes": self.cache.slot_bytes, "slots": self.slots, "in_use": in_use}
 
     def take_over(self, others: TextSlots) -> None:
-        """Open the texts that `others` has open, under their numbers; all are to be read again."""
+        """Open the open texts of `others` under the same numbers, to be read again in full."""
         self._opened = others._opened
         for slot, text in others._open.items():
             self._open[slot] = TextSlot([], [*text.cached, *text.pending])
@@ -105,9 +105,9 @@ class TextSlots:
         return slot
 
     def adopt(self, slot: int, others: TextSlots) -> None:
-        """Take over what this text has yet to read from texts that begin like it.
+        """Fill pending tokens' keys and values from the text that shares the longest beginning.
 
-        others: of another target, whose keys and values are as good here. Both caches have memory.
+        others: of another target, whose keys and values are valid here. Both caches have memory.
         """
         text = self._open[slot]
         known = len(text.cached)
@@ -124,11 +124,11 @@ class TextSlots:
             self._give_back(text)
             return
         for other in list(self._kept):
-            if other.cached == text.cached[: len(other.cached)]:  # nothing that the new one lacks
+            if other.cached == text.cached[: len(other.cached)]:  # the new one has all of it
                 self._kept.remove(other)
                 self._give_back(other)
         self._kept.append(text)
-        # The last one stays whatever its size: its next turn, or its correction, comes first.
+        # The last one stays whatever its size: its next turn, or a correction, is likeliest next.
         while len(self._kept) > 1 and self._is_full:
             self._evict()
 
@@ -138,13 +138,13 @@ class TextSlots:
             self._evict()
 
     def make_room(self, rows: Mapping[int, int]) -> None:
-        """Let stretches hold so many rows more than are cached, by slot."""
+        """Make room in the stretches for `rows` beyond what is cached, by slot."""
         new = [
             self._ranges.rounded(len(text.cached) + more)
             for text, more in ((self._open[slot], more) for slot, more in rows.items())
             if not text.capacity
         ]
-        if sum(new) > self._ranges.free:  # at once, since all that is there moves when it grows
+        if sum(new) > self._ranges.free:  # grow once, since growing moves the whole pool
             self._grow(sum(new))
         for slot, more in rows.items():
             self._make_room(slot, more)
@@ -164,8 +164,8 @@ class TextSlots:
         text.start, text.capacity = start, capacity
 
     def rewind(self, slot: int, kept: int, tokens: Sequence[int]) -> TextSlot:
-        """The first `kept` tokens of a text stay, then come these; at least its last token is to
-        be read."""
+        """Keep the first `kept` tokens of a text, then append these; leaves at least the last token
+        to read."""
         text = self._open[slot]
         cached = min(kept, len(text.cached), kept + len(tokens) - 1)
         text.pending = [*[*text.cached[cached:], *text.pending][: kept - cached], *tokens]
@@ -179,7 +179,7 @@ class TextSlots:
         for slot, path in paths.items():
             first = self._open[slot].tree_at
             for place, node in enumerate(path.nodes):
-                if place != node:  # a path that begins as the tree does lies in place already
+                if place != node:  # where the path begins like the tree, rows are already in place
                     sources.append(first + node)
                     places.append(first + place)
         if sources:
@@ -200,8 +200,8 @@ class TextSlots:
         return len(self._kept) > _MOST_KEPT or held > self._kept_bytes
 
     def _longest(self, context: Sequence[int]) -> tuple[TextSlot | None, int]:
-        """The text that shares most tokens with `context`, of equal ones a closed one; and how
-        many, without the root, which is never in the cache."""
+        """Find the text that shares most tokens with `context`, preferring closed ones; and their
+        number, without the root, which is never in the cache."""
         best: tuple[TextSlot | None, int] = None, 0
         for text in [*reversed(self._kept), *self._open.values()]:
             shared = min(common_prefix(text.cached, context), len(context) - 1)
@@ -212,16 +212,16 @@ class TextSlots:
         return best
 
     def _copy(self, source: TextSlot, text: TextSlot, length: int) -> None:
-        """Give a new text a stretch of its own with the beginning that it shares."""
-        if source in self._kept:  # it is used just now, so it goes last
+        """Give a new text its own stretch, and copy the shared beginning into it."""
+        if source in self._kept:  # just used, so evicted last
             self._kept.remove(source)
             self._kept.append(source)
         text.start, text.capacity = self._room(length, sparing=source)
         self.cache.copy(source.start, text.start, len(text.cached))
 
     def _room(self, slots: int, sparing: TextSlot | None = None) -> tuple[int, int]:
-        """Start and length of a stretch that is free now: at the cost of closed texts where the
-        pool is as large as it may get for their sake."""
+        """Take a stretch; returns its start and length. Evicts closed texts once the pool is as
+        large as it may grow for their sake."""
         start = self._ranges.take(slots)
         while start is None:
             in_use = sum(text.capacity for text in self._open.values())

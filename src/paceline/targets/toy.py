@@ -1,8 +1,8 @@
-"""A deterministic model in memory: the whole core is tested on it in milliseconds.
+"""A deterministic model in memory: tests exercise the whole core on it in milliseconds.
 
-Its logits depend on the last few tokens only, so its texts repeat themselves and every drafter has
-something to hit. It computes them from what it believes is in its own cache, never from what the
-caller believes: a wrong commit or rollback therefore changes the text and is caught.
+Its logits depend only on the last few tokens, so its texts repeat themselves and every drafter has
+something to hit. It computes them from its own cache, never from what the caller believes: a wrong
+commit or rollback therefore changes the text and is caught.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _KEPT = 4
 
 @dataclass
 class _Slot:
-    """cached, pending: tokens, the root last. tree: scored last."""
+    """A text. cached, pending: tokens, the root last. tree: scored last."""
 
     cached: list[int]
     pending: list[int]
@@ -46,10 +46,10 @@ class ToyTarget(Target):
 
     vocab_size: number of real tokens; ids beyond it are virtual.
     order: how many of the last tokens the logits depend on.
-    sharpness: standard deviation of the logits; larger means less entropy at temperature 1.
+    sharpness: standard deviation of the logits; larger means lower entropy at temperature 1.
     max_context: most tokens of a text, prompt included; None for no limit.
 
-    passes: how many there were. read: prompt tokens that they read.
+    passes: number of passes so far. read: prompt tokens read by them.
     """
 
     capabilities = frozenset(
@@ -130,16 +130,16 @@ class ToyTarget(Target):
         return TargetInfo("ToyTarget", dtype="float32")
 
     def add_virtual_tokens(self, embeddings: torch.Tensor) -> int:
-        """See `Target`. Every id has logits of its own here, whatever its embedding
-        is, so there is nothing to keep."""
+        """See `Target`. Nothing is kept: every id has its own logits here, whatever its
+        embedding."""
         return self.vocab_size
 
     def keep_states(self, layers: Sequence[int] = ()) -> None:
-        """See `Target`. States can be told from the cache, so there is nothing to keep."""
+        """See `Target`. Nothing is kept: states follow from the cache."""
 
     def states(self, slot: int, layers: Sequence[int] = ()) -> torch.Tensor:
-        """[cached tokens, vocab_size]: a token's state is the logits after it; what layer n gives is
-        the same, moved n places on."""
+        """States [cached tokens, vocab_size]: a token's state is the logits after it; layer n's
+        output is the same, rotated by n."""
         cached = self._slots[slot].cached
         ends = range(1, len(cached) + 1)
         rows = [self._row(tuple(cached[max(0, end - self._order) : end])) for end in ends]
@@ -147,7 +147,7 @@ class ToyTarget(Target):
         return torch.cat([found.roll(each, dims=1) for each in layers or [0]], dim=1)
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        """[..., vocab_size]: a one at the token's place."""
+        """One-hot vectors, [..., vocab_size]."""
         return torch.nn.functional.one_hot(tokens, self.vocab_size).float()
 
     def output_head(self, tokens: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:

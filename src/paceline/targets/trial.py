@@ -1,4 +1,4 @@
-"""A short text that tells whether a model is still the same after it was prepared."""
+"""A short text that shows whether preparing a model has changed its scores."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["compare", "trial"]
 
-# Largest error of the prepared model's scores in a trial pass, relative to how far they spread:
-# rounding explains the float ones, the quantised ones guard against blunders only.
+# Largest error of the prepared model's scores in a trial pass, relative to their spread: for float
+# weights what rounding explains; for quantised ones only a guard against blunders.
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 3e-2}
 _QUANTISED_TOLERANCE = 0.9
 _TRIAL_TOKENS = 12
@@ -31,10 +31,9 @@ def trial(model: PreTrainedModel) -> torch.Tensor:
 
 
 def compare(model: PreTrainedModel, before: torch.Tensor, weights: str, quantised: bool) -> None:
-    """Raises ModelError where a prepared model is another model than the one whose trial gave
-    `before`.
+    """Raises ModelError if a prepared model does not reproduce `before`, the original's trial.
 
-    weights: what it runs on, for the message. quantised: whether these are of few bits.
+    weights: what it runs on, for the message. quantised: whether these have few bits.
     """
     found, spread = differences(trial(model), before)
     error = float(found.norm() / spread.norm().clamp(min=1e-6))

@@ -1,4 +1,4 @@
-"""Embeddings of ids beyond the vocabulary, and the lookup that knows them."""
+"""Embeddings of ids beyond the vocabulary, and a lookup that includes them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["VirtualTokens"]
 
 
 class VirtualTokens:
-    """What drafters have a model read besides its own tokens.
+    """The virtual tokens that drafters let a model read.
 
-    embed: the model's embedding module; ids [batch, width] -> [batch, width, hidden], as the model
-    takes them as `inputs_embeds`.
-    vocab_size, first: the first virtual id. table: [count, hidden], what they stand for.
+    embed: the model's embedding module; ids [batch, width] -> `inputs_embeds` of the model
+    [batch, width, hidden].
+    vocab_size, first: the first virtual id. table: [count, hidden], their embeddings.
     """
 
     def __init__(self, embed: Callable[[torch.Tensor], torch.Tensor], vocab_size: int) -> None:
@@ -30,16 +30,16 @@ class VirtualTokens:
 
     @torch.no_grad()
     def add(self, embeddings: torch.Tensor, device: torch.device) -> int:
-        """The id of the first of `embeddings` [count, hidden]; see `Target`.
+        """Return the id of the first of `embeddings` [count, hidden]; see `Target`.
 
         device: of the ids that `embed` takes.
 
-        Raises UsageError where they are no such matrix, or the model's own are of another size.
+        Raises UsageError if they are not such a matrix, or their size is not the model's.
         """
         for first, known in self._given:
             if torch.equal(known, embeddings.to(known)):
                 return first
-        # Of the kind that the model's own embeddings are, so that no pass has to convert them.
+        # In the dtype and on the device of the model's own, so that no pass has to convert them.
         like = self._embed(torch.zeros(1, 1, dtype=torch.long, device=device))
         hidden = like.shape[-1]
         if embeddings.dim() != 2 or embeddings.shape[1] != hidden or not len(embeddings):
@@ -54,8 +54,8 @@ class VirtualTokens:
         return first
 
     def check(self, largest: int) -> None:
-        """Raises UsageError where there is no embedding for the id `largest`: on a GPU the lookup
-        would end the process."""
+        """Raises UsageError if the id `largest` has no embedding: on a GPU the lookup would end the
+        process."""
         if largest >= self.first + len(self):
             raise UsageError(
                 f"the tree holds the virtual token id {largest}, but embeddings were given for "
@@ -63,7 +63,7 @@ class VirtualTokens:
             )
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
-        """Embeddings of ids [batch, width], virtual ones among them; there are some."""
+        """Return embeddings of ids [batch, width], which may be virtual."""
         virtual = ids >= self.first
         own = self._embed(ids.masked_fill(virtual, 0))
         table = own.new_zeros(1, own.shape[-1]) if self.table is None else self.table

@@ -1,4 +1,4 @@
-"""What a model's weights cost a pass."""
+"""How a model's weights determine the cost of a pass."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _ATTENTION_BLOCK = 512
 
 
 def least_rows(model: nn.Module) -> int:
-    """How many rows a pass of the model may have without costing more than one row."""
+    """Most rows that a pass of the model can have at the cost of one."""
     return max(
         (each.min_rows for each in model.modules() if isinstance(each, FastLinear)), default=1
     )
 
 
 def slot_grain(model: PreTrainedModel) -> int:
-    """Passes attend to a multiple of so many cache slots, those after the text masked, where
-    attention is torch's; stretches of texts are as long as one.
+    """Passes with torch's attention attend to a multiple of this many cache slots, those after the
+    text masked; texts' stretches are multiples too.
 
-    The CPU's kernel of torch works through the slots in blocks of 512, and sums in another order
-    where the last block is shorter. With whole blocks, and products that treat every row alike
-    whatever their number, a token's scores are the same bit for bit in a pass of any width.
+    Torch's CPU kernel processes slots in blocks of 512, and sums in another order if the last block
+    is shorter. With whole blocks, and products that treat each row alike whatever their number, a
+    token's scores are bit-identical in passes of any width.
     """
     prepared = any(isinstance(each, FastLinear) for each in model.modules())
     return _ATTENTION_BLOCK if prepared and model.device.type == "cpu" else 1
 
 
 def is_quantised(model: nn.Module) -> bool:
-    """Whether the model has weights in blocks of few bits."""
+    """Whether the model has weights in low-bit blocks."""
     return any(isinstance(each, BlockLinear) and each.rounded for each in model.modules())
 
 
@@ -50,7 +50,7 @@ def is_rough(model: nn.Module) -> bool:
 
 
 def weight_bytes(model: PreTrainedModel) -> int:
-    """Bytes of weights that one pass has to read: all but embeddings that are only looked up."""
+    """Bytes of weights that one pass reads: all but embeddings that are only looked up."""
     parameters: dict[int, int] = {id(each): each.nbytes for each in model.parameters()}
     if not head_reads_table(model):
         parameters.pop(id(getattr(model.get_input_embeddings(), "weight", None)), None)

@@ -1,4 +1,4 @@
-"""A model's tokens as numbers: their embeddings, and its output head, for drafters that read both."""
+"""A model's token embeddings and output head, for drafters that read them."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Words", "output_head"]
 
-_ROWS = 64  # of the identity that a head without weights is asked with
+_ROWS = 64  # of the identity per call, to read out a head without plain weights
 
 Head = tuple[torch.Tensor, torch.Tensor]
 
 
 class Words:
-    """Those of a model. Where its passes were kept, what they read says nearly all; the model is
-    opened for the rest.
+    """The embeddings and output head of a model. Taken from the steps of stored passes where
+    possible; otherwise the model is opened.
 
-    model: the model. steps: of its passes, where these were kept.
+    steps: of the model's passes, if they were stored.
     """
 
     def __init__(self, model: LateModel, steps: Lowered | None = None) -> None:
@@ -75,7 +75,7 @@ class Words:
 
 
 def _head_in(steps: Lowered) -> tuple[BlockMatrix, torch.Tensor | None] | None:
-    """The output head in blocks and its biases, where nothing comes after it."""
+    """The output head in blocks and its biases, if the head is the last step."""
     last = steps.logits.source
     if last is None or last.op != Op.PRODUCT or last.matrix is None:
         return None
@@ -83,11 +83,11 @@ def _head_in(steps: Lowered) -> tuple[BlockMatrix, torch.Tensor | None] | None:
 
 
 def _table_in(steps: Lowered) -> BlockMatrix | None:
-    """The table of tokens in blocks that passes read, where they take its rows as they are."""
+    """The table of tokens in blocks that passes read, if they use its rows unchanged."""
     looked_up = next((step for step in steps.steps if step.op == Op.EMBED), None)
     if looked_up is None or looked_up.matrix is None:
         return None
-    # What passes may be given in the place of embeddings is what these are after any scaling.
+    # GIVEN replaces embeddings after any scaling: if it writes to EMBED's output, there is none.
     given = any(step.op == Op.GIVEN and step.out is looked_up.out for step in steps.steps)
     return looked_up.matrix if given else None
 
@@ -98,8 +98,8 @@ def output_head(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Weights [n, hidden] and biases [n] of the output head; see `Target.output_head`.
 
-    A head that was packed or quantised has no weights to look at, so it is asked: what it makes of
-    nothing are its biases, and what it makes of a one at each place in turn its weights.
+    A packed or quantised head has no weights to look at, so they are read out: zeros yield its
+    biases, and the rows of an identity matrix its weights.
     """
     head = model.get_output_embeddings()
     table = model.get_input_embeddings()
@@ -120,7 +120,7 @@ def output_head(
 def _asked(
     head: nn.Module, index: torch.Tensor, none: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """none: a row of zeros [1, hidden]."""
+    """Read out a head by calling it. none: a row of zeros [1, hidden]."""
     bias = head(none)[0, index]
     eye = torch.eye(none.shape[1], dtype=none.dtype, device=none.device)
     columns = [head(rows)[:, index] - bias for rows in torch.split(eye, _ROWS)]

@@ -1,4 +1,4 @@
-"""Conformance suites for drafters and targets of your own, for any test runner.
+"""Conformance suites for your own drafters and targets, for any test runner.
 
     def test_stutter() -> None:
         check_drafter(Stutter)
@@ -6,7 +6,7 @@
     def test_my_target() -> None:
         check_target(lambda: MyTarget(model), tolerance=1e-4)
 
-They raise AssertionError with a sentence that says what is wrong, and nothing where all is well.
+On failure they raise AssertionError with a sentence that says what is wrong.
 """
 
 from paceline.testing.drafters import check_drafter

@@ -1,4 +1,4 @@
-"""What `Target.follow` owes: the scores of the text that it was told, however it was told."""
+"""The contract of `Target.follow`: it scores the text it was given, however it was given."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["check_chains"]
 
 
 def check_chains(watched: WatchedTarget, reference: Reference, tolerance: float) -> None:
-    """Texts that go on by single tokens and by several, and are taken back to any of their places.
+    """Check texts that grow by one or several tokens and are cut back to any position.
 
     watched: a new target with `CHAINS`. reference: of its model. tolerance: see `check_target`.
 
-    Raises AssertionError for scores that are not those of the text, read anew.
+    Raises AssertionError for scores that differ from those of the text read from scratch.
     """
     target = watched.target
     text = watched.tokens(9)
@@ -45,7 +45,7 @@ def check_chains(watched: WatchedTarget, reference: Reference, tolerance: float)
 
 
 def _check_going_on(watched: WatchedTarget, slot: int, text: list[int]) -> None:
-    """Passes in one call find what passes one by one find, and leave the text as these do."""
+    """Passes in one call must find the same tokens as single passes, and leave the same text."""
     target = watched.target
     found = target.generate_chain(slot, len(text), [], ChainRequest(5, 2, target.vocab_size))
     if found is None:

@@ -1,4 +1,4 @@
-"""The conformance suite of drafters: whatever they guess, the text is that of plain decoding."""
+"""The conformance suite of drafters: whatever they guess, the text equals plain decoding's."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _LENGTH = 20
 def check_drafter(
     make: Callable[[], Drafter], target: Callable[[], Target] | None = None, *, seed: int = 0
 ) -> None:
-    """Play texts with drafters and compare each with plain decoding.
+    """Generate texts with drafters and compare each with plain decoding.
 
-    make: a new drafter.
-    target: a new target with the model it drafts for, whose scores do not depend on how its texts
-    are read; None for toys in memory, of 16 tokens.
+    make: returns a new drafter.
+    target: returns a new target with the model it drafts for, whose scores do not depend on how
+    its texts are read; None for toys in memory, of 16 tokens.
     seed: of prompts and noise.
 
-    Budgets of 0 to 64 nodes at temperatures 0 and 1; ends of texts inside accepted paths, by EOS
-    ids, limits, and the model's context; references; texts whose last tokens are taken back; one
-    text after the other with one drafter, broken off or not; and several at once.
+    Covers budgets of 0 to 64 nodes at temperatures 0 and 1; texts that end inside accepted paths,
+    by EOS ids, limits, and the model's context; references; texts whose last tokens are replaced;
+    successive texts with one drafter, finished or abandoned; and several at once.
 
-    Raises AssertionError for a text that differs, and for a drafter that raises, proposes more than
-    its budget or tokens that nobody knows, or changes what it was told.
+    Raises AssertionError for a text that differs, and for a drafter that raises, exceeds its
+    budget, proposes unknown tokens, or modifies its inputs.
     """
     suite = _Suite(make, ToyTarget if target is None else target, random.Random(seed))  # noqa: S311
     suite.check_budgets()
@@ -53,10 +53,10 @@ def check_drafter(
 
 @dataclass(frozen=True)
 class _Text:
-    """A text that is asked for.
+    """A text to generate.
 
-    limit: how many new tokens there are at most. asked: how many are asked for, where they cannot
-    all be had. steps: rounds; None for all to its end.
+    limit: most new tokens possible. asked: how many are requested, if that is more. steps: rounds;
+    None to play to its end.
     """
 
     prompt: Sequence[int]
@@ -81,11 +81,11 @@ class _Suite:
         self.reference = Reference(self.target())
         self.vocab_size = self.reference.target.vocab_size
         prompt = self._tokens(5)
-        # Greedy texts of small models repeat themselves: who copies has long guesses accepted.
+        # Greedy texts of small models repeat, so drafters that copy get long guesses accepted.
         self.prompt = [*prompt, *self.reference.continued(prompt, 40, Sampler())]
 
     def check_budgets(self) -> None:
-        """The text, whatever may be guessed."""
+        """The text is the same with every budget."""
         for temperature in _TEMPERATURES:
             for budget in _BUDGETS:
                 where = f"at temperature {temperature} with a budget of {budget}"
@@ -93,7 +93,7 @@ class _Suite:
                 self._play(self.target(), self._watched(where), text)
 
     def check_ends(self) -> None:
-        """EOS ids at every place of the text, and limits."""
+        """EOS ids throughout the text, and limits."""
         for temperature in _TEMPERATURES:
             stream = self._plain(self.prompt, temperature)
             for place in range(0, _LENGTH, 3):
@@ -106,7 +106,7 @@ class _Suite:
                 self._play(self.target(), watched, _Text(self.prompt, temperature, limit=limit))
 
     def check_references(self) -> None:
-        """They change nothing, whatever they are."""
+        """References change nothing, whatever they are."""
         for temperature in _TEMPERATURES:
             stream = self._plain(self.prompt, temperature)
             for references in ([stream], [stream[3:], [], self._tokens(9)], [[1 << 20, 1 << 21]]):
@@ -115,7 +115,7 @@ class _Suite:
                 self._play(self.target(), watched, text)
 
     def check_taken_back(self) -> None:
-        """A text that goes on from other last tokens than those said."""
+        """A text that continues after its last tokens were replaced."""
         for temperature in _TEMPERATURES:
             watched = self._watched(f"at temperature {temperature} after tokens were taken back")
             batch = Batch(self.target(), FixedBudget(7))
@@ -135,8 +135,8 @@ class _Suite:
             batch.close()
 
     def check_one_after_the_other(self) -> None:
-        """One drafter for texts that continue one another, share a beginning or nothing; some are
-        broken off."""
+        """One drafter for texts that continue one another, share a prefix or nothing; some are
+        abandoned."""
         target, watched = self.target(), self._watched("with one text after the other")
         prompts = [self.prompt]
         prompts.append([*self.prompt, *self._plain(self.prompt, 0.0), *self._tokens(2)])
@@ -148,7 +148,7 @@ class _Suite:
             self._play(target, watched, _Text(prompt, temperature))
 
     def check_together(self) -> None:
-        """Drafters of several texts in a batch, which join and leave at any time."""
+        """Drafters in a batch whose texts join and leave at any time."""
         batch, texts = Batch(self.target(), FixedBudget(7)), dict[int, Generation]()
         for place in range(12):
             prompt = self.prompt[: self.rng.randint(1, 30)] + self._tokens(self.rng.randint(0, 5))
@@ -171,14 +171,14 @@ class _Suite:
             _compare(said, expected, "among other texts")
 
     def check_full_context(self) -> None:
-        """Texts that end with the model's context."""
+        """Texts that end because the model's context is full."""
         for room in (1, 2, 7):
             watched = self._watched(f"with room for {room} tokens in the model's context")
             target = ToyTarget(max_context=len(self.prompt) + room)
             self._play(target, watched, _Text(self.prompt, limit=room, asked=1000))
 
     def _play(self, target: Target, watched: WatchedDrafter, text: _Text) -> None:
-        """To its end, or for so many rounds."""
+        """Play a text to its end or for `steps` rounds, and compare it."""
         sampler = self._sampler(text.temperature)
         stopping = Stopping(text.asked or text.limit, text.eos_ids)
         generation = Generation(list(text.prompt), watched, stopping, sampler, text.references)
@@ -195,7 +195,7 @@ class _Suite:
         _compare(said, expected if text.steps is None else expected[: len(said)], watched.where)
 
     def _step(self, batch: Batch, generation: Generation, steps: int | None) -> None:
-        """Play rounds, to the end where no number is given."""
+        """Play `steps` rounds, or to the end if None."""
         while batch and steps != 0:
             batch.step()
             if generation.error is not None:
@@ -216,7 +216,7 @@ class _Suite:
 
 
 def _compare(said: Sequence[int], expected: Sequence[int], where: str) -> None:
-    """Of equal texts nothing is said; of others where they differ."""
+    """Raise AssertionError, naming the first difference, unless the texts are equal."""
     place = common_prefix(said, expected)
     here, plain = (
         str(tokens[place]) if place < len(tokens) else "its end" for tokens in (said, expected)

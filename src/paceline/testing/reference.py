@@ -1,4 +1,4 @@
-"""What suites compare with: texts that are read from nothing, one at a time."""
+"""The reference for the suites: texts read from scratch, one at a time."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["Reference", "require"]
 
 
 def require(holds: bool, otherwise: str) -> None:
-    """Raise AssertionError with that sentence unless it holds."""
+    """Raise AssertionError with the sentence `otherwise` unless `holds`."""
     if not holds:
         raise AssertionError(otherwise)
 
 
 class Reference:
-    """A target that is given one text at a time, whole, and keeps nothing of it.
+    """A target that reads one whole text at a time and caches nothing of it.
 
-    target: nobody else may use it.
+    target: for exclusive use.
     """
 
     def __init__(self, target: Target) -> None:
@@ -40,7 +40,7 @@ class Reference:
         return self._rows[key]
 
     def continued(self, text: Sequence[int], count: int, sampler: Sampler) -> list[int]:
-        """The next tokens by plain decoding, as many as the model's context has room for."""
+        """The next `count` tokens by plain decoding, fewer if the model's context ends first."""
         most = self.target.max_context
         end = len(text) + count if most is None else min(most, len(text) + count)
         whole = list(text)

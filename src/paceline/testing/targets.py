@@ -1,4 +1,4 @@
-"""The conformance suite of targets: the contract of `Target`, made executable."""
+"""The conformance suite of targets: the contract of `Target` as executable checks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from paceline.tree import EMPTY, SHADOWS, Tree
 __all__ = ["check_target"]
 
 _KNOWN = frozenset({CHAINS, HIDDEN_STATES, LAYER_OUTPUTS, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS})
-# A context that is longer than this is not filled to see its end.
+# Longer contexts are not filled to test their end.
 _FILLED = 512
 
 
@@ -38,17 +38,17 @@ def check_target(
     schedules: int = 10,
     steps: int = 20,
 ) -> None:
-    """Compare a target with its contract, and each of its rows with that of the text, read anew.
+    """Check a target against its contract, and each of its rows against the text read from scratch.
 
-    make: a new target that holds no texts; all of them have the same model.
-    tolerance: by how much logits may differ, for models that round.
+    make: returns a new target that holds no texts, always with the same model.
+    tolerance: largest allowed difference of logits, for models that round.
     seed: of texts, trees and schedules.
-    schedules, steps: how many random ones of texts that come and go, and how long.
+    schedules, steps: number and length of random schedules of texts that come and go.
 
-    Trees have branches where `TREES` is offered; chains, virtual tokens, shadows and hidden states
-    are looked at where they are offered.
+    Trees have branches if `TREES` is offered; chains, virtual tokens, shadows and hidden states are
+    checked if offered.
 
-    Raises AssertionError for the first thing that is not as the contract says.
+    Raises AssertionError for the first violation.
     """
     suite = _Suite(make, tolerance, seed)
     suite.check_description()
@@ -85,7 +85,7 @@ class _Suite:
         return WatchedTarget(self._make(), self._reference, self._tolerance, rng)
 
     def check_description(self) -> None:
-        """What a target says of itself."""
+        """A target describes itself correctly."""
         target = self.watched().target
         require(target.vocab_size > 0, f"vocab_size is {target.vocab_size}: give a positive one")
         unknown = ", ".join(sorted(target.capabilities - _KNOWN))
@@ -111,7 +111,7 @@ class _Suite:
             watched.compare_all()
 
     def check_commits(self) -> None:
-        """Every path of a tree is kept, and nothing beside it."""
+        """Any path of a tree can be kept, and nothing else is."""
         watched = self.watched()
         tree = Tree.chain(watched.tokens(4))
         if TREES in watched.target.capabilities:
@@ -127,7 +127,7 @@ class _Suite:
             watched.play(slot, 6)
 
     def check_reuse(self) -> None:
-        """Texts that begin alike are what they are, however much of them need not be read."""
+        """Texts with a common prefix are scored correctly, however much of it is reused."""
         watched = self.watched()
         prompt = watched.tokens(14)
         first = watched.open(prompt)
@@ -163,7 +163,7 @@ class _Suite:
         watched.open(watched.tokens(6))
         watched.compare_all()
         watched.play(kept, 4)
-        # What was scored and is closed without a commit is gone as well.
+        # Closing without a commit also drops what was scored.
         other = watched.open(watched.tokens(5))
         trees = {kept: watched.tree(4), other: watched.tree(4)}
         watched.score(trees)
@@ -172,7 +172,7 @@ class _Suite:
         watched.compare_all()
 
     def check_end_of_context(self) -> None:
-        """The last position that there is can be read."""
+        """The last position of the context can be read."""
         watched = self.watched()
         most = watched.target.max_context
         if most is None or most > _FILLED or most < 4:
@@ -184,7 +184,7 @@ class _Suite:
         watched.score({slot: EMPTY})
 
     def check_schedule(self, number: int, steps: int) -> None:
-        """Texts come, go and pause in any order, and never hear of one another."""
+        """Texts come, go and pause in any order without affecting one another."""
         watched = self.watched(number + 1)
         rng = random.Random(f"{self._seed} {number} schedule")  # noqa: S311 - no secret
         begun = watched.tokens(12)
@@ -201,7 +201,7 @@ class _Suite:
             watched.compare_all()
 
     def check_shadows(self) -> None:
-        """Shadows are read as the tokens that they stand for; they are not kept."""
+        """Shadows are read as the tokens they stand for, and are not kept."""
         watched = self.watched()
         slot = watched.open(watched.tokens(6))
         for _ in range(3):
@@ -224,7 +224,7 @@ class _Suite:
         require(again == first, f"known embeddings got another id, {again}, not {first}")
         slot = watched.open(watched.tokens(6))
         for _ in range(3):
-            # The virtual ones stand last, as in a chain they cannot stand elsewhere.
+            # Virtual tokens come last, the only place for them in a chain.
             real = watched.tree(3)
             tree = Tree((*real.tokens, first, first + 1), (*real.parents, 2, 3))
             rows = watched.score({slot: tree})[slot]
@@ -233,7 +233,7 @@ class _Suite:
         watched.compare_all()
 
     def check_states(self) -> None:
-        """Hidden states are those of the text, and what the output head reads."""
+        """Hidden states belong to the text, and are what the output head reads."""
         watched = self.watched()
         early = watched.open(watched.tokens(9))
         watched.compare_all()
@@ -286,7 +286,7 @@ class _Suite:
 
 
 def _random_pass(watched: WatchedTarget, rng: random.Random) -> None:
-    """Some texts are written, some are read, some wait."""
+    """Play a pass in which some texts are generated, some prefilled, and some wait."""
     taking_part = [slot for slot in watched.texts if rng.random() < 0.8]
     reading = {
         slot: rng.randint(1, 5)

@@ -1,4 +1,4 @@
-"""A drafter beside what its contract says of it."""
+"""A wrapper that checks a drafter against its contract."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["WatchedDrafter"]
 
 
 class WatchedDrafter(Drafter):
-    """A drafter between the loop and the one to be checked, which sees what both say.
+    """Sits between the loop and the drafter under test, and checks what passes between them.
 
-    Raises AssertionError for what the latter must not do, and for what it raises.
+    Raises AssertionError if that drafter raises or breaks its contract.
 
-    where: what is being checked, for sentences.
+    where: what is being checked, for error messages.
     """
 
     def __init__(self, drafter: Drafter, vocab_size: int, where: str) -> None:
@@ -30,7 +30,7 @@ class WatchedDrafter(Drafter):
         self._vocab_size = vocab_size
 
     def start(self, text: TextStart) -> None:
-        """Hand on, and see that the text stays what it is."""
+        """Forward, and check that the text is unchanged."""
         self._told("start", self._drafter.start, text)
 
     def resume(self, text: TextStart) -> None:
@@ -38,17 +38,17 @@ class WatchedDrafter(Drafter):
         self._told("resume", self._drafter.resume, text)
 
     def observe_states(self, states: torch.Tensor) -> None:
-        """Hand on."""
+        """Forward."""
         with self._doing("see"):
             self._drafter.observe_states(states)
 
     def stop(self) -> None:
-        """Hand on."""
+        """Forward."""
         with self._doing("stop"):
             self._drafter.stop()
 
     def observe(self, round: Round) -> None:
-        """Hand on, and see that the logits stay what they are."""
+        """Forward, and check that the logits are unchanged."""
         before = round.logits.clone()
         with self._doing("observe"):
             self._drafter.observe(round)
@@ -58,7 +58,7 @@ class WatchedDrafter(Drafter):
         )
 
     def propose(self, budget: int) -> Tree:
-        """Hand on, and look at the tree; a planner may ask for several sizes."""
+        """Forward, and check the tree; as a planner may, ask for several sizes."""
         for asked in (budget // 2, budget):
             with self._doing("propose"):
                 tree = self._drafter.propose(asked)

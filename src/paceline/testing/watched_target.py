@@ -1,4 +1,4 @@
-"""A target beside what its contract says of it."""
+"""A wrapper that checks a target against its contract."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["WatchedTarget"]
 
 
 class WatchedTarget:
-    """Hands verbs to a target, knows the text of every slot, and compares all rows with those of
-    a reference.
+    """Forwards calls to a target, knows the text of every slot, and compares all rows with a
+    reference.
 
-    tolerance: by how much logits may differ.
+    tolerance: largest allowed difference of logits.
 
-    Raises AssertionError where the target does what its contract does not say.
+    Raises AssertionError if the target breaks its contract.
     """
 
     def __init__(
@@ -34,18 +34,18 @@ class WatchedTarget:
         self._rng = rng
 
     def tokens(self, count: int) -> list[int]:
-        """Any tokens of the vocabulary."""
+        """Random tokens of the vocabulary."""
         return [self._rng.randrange(self.target.vocab_size) for _ in range(count)]
 
     def tree(self, size: int) -> Tree:
-        """Any tree, or a chain where the target scores nothing else."""
+        """A random tree, or a chain if the target scores only chains."""
         tokens = self.tokens(size)
         if TREES not in self.target.capabilities:
             return Tree.chain(tokens)
         return Tree(tuple(tokens), tuple(self._rng.randrange(-1, node) for node in range(size)))
 
     def open(self, context: Sequence[int]) -> int:
-        """Open a text; its slot is none of those open already."""
+        """Open a text, and check that its slot is not in use."""
         slot = self.target.open(context)
         require(slot not in self.texts, f"open gave out slot {slot}, which another text has")
         self.texts[slot] = list(context)
@@ -67,7 +67,7 @@ class WatchedTarget:
             self.close(slot)
 
     def prefill(self, slot: int, most: int) -> None:
-        """Read a piece of a prompt in a pass of its own."""
+        """Read part of a prompt in a pass of its own."""
         before = self.target.pending(slot)
         left = self.target.prefill(slot, most)
         self._check_prefill({slot: most}, {slot: before})
@@ -79,7 +79,7 @@ class WatchedTarget:
     def score(
         self, trees: Mapping[int, Tree], prefill: Mapping[int, int] | None = None
     ) -> dict[int, torch.Tensor]:
-        """Score trees, and compare every row of a real token with that of its text, read anew."""
+        """Score trees, and compare each real token's row with its text read from scratch."""
         pieces = dict(prefill or {})
         before = {slot: self.target.pending(slot) for slot in self.texts}
         scores = self.target.score(trees, pieces)
@@ -100,7 +100,7 @@ class WatchedTarget:
         return scores
 
     def commit(self, paths: Mapping[int, tuple[Tree, Sequence[int]]]) -> None:
-        """Commit, by slot, nodes of the tree that was scored last, and a token more."""
+        """Commit, by slot, nodes of the tree scored last, and a random token after them."""
         whole = {}
         for slot, (tree, nodes) in paths.items():
             said = [*(tree.tokens[node] for node in nodes), *self.tokens(1)]
@@ -116,20 +116,20 @@ class WatchedTarget:
             )
 
     def some_path(self, tree: Tree) -> list[int]:
-        """Nodes from a child of the root downwards, none of them virtual."""
+        """A random path down from the root, without virtual tokens; may be empty."""
         paths = [tree.path_to(node) for node in range(len(tree))]
         size = self.target.vocab_size
         real = [path for path in paths if all(tree.tokens[node] < size for node in path)]
         return list(self._rng.choice([(), *real]))
 
     def play(self, slot: int, size: int) -> None:
-        """A round of one text."""
+        """Play a round of one text."""
         tree = self.tree(size)
         self.score({slot: tree})
         self.commit({slot: (tree, self.some_path(tree))})
 
     def compare_all(self) -> None:
-        """Compare the next token of all open texts, in one pass, and go on with it."""
+        """Compare the next token's row of all open texts in one pass, then commit a token each."""
         self.score(dict.fromkeys(self.texts, EMPTY))
         self.commit(dict.fromkeys(self.texts, (EMPTY, ())))
 
@@ -143,7 +143,7 @@ class WatchedTarget:
         for node in range(-1, len(tree)):
             read = [tree.as_read[step] for step in tree.path_to(node)] if node >= 0 else []
             if any(token >= vocab_size for token in read):
-                continue  # nobody else has the embeddings of this target
+                continue  # the reference does not have this target's embeddings
             text = [*self.texts[slot], *read]
             row, fresh = rows[node + 1].cpu(), self._reference.row(text).cpu()
             if not torch.allclose(row, fresh, rtol=0, atol=self._tolerance):

@@ -1,1 +1,1 @@
-"""What drafters are trained with: the target's own answers, and what is made of them."""
+"""Training of drafters: the target's own answers, and what is learned from them."""

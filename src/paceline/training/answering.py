@@ -1,4 +1,4 @@
-"""The target answers batches of prompts, through the one loop."""
+"""Batches of prompts answered by the target, through the one decoding loop."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ __all__ = ["Answers", "Asking", "answer_batch"]
 
 @dataclass(frozen=True)
 class Asking:
-    """How prompts are asked.
+    """How prompts are answered.
 
-    seed: decides on the order of the prompts and on what is drawn.
+    seed: decides the order of the prompts and what is sampled.
     temperature: 0 is greedy.
-    max_new_tokens: of an answer.
-    method: the drafter, and budget its most nodes per round; they change no token. There is always
-    a budget: the widths of passes, and with them the last bits of scores, are to be the same when
-    the same is asked again.
-    batch: conversations that are answered together.
+    max_new_tokens: per answer.
+    method: the drafter, and budget its most nodes per round; they change no token. The budget is
+    always fixed: the widths of passes, and with them the last bits of scores, must be the same when
+    the same prompts are asked again.
+    batch: conversations answered together.
     longest_prompt: most tokens of a prompt, chat template and earlier turns included; longer ones
     are left out.
 
@@ -53,7 +53,7 @@ class Asking:
         self.options(self.seed)
 
     def options(self, seed: int) -> Options:
-        """The same as options of one generation."""
+        """These settings as options of one generation."""
         return Options(
             max_new_tokens=self.max_new_tokens,
             temperature=self.temperature,
@@ -64,8 +64,10 @@ class Asking:
 
 @dataclass
 class Answers:
-    """What came of some conversations: answers in the order of the prompts, turn by turn, and how
-    many prompts were too long."""
+    """Answers to some conversations, in the order of the prompts, turn by turn.
+
+    skipped: prompts that were too long.
+    """
 
     answers: list[Answer] = field(default_factory=list)
     skipped: int = 0
@@ -76,7 +78,7 @@ class Answers:
         return sum(len(answer.tokens) for answer in self.answers)
 
     def add(self, more: Answers) -> None:
-        """Append those of the next conversations."""
+        """Append the answers to the next conversations."""
         self.answers += more.answers
         self.skipped += more.skipped
 
@@ -100,17 +102,17 @@ def answer_batch(
     asking: Asking,
     on_tokens: Callable[[int], None] = lambda count: None,
 ) -> Answers:
-    """Answer the prompts together, turn by turn; the target's own answers stand in between.
+    """Answer the prompts together, turn by turn, with the target's own answers in between.
 
-    first: the number of the first prompt in the order of all: together with the seed it decides on
-    what is drawn, so that nothing depends on what was answered before.
-    on_tokens: hears of new tokens as they come.
+    first: the number of the first prompt in the overall order. Number and seed alone decide what
+    is sampled, so nothing depends on what was answered before.
+    on_tokens: called with the count of new tokens as they come.
 
-    Raises UsageError for a prompt that is no text, or holds tokens of another model.
+    Raises UsageError for a prompt that is not text, or holds tokens of another model.
     """
     conversations = [_begin(session, first + place, record) for place, record in enumerate(records)]
-    # Nothing of the batch before stays in the cache: a prefix that was read in another pass may
-    # differ in its last bits, and after an interruption there would be none.
+    # Start with an empty cache: a prefix read in another pass may differ in its last bits, and
+    # after an interruption there would be none.
     session.target.forget()
     found, active = Answers(), conversations
     while active:
@@ -143,13 +145,13 @@ def _prompt(session: Session, one: _Conversation) -> list[int]:
 
 
 def _room(session: Session, asking: Asking) -> int:
-    """Most tokens of a prompt."""
+    """The most tokens a prompt may have."""
     context = session.target.max_context
     return asking.longest_prompt if context is None else min(asking.longest_prompt, context - 1)
 
 
 def _generation(session: Session, one: _Conversation, ids: list[int], asking: Asking) -> Generation:
-    # Noise depends on seed and position alone: with one seed all answers would draw alike.
+    # Noise depends only on seed and position: with one seed, all answers would share it.
     name = f"{asking.seed} {one.number} {len(one.answers)}"
     seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
     return Generation(

@@ -1,4 +1,4 @@
-"""Batches: windows of tokens with the target's states, all places of them learned from at once."""
+"""Batches: windows of tokens with the target's states; a step learns from all their places."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows are windows, packed with stretches of texts; what is no token is padding at the end.
+    """Windows packed with stretches of texts, one per row, padded at the end.
 
     tokens: [rows, length] int64.
-    states: [rows, length, taps + 1, hidden] in half precision; the last state stands last. A state
-    is what the target has after reading the token.
+    states: [rows, length, taps + 1, hidden] in half precision, the last state last. A token's
+    states are those of the target after reading it.
     greedy: [rows, length] int64, the target's likeliest token after each.
     text: [rows, length] int64, number of the stretch in its row; -1 for padding.
     source: [rows, length] int64, number of the text in its split; -1 for padding.
-    position: [rows, length] int64, the token's place in its text.
+    position: [rows, length] int64, the token's index in its text.
     start: [rows, length] int64, where in the row the token's stretch begins.
-    place: [rows, length] bool: the target has read so far, the next token (the root) is known, and
-    head h guesses the token 2 + h further on. The first head's is always there.
-    own: [rows, length] bool: the token is the target's own: it wrote it, or finds it likeliest.
+    place: [rows, length] bool: the target has read up to here, the next token (the root) is known,
+    and head h guesses the token 2 + h further on. The first head's token always exists.
+    own: [rows, length] bool: the target wrote the token, or finds it likeliest.
     """
 
     tokens: torch.Tensor
@@ -52,8 +52,8 @@ class Batch:
         return self.states[:, :, -1].float()
 
     def points(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Places by row, int64 [rows, n], and which of them are there, bool [rows, n]: rows with
-        fewer are filled up with their last token."""
+        """Places by row, int64 [rows, n], and which of them are real, bool [rows, n]: rows with
+        fewer are padded with their last position."""
         counts = self.place.sum(dim=1)
         most = int(counts.max())
         # A stable sort brings the places of a row to its beginning, in their order.
@@ -62,7 +62,7 @@ class Batch:
         return order.masked_fill(~valid, self.tokens.shape[1] - 1), valid
 
     def has(self, points: torch.Tensor, ahead: int) -> torch.Tensor:
-        """Bool [rows, n]: whether the token so many places further on is of the same stretch."""
+        """Bool [rows, n]: whether the token `ahead` positions on belongs to the same stretch."""
         length = self.tokens.shape[1]
         there = self.text.gather(1, (points + ahead).clamp(max=length - 1))
         return (points + ahead < length) & (there == self.text.gather(1, points)) & (there >= 0)
@@ -80,8 +80,8 @@ class Batch:
         return same & (places <= points[:, :, None])
 
     def sees_back(self, window: int | None) -> torch.Tensor:
-        """Bool [rows, length, length]: which tokens each token sees, itself included: those before
-        it in its stretch, no further back than the window."""
+        """Bool [rows, length, length]: which tokens each token sees: itself and those before it in
+        its stretch, `window` at most."""
         places = torch.arange(self.tokens.shape[1], device=self.tokens.device)
         back = places[:, None] - places
         near = (back >= 0) & (back < (window or len(places)))
@@ -89,9 +89,9 @@ class Batch:
 
 
 class Batches:
-    """Makes batches of a dataset whose states are kept.
+    """Makes batches of a dataset whose states are cached.
 
-    A batch of the training depends on the settings and the number of its step alone.
+    A training batch depends only on the settings and the number of its step.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Batches:
         self._half = getattr(torch, cache.shape.dtype)
 
     def train(self, first: int) -> Iterator[Batch]:
-        """Batches of step `first` and all that follow, without end."""
+        """Yield the batches of step `first` and all later ones, without end."""
         settings, data = self._settings, self.dataset
         shared = round(settings.rows * settings.read_share) if data.reads else 0
         reads = min(max(shared, 0), settings.rows - 1)
@@ -123,7 +123,7 @@ class Batches:
             step += 1
 
     def whole(self, texts: Sequence[Text]) -> Iterator[Batch]:
-        """All places of some texts once, the same every time."""
+        """Yield batches with all places of some texts once, the same every time."""
         settings = self._settings
         windows = pack(stretches(texts, settings), settings.length)
         for first in range(0, len(windows), settings.rows):
@@ -161,15 +161,15 @@ class Batches:
         return Batch(**{name: each.to(self._device) for name, each in tensors.items()})
 
 
-# What stands where there is no token.
+# Values of padding.
 _NUMBERS = {"tokens": 0, "greedy": 0, "text": -1, "source": -1, "position": 0, "start": 0}
 
 
 def _own_words(
     answer: bool, tokens: Numbers, greedy: Numbers
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which tokens of one stretch are the target's own, bool [n]. Only what follows a place matters,
-    so the prompt of an answer may pass for its own."""
+    """Bool [n]: which tokens of a stretch are the target's own. Only tokens after a place matter,
+    so the prompt of an answer may count as own."""
     if answer:
         return np.ones(len(tokens), bool)
     return np.concatenate([[False], greedy[:-1] == tokens[1:]])

@@ -1,7 +1,7 @@
-"""Checkpoints of a training: the latest one is there whole, whenever the process is killed.
+"""Checkpoints of a training: the latest one is complete whenever the process is killed.
 
-`checkpoint.json` names the file with the tensors and its sha256, and is replaced after that file
-was written; what it does not name is left over from a kill and is removed with the next one.
+`checkpoint.json` names the tensor file and its sha256, and is replaced after that file is
+written. Tensor files it does not name are left over from a kill; the next checkpoint removes them.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """tensors and numbers: of the trainer, see `Trainer.state`. run: what was being trained. log:
-    losses so far."""
+    """A training at some step.
+
+    tensors, numbers: of the trainer, see `Trainer.state`. run: what is trained. log: losses so far.
+    """
 
     tensors: Mapping[str, torch.Tensor]
     numbers: Mapping[str, Any]
@@ -38,7 +40,7 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Replace the latest checkpoint; raises UsageError where that is not possible."""
+    """Replace the latest checkpoint; raises UsageError if it cannot be written."""
     content = save({name: part.contiguous().cpu() for name, part in checkpoint.tensors.items()})
     name = f"checkpoint-{checkpoint.numbers['step']:06d}.safetensors"
     write_file(folder / name, content)
@@ -56,9 +58,9 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def load_checkpoint(folder: Path) -> Checkpoint | None:
-    """The latest checkpoint, None where there is none.
+    """Load the latest checkpoint, None if there is none.
 
-    Raises UsageError, naming the file, where it is damaged.
+    Raises UsageError, naming the file, if it is damaged.
     """
     path = folder / _INDEX
     try:
@@ -85,7 +87,7 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
 
 
 def forget_checkpoint(folder: Path) -> None:
-    """Remove what is no longer needed."""
+    """Remove all checkpoint files."""
     (folder / _INDEX).unlink(missing_ok=True)
     _remove(folder, keep="")
 

@@ -1,4 +1,4 @@
-"""Some layers of a model become a model of their own."""
+"""Cutting some layers of a model out into a model of their own."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from paceline.targets.support import differences, narrow_windows
 
 __all__ = ["cut", "mixed_precision"]
 
-# Lists of a configuration that have an entry for each layer.
+# Configuration lists with an entry per layer.
 _BY_LAYER = ("layer_types", "mlp_layer_types", "no_rope_layers", "layer_rope_theta")
 
 _TRIAL_TOKENS = 12
-# Largest difference from the model without its other layers, relative to how far a row is spread:
-# the arithmetic is the same, so there is hardly any rounding.
+# Largest `_gap` accepted for a float32 base, and for any other. Both sides compute the same, so
+# there is hardly any rounding.
 _EXACT, _ROUGH = 1e-4, 1e-1
 
 
 def cut(
     base: PreTrainedModel, layers: Sequence[int], vocabulary: torch.Tensor | None = None
 ) -> PreTrainedModel:
-    """A model of some layers of `base`, copied in float32, on its embeddings and output head.
+    """Make a model of some layers of `base`: float32 copies, on its embeddings and output head.
 
-    base: as it was loaded, not prepared.
-    layers: which are kept, from 0, ascending.
-    vocabulary: ids [count] of the tokens that can be said, ascending; None for all.
+    base: as loaded, not prepared.
+    layers: those to keep, from 0, ascending.
+    vocabulary: ids [count] of the tokens it can guess, ascending; None for all.
 
-    Raises UsageError for layers that the base does not have, or in another order; ModelError for a
-    model that reads more than text, or whose layers depend on where they stand.
+    Raises UsageError for layers that the base lacks or that are not ascending; ModelError for a
+    model that reads more than text, or whose layers depend on their position.
     """
     name = type(base).__name__
     if base.config.get_text_config() is not base.config:
@@ -55,7 +55,7 @@ def cut(
     try:
         draft = assemble(base, _cut_config(base.config, layers), tensors, torch.float32)
         gap = _gap(base, draft, layers, vocabulary)
-    except Exception as error:  # whatever a class raises that is not made of layers alike
+    except Exception as error:  # whatever a class with unlike layers raises
         reason = str(error).partition("\n")[0]
         raise ModelError(
             f"{name} cannot do with some of its layers ({reason}): choose another model to draft for"
@@ -70,7 +70,7 @@ def cut(
 
 @contextmanager
 def mixed_precision(base: PreTrainedModel) -> Iterator[None]:
-    """Products in the precision of `base`, where its draft learns in float32."""
+    """Compute products in the precision of `base` while its draft learns in float32."""
     if base.dtype == torch.float32:
         yield
         return
@@ -90,7 +90,7 @@ def _check_layers(layers: Sequence[int], count: int) -> None:
 
 
 def _cut_config(config: PreTrainedConfig, layers: Sequence[int]) -> PreTrainedConfig:
-    """The same with fewer layers."""
+    """Copy a configuration for fewer layers."""
     smaller = copy.deepcopy(config)
     for name in _BY_LAYER:
         by_layer = getattr(config, name, None)
@@ -102,7 +102,7 @@ def _cut_config(config: PreTrainedConfig, layers: Sequence[int]) -> PreTrainedCo
 
 
 def _kept(base: PreTrainedModel, layers: Sequence[int]) -> dict[str, torch.Tensor]:
-    """Copies of what a draft owns, under the names that it has there."""
+    """Copy the parameters that a draft owns, under their names there."""
     stack, lent = layers_of(base), {*lent_modules(base), name_of_head(base)}
     places = {f"{stack}.{layer}.": f"{stack}.{place}." for place, layer in enumerate(layers)}
     kept = {}
@@ -125,8 +125,8 @@ def _gap(
     layers: Sequence[int],
     vocabulary: torch.Tensor | None,
 ) -> float:
-    """How far the draft's scores are from those of its base when the other layers hand on what
-    they get, relative to how far these are spread."""
+    """How far the draft's scores are from the base's with its other layers skipped, relative to
+    the spread of the base's."""
     size = base.config.vocab_size
     ids = torch.tensor([[(7 + 31 * step) % size for step in range(_TRIAL_TOKENS)]])
     ids = ids.to(base.get_input_embeddings().weight.device)
@@ -149,6 +149,6 @@ def _gap(
 def _hand_on(
     layer: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
 ) -> Any:
-    """In place of a layer's output: its input."""
+    """Forward hook: replace a layer's output with its input."""
     hidden = args[0] if args else kwargs["hidden_states"]
     return (hidden, *output[1:]) if isinstance(output, tuple) else hidden

@@ -1,4 +1,4 @@
-"""Training data as it is read: checked shard by shard, when it is needed."""
+"""Reading training data: shard by shard, each checked when it is needed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["TrainingData"]
 class TrainingData:
     """The answers in a folder that `paceline train data` has filled.
 
-    fingerprint: of the model that the data is for; data of another one is refused. None: any.
-    unfinished: whether data of an interrupted run will do, as far as it goes.
+    fingerprint: of the model the data is for; data of another one is refused. None: any.
+    unfinished: whether to accept the data of an interrupted run.
 
-    Iterating gives all answers in order; `len` counts them. A shard is read, and its sha256
-    checked, when it is come to.
+    Iterating yields all answers in order; `len` counts them. A shard is read, and its sha256
+    checked, when iteration reaches it.
 
-    Raises UsageError where there is no data, its manifest is damaged, it was made by another
-    model, or is unfinished; and, while reading, naming a shard that is damaged.
+    Raises UsageError if there is no data, its manifest is damaged, another model made it, or it
+    is unfinished; and, while reading, for a damaged shard, naming it.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class TrainingData:
 
     @property
     def shards(self) -> int:
-        """How many there are."""
+        """Number of shards."""
         return len(self.manifest.shards)
 
     def read(self, number: int) -> list[Answer]:

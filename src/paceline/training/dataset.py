@@ -1,7 +1,7 @@
 """The texts of a training: answers of the target and texts that it only reads, in three splits.
 
-Which split a text belongs to is decided by its prompt's id alone, whatever else is there; the turns
-of a conversation stay together. `train` is learned from, `validation` chooses the best step, and
+A text's split depends only on its prompt's id, whatever other texts there are; the turns of a
+conversation stay together. Training learns from `train`, `validation` chooses the best step, and
 `test` is read once, at the end, for the figures.
 """
 
@@ -30,7 +30,7 @@ _LONGEST_READ = 512
 
 @dataclass(frozen=True)
 class Text:
-    """A text, whole.
+    """A whole text.
 
     first: its first place; in an answer the last token of the prompt, else 0.
     begin: the first token whose state is kept. answer: whether the target wrote it.
@@ -46,13 +46,13 @@ class Text:
 
     @property
     def places(self) -> range:
-        """Every position of the answer after which a token can be guessed: of `first` and each
-        token of the answer but for the last two, whose guesses would lie beyond the end."""
+        """Positions after which a token can be guessed: `first` and every later one but the last
+        two, whose guesses would lie beyond the end."""
         return range(self.first, len(self.tokens) - 2)
 
     @property
     def digest(self) -> str:
-        """Of the tokens and of what is kept."""
+        """Hash of the tokens and of what is kept."""
         words = ",".join(map(str, self.tokens))
         content = f"{self.begin} {self.first} {self.answer} {words}".encode()
         return hashlib.blake2b(content, digest_size=12).hexdigest()
@@ -62,8 +62,8 @@ class Text:
 class TextSource:
     """Where texts come from.
 
-    answers: folders of the target's own. files: prompts that it only reads. reads: at most so many
-    of these.
+    answers: folders of the target's own. files: prompts that it only reads; reads: most texts
+    taken from them.
     """
 
     answers: Sequence[TrainingData]
@@ -71,7 +71,7 @@ class TextSource:
     reads: int = 20_000
 
     def as_json(self) -> list[dict[str, Any]]:
-        """What the texts are made of: JSON values."""
+        """What the texts are made of, as JSON values."""
         made: list[dict[str, Any]] = [
             {"run": data.manifest.run, "shards": [shard.sha256 for shard in data.manifest.shards]}
             for data in self.answers
@@ -81,7 +81,7 @@ class TextSource:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Three splits; read texts are in `reads`, and only learned from."""
+    """Three splits, and `reads`: texts that are only read, used for training alone."""
 
     train: list[Text] = field(default_factory=list)
     validation: list[Text] = field(default_factory=list)
@@ -95,9 +95,11 @@ class Dataset:
         settings: TrainerSettings,
         tokenizer: PreTrainedTokenizerBase | None,
     ) -> Dataset:
-        """tokenizer: for texts that are only read.
+        """Split the texts of a source.
 
-        Raises UsageError for damaged shards, or where a split would be empty.
+        tokenizer: for texts that are only read; None leaves them out.
+
+        Raises UsageError for damaged shards, or if a split would be empty.
         """
         found = cls()
         held_back = settings.validation + settings.test
@@ -118,7 +120,7 @@ class Dataset:
         return found
 
     def __iter__(self) -> Iterator[Text]:
-        """All texts, those of answers first."""
+        """Yield all texts, answers first."""
         for split in (self.train, self.validation, self.test, self.reads):
             yield from split
 
@@ -132,14 +134,14 @@ class Dataset:
 
 
 def share_of(name: str) -> float:
-    """0 to 1: where the prompt with this id stands among all; its turns are "ID#1", "ID#2", …"""
+    """Hash a prompt's id to its place among all, 0 to 1; turns "ID#1", "ID#2", … share it."""
     conversation = name.partition("#")[0]
     mark = hashlib.blake2b(conversation.encode(), digest_size=4).digest()
     return int.from_bytes(mark, "little") / 2**32
 
 
 def _answers(folders: Iterable[TrainingData], context: int) -> Iterator[Text]:
-    """Those with a place."""
+    """Yield the answers that have a place."""
     for data in folders:
         certain = data.manifest.run.get("temperature") == 0
         for answer in data:
@@ -157,7 +159,7 @@ def _text_of(answer: Answer, context: int, certain: bool) -> Text:
 def _read_texts(
     records: Iterable[PromptRecord], tokenizer: PreTrainedTokenizerBase, most: int
 ) -> Iterator[Text]:
-    """Their beginnings."""
+    """Yield the beginnings of records that are long enough."""
     begun = ((one.id, encoded(one, tokenizer)[:_LONGEST_READ]) for one in records)
     long_enough = ((name, tokens) for name, tokens in begun if len(tokens) >= _SHORTEST)
     for name, tokens in islice(long_enough, most):
@@ -165,7 +167,7 @@ def _read_texts(
 
 
 def encoded(record: PromptRecord, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Token ids of all turns of a prompt as one message, in the chat template where there is one."""
+    """Token ids of all turns of a prompt as one message, in the chat template if there is one."""
     text = "\n\n".join(record.turns)
     if not (record.raw or not tokenizer.chat_template):
         message = {"role": "user", "content": text}

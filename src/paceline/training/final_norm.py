@@ -13,7 +13,7 @@ _NAMES = ("norm", "ln_f", "final_layernorm", "final_layer_norm")
 
 
 def final_norm(model: PreTrainedModel) -> nn.Module:
-    """Raises ModelError where it has none of the usual names."""
+    """Find this module in `model`; raises ModelError if it has none of the usual names."""
     for name in _NAMES:
         norm = getattr(model.base_model, name, None)
         if isinstance(norm, nn.Module):

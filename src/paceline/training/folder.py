@@ -1,4 +1,4 @@
-"""A folder that one process works in, and that it can go on with after it was killed."""
+"""A folder that one process at a time works in, and that can be continued after a kill."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from paceline.errors import UsageError
 
 __all__ = ["check_same_run", "held"]
 
-_READABLE = 200  # characters of a difference; settings of a whole recipe are more
+_READABLE = 200  # most characters of a printed difference; a whole recipe's settings have more
 
 
 def check_same_run(
     folder: Path, found: Mapping[str, Any], wanted: Mapping[str, Any], what: str
 ) -> None:
-    """Raises UsageError, naming the first difference, where a folder holds the work of another run.
+    """Raise UsageError, naming the first difference, if a folder holds the work of another run.
 
-    what: it holds, for the message, e.g. "data made".
+    what: the folder holds, for the message, e.g. "data made".
     """
     for name in {**wanted, **found}:
         one, other = found.get(name), wanted.get(name)
@@ -38,7 +38,7 @@ def check_same_run(
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Create a folder and keep other processes away from it, until this one ends in any way."""
+    """Create a folder and lock it against other processes, until this one ends in any way."""
     lock = FileLock(folder / ".lock")
     try:
         folder.mkdir(parents=True, exist_ok=True)

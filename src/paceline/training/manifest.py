@@ -1,4 +1,4 @@
-"""The manifest of training data: what it was made of, by what, and which shards there are."""
+"""The manifest of training data: what it was made of, by what, and its shards."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _KIND = "training data"
 
 @dataclass(frozen=True)
 class Shard:
-    """What is noted of a shard.
+    """The manifest's entry for a shard.
 
-    prompts: how many of the order it covers, those that were left out included.
+    prompts: how many of the order it covers, skipped ones included.
     tokens: new ones, of the answers alone.
-    skipped: prompts that were too long; of a conversation the turns before it are kept.
+    skipped: prompts that were too long; earlier turns of such a conversation are kept.
     licences: licence -> answers.
     """
 
@@ -43,9 +43,8 @@ class Manifest:
     """The content of `manifest.json`.
 
     run: what the bytes of the shards depend on, JSON values; `run["model"]` is a fingerprint.
-    about: command, machine, versions: for readers.
-    wanted: how many new tokens were asked for. `complete`: they are there, or there are no more
-    prompts.
+    about: command, machine and versions, for readers.
+    wanted: new tokens asked for. complete: they are there, or the prompts are used up.
     """
 
     run: dict[str, Any]
@@ -78,7 +77,7 @@ class Manifest:
         return dict(sorted(total.items()))
 
     def save(self, folder: Path) -> None:
-        """Write it in one atomic step; raises UsageError where that is not possible."""
+        """Write it atomically; raises UsageError if that fails."""
         record = {
             "format": _FORMAT,
             "kind": _KIND,
@@ -97,9 +96,9 @@ class Manifest:
 
 
 def load_manifest(folder: Path) -> Manifest | None:
-    """The manifest of a folder, None where there is none.
+    """Load the manifest of a folder, None if there is none.
 
-    Raises UsageError where it cannot be read or is damaged.
+    Raises UsageError if it cannot be read or is damaged.
     """
     path = folder / MANIFEST
     try:

@@ -1,7 +1,7 @@
-"""What a trained method is: a module, what it guesses, and the folder that comes of it.
+"""What a trained method is: a module, its guesses, and the folder they are saved to.
 
-A method is one module in `paceline.training.methods` and one row of its table. The module is
-imported to make the command line, so it imports torch inside its functions.
+A method is one module in `paceline.training.methods` and one row of its table. The command line
+imports that module, so it imports torch only inside functions.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ SettingsT = TypeVar("SettingsT", bound=TrainerSettings)
 
 @dataclass(frozen=True)
 class Base:
-    """The target, frozen.
+    """The frozen target.
 
-    model: as it was loaded. about: what parts say about it.
+    model: as loaded. about: what parts record about it.
     token_ids: [outputs] int64, tokens that can be guessed; None for all.
     head: weights [outputs, hidden] and biases [outputs] of its output head for these.
-    train: texts that are learned from. tokenizer: where texts are read besides answers.
+    train: texts that are learned from. tokenizer: the target's, if it was loaded.
     """
 
     model: PreTrainedModel
@@ -49,7 +49,7 @@ class Base:
 
     @property
     def embed(self) -> nn.Module:
-        """Token ids int64 [...] -> its embeddings [..., hidden]."""
+        """Its input embeddings: token ids int64 [...] -> [..., hidden]."""
         found: nn.Module = self.model.get_input_embeddings()
         return found
 
@@ -64,9 +64,9 @@ class Base:
 
     @property
     def final_norm(self) -> nn.Module:
-        """The normalisation after that layer.
+        """The normalisation after the last layer.
 
-        Raises ModelError where it is not found.
+        Raises ModelError if it is not found.
         """
         from paceline.training.final_norm import final_norm
 
@@ -75,9 +75,9 @@ class Base:
 
 @dataclass(frozen=True)
 class PartsInputs:
-    """What a folder of parts says besides its tensors.
+    """What a folder of parts holds besides its tensors.
 
-    table: how often guesses were right. record: training.json.
+    table: how often guesses were right. record: content of `training.json`.
     """
 
     base: BaseModel
@@ -87,16 +87,16 @@ class PartsInputs:
 
 
 class Finished(Protocol):
-    """What was trained, as a folder keeps it.
+    """What was trained, as its folder keeps it.
 
-    kind: what it is called, in messages. record: training.json.
+    kind: its name in messages. record: content of `training.json`.
     """
 
     kind: ClassVar[str]
 
     @property
     def tensors(self) -> Mapping[str, torch.Tensor]:
-        """By name."""
+        """All of them, by name."""
         ...
 
     @property
@@ -105,12 +105,12 @@ class Finished(Protocol):
         ...
 
     def save_pretrained(self, folder: Path) -> None:
-        """Write the folder; raises ModelError where that is not possible."""
+        """Write the folder; raises ModelError if that fails."""
         ...
 
     @classmethod
     def found_in(cls, folder: Path) -> Self | None:
-        """What is finished in a folder, None where nothing is; raises ModelError where it is
+        """Load what is finished in a folder, None if nothing is; raises ModelError if it is
         damaged."""
         ...
 
@@ -118,10 +118,10 @@ class Finished(Protocol):
 class TrainedMethod(ABC, Generic[SettingsT]):
     """A method while it learns.
 
-    module: its parameters in float32, which learn where they require gradients.
+    module: its parameters in float32; those that require gradients learn.
 
-    name: of the method and its command. summary: for the help. use: how --method names what is in a
-    folder. Settings: a dataclass; its fields are the options of the command.
+    name: of the method and its command. summary: for the help. use: template of the --method value
+    for a folder. Settings: a dataclass whose fields are the command's options.
     """
 
     name: ClassVar[str]
@@ -133,32 +133,32 @@ class TrainedMethod(ABC, Generic[SettingsT]):
 
     @abstractmethod
     def __init__(self, base: Base, settings: SettingsT) -> None:
-        """Random numbers depend on the seed: the generator of torch is set.
+        """Make the module; torch's generator is already seeded.
 
-        Raises UsageError or ModelError where the method does not fit the model.
+        Raises UsageError or ModelError if the method does not fit the model.
         """
 
     @classmethod
     def taps(cls, settings: SettingsT, layers: int) -> tuple[int, ...]:
-        """Layers whose outputs are wanted beside the last state, 1 to `layers`, ascending."""
+        """Layers whose outputs it reads besides the last state, 1 to `layers`, ascending."""
         return ()
 
     @abstractmethod
     def forward(self, batch: Batch, scorer: Scorer) -> None:
-        """Guess after all places of a batch, and tell the scorer."""
+        """Guess after all places of a batch, and pass the guesses to the scorer."""
 
     @abstractmethod
     def parts(self, tensors: Mapping[str, torch.Tensor], common: PartsInputs) -> Finished:
-        """What the folder holds. tensors: as `tensors` has them, rounded to the saved precision."""
+        """Make what the folder holds. tensors: from `tensors`, rounded to the saved precision."""
 
     @classmethod
     @abstractmethod
     def finished(cls) -> type[Finished]:
-        """The class of `parts`."""
+        """The class that `parts` returns."""
 
     @classmethod
     def used(cls, folder: str) -> str:
-        """What --method takes to decode with what is in a folder."""
+        """The --method value that decodes with a folder's parts."""
         return cls.use.format(name=cls.name, folder=folder)
 
     def places(self, batch: Batch) -> int:
@@ -166,11 +166,11 @@ class TrainedMethod(ABC, Generic[SettingsT]):
         return int(batch.place.sum())
 
     def relative_rate(self, name: str) -> float:
-        """Learning rate of a parameter, relative to that of the settings."""
+        """Learning rate of a parameter, relative to the settings'."""
         return 1.0
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """What learns, by name: detached copies."""
+        """Detached copies of what learns, by name."""
         return {
             name: part.detach().clone()
             for name, part in self.module.named_parameters()
@@ -178,7 +178,7 @@ class TrainedMethod(ABC, Generic[SettingsT]):
         }
 
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Take over what `tensors` gave, in any precision."""
+        """Load what `tensors` returned, in any precision."""
         import torch
 
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""From a target and its texts to the folder of a trained method: any row of `TRAINED`."""
+"""Training any method of `TRAINED`: from a target and its texts to a folder of parts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from paceline.training.vocabulary import frequent_tokens
 
 __all__ = ["MethodRun", "train_method"]
 
-_VALIDATION_PLACES = 20_000  # that a look at the loss takes, at most
+_VALIDATION_PLACES = 20_000  # that suffice for a look at the loss
 
 OpenModel = Callable[[], tuple[PreTrainedModel, PreTrainedTokenizerBase | None]]
 """Loads the target and its tokenizer."""
@@ -44,8 +44,8 @@ class MethodRun:
     """What is trained, on what.
 
     kind: a row of `TRAINED`; settings: of its class. base: the target. source: of the texts.
-    cache: folder of its states; cache_bytes: that may take, 0 is what the disk has. about: command,
-    machine, versions: for readers.
+    cache: folder of its states; cache_bytes: its limit, 0 for what the disk has. about: command,
+    machine and versions, for readers.
     """
 
     kind: type[TrainedMethod[Any]]
@@ -67,7 +67,7 @@ class MethodRun:
         }
 
     def shape(self, model: PreTrainedModel) -> StateShape:
-        """The states that are wanted of the target."""
+        """The states of the target that the method reads."""
         half = "bfloat16" if model.dtype == torch.bfloat16 else "float16"
         taps = self.kind.taps(self.settings, model.config.get_text_config().num_hidden_layers)
         hidden, read_in = self.base.hidden_size, arithmetic_of(model)
@@ -82,18 +82,17 @@ def train_method(
     on_step: OnStep = lambda step, loss: None,
     on_read: Callable[[int, int], None] = lambda done, total: None,
 ) -> Finished:
-    """Read the texts, train, measure on the test split, and keep the parts in `folder`.
+    """Read the texts, train, measure on the test split, and save the parts in `folder`.
 
-    open_reader: of the model that reads, which is changed; its weights may be in blocks. open_model:
-    of one that can be differentiated through.
-    folder: new, or with a checkpoint of the same run, which is gone on with, or with its result,
-    which is handed back.
-    on_step: see `run_training`. on_read: hears how many tokens of how many the target has read.
+    open_reader: loads the model that reads, which is changed; its weights may be in blocks.
+    open_model: loads one that can be differentiated through.
+    folder: new, or with a checkpoint of the same run, which is resumed, or with its result, which
+    is returned.
+    on_step: see `run_training`. on_read: called with the tokens that the target has read, and all.
 
-    Raises UsageError for data that is damaged or too little, states that do not fit, a vocabulary
-    larger than the model's, a damaged checkpoint, and a folder of another run, or that cannot be
-    written, or that another process is writing to; ModelError for a model that could not be decoded
-    with.
+    Raises UsageError for damaged or too little data, states that do not fit, a vocabulary larger
+    than the model's, a damaged checkpoint, and a folder that holds another run, cannot be written
+    or is in use by another process; ModelError for a model that could not be decoded with.
     """
     model, tokenizer = open_reader()
     check_supported(model)
@@ -118,7 +117,7 @@ def train_method(
 
 @dataclass(frozen=True)
 class _Work:
-    """A run whose texts are read."""
+    """A run whose texts have been read."""
 
     run: MethodRun
     method: TrainedMethod[Any]
@@ -144,7 +143,7 @@ class _Work:
                 [*dataset.train, *reads], settings.vocabulary, size, _ends_of(model)
             )
         weight, bias = output_head(model, ids)
-        # What was made for inference alone cannot be differentiated through: clones can.
+        # Inference tensors cannot be differentiated through; clones can.
         head = weight.clone(), bias.clone()
         base = Base(model, run.base, ids, head, dataset.train, tokenizer)
         with torch.random.fork_rng(devices=[]):
@@ -156,7 +155,7 @@ class _Work:
         return cls(run, method, base, teacher, batches, precision)
 
     def do(self, folder: Path, wanted: Mapping[str, Any], on_step: OnStep) -> Finished:
-        """Train, round, and measure what is kept."""
+        """Train, round the parts, and measure them as saved."""
         settings, data = self.run.settings, self.batches.dataset
         judged = _first_places(data.validation, _VALIDATION_PLACES)
         trainee = Trainee(self.method, self.teacher, settings, len(judged), self.precision)
@@ -179,18 +178,18 @@ class _Work:
 
 
 def _ends_of(model: PreTrainedModel) -> list[int]:
-    """Tokens that end a text, which every vocabulary holds."""
+    """Tokens that end a text; every vocabulary holds them."""
     found = model.generation_config.eos_token_id if model.generation_config else None
     return [] if found is None else [found] if isinstance(found, int) else list(found)
 
 
 def _as_prompt(text: Text) -> Text:
-    """A text that is only read counts like a prompt."""
+    """Count a text that is only read as a prompt."""
     return Text(text.id, text.tokens, len(text.tokens) - 1, text.begin, False)
 
 
 def _first_places(texts: list[Text], most: int) -> list[Text]:
-    """The first texts that have so many places together."""
+    """The first texts that together have `most` places."""
     found, places = [], 0
     for text in texts:
         if places >= most:

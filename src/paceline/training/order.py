@@ -1,4 +1,4 @@
-"""In which order prompts are asked: all files at once, each in proportion to its size."""
+"""The order in which prompts are asked: all files at once, each in proportion to its size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["PromptFile", "interleave", "read_prompt_files"]
 
 @dataclass(frozen=True)
 class PromptFile:
-    """A file of prompts; records that name no licence or source have those of the file."""
+    """A file of prompts; records without a licence or source take the file's."""
 
     path: Path
     sha256: str
@@ -25,7 +25,7 @@ class PromptFile:
     records: tuple[PromptRecord, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """What a manifest says about it: not where it lies, so that it may be moved."""
+        """Its entry in a manifest, without its folder, so that it may be moved."""
         return {
             "name": self.path.name,
             "sha256": self.sha256,
@@ -39,8 +39,8 @@ def read_prompt_files(paths: Sequence[Path], licences: Sequence[str] = ()) -> li
 
     licences: none, one for all files, or one for each.
 
-    Raises UsageError for another number of licences, no files, a file that is named twice, cannot
-    be read or is malformed.
+    Raises UsageError for another number of licences, no files, or a file that is named twice,
+    cannot be read or is malformed.
     """
     if not paths:
         raise UsageError("there is nothing to ask: name at least one file of prompts")
@@ -58,8 +58,8 @@ def read_prompt_files(paths: Sequence[Path], licences: Sequence[str] = ()) -> li
 
 
 def interleave(files: Sequence[PromptFile], seed: int) -> list[PromptRecord]:
-    """All records. Every beginning of the list holds of each file about the same share, in an
-    order of its own that depends on `seed` alone."""
+    """Merge all records. Every prefix of the list holds about the same share of each file, in an
+    order of its own that depends only on `seed`."""
     placed = []
     for number, file in enumerate(files):
         order = sorted(range(len(file.records)), key=lambda place: _shuffled(seed, place))
@@ -70,7 +70,7 @@ def interleave(files: Sequence[PromptFile], seed: int) -> list[PromptRecord]:
 
 
 def _shuffled(seed: int, place: int) -> bytes:
-    # A hash and no generator of random numbers: the order is to be the same in all versions.
+    # A hash, not a random number generator: the order must be the same in all versions.
     return hashlib.blake2b(f"{seed} {place}".encode(), digest_size=16).digest()
 
 

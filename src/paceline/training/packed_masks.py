@@ -1,4 +1,4 @@
-"""Float masks for windows of packed texts, as a model of transformers takes them."""
+"""Float masks for windows of packed texts, in the form that transformers takes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from paceline.targets.support import attention_windows
 __all__ = ["Masks", "masks_of"]
 
 Masks = torch.Tensor | dict[str, torch.Tensor]
-"""[batch, 1, rows, slots]; one by kind of layer where kinds differ."""
+"""[batch, 1, rows, slots]; one per kind of layer if kinds differ."""
 
 
 def masks_of(
     model: PreTrainedModel, sees: Callable[[int | None], torch.Tensor], dtype: torch.dtype
 ) -> Masks:
-    """What every row may attend to.
+    """Make the mask of what each row may attend to.
 
-    sees: bool [batch, rows, slots] of layers that see no further back than so many positions, the
-    own one included; None for all.
+    sees: most positions that a layer sees, its own included, None for all -> bool [batch, rows,
+    slots].
     """
     masks = {}
     for kind, window in attention_windows(model.config.get_text_config()).items():

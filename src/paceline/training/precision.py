@@ -1,4 +1,4 @@
-"""What products of float32 are made of while something learns."""
+"""The precision of float32 products while something learns."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _FAST = {"cpu": "bf16", "cuda": "tf32"}
 
 
 def usable_precision(wanted: str, device: torch.device) -> str:
-    """float32 or bfloat16, for "auto" what is faster here.
+    """float32 or bfloat16; for "auto", the faster one here.
 
-    Raises UsageError for bfloat16 where the processor does not multiply it.
+    Raises UsageError for bfloat16 if the processor does not multiply it.
     """
     backends: Any = torch.backends
     if device.type == "cpu":
@@ -33,18 +33,17 @@ def usable_precision(wanted: str, device: torch.device) -> str:
 
 
 def forward_in(precision: str, device: torch.device) -> torch.autocast:
-    """Layers of what learns take and give bfloat16 inside, on a processor that multiplies it: casting
-    a weight once a step and no result back takes less time than a product does. Losses are made
-    outside, of float32."""
+    """Autocast in which layers take and return bfloat16, on a processor that multiplies it: casting
+    a weight once a step, and no result back, is faster than products that cast. Losses are
+    computed outside, in float32."""
     halves = precision == "bfloat16" and device.type == "cpu"
     return torch.autocast(device.type, torch.bfloat16, enabled=halves)
 
 
 @contextmanager
 def products_in(precision: str, device: torch.device) -> Iterator[None]:
-    """Matrix products of float32 tensors are made of bfloat16 (on a GPU of TF32) inside, and added up
-    in float32; everything else stays float32. The setting is torch's, for the whole process, and is
-    put back."""
+    """Multiply float32 matrices in bfloat16 (on a GPU, TF32) inside, accumulating in float32;
+    everything else stays float32. This is torch's setting for the whole process; it is restored."""
     if precision == "float32":
         yield
         return

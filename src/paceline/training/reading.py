@@ -1,7 +1,7 @@
-"""The target reads texts: many of them packed in one pass, through the passes that it writes with.
+"""Reading texts with the target: many packed in one pass, through the passes it decodes with.
 
-A model that was loaded in the blocks of its file reads in them, so that a drafter learns from the
-very states that it will be given, and in half of the time.
+A model loaded in the blocks of its file reads in them: a drafter learns from the very states it
+will be given, and reading takes half the time.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from paceline.training.state_cache import StateShape
 __all__ = ["TargetReader"]
 
 _PASS_TOKENS = 2048
-_ROWS = 1024  # that go through the output head at a time
+_ROWS = 1024  # through the output head at a time
 
 
 class TargetReader:
     """Reads with `model`, which is changed in place, see `paceline.targets.prepare`.
 
-    shape: what is wanted.
+    shape: of the states to return.
 
     Raises ModelError for a model that cannot be driven this way.
     """
@@ -42,7 +42,7 @@ class TargetReader:
     def read(self, texts: Sequence[Text]) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """See `StateReader`.
 
-        Raises ModelError where states do not fit into half precision.
+        Raises ModelError if states do not fit into half precision.
         """
         found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         order = sorted(range(len(texts)), key=lambda number: len(texts[number].tokens))
@@ -52,9 +52,9 @@ class TargetReader:
         return [found[number] for number in range(len(texts))]
 
     def _pass(self, texts: Sequence[Text]) -> list[torch.Tensor]:
-        """States [tokens, taps + 1, hidden] of whole texts."""
+        """Read whole texts in one pass: states [tokens, taps + 1, hidden] of each."""
         target = self._target
-        # The last token of what is opened is the root, which is not read.
+        # The last token given to `open` is the root, which is not read.
         slots = [target.open([*text.tokens, 0]) for text in texts]
         sizes = {slot: len(text.tokens) for slot, text in zip(slots, texts)}
         target.score({}, sizes)
@@ -78,7 +78,7 @@ class TargetReader:
         return half, greedy.to("cpu", torch.int32)
 
     def _greedy(self, text: Text, states: torch.Tensor) -> torch.Tensor:
-        """The likeliest token after each, which an answer without noise says itself."""
+        """The likeliest token after each; a greedy answer already holds it."""
         if text.certain:
             known = torch.tensor(text.tokens[text.first + 1 :])
             before = self._likeliest(states[: text.first - text.begin])
@@ -93,7 +93,7 @@ class TargetReader:
 
 
 def _passes(order: Sequence[int], texts: Sequence[Text]) -> Iterator[list[int]]:
-    """Numbers of texts that are read together."""
+    """Group the numbers of texts that share a pass."""
     group: list[int] = []
     size = 0
     for number in order:

@@ -1,4 +1,4 @@
-"""One training, from the first batch to the best parts, in a run that survives kills."""
+"""One training run, from the first batch to the best parts; it survives kills."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from paceline.training.trainer import Trainer
 __all__ = ["OnStep", "Outcome", "finished_parts", "run_training"]
 
 OnStep = Callable[[int, float], None]
-"""Hears of every step and its loss."""
+"""Called with every step and its loss."""
 
 _Parts = TypeVar("_Parts", bound=Finished)
 
@@ -31,8 +31,8 @@ _Parts = TypeVar("_Parts", bound=Finished)
 class Outcome:
     """How a training went.
 
-    seconds: spent on steps, in all processes together; spent: shares of them. places: that were
-    learned from, each as often as it was. log: losses.
+    seconds: spent on steps, in all processes together; spent: shares of them. places: learned
+    from, repeats included. log: losses.
     """
 
     steps: int
@@ -48,10 +48,10 @@ class Outcome:
         texts: Mapping[str, Any],
         evaluation: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """What `training.json` says.
+        """The content of `training.json`.
 
         run: what was trained. about: command, machine, versions.
-        texts: how many were learned from and evaluated on. evaluation: what came of that.
+        texts: how many were learned from and evaluated on. evaluation: its result.
         """
         return {
             "about": dict(about),
@@ -70,9 +70,9 @@ class Outcome:
 
 
 def finished_parts(folder: Path, kind: type[_Parts], wanted: Mapping[str, Any]) -> _Parts | None:
-    """The parts of a run that came to its end in this folder, None where there are none.
+    """The parts of a run that finished in this folder, None if there are none.
 
-    Raises UsageError where they are of another run, ModelError where they are damaged.
+    Raises UsageError if they are of another run, ModelError if they are damaged.
     """
     parts = kind.found_in(folder)
     if parts is not None:
@@ -89,13 +89,12 @@ def run_training(
     run: Mapping[str, Any],
     on_step: OnStep = lambda step, loss: None,
 ) -> Outcome:
-    """Train, from the latest checkpoint on where there is one; in the end `trainee` holds the best
-    parts.
+    """Train, from the latest checkpoint if there is one; `trainee` ends with the best parts.
 
     judged: texts of the validation split, which choose the best step.
     folder: held by the caller, see `held`.
     run: what is trained; a checkpoint of another one is refused.
-    on_step: hears of every step, and once of those that a checkpoint brings.
+    on_step: called after every step, and once after resuming from a checkpoint.
 
     Raises UsageError for a checkpoint that is damaged or another run's, and a folder that cannot
     be written.
@@ -111,7 +110,7 @@ def run_training(
 
 @dataclass
 class _Training:
-    """A run, to its end. recent: the losses since the last look at the validation split."""
+    """A run in progress. recent: the losses since the last validation."""
 
     trainer: Trainer
     batches: Batches
@@ -125,7 +124,7 @@ class _Training:
     places: int = 0
 
     def go(self) -> None:
-        """Go on from the latest checkpoint until the trainer has finished."""
+        """Continue from the latest checkpoint until the trainer has finished."""
         self._resume()
         trainer, settings = self.trainer, self.trainer.settings
         begin = perf_counter() - self.seconds
@@ -145,7 +144,7 @@ class _Training:
                 self._save()
 
     def _judge(self) -> None:
-        """Look at the loss on the validation split, and note it beside that of the last steps."""
+        """Measure the validation loss, and log it beside that of the last steps."""
         model = self.trainer.model
         with torch.no_grad():
             weighted = [

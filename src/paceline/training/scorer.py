@@ -1,4 +1,4 @@
-"""What a method tells its guesses to: labels, loss and counts are made here, for all methods alike."""
+"""Scoring a method's guesses: labels, loss and counts are made here, alike for all methods."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.training.tally import RANKS, Tally
 
 __all__ = ["Scorer", "Teacher"]
 
-_TABLE_BYTES = 1 << 28  # of distributions that are kept for all heads of a batch
+_TABLE_BYTES = 1 << 28  # most that distributions kept for all heads of a batch may take
 _ROWS = 512
 
 
@@ -30,7 +30,7 @@ class Teacher:
         token_ids: torch.Tensor | None,
         vocab_size: int,
     ) -> None:
-        # What was made for inference alone cannot be differentiated through: clones can.
+        # Inference tensors cannot be differentiated through; clones can.
         self.head = head[0].float().clone(), head[1].float().clone()
         device = self.head[0].device
         ids = torch.arange(vocab_size) if token_ids is None else token_ids
@@ -39,12 +39,12 @@ class Teacher:
         self._columns = columns.to(device)
 
     def columns(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Columns of tokens, -1 where they have none."""
+        """Columns of tokens, -1 for those without one."""
         return self._columns[tokens]
 
     @torch.no_grad()
     def chances(self, states: torch.Tensor) -> Taught:
-        """What the target says after last states [n, hidden]."""
+        """The target's distributions after last states [n, hidden]."""
         weight, bias = self.head
         shares = torch.addmm(bias, states, weight.T).softmax(dim=-1)
         return shares, torch.special.xlogy(shares, shares).sum(dim=-1)
@@ -52,16 +52,16 @@ class Teacher:
 
 @dataclass
 class _Head:
-    """Losses of one head, summed up."""
+    """Losses of one head, summed, and their count."""
 
     loss: torch.Tensor
     count: int
 
 
 class Scorer:
-    """Adds up what the heads of a method guess on one batch.
+    """Scores what the heads of a method guess on one batch.
 
-    tally: counts by text, too, where there is one.
+    tally: counts guesses by text, too; None for no counts.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class Scorer:
     def add(
         self, head: int, states: torch.Tensor, points: torch.Tensor, valid: torch.Tensor
     ) -> None:
-        """Guesses of a head, from 0, that end in the target's output head.
+        """Add guesses of a head, from 0, that end in the target's output head.
 
         states: [rows, n, hidden]. points: [rows, n] int64, the places they are for. valid: [rows, n]
-        bool, which of them are to be looked at.
+        bool, which of them count.
         """
         there, labels, index = self._labels(head, points, valid)
         known = labels >= 0
@@ -106,7 +106,7 @@ class Scorer:
     def add_logits(
         self, head: int, logits: torch.Tensor, points: torch.Tensor, valid: torch.Tensor
     ) -> None:
-        """The same of logits [rows, n, columns] that an output head of the method's own makes."""
+        """Add guesses as logits [rows, n, columns], from an output head of the method's own."""
         there, labels, index = self._labels(head, points, valid)
         known = labels >= 0
         picked = logits[there][known].float()
@@ -117,14 +117,14 @@ class Scorer:
         self._count(head, found, points, there, labels, ranks)
 
     def penalty(self, term: torch.Tensor) -> None:
-        """Something else that is minimised: a scalar."""
+        """Add a scalar term to the loss."""
         self._penalties.append(term)
 
     @property
     def loss(self) -> torch.Tensor:
-        """The mean over heads of decay^head times the mean over its places, and the penalties.
+        """The mean over heads of decay^head times the mean over its places, plus the penalties.
 
-        Raises ValueError where nothing was guessed.
+        Raises ValueError if nothing was guessed.
         """
         terms = [
             self._settings.decay**head * each.loss / max(each.count, 1)
@@ -138,8 +138,8 @@ class Scorer:
     def _labels(
         self, head: int, points: torch.Tensor, valid: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Which points are looked at, [rows, n] bool; and of these [m]: columns of the labels, -1 for
-        none, and where in the flat batch the states stand that they come of."""
+        """Which points count, [rows, n] bool; and for these, [m]: label columns, -1 for none, and
+        the positions in the flat batch of the states that labels come from."""
         there = valid & self.batch.has(points, head + 2)
         length = self.batch.tokens.shape[1]
         rows = torch.arange(len(points), device=points.device)[:, None] * length
@@ -175,8 +175,8 @@ class Scorer:
         self._tally.add(head, source, rank, accepted, chained[there])
 
     def _made_table(self) -> tuple[Taught | None, torch.Tensor]:
-        """The distributions at all positions that labels are made of, since several heads need each;
-        and the row of every position of the flat batch. None where they would take too much memory."""
+        """The distributions at all positions that labels come from, since several heads need each,
+        None if they would take too much memory; and the row of every position of the flat batch."""
         needed = torch.zeros_like(self.batch.place)
         for ahead in range(1, self._settings.heads + 1):
             needed[:, ahead:] |= self.batch.place[:, :-ahead]
@@ -207,7 +207,7 @@ class Scorer:
 
 
 def _ranks(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """[n] int64: the rank of each label among the logits, from 0; RANKS where it is beyond."""
+    """[n] int64: the rank of each label among the logits, from 0; RANKS if it is beyond."""
     ranks = min(RANKS, logits.shape[-1])
     right = logits.topk(ranks, dim=-1).indices == labels[:, None]
     missed = torch.ones_like(right[:, :1])

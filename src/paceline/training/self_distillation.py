@@ -1,8 +1,8 @@
-"""Training data out of the target itself: its own answers to prompts (PPD, section 4.3.2).
+"""Training data from the target itself: its own answers to prompts (PPD, section 4.3.2).
 
-The data is a folder of shards and a manifest. A shard covers a fixed stretch of the prompts, in an
-order that the seed decides on, and its bytes depend on nothing else: a process that is killed at
-any moment leaves whole shards, and the next one goes on to the same data.
+The data is a folder of shards and a manifest. A shard covers a fixed range of the prompts, in an
+order set by the seed, and its bytes depend on nothing else: a process killed at any moment leaves
+whole shards, and the next one continues to the same data.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from paceline.training.shard import pack, write_file
 __all__ = ["SHARD_PROMPTS", "make_data"]
 
 SHARD_PROMPTS = 64
-"""Prompts that a shard covers; a conversation is one of them."""
+"""Prompts per shard; a conversation is one prompt."""
 
 
 def make_data(
@@ -41,17 +41,17 @@ def make_data(
 ) -> Manifest:
     """Let the target answer prompts until there are `tokens` new tokens, and keep the answers.
 
-    files: are asked in turns, see `interleave`; after the last prompt it ends with fewer tokens.
-    folder: new, or with data of the same run, which is gone on with. More tokens may be asked for
-    than before; shards that are damaged or missing are made again.
-    about: command, machine, versions: for readers of the manifest.
-    on_tokens: hears of new tokens as they come, and of those that are there already.
+    files: asked in turns, see `interleave`; if the prompts run out, there are fewer tokens.
+    folder: new, or with data of the same run, which is continued. More tokens may be asked for
+    than before; damaged or missing shards are made again.
+    about: command, machine and versions, for readers of the manifest.
+    on_tokens: called with the count of new tokens as they come, and of those already there.
 
-    The last shard ends with the batch that brings the last token asked for: answers are whole, and
-    there may be some tokens more.
+    The last shard ends with the batch that reaches `tokens`: answers are whole, so there may be
+    some tokens more.
 
-    Raises UsageError for a number below 1, and for a folder with other data, that cannot be
-    written, or that another process is writing to.
+    Raises UsageError for a number below 1, and for a folder that holds other data, cannot be
+    written or is in use by another process.
     """
     if tokens < 1:
         raise UsageError(f"tokens must be at least 1, got {tokens}")
@@ -67,7 +67,7 @@ def make_data(
 
 @dataclass
 class _Work:
-    """A run, to its end; see `make_data`."""
+    """A run of `make_data`."""
 
     session: Session
     records: Sequence[PromptRecord]
@@ -77,7 +77,7 @@ class _Work:
     on_tokens: Callable[[int], None]
 
     def do(self) -> None:
-        """Keep or make one shard after the other until there are enough tokens."""
+        """Keep or make shard after shard until there are enough tokens."""
         shards, missing = self.manifest.shards, self.manifest.wanted
         self.manifest.save(self.folder)
         for number, first in enumerate(range(0, len(self.records), SHARD_PROMPTS)):
@@ -94,7 +94,7 @@ class _Work:
         self.manifest.save(self.folder)
 
     def _can_stay(self, shard: Shard, prompts: int, missing: int) -> bool:
-        """Whether a shard is undamaged and, where it ended early, still the last one."""
+        """Whether a shard is undamaged and, if it ended early, still the last one."""
         if shard.prompts < prompts and shard.tokens < missing:
             return False
         try:

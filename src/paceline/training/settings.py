@@ -1,4 +1,4 @@
-"""Settings that all trained methods share; the command line of each follows from its fields."""
+"""Settings that all trained methods share; their fields become command-line options."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from paceline.errors import UsageError
 __all__ = ["HOW", "WHAT", "Form", "SavedFloats", "SoftLoss", "TrainerSettings", "option"]
 
 WHAT, HOW = "What is trained", "How"
-"""Panels of the options, in the help of a command."""
+"""Panels of options in a command's help."""
 
 SoftLoss = Literal["blend", "kl", "labels"]
-"""kl: the divergence from the target's distribution. blend: that, and more and more of the total
-variation distance as guesses are accepted (arXiv 2602.23881). labels: the cross-entropy of the
+"""kl: the divergence from the target's distribution. blend: that plus the total variation distance,
+which gains weight as guesses are accepted (arXiv 2602.23881). labels: the cross-entropy of the
 target's likeliest token."""
 
 Form = Literal["compact", "full"]
-"""What a head ends in, see `paceline.drafters.trained_heads`, which takes torch to import."""
+"""What a head ends in, see `Form` in `paceline.drafters.head_configs`."""
 
 Precision = Literal["auto", "float32", "bfloat16"]
 SavedFloats = Literal["float16", "bfloat16", "float32"]
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def option(default: T, help_text: str, panel: str = HOW) -> T:
-    """A field of settings, and what the command line says about it."""
+    """Make a field of settings, with its help text and panel on the command line."""
     made: T = field(default=default, metadata={"help": help_text, "panel": panel})
     return made
 
@@ -39,8 +39,8 @@ def option(default: T, help_text: str, panel: str = HOW) -> T:
 class TrainerSettings:
     """How something is trained; methods add what is trained.
 
-    A place is a position of a text after which a drafter guesses; a step learns from all places of
-    `rows` windows of `length` tokens. `context` tokens before its first place are read with a text.
+    A place is a position of a text after which a drafter guesses. A step learns from all places of
+    `rows` windows of `length` tokens. A text is read from `context` tokens before its first place.
 
     Raises UsageError for a value out of range.
     """
@@ -107,7 +107,7 @@ class TrainerSettings:
 
     @property
     def ahead(self) -> int:
-        """Tokens after a place that are read with it: its root, and what each head is right by."""
+        """Tokens read after a place: its root, and the one that each head guesses."""
         return self.heads + 1
 
     def rate(self, step: int) -> float:

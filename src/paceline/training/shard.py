@@ -1,4 +1,4 @@
-"""Shards: files with some dozens of answers, the same bytes whenever they are made."""
+"""Shards: files of a few dozen answers, with the same bytes whenever they are made."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["Answer", "pack", "unpack", "write_file"]
 
 @dataclass(frozen=True)
 class Answer:
-    """What the target said, and to what.
+    """An answer of the target, and its prompt.
 
     id, task, licence, source: of the prompt; the turns of a conversation are "ID#1", "ID#2", …
-    prompt: token ids, chat template included; in a conversation all that was said before.
-    tokens: the target's own, the one that ended the text included.
-    finish_reason: "eos", or "length" where the answer goes on.
+    prompt: token ids, chat template included; in a conversation everything said before.
+    tokens: the target's own, including the one that ended the text.
+    finish_reason: "eos", or "length" if the answer was cut off.
     """
 
     id: str
@@ -37,20 +37,20 @@ class Answer:
 
 
 def pack(answers: Sequence[Answer]) -> bytes:
-    """The content of a shard: JSON records in lines, gzip."""
+    """The content of a shard: JSON lines, gzipped."""
     lines = [
         json.dumps(asdict(answer), ensure_ascii=False, separators=(",", ":")) for answer in answers
     ]
     buffer = io.BytesIO()
-    # Without the time and the name that gzip notes otherwise.
+    # Without the time and name that gzip records by default.
     with gzip.GzipFile(filename="", mode="wb", fileobj=buffer, mtime=0) as file:
         file.write("".join(f"{line}\n" for line in lines).encode())
     return buffer.getvalue()
 
 
 def unpack(path: Path, sha256: str) -> list[Answer]:
-    """The answers of a shard; raises UsageError, naming it, where its bytes are not those that
-    were written."""
+    """The answers of a shard; raises UsageError, naming it, if its bytes are not those that were
+    written."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -72,12 +72,12 @@ def unpack(path: Path, sha256: str) -> list[Answer]:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole or not at all, whenever the process is killed.
+    """Write a file whole or not at all, whenever the process is killed.
 
-    Raises UsageError where that is not possible.
+    Raises UsageError if that fails.
     """
     try:
-        # One process writes to such a folder, and what it leaves when killed is written over.
+        # Only one process writes to such a folder; what a killed one leaves is overwritten.
         replace_file(path, content, path.with_name(f".{path.name}.tmp"))
     except OSError as error:
         raise UsageError(

@@ -1,7 +1,7 @@
 """The loss of guesses against the target's distribution over the tokens that can be guessed.
 
-Where guesses end in the target's own frozen output head, logits are made, compared and dropped a
-few hundred rows at a time, in the forward pass; what remains is the gradient of the head's input.
+If guesses end in the target's own frozen output head, the forward pass makes, compares and drops
+logits a few hundred rows at a time, and keeps only the gradient of the head's input.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from paceline.training.settings import SoftLoss
 __all__ = ["Chances", "Compared", "Taught", "compare", "head_loss", "logit_loss"]
 
 _ROWS = 512  # of logits at a time
-_SLOPE = 3.0  # of the blend: the divergence counts exp(-3 * acceptance)
+_SLOPE = 3.0  # of the blend: the divergence has weight exp(-3 * acceptance)
 
 Taught = tuple[torch.Tensor, torch.Tensor]
 """The target's distributions [n, columns] float32, and their negative entropies [n]."""
 
 Chances = Callable[[slice], Taught]
-"""Some of the rows -> what the target says there."""
+"""A slice of the rows -> the target's distributions there."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Guesses beside the target, by row.
+    """Guesses compared with the target, by row.
 
     loss: [n]. gradient: [n, columns], of the loss by the logits. best: [n] int64, the likeliest
     column. acceptance: [n], the chance that a token drawn from the guess would be accepted.
@@ -48,8 +48,10 @@ def compare(
     kind: SoftLoss,
     counted: bool = True,
 ) -> Compared:
-    """logits: [n, columns] float32. labels: [n] int64, the column that the target finds likeliest.
-    counted: whether acceptance is wanted where the loss does not need it; else it is 0.
+    """Compare guesses with the target, row by row.
+
+    logits: [n, columns] float32. labels: [n] int64, the target's likeliest column. counted: whether
+    to compute acceptance even if the loss does not need it; else it is 0.
 
     kl: sum p log(p / q). blend: w * kl + (1 - w) * (1 - sum min(p, q)) with w = exp(-3 * sum min(p,
     q)) of each row, as a constant: total variation alone teaches nothing to guesses that are far off.
@@ -58,7 +60,7 @@ def compare(
     chances, negative_entropy = taught
     shares = logits.softmax(dim=-1)
     highest, best = logits.max(dim=-1)
-    # The likeliest share is at least 1 / columns, so its logarithm is sound.
+    # The largest share is at least 1 / columns, so its logarithm is safe.
     total = highest - shares.gather(1, best[:, None])[:, 0].log()
     acceptance = torch.zeros_like(total)
     if counted or kind == "blend":
@@ -67,7 +69,7 @@ def compare(
         loss = total - logits.gather(1, labels[:, None])[:, 0]
         shares.scatter_add_(1, labels[:, None], shares.new_full((len(labels), 1), -1.0))
         return Compared(loss, shares, best, acceptance)
-    # A product of matrices goes over both once.
+    # A matrix product reads both only once.
     common = torch.bmm(chances[:, None], logits[..., None])[:, 0, 0]
     loss = total + negative_entropy - common
     if kind == "kl":
@@ -88,11 +90,11 @@ def head_loss(
     kind: SoftLoss,
     ranked: Callable[[slice, torch.Tensor], None] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Loss, likeliest column and acceptance, each [n], of states [n, hidden] that go through a frozen
-    output head (weights [columns, hidden], biases [columns]); the loss can be differentiated by the
+    """Loss, likeliest column and acceptance, each [n], of states [n, hidden] that go through a
+    frozen output head (weights [columns, hidden], biases [columns]). The loss has gradients by the
     states.
 
-    ranked: hears of the logits of some rows; without it acceptance may be left out.
+    ranked: called with some rows and their logits; without it, acceptance may be left out.
     """
     apply: Any = _HeadLoss.apply
     found = apply(states, *head, chances, labels, kind, ranked)
@@ -102,7 +104,7 @@ def head_loss(
 def logit_loss(
     logits: torch.Tensor, taught: Taught, labels: torch.Tensor, kind: SoftLoss
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The same of logits [n, columns] of any making, which keep their own gradients."""
+    """The same for any logits [n, columns], which keep their own gradients."""
     apply: Any = _LogitLoss.apply
     found = apply(logits, taught, labels, kind)
     return found[0], found[1], found[2]
@@ -120,7 +122,7 @@ class _HeadLoss(torch.autograd.Function):
         kind: SoftLoss,
         ranked: Callable[[slice, torch.Tensor], None] | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """A row's gradient is made at once, while its logits are at hand."""
+        """Compute each row's gradient right away, while its logits exist."""
         gradients, parts = torch.empty_like(states), []
         for first in range(0, len(states), _ROWS):
             rows = slice(first, first + _ROWS)
@@ -140,7 +142,7 @@ class _HeadLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, by_loss: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:
-        """By the states alone."""
+        """The gradient by the states alone."""
         (gradients,) = ctx.saved_tensors
         return gradients * by_loss[:, None], None, None, None, None, None, None
 
@@ -159,6 +161,6 @@ class _LogitLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, by_loss: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:
-        """By the logits alone."""
+        """The gradient by the logits alone."""
         (gradient,) = ctx.saved_tensors
         return gradient * by_loss[:, None], None, None, None

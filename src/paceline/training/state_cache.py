@@ -1,15 +1,15 @@
 """The target's hidden states on texts, in memory-mapped files that any number of trainings share.
 
-A pass of the target costs several times what a small drafter needs to learn from it, and a text is
-learned from in every epoch. So each text is read once. `cache.json` names whose states a folder
-holds, and every shard with its size and sha256:
+A pass of the target costs several times what a small drafter needs to learn from it, and every
+epoch learns from every text. So each text is read only once. `cache.json` says whose states a
+folder holds, and lists every shard with its size and sha256:
 
-shard-00000.states    [tokens, taps + 1, hidden] in half precision; the last state stands last
-shard-00000.greedy    [tokens] int32: the target's likeliest token after each of them
+shard-00000.states    [tokens, taps + 1, hidden] in half precision, the last state last
+shard-00000.greedy    [tokens] int32: the target's likeliest token after each
 
-A folder with more taps than a training wants serves it too: what wants the most comes first.
-A shard is there whole or not at all; one that is damaged is removed, and its texts are read again.
-A text's states depend on nothing but the text, so what is kept changes no bit of a training.
+A folder with more taps than a training needs serves it too, so train what needs the most first.
+A shard is there whole or not at all; a damaged one is removed, and its texts are read again.
+A text's states depend only on the text, so the cache changes no bit of a training.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _GIGABYTE = 1e9
 class StateShape:
     """Whose states are kept, and which.
 
-    base: fingerprint of the target. taps: layers whose outputs stand before the last state.
-    dtype: float16, or bfloat16 where states are too large for that. read_in: arithmetic that they
-    were made in, see `paceline.targets.prepare.arithmetic_of`.
+    base: fingerprint of the target. taps: layers whose outputs precede the last state.
+    dtype: float16, or bfloat16 if states are too large for that. read_in: the arithmetic that made
+    them, see `paceline.targets.prepare.arithmetic_of`.
     """
 
     base: str
@@ -55,7 +55,7 @@ class StateShape:
 
     @property
     def token_bytes(self) -> int:
-        """Of one token."""
+        """Bytes per token."""
         return (len(self.taps) + 1) * self.hidden * 2 + 4
 
     def as_json(self) -> dict[str, Any]:
@@ -67,14 +67,14 @@ class StateReader(Protocol):
     """Reads texts with the target."""
 
     def read(self, texts: Sequence[Text]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Of each text from `begin` on: states [tokens, taps + 1, hidden] in half precision, and
+        """For each text, from `begin` on: states [tokens, taps + 1, hidden] in half precision, and
         the likeliest next tokens int32 [tokens]."""
         ...
 
 
 @dataclass(frozen=True)
 class KeptStates:
-    """States of one text, from its token `begin` on, as numpy holds them: bits of half precision."""
+    """States of one text from its token `begin` on, as numpy arrays of half-precision bits."""
 
     states: np.ndarray[Any, np.dtype[np.int16]]
     greedy: np.ndarray[Any, np.dtype[np.int32]]
@@ -83,9 +83,9 @@ class KeptStates:
 class StateCache:
     """The states of some texts in a folder.
 
-    most_bytes: that all shards together may take; 0 is what the disk has.
+    most_bytes: limit for all shards together; 0 for what the disk has.
 
-    Raises UsageError for a folder of another model's states, or that cannot be used.
+    Raises UsageError for a folder that cannot be used.
     """
 
     def __init__(self, folder: Path, shape: StateShape, most_bytes: int = 0) -> None:
@@ -95,7 +95,7 @@ class StateCache:
         self._shards: list[dict[str, Any]] = []
         self._places: dict[str, tuple[int, int, int]] = {}
         self._opened: dict[int, KeptStates] = {}
-        self._kept = shape  # what the folder holds: at least that
+        self._kept = shape  # what the folder holds, at least `shape`
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -107,12 +107,13 @@ class StateCache:
         reader: Callable[[StateShape], StateReader],
         on_tokens: Callable[[int, int], None] = lambda done, total: None,
     ) -> int:
-        """Read the texts that are not there yet; the number of tokens that were read.
+        """Read the texts that are not cached yet; returns the number of tokens read.
 
-        reader: opened, for the shape of the folder, where something is missing. on_tokens: hears how many of how many are read.
-        Killed at any moment, whole shards stay.
+        reader: opened, for the folder's shape, if texts are missing. on_tokens: called with the
+        tokens read, and all. If the process is killed, whole shards stay.
 
-        Raises UsageError where there is no room for them, or another process fills the folder.
+        Raises UsageError if the folder holds another model's states, there is no room, or another
+        process is filling it.
         """
         with held(self.folder):
             self._open_index()
@@ -128,7 +129,7 @@ class StateCache:
         return total
 
     def get(self, text: Text) -> KeptStates:
-        """What was kept of a text that `fill` has heard of."""
+        """The states of a text that was passed to `fill`."""
         number, first, tokens = self._places[text.digest]
         whole = self._opened.get(number) or self._map(number)
         states = whole.states[first : first + tokens]
@@ -138,7 +139,7 @@ class StateCache:
 
     @property
     def bytes(self) -> int:
-        """Of all shards."""
+        """Size of all shards."""
         return sum(shard["bytes"] for shard in self._shards)
 
     def _map(self, number: int) -> KeptStates:
@@ -234,7 +235,7 @@ _KINDS = ("states", "greedy")
 
 
 def _common_taps(found: object, wanted: tuple[int, ...]) -> tuple[int, ...]:
-    """The taps of a folder where all that are wanted are among them; else those that are wanted."""
+    """The taps of a folder if they include all that are wanted, else those that are wanted."""
     if isinstance(found, list) and set(wanted) <= set(found):
         return tuple(found)
     return wanted
@@ -246,7 +247,7 @@ def _remove(path: Path) -> None:
 
 
 def _groups(texts: Sequence[Text]) -> list[list[Text]]:
-    """The texts of each shard."""
+    """Group the texts by shard."""
     groups: list[list[Text]] = []
     size = _SHARD_TOKENS
     for text in texts:

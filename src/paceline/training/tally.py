@@ -1,5 +1,5 @@
-"""How often guesses are right, by text, so that figures have intervals: places of one text are alike,
-and texts are what differs between two runs of a test."""
+"""How often guesses are right, by text, so that figures have intervals: places of one text are
+alike, and two runs of a test differ in their texts."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Tally:
 
     texts: of the split; heads: that guess.
 
-    points: [texts, heads], guesses. hits: [texts, heads, RANKS], of them right at each rank.
-    accepted: [texts, heads], sums of acceptance. chains: [texts, heads], points at which the likeliest
-    guesses of a head and all before it were right. silent: [texts, heads], points where the target's
-    token is none that can be guessed: counted as misses.
+    points: [texts, heads], guesses. hits: [texts, heads, RANKS], those right at each rank.
+    accepted: [texts, heads], sums of acceptance. chains: [texts, heads], points where the likeliest
+    guesses of a head and all before it were right. silent: [texts, heads], points whose target
+    token cannot be guessed: counted as misses.
     """
 
     def __init__(self, texts: int, heads: int) -> None:
@@ -45,10 +45,10 @@ class Tally:
         acceptance: torch.Tensor,
         chained: torch.Tensor,
     ) -> None:
-        """Guesses of a head, each [n].
+        """Count guesses of a head, each [n].
 
-        source: int64, number of the text. rank: int64, of the target's token among the guesses, RANKS
-        and more where it is none of the first, -1 where it cannot be guessed. chained: bool.
+        source: int64, number of the text. rank: int64, of the target's token among the guesses;
+        RANKS or more if it is not among the first, -1 if it cannot be guessed. chained: bool.
         """
         text, place = source.cpu().numpy(), rank.cpu().numpy()
         np.add.at(self.points[:, head], text, 1)
@@ -60,7 +60,7 @@ class Tally:
 
     @property
     def table(self) -> AcceptanceTable:
-        """Shares of points by head and rank."""
+        """Share of points that were right, by head and rank."""
         shares = self.hits.sum(axis=0) / np.maximum(self.points.sum(axis=0), 1)[:, None]
         return AcceptanceTable(tuple(map(tuple, shares.tolist())))
 
@@ -71,8 +71,8 @@ class Tally:
         ]
 
     def as_json(self, ranks: tuple[int, ...] = (1, 2, 3, 4, 5, 10)) -> dict[str, Any]:
-        """Shares by head, {"points", "texts", "top1", …}, and the tokens per pass of chains; 95 %
-        intervals over texts stand beside the first and the last."""
+        """Shares by head, {"points", "texts", "top1", …}, and the tokens per pass of chains; "top1"
+        and tokens per pass have 95 % intervals over texts."""
         length = self.chains.sum(axis=1), self.points[:, 0]
 
         def chain(picked: Numbers) -> Numbers:
@@ -91,7 +91,7 @@ class Tally:
         }
 
     def intervals(self) -> list[Numbers]:
-        """By head: [low, high] of the share of right first guesses, 95 % over texts."""
+        """By head: 95 % interval over texts, [low, high], of the share of right first guesses."""
         hits, points = self.hits[..., 0].T, self.points.T
 
         def figure(head: int) -> Callable[[Numbers], Numbers]:
@@ -101,16 +101,16 @@ class Tally:
 
 
 def bootstrap(texts: int, figure: Callable[[Numbers], Numbers]) -> Numbers:
-    """[low, high], which hold 95 % of what a figure is on texts drawn with replacement.
+    """95 % interval [low, high] of a figure on texts drawn with replacement, the same every time.
 
-    figure: of [texts, resamples], how often each text was drawn, to [resamples]. The same every time.
+    figure: [texts, resamples], how often each text was drawn -> [resamples].
     """
     drawn = np.random.default_rng(0).multinomial(texts, [1 / texts] * texts, size=_RESAMPLES)
     return np.quantile(figure(drawn.T.astype(np.float64)), [0.025, 0.975])
 
 
 def _share(part: Numbers, whole: Numbers) -> Numbers:
-    """By head, summed over texts where there are any; or by resample."""
+    """By head, summed over texts if there is such an axis; or by resample."""
     if part.ndim > 1:
         part, whole = part.sum(axis=0), whole.sum(axis=0)
     shares: Numbers = part / np.maximum(whole, 1)

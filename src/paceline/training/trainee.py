@@ -1,4 +1,4 @@
-"""A method and what it minimises, as the training loop sees it."""
+"""A method and its loss, as the training loop sees them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ __all__ = ["Trainee"]
 
 
 class Trainee:
-    """texts: of the validation split. precision: of products, see `forward_in`."""
+    """A method and its loss.
+
+    texts: number in the validation split. precision: of products, see `forward_in`.
+    """
 
     def __init__(
         self,
@@ -37,7 +40,7 @@ class Trainee:
         self._tally = Tally(texts, settings.heads)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """All that learn, in float32."""
+        """Those that learn, in float32."""
         parts = self.method.module.named_parameters()
         return ((name, part) for name, part in parts if part.requires_grad)
 
@@ -54,24 +57,23 @@ class Trainee:
         self.method.load(tensors)
 
     def loss(self, batch: Batch) -> torch.Tensor:
-        """What is minimised: a scalar; without gradients guesses are counted by text, too."""
+        """The loss, a scalar; without gradients, guesses are counted by text, too."""
         tally = None if torch.is_grad_enabled() else self._tally
         return self._scored(batch, tally).loss
 
     def places(self, batch: Batch) -> int:
-        """How many a batch is learned from."""
+        """See `TrainedMethod.places`."""
         return self.method.places(batch)
 
     def notes(self) -> dict[str, Any]:
-        """How often the first guesses of each head were right on what was judged since the last
-        call."""
+        """Share of right first guesses by head, on what was judged since the last call."""
         found = self._tally.top(1)
         self._tally = Tally(self._texts, self._settings.heads)
         return {"top1": found}
 
     @torch.no_grad()
     def measure(self, batches: Iterator[Batch], texts: int) -> Tally:
-        """All counts on the batches of a split."""
+        """Count all guesses on the batches of a split."""
         tally = Tally(texts, self._settings.heads)
         for batch in batches:
             self._scored(batch, tally)

@@ -1,4 +1,4 @@
-"""Something that is trained, while it learns: optimiser, schedule, the best so far."""
+"""Training steps: optimiser, schedule, the best parts so far."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paceline.training.trainee import Trainee
 
 __all__ = ["Trainer"]
 
-# What counts as better: less than this share of the loss is noise.
+# A better loss is lower by at least this share; less is noise.
 _BETTER = 1e-3
 _BETAS = (0.9, 0.95)  # of AdamW
 
@@ -25,8 +25,8 @@ _BETAS = (0.9, 0.95)  # of AdamW
 class Trainer:
     """Trains `model` by `settings`, a batch a step.
 
-    step: how many were taken. best_loss: the lowest validation loss; `best` are its parts.
-    stale: looks at the validation loss since then. spent: seconds, by what they were spent on.
+    step: steps taken. best_loss: the lowest validation loss; best: its parts.
+    stale: validations since then. spent: seconds by activity.
     """
 
     def __init__(self, model: Trainee, settings: TrainerSettings) -> None:
@@ -48,12 +48,12 @@ class Trainer:
 
     @property
     def finished(self) -> bool:
-        """Whether all steps were taken, or the validation loss stopped falling."""
+        """Whether all steps are taken, or the validation loss has stopped falling."""
         tired = 0 < self.settings.patience <= self.stale
         return self.step >= self.settings.steps or tired
 
     def learn(self, batch: Batch) -> float:
-        """Take a step; the loss before it."""
+        """Take a step; returns the loss before it."""
         for group in self._optimizer.param_groups:
             group["lr"] = self.settings.rate(self.step) * group["scale"]
         with self.timed("forward"):
@@ -72,20 +72,20 @@ class Trainer:
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:
-        """Count what is done inside as time spent on `what`."""
+        """Count the time of the body as spent on `what`."""
         begin = perf_counter()
         yield
         self.spent[what] = self.spent.get(what, 0.0) + perf_counter() - begin
 
     def judge(self, held_back_loss: float) -> None:
-        """Keep the parts as the best ones where they are."""
+        """Keep the current parts if they are the best so far."""
         if held_back_loss < self.best_loss * (1 - _BETTER):
             self.best_loss, self.best, self.stale = held_back_loss, self.model.tensors(), 0
         else:
             self.stale += 1
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Tensors and numbers from which `restore` goes on exactly."""
+        """Tensors and numbers from which `restore` continues exactly."""
         tensors = {f"now/{name}": part for name, part in self.model.tensors().items()}
         tensors |= {f"best/{name}": part for name, part in self.best.items()}
         for name, part in self.model.named_parameters():
@@ -95,7 +95,7 @@ class Trainer:
         return tensors, numbers | {"spent": dict(self.spent)}
 
     def restore(self, tensors: Mapping[str, torch.Tensor], numbers: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken; raises KeyError where something is missing."""
+        """Continue where `state` was taken; raises KeyError if something is missing."""
         names = [name for name, _ in self.model.named_parameters()]
         self.model.load({name: tensors[f"now/{name}"] for name in names})
         self.best = {
@@ -108,7 +108,7 @@ class Trainer:
                     key: tensors[f"optimizer/{key}/{name}"].to(part.device, copy=True)
                     for key in ("exp_avg", "exp_avg_sq")
                 }
-                # The count of steps stays on the host, as the optimiser keeps it.
+                # The optimiser keeps its step count on the host.
                 step = tensors[f"optimizer/step/{name}"].clone()
                 self._optimizer.state[part] = {"step": step, **moments}
         self.step = int(numbers["step"])

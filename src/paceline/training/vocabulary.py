@@ -1,4 +1,4 @@
-"""What is frequent in training texts: tokens that a drafter can say, and n-grams it will meet."""
+"""What is frequent in training texts: tokens a drafter can guess, and n-grams it will meet."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__ = ["Words", "frequent_ngrams", "frequent_tokens"]
 
 
 class Words(Protocol):
-    """A text: tokens up to and including `first` are its prompt, the others the target's answer."""
+    """A text: tokens up to and including `first` are its prompt, the rest the target's answer."""
 
     @property
     def tokens(self) -> Sequence[int]:
-        """All of them."""
+        """All its tokens."""
         ...
 
     @property
     def first(self) -> int:
-        """Place of the last token of the prompt."""
+        """Index of the prompt's last token."""
         ...
 
 
@@ -32,13 +32,13 @@ def frequent_tokens(
 ) -> torch.Tensor:
     """Ids [count] int64, ascending: the most frequent tokens of answers.
 
-    size: of the whole vocabulary. always: taken first, as are tokens that end a text.
+    size: of the whole vocabulary. always: taken first, e.g. tokens that end a text.
 
-    Where the answers hold fewer, the tokens of prompts follow, those of texts without answers among
-    them, and then the lowest ids, which a tokenizer that learned by merging gave to the most
-    frequent pieces.
+    If the answers hold too few, tokens of prompts follow, including those of texts without answers,
+    and then the lowest ids, which a tokenizer that learned by merging gave to the most frequent
+    pieces.
 
-    Raises UsageError where there are not so many tokens.
+    Raises UsageError unless 1 <= count <= size.
     """
     if not 1 <= count <= size:
         raise UsageError(f"the model has {size} tokens: a vocabulary of {count} cannot be made")
@@ -53,8 +53,8 @@ def frequent_tokens(
 
 
 def frequent_ngrams(texts: Iterable[Sequence[int]], order: int, count: int) -> torch.Tensor:
-    """Ids [at most count, order] int32: the n-grams that came most often, most frequent first, and
-    of those equally frequent the lowest ids; n-grams that came once are left out."""
+    """Ids [at most count, order] int32: the most frequent n-grams, most frequent first, ties by
+    lowest ids; n-grams that occur once are left out."""
     counts: Counter[tuple[int, ...]] = Counter()
     for text in texts:
         counts.update(zip(*(text[shift:] for shift in range(order))))

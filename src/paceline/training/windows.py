@@ -1,7 +1,7 @@
 """Windows of tokens: stretches of texts, packed so that little of a batch is padding.
 
-A stretch holds some places of a text, the tokens before them that give context, and those after
-them that guesses are compared with. In an epoch every place of every text is in one stretch.
+A stretch holds some places of a text, the tokens before them as context, and those after them that
+guesses are compared with. In an epoch every place of every text is in one stretch.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from paceline.training.settings import TrainerSettings
 
 __all__ = ["Rows", "Stretch", "Window", "pack", "stretches"]
 
-_OPEN = 32  # windows that are filled side by side
+_OPEN = 32  # windows filled at a time
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Tokens `begin` to `end` of the text with this number; `places` are learned from."""
+    """Tokens `begin` to `end` of the text with number `text`; `places` are learned from."""
 
     text: int
     begin: int
@@ -33,11 +33,11 @@ class Stretch:
 
 
 Window = list[Stretch]
-"""Stretches that stand side by side."""
+"""Stretches side by side in a row."""
 
 
 def stretches(texts: Sequence[Text], settings: TrainerSettings) -> list[Stretch]:
-    """Those of all texts, each no longer than a window."""
+    """Cut all texts into stretches, each no longer than a window."""
     return [
         stretch for number, text in enumerate(texts) for stretch in _cut(number, text, settings)
     ]
@@ -47,7 +47,7 @@ def _cut(number: int, text: Text, settings: TrainerSettings) -> list[Stretch]:
     found, place, size = [], text.first, len(text.tokens)
     while place < text.places.stop:
         begin = max(text.begin, place + 1 - settings.context)
-        # The last place has `ahead` tokens after it, unless the text ends before.
+        # The last place has `ahead` tokens after it, unless the text ends earlier.
         stop = min(text.places.stop, begin + settings.length - settings.ahead)
         end = min(size, stop + settings.ahead)
         found.append(Stretch(number, begin, end, range(place, stop)))
@@ -56,10 +56,10 @@ def _cut(number: int, text: Text, settings: TrainerSettings) -> list[Stretch]:
 
 
 def pack(found: Sequence[Stretch], length: int) -> list[Window]:
-    """Windows of at most `length` tokens, filled in this order: each stretch goes into the open
-    window that it fills best."""
+    """Pack stretches in this order into windows of at most `length` tokens: each goes into the
+    open window that it fills best."""
     done: list[Window] = []
-    opened: list[tuple[int, Window]] = []  # room that is left
+    opened: list[tuple[int, Window]] = []  # with the room left
     for stretch in found:
         fitting = [entry for entry in opened if entry[0] >= len(stretch)]
         if fitting:
@@ -76,18 +76,18 @@ def pack(found: Sequence[Stretch], length: int) -> list[Window]:
 
 
 class Rows:
-    """Windows of some texts without end: every epoch holds all of them, packed anew."""
+    """Endless windows of some texts: every epoch holds all texts, packed anew."""
 
     def __init__(self, texts: Sequence[Text], settings: TrainerSettings, mark: str) -> None:
         self._all = stretches(texts, settings)
         self._length = settings.length
         self._mark = f"{settings.seed} {mark}"
-        self._first = 0  # of the epoch at hand
+        self._first = 0  # of the current epoch
         self._epochs = count()
         self._epoch: list[Window] = []
 
     def at(self, first: int, size: int) -> list[Window]:
-        """Windows first, first + 1, … of that sequence; `first` must not fall from call to call."""
+        """Windows first, first + 1, … of the sequence; `first` must not fall from call to call."""
         found = []
         for number in range(first, first + size):
             while number >= self._first + len(self._epoch):

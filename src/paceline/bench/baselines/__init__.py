@@ -1,6 +1,6 @@
-"""Other software on the same model, one small adapter each.
+"""Adapters for other software on the same model.
 
-Each is a contender like paceline's own methods. Settings are written as a method's are:
+Each is a contender like paceline's own methods, with settings in the same notation:
 "transformers-lookup:k=10".
 """
 
@@ -29,7 +29,7 @@ BASELINES: dict[str, type[Baseline]] = {
 
 
 def is_baseline(name: str) -> bool:
-    """Whether a name with settings is meant for a baseline."""
+    """Whether a name with settings denotes a baseline."""
     return parse_method(name)[0] in BASELINES
 
 
@@ -39,11 +39,11 @@ def check_baseline(name: str, gguf: Path | None = None) -> None:
 
 
 def make_baseline(name: str, native: Native) -> Any:
-    """The contender of that name.
+    """Make the contender of that name.
 
-    native: hands out what baselines share.
+    native: what baselines share.
 
-    Raises UsageError for wrong settings or files, ModelError where a model cannot be read.
+    Raises UsageError for wrong settings or files, ModelError if a model cannot be read.
     """
     baseline = _parse(name)
     baseline.check(native.gguf)

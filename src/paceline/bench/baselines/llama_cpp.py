@@ -1,4 +1,4 @@
-"""llama.cpp through llama-cpp-python, on a GGUF file: plain, and with its prompt lookup."""
+"""llama.cpp through llama-cpp-python, on a GGUF file: plain, and with prompt lookup."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ __all__ = ["LlamaCpp", "LlamaCppLookup"]
 class LlamaCpp:
     """Plain decoding by llama.cpp, with as many threads as torch has.
 
-    It runs the GGUF file in the precision the file has, so its text may differ from that of the
-    model in full precision.
+    It uses the GGUF file's precision, so its text may differ from that of the full-precision model.
 
-    context: tokens that its cache holds.
+    context: capacity of its cache in tokens.
     """
 
     name = "llama.cpp"
@@ -38,7 +37,7 @@ class LlamaCpp:
         at_least(1, context=self.context)
 
     def check(self, gguf: Path | None) -> None:
-        """It needs the library and a file."""
+        """Raise UsageError if the library or the file is missing."""
         if importlib.util.find_spec("llama_cpp") is None:
             raise UsageError(
                 f"{self.name} needs llama-cpp-python: pip install 'paceline[llama-cpp]'"
@@ -65,8 +64,8 @@ class LlamaCpp:
                 n_threads_batch=threads,
                 flash_attn=True,
                 draft_model=drafter,
-                # With a draft model the library scores every token, but makes room for them only
-                # if it is told so: longer prompts than a batch would fail.
+                # With a draft model the library scores every token, but reserves room for that
+                # only if told to; without it, prompts longer than a batch would fail.
                 logits_all=drafter is not None,
                 verbose=False,
             )
@@ -74,11 +73,11 @@ class LlamaCpp:
             raise ModelError(f"llama.cpp cannot load {native.gguf}: {error}") from error
 
     def generate(self, request: Request) -> Trial:
-        """One generation; greedy, or with the temperature of the request and llama.cpp's noise."""
+        """Generate once; greedy, or with the request's temperature and llama.cpp's noise."""
         options, model = request.options, self._model
         eos_ids = frozenset() if options.ignore_eos else self._eos_ids
         self._passes.clear()
-        model.reset()  # the whole prompt is to be read
+        model.reset()  # so that the whole prompt is read
         tokens: list[int] = []
         began = perf_counter()
         for token in model.generate(list(request.ids), temp=options.temperature):
@@ -108,7 +107,7 @@ class LlamaCpp:
 class LlamaCppLookup(LlamaCpp):
     """Prompt lookup by llama.cpp.
 
-    k: most tokens that it copies per round; n: longest run that it looks for.
+    k: most tokens copied per round; n: longest run looked up.
     """
 
     name = "llama.cpp-lookup"
@@ -127,7 +126,7 @@ class LlamaCppLookup(LlamaCpp):
 
 
 def _timed_model(passes: list[tuple[float, int]], *arguments: Any, **settings: Any) -> Any:
-    """A model of llama-cpp-python that notes seconds and tokens of each of its passes."""
+    """A llama-cpp-python model that records seconds and tokens of each pass."""
     from llama_cpp import Llama
 
     class TimedLlama(Llama):  # type: ignore[misc, unused-ignore]

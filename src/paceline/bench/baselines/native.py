@@ -1,4 +1,4 @@
-"""What baselines have in common: the model as transformers loads it, and how its passes are watched."""
+"""What baselines share: the model as transformers loads it, and a watch on its passes."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ __all__ = ["Baseline", "Native", "generate"]
 
 
 class Baseline(Protocol):
-    """A contender whose settings are read before its model is loaded: a dataclass of them."""
+    """A contender that is a dataclass of its settings, read before its model is loaded."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     name: str
 
     def check(self, gguf: Path | None) -> None:
-        """Raise UsageError where it could not run: software or files are missing."""
+        """Raise UsageError if it cannot run because software or files are missing."""
         ...
 
     def open(self, name: str, native: Native) -> None:
-        """Get ready, under this name."""
+        """Prepare to run under this name."""
         ...
 
     def generate(self, request: Request) -> Trial:
@@ -43,10 +43,10 @@ class Baseline(Protocol):
 
 @dataclass
 class Native:
-    """The model as transformers loads it, next to paceline's copy of it.
+    """The model as transformers loads it, next to paceline's copy.
 
-    source: alias, folder, GGUF file or hub id; eos_ids: tokens that end a text; gguf: the file
-    of the same model for software that reads no other.
+    source: alias, folder, GGUF file or hub id; eos_ids: tokens that end a text; gguf: a file of
+    the same model, for software that reads no other format.
     """
 
     source: str
@@ -61,12 +61,12 @@ class Native:
 
     @cached_property
     def model(self) -> PreTrainedModel:
-        """Loaded when it is first asked for, untouched but for its passes being watched."""
+        """Loaded on first use and unchanged, except that its passes are watched."""
         from transformers import GenerationConfig
 
         model = load_causal_lm(self.source, device=self.device, dtype=self.dtype).model
-        # Each request says what counts. The model's own defaults, a penalty for repetition for
-        # example, would make another text than paceline is asked for.
+        # Each request states its settings. The model's own defaults, such as a repetition penalty,
+        # would make a different text than paceline's.
         model.generation_config = GenerationConfig()
         self.watch.follow(model)
         return model
@@ -77,14 +77,14 @@ class Native:
 
 
 class Watch:
-    """Times the passes of a model, and counts the tokens they score."""
+    """Times a model's passes, and counts the tokens they score."""
 
     def __init__(self) -> None:
         self.passes: list[tuple[float, int]] = []
         self._began = 0.0
 
     def follow(self, model: PreTrainedModel) -> None:
-        """Note every pass of `model` from now on."""
+        """Record every pass of `model` from now on."""
         model.register_forward_pre_hook(self._begin, with_kwargs=True)
         model.register_forward_hook(self._end, with_kwargs=True)
 
@@ -100,7 +100,7 @@ class Watch:
 
 @torch.inference_mode()
 def generate(native: Native, request: Request, **settings: Any) -> Trial:
-    """One generation by transformers' own `generate`."""
+    """Generate once with transformers' own `generate`."""
     model, watch, options = native.model, native.watch, request.options
     ids = torch.tensor([list(request.ids)], device=model.device)
     settings["do_sample"] = options.temperature > 0
@@ -113,8 +113,8 @@ def generate(native: Native, request: Request, **settings: Any) -> Trial:
         settings["top_k"] = options.top_k or 0  # transformers' default is 50
         torch.manual_seed(options.seed)
     if native.eos_ids and not options.ignore_eos:
-        # Nothing is padded; but an assistant would pass over a padding token in the prompt, if that
-        # were another than those that end a text.
+        # Nothing is padded, but an assistant would skip a pad token in the prompt unless it also
+        # ends a text.
         settings |= {"eos_token_id": list(native.eos_ids), "pad_token_id": native.eos_ids[0]}
     watch.passes.clear()
     began = perf_counter()
@@ -126,7 +126,7 @@ def generate(native: Native, request: Request, **settings: Any) -> Trial:
 
 
 def _stats(watch: Watch, prompt_tokens: int, tokens: int) -> Stats:
-    """How many tokens each round gained is not to be seen from outside, so those stay empty."""
+    """Tokens gained per round are not visible from outside, so their histogram stays empty."""
     (first, read), *rest = watch.passes
     guesses = [read - prompt_tokens, *(scored - 1 for _, scored in rest)]
     return Stats(

@@ -1,4 +1,4 @@
-"""transformers' assisted generation, with a smaller model as its assistant."""
+"""transformers' assisted generation, with a smaller model as the assistant."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ __all__ = ["TransformersAssisted"]
 class TransformersAssisted:
     """Assisted generation by transformers.
 
-    draft: the smaller model with the same tokenizer: alias, folder, GGUF file or hub id.
+    draft: a smaller model with the same tokenizer: alias, folder, GGUF file or hub id.
     """
 
     name = "transformers-assisted"
     draft: str = ""
 
     def check(self, gguf: Path | None) -> None:
-        """It needs a draft model."""
+        """Require a draft model."""
         if not self.draft:
             raise UsageError(
                 "transformers-assisted needs a draft model: transformers-assisted:draft=NAME"
             )
 
     def open(self, name: str, native: Native) -> None:
-        """Load both models. Raises UsageError where their vocabularies differ."""
+        """Load both models. Raises UsageError if their vocabularies differ in size."""
         self.name, self._native = name, native
         self._assistant = native.draft_model(self.draft)
         own, other = (
@@ -43,5 +43,5 @@ class TransformersAssisted:
             )
 
     def generate(self, request: Request) -> Trial:
-        """One generation."""
+        """Generate once."""
         return generate(self._native, request, assistant_model=self._assistant)

@@ -1,4 +1,4 @@
-"""transformers' `generate` as it comes."""
+"""transformers' plain `generate`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TransformersGenerate:
     name = "transformers"
 
     def check(self, gguf: Path | None) -> None:
-        """It is always there."""
+        """Always available."""
 
     def open(self, name: str, native: Native) -> None:
         """Load the model."""
@@ -26,5 +26,5 @@ class TransformersGenerate:
         _ = native.model
 
     def generate(self, request: Request) -> Trial:
-        """One generation."""
+        """Generate once."""
         return generate(self._native, request)

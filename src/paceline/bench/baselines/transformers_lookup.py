@@ -16,7 +16,7 @@ __all__ = ["TransformersLookup"]
 class TransformersLookup:
     """Prompt lookup by transformers.
 
-    k: most tokens that it copies per round, >= 1.
+    k: most tokens copied per round, >= 1.
     """
 
     name = "transformers-lookup"
@@ -26,7 +26,7 @@ class TransformersLookup:
         at_least(1, k=self.k)
 
     def check(self, gguf: Path | None) -> None:
-        """It is always there."""
+        """Always available."""
 
     def open(self, name: str, native: Native) -> None:
         """Load the model."""
@@ -34,5 +34,5 @@ class TransformersLookup:
         _ = native.model
 
     def generate(self, request: Request) -> Trial:
-        """One generation."""
+        """Generate once."""
         return generate(self._native, request, prompt_lookup_num_tokens=self.k)

@@ -1,4 +1,4 @@
-"""Result files made into a report: one page of HTML, and Markdown with its plots beside it."""
+"""Reports from result files: one HTML page, and Markdown with its plots beside it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["write_report"]
 
 
 def write_report(results: Path) -> list[Path]:
-    """Write report.html, report.md and the latter's plots into the folder of the results; those of
-    a single file into a folder beside it that has its name.
+    """Write report.html, report.md and the plots of report.md into the folder of the results; for
+    a single file, into a folder beside it with its name.
 
-    Returns where the two are.
+    Returns the paths of both reports.
 
-    Raises UsageError where there are no results, one is damaged, or software is missing, and
-    OSError where nothing can be written.
+    Raises UsageError if there are no results, one is damaged, or software is missing, and OSError
+    if writing fails.
     """
     for package in ("jinja2", "matplotlib"):
         if find_spec(package) is None:

@@ -1,4 +1,4 @@
-"""What was written beside an ablation's results, as blocks: its tables and its picture."""
+"""An ablation's tables and picture, written beside its results, as blocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["blocks", "title"]
 
 
 def title(ablation: Ablation) -> str:
-    """What it shows, as its tables are headed; "" where they are not."""
+    """The heading of its tables, which says what it shows; "" if there is none."""
     first = ablation.tables.partition("\n")[0]
     return first.lstrip("# ") if first.startswith("# ") else ""
 
@@ -27,11 +27,11 @@ def blocks(ablation: Ablation) -> list[Block]:
 
 
 def _tables(markdown: str) -> Iterator[Block]:
-    """Tables, each under the heading before it; other lines are paragraphs."""
+    """Yield tables, each captioned by the heading before it; other lines are paragraphs."""
     caption = ""
     for is_row, lines in groupby(markdown.splitlines(), key=lambda line: line.startswith("|")):
         if is_row:
-            headings, *rows = map(_cells, lines)  # the second row holds nothing but dashes
+            headings, *rows = map(_cells, lines)  # the second row holds only dashes
             yield Table(caption, headings, [[Cell(text) for text in row] for row in rows[1:]])
             continue
         for line in filter(str.strip, lines):

@@ -1,4 +1,4 @@
-"""What a report is made of, whatever it is written as."""
+"""The parts of a report, independent of its format."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Listing:
 
 @dataclass(frozen=True)
 class Plot:
-    """A drawing.
+    """A plot.
 
-    name: differs within a report; svg: a whole file, whose words and axes are in `currentColor`;
-    wide: to stand alone in its row.
+    name: unique within a report; svg: a whole file, with text and axes in `currentColor`; wide:
+    alone in its row.
     """
 
     kind: ClassVar[str] = "plot"
@@ -56,7 +56,7 @@ class Plot:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture file that lies in the folder already."""
+    """A picture file already in the folder."""
 
     kind: ClassVar[str] = "picture"
     path: Path
@@ -64,10 +64,10 @@ class Picture:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a run found about one method.
+    """A run's result for one method.
 
-    label: what kind of method it is, "" for paceline's own; figure: the one number; detail: how
-    sure it is; tone: as a cell's; sentences: the first one is about all texts.
+    label: the kind of method, "" for paceline's own; figure: the main number; detail: its
+    uncertainty; tone: as a cell's; sentences: the first one is about all texts.
     """
 
     method: str
@@ -99,9 +99,9 @@ class Section:
 
 @dataclass(frozen=True)
 class Chapter:
-    """What one file found.
+    """The results of one file.
 
-    name: differs within a report; source: the file; subtitle: one line about it.
+    name: unique within a report; source: the file; subtitle: one line about it.
     """
 
     name: str

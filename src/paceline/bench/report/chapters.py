@@ -1,4 +1,4 @@
-"""A report put together from what a folder holds: one chapter per file."""
+"""Builds a report from a folder: one chapter per file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _WORDS = {
 
 
 def document(folder: Folder) -> Document:
-    """Everything that is to be said."""
+    """Build the whole report."""
     chapters = [_run(run, _matching(run, folder.tunings)) for run in folder.runs]
     chapters += [_ablation(ablation) for ablation in folder.ablations]
     models = [run.asked.get("model") for run in folder.runs]
@@ -164,5 +164,5 @@ def _ablation(ablation: Ablation) -> Chapter:
 
 
 def _slug(path: Path) -> str:
-    """Fit for ids and file names."""
+    """Make a name fit for ids and file names."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", path.stem).strip("-.") or "file"

@@ -1,4 +1,4 @@
-"""The plots of a run, and that of a cost curve."""
+"""The plots of a run and of a cost curve."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MARKERS = "osD^vP*X"
 
 
 def speedups(name: str, groups: Sequence[Group]) -> Plot | None:
-    """Grouped bars per task, the first group being overall."""
+    """Grouped bars per task; the first group is overall."""
     methods = [method for method in groups[0].methods if method != PLAIN]
     if not methods:
         return None
@@ -74,7 +74,7 @@ def _bars(
         [method.speedup for method in found.values()],
         height=height * 0.88,
         color=hue,
-        alpha=0.75,  # for the intervals upon them to be seen
+        alpha=0.75,  # so that the intervals on top stay visible
         label=label,
     )
     for place, method in found.items():
@@ -112,7 +112,7 @@ def _kind(method: str) -> str:
 
 
 def time(name: str, run: Run) -> Plot:
-    """Where the time goes: stacked bars per method."""
+    """Time by part: stacked bars per method."""
     found = milliseconds_per_token(run, run.summary.overall)
     methods = list(found)
     with canvas(name, _AXIS + _rows_height(methods)) as drawn:
@@ -141,7 +141,7 @@ def _method_rows(axes: Axes, methods: Sequence[str]) -> None:
 
 
 def acceptance(name: str, group: Group) -> Plot | None:
-    """Share of guesses accepted, by their place in the chain."""
+    """Share of guesses accepted, by position in the chain."""
     found = guessing(group)
     if not found:
         return None
@@ -166,7 +166,7 @@ def acceptance(name: str, group: Group) -> Plot | None:
 
 
 def gains(name: str, group: Group) -> Plot | None:
-    """How many tokens rounds gained: one histogram per method, on one axis."""
+    """Tokens gained per round: one histogram per method, on a shared axis."""
     found = guessing(group)
     if not found:
         return None
@@ -194,7 +194,7 @@ def gains(name: str, group: Group) -> Plot | None:
 
 
 def cost(name: str, tuning: Tuning) -> Plot:
-    """Milliseconds of a pass by width, above the least that memory allows."""
+    """Milliseconds of a pass by width, with the floor that memory sets."""
     curve = tuning.curve
     floor = f"floor: {tuning.floor:.2f} ms at {tuning.gb_per_s:.1f} GB/s"
     with canvas(name, 300) as drawn:
@@ -221,7 +221,7 @@ def cost(name: str, tuning: Tuning) -> Plot:
 
 
 def _line(axes: Axes, points: Mapping[int, float], place: int, hue: str, label: str) -> None:
-    """One of several, told apart by hue and by marker."""
+    """Draw one of several lines, distinguished by hue and marker."""
     axes.plot(
         list(points),
         list(points.values()),
@@ -238,7 +238,7 @@ def _whole_ticks(axes: Axes, last: int) -> None:
 
 
 def _legend(drawn: Canvas, axes: Axes) -> None:
-    """Above the axes, in as many columns as find room; the figure grows by its height."""
+    """Add a legend above the axes, in as many columns as fit; the figure grows by its height."""
     figure = drawn.figure
     handles, labels = axes.get_legend_handles_labels()
     for columns in range(len(labels), 0, -1):

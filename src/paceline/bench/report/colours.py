@@ -1,7 +1,7 @@
-"""Hues that stay apart for every kind of colour vision, on light pages and on dark ones.
+"""Hues that every kind of colour vision can distinguish, on light and dark pages.
 
-Plain decoding is grey, paceline's methods are cool, baselines warm. Drawings use the light ones; a
-page replaces each by a variable that follows its mode.
+Plain decoding is grey, paceline's methods are cool, baselines warm. Drawings use the light-mode
+hues; a page replaces each with a variable that follows its mode.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 INK = "#010203"
-"""Stands for the colour of words in a drawing; nothing else has it."""
+"""Placeholder for the text colour in drawings; used for nothing else."""
 
 PLAIN_HUE = "#8b949e"
 _COOL = {"#1f6fd0": "#4c8ef5", "#117c6b": "#91f8ee", "#2d9ef4": "#80c0f0", "#4626a0": "#6456bb"}
@@ -42,7 +42,7 @@ OWN_HUES, RIVAL_HUES, PART_HUES = tuple(_COOL), tuple(_WARM), tuple(_PARTS)
 
 
 def method_hues(methods: Iterable[str]) -> dict[str, str]:
-    """One per method, in their order; after four of a kind they come round again."""
+    """Assign each method a hue, in order; after four of a kind they repeat."""
     cool, warm = cycle(OWN_HUES), cycle(RIVAL_HUES)
     return {
         method: PLAIN_HUE if method == PLAIN else next(warm if is_baseline(method) else cool)
@@ -58,7 +58,7 @@ def style_sheet() -> str:
 
 
 def themed(svg: str) -> str:
-    """With variables in place of hues."""
+    """Replace hues with variables."""
     for hue in _IN_THE_DARK:
         svg = svg.replace(hue, f"var({_variable(hue)})")
     return svg

@@ -1,6 +1,6 @@
-"""Figures as SVG: see-through, in the reader's own letters and in the colour of the words around.
+"""Figures as SVG: transparent, in the reader's font and in the surrounding text's colour.
 
-Nothing here needs matplotlib before something is drawn.
+matplotlib is imported only when something is drawn.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["WIDE", "WIDTH", "Canvas", "canvas", "folded", "grid"]
 
 WIDTH, WIDE = 480, 600
-"""Of figures, in points, which a browser shows as pixels."""
+"""Widths of figures in points; browsers show them as pixels."""
 
 _LABEL_LETTERS = 24
 
@@ -50,26 +50,26 @@ _SETTINGS: dict[str, Any] = {
 
 
 class Canvas:
-    """A figure to draw on; `svg` is there when its `canvas` has been left."""
+    """A figure to draw on; `svg` is set when its `canvas` context ends."""
 
     def __init__(self, figure: Figure) -> None:
         self.figure = figure
         self.svg = ""
 
     def panels(self, count: int = 1) -> list[Axes]:
-        """So many axes below one another, sharing the lower one."""
+        """Add `count` stacked axes that share the x axis."""
         return list(self.figure.subplots(count, 1, sharex=True, squeeze=False)[:, 0])
 
 
 @contextmanager
 def canvas(name: str, height: float, width: float = WIDTH) -> Iterator[Canvas]:
-    """A figure of that size in points; `name` keeps its ids apart from those of others."""
+    """Open a figure of this size in points; `name` makes its ids unique."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     settings: Any = {**_SETTINGS, "svg.hashsalt": name}
     with rc_context(settings), warnings.catch_warnings():
-        # Letters that matplotlib's own font lacks are drawn in the reader's.
+        # The reader's font has the glyphs that matplotlib's lacks.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         made = Canvas(Figure((width / 72, height / 72), layout="constrained"))
         yield made
@@ -79,13 +79,13 @@ def canvas(name: str, height: float, width: float = WIDTH) -> Iterator[Canvas]:
 
 
 def grid(axes: Axes, direction: Literal["x", "y"]) -> None:
-    """Faint lines across; direction: "x" for those that stand on the lower axis."""
+    """Draw faint grid lines; direction: "x" for vertical ones."""
     axes.grid(visible=True, axis=direction, color=INK, alpha=0.14, linewidth=0.8)
     axes.tick_params(length=0)
 
 
 def folded(label: str) -> str:
-    """In lines that find room beside an axis."""
+    """Break a label into lines that fit beside an axis."""
     spaced = re.sub(r"(?<=[,:/])(?=\S)", "\x00", label)
     pieces: list[str] = [""]
     for piece in spaced.split("\x00"):

@@ -1,4 +1,4 @@
-"""The files that a report is made of."""
+"""The files that a report is made from."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ class Run:
 
     @property
     def asked(self) -> Mapping[str, Any]:
-        """What was to be run on what, and how texts begin: cold in files that do not say."""
+        """What was run on what, and the texts' state: cold if the file does not say."""
         return {"state": COLD, **_mapping(self.header, "run")}
 
     @property
     def simulated(self) -> bool:
-        """Whether recorded texts were followed."""
+        """Whether recorded texts were forced."""
         return self.asked.get("kind") == "simulate"
 
     @property
     def model(self) -> str:
-        """As it was called."""
+        """The model's name, else the file's stem."""
         return str(_mapping(self.asked, "model").get("name", self.path.stem))
 
     @cached_property
     def first_trials(self) -> dict[tuple[str, str, int, str], Entry]:
-        """Text and method -> the trial that statistics are taken from."""
+        """Text and method -> the trial that supplies statistics."""
         trials = [line for line in self.lines if isinstance(line, Entry) and not line.error]
         trials.sort(key=lambda trial: trial.repeat, reverse=True)
         return {(*trial.key, trial.method): trial for trial in trials}
@@ -56,7 +56,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What `paceline tune` found.
+    """A result of `paceline tune`.
 
     floor: milliseconds.
     """
@@ -71,7 +71,7 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Ablation:
-    """An ablation's result file, with the pictures and tables that were made of it."""
+    """An ablation's result file, with the pictures and tables made from it."""
 
     path: Path
     header: Mapping[str, Any]
@@ -92,10 +92,11 @@ class Folder:
 
 
 def read_folder(path: Path) -> Folder:
-    """Read result files and those of `paceline tune --json`; of a file's path that file alone,
-    whatever its name.
+    """Read a folder's result files and those of `paceline tune --json`.
 
-    Raises UsageError where there are none, or one cannot be read.
+    path: may also be one result file, whatever its name.
+
+    Raises UsageError if there are none, or one cannot be read.
     """
     if path.is_file():
         return Folder([_run(path)], [], [])
@@ -141,7 +142,7 @@ def _ablation(path: Path) -> Ablation:
 
 
 def _tuning(path: Path) -> Tuning | None:
-    """None for JSON files about something else."""
+    """Read a tuning; None for other JSON files."""
     try:
         record = json.loads(_text(path))
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""A report as one page of HTML that needs nothing from elsewhere."""
+"""A report as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
 
 
 def html(document: Document) -> str:
-    """The whole page; whatever results hold is escaped by the template."""
+    """Render the page; the template escapes everything from results."""
     from jinja2 import Environment
     from markupsafe import Markup, escape
 
     def breakable(text: str) -> Markup:
-        """With places to break lines at, where a name is long."""
+        """Allow line breaks in long names."""
         if len(text) <= _LONG_NAME:
             return escape(text)
         return Markup("<wbr>").join(re.split(r"(?<=[:/,])", text))
@@ -47,7 +47,7 @@ def html(document: Document) -> str:
 
 
 def _embedded(path: Path) -> str:
-    """The picture itself as an address."""
+    """The picture as a data URL."""
     try:
         content = base64.b64encode(path.read_bytes()).decode()
     except OSError as error:

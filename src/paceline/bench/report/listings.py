@@ -1,4 +1,4 @@
-"""What is listed one by one: differences, failures, texts left out, and how a run came about."""
+"""Itemised lists: differences, failures, texts left out, and how a run was made."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ENDED = Cell("ended")
 
 
 def exceptions(run: Run) -> list[Block]:
-    """Differences, failures and texts left out; a sentence where there are none."""
+    """Differences, failures and texts left out; a sentence if there are none."""
     found: list[Block] = [*_differences(run), *_failures(run), *_left_out(run)]
     return found or [Paragraph("No output differs, nothing failed, and no text was left out.")]
 
@@ -85,7 +85,7 @@ def _left_out(run: Run) -> Iterator[Table]:
 
 
 def circumstances(run: Run) -> list[Block]:
-    """The command, and everything that the file says about its run."""
+    """The command, and all that the file says about its run."""
     told = {name: value for name, value in run.header.items() if name not in ("run", "command")}
     rows = [
         [Cell(name.replace("_", " ")), Cell(_fact(value))]

@@ -1,4 +1,4 @@
-"""A report as Markdown, its plots as files beside it."""
+"""A report as Markdown, with plots as separate files."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from paceline.tables import Table, markdown_table
 __all__ = ["PLOTS", "markdown"]
 
 PLOTS = "plots"
-"""Folder of the plots, next to the report."""
+"""The folder for plots, next to the report."""
 
 
 def markdown(document: Document) -> str:
-    """The whole text."""
+    """Render the whole report."""
     parts = [f"# {_plain(document.title)}", _plain(document.introduction)]
     for chapter in document.chapters:
         parts.append(f"## {_plain(chapter.title)}")
@@ -64,7 +64,7 @@ def _table(table: Table) -> str:
 
 
 def _plain(text: str) -> str:
-    """One line in which nothing is markup."""
+    """Escape all markup and join the lines."""
     text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
     text = re.sub(r"([\\`*|\[\]~$])", r"\\\1", text)
     return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", text)

@@ -1,4 +1,4 @@
-"""What a run found, in sentences that say no more than its numbers do."""
+"""A run's findings, in sentences that claim no more than its numbers show."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PLAIN = "plain decoding"
 
 
 def basis(run: Run) -> str:
-    """What the numbers rest on."""
+    """What the numbers are based on."""
     options = run.asked.get("options")
     given = options if isinstance(options, dict) else {}
     settings = [f"{name.replace('_', ' ')} {value}" for name, value in given.items()]
@@ -36,7 +36,7 @@ def basis(run: Run) -> str:
 
 
 def verdicts(run: Run) -> list[Verdict]:
-    """One per method that was compared with plain decoding."""
+    """One verdict per method other than plain decoding."""
     group = run.summary.overall
     found = [
         Verdict(
@@ -66,7 +66,7 @@ def verdicts(run: Run) -> list[Verdict]:
 
 
 def limits(run: Run) -> list[str]:
-    """What else has to be known: texts left out, loops, plain decoding's own troubles."""
+    """Caveats: texts left out, loops, plain decoding's own failures and differences."""
     sentences = [*_about_plain(run), _about_loops(run.summary.overall), *_left_out(run)]
     few = [
         f"{group.name} ({group.texts})" for group in run.summary.groups if group.texts < _FEW_TEXTS
@@ -157,7 +157,7 @@ def _on_tasks(such: Sequence[str], every: Sequence[str]) -> str:
 
 
 def _on_few(few: int, such: Sequence[str]) -> str:
-    """On how few texts a judgement on tasks rests."""
+    """How few texts a judgement on tasks is based on."""
     if not few:
         return ""
     which = f"{few} of them " if few < len(such) else "each " if few > 1 else ""

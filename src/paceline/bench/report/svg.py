@@ -1,4 +1,4 @@
-"""What becomes of matplotlib's SVG: without its letters and its ink, fit for a file or a page."""
+"""Post-process matplotlib's SVG: replace fonts and text colour, for a file or a page."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["alone", "inline", "mended"]
 
 _FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif"
 
-# It asks the reader's system whether it lies on a dark page.
+# Follows the reader's system setting for dark pages.
 _ALONE = "<style>svg{color:#1c2127}@media (prefers-color-scheme:dark){svg{color:#e4e7ea}}</style>"
 
 
 def mended(svg: str, name: str) -> str:
-    """Words in the reader's letters and in `currentColor`, ids that begin with `name`."""
+    """Set text in the reader's font and in `currentColor`; prefix ids with `name`."""
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, count=1, flags=re.DOTALL)
     svg = re.sub(r"font-family: [^;\"]*", f"font-family: {_FONTS}", svg)
     svg = re.sub(r"(font: [^;\"]*?px) [^;\"]*", rf"\g<1> {_FONTS}", svg)
@@ -25,12 +25,12 @@ def mended(svg: str, name: str) -> str:
 
 
 def alone(svg: str) -> str:
-    """As a file of its own."""
+    """Make it a file of its own."""
     return re.sub(r"(<svg\b[^>]*>)", rf"\g<1>{_ALONE}", svg, count=1)
 
 
 def inline(svg: str, label: str) -> str:
-    """As part of a page, which decides on hues and size; `label` must be escaped."""
+    """Make it part of a page, which sets hues and size; `label` must be escaped."""
     svg = svg[svg.index("<svg") :]
     start = rf'<svg \g<1> role="img" aria-label="{label}">'
     return re.sub(r'<svg\b[^>]*?(viewBox="[^"]*")[^>]*>', start, themed(svg), count=1)

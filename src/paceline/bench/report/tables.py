@@ -1,4 +1,4 @@
-"""The tables of numbers: overall, by task, acceptance by position, time by part."""
+"""Tables of numbers: overall, by task, acceptance by position, time by part."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ _OVERALL = (
 
 
 def twice(run: Run, make: Callable[[str, Sequence[Group]], Table | None]) -> list[Table]:
-    """A table of all texts, and one of those that do not loop where some do.
+    """Make a table of all texts and, if some loop, one of those that do not.
 
-    make: from a caption and groups, the first of them overall and the others by task.
+    make: takes a caption and groups, the first one overall and the others by task.
     """
     summary = run.summary
     groups = [summary.overall, *summary.groups]
@@ -124,7 +124,7 @@ def _speedup(method: MethodSummary) -> Cell:
 
 
 def guessing(group: Group) -> Mapping[str, MethodSummary]:
-    """The methods whose rounds can be looked into, and that guessed something."""
+    """The methods that guessed something and whose rounds are known."""
     return {
         name: method
         for name, method in group.methods.items()
@@ -133,7 +133,7 @@ def guessing(group: Group) -> Mapping[str, MethodSummary]:
 
 
 def acceptance(caption: str, groups: Sequence[Group]) -> Table | None:
-    """One row per method: how many tokens its rounds gained."""
+    """One row per method: tokens gained per round."""
     found = guessing(groups[0])
     if not found:
         return None
@@ -157,7 +157,7 @@ def acceptance(caption: str, groups: Sequence[Group]) -> Table | None:
 
 
 def positions(caption: str, groups: Sequence[Group]) -> Table | None:
-    """One row per method, one column per place of a guess in its chain."""
+    """One row per method, one column per position of a guess in its chain."""
     shares = {
         name: method.stats.acceptance_by_position for name, method in guessing(groups[0]).items()
     }
@@ -181,7 +181,7 @@ def positions(caption: str, groups: Sequence[Group]) -> Table | None:
 
 
 def sources(caption: str, groups: Sequence[Group]) -> Table | None:
-    """One row per source of every method that has some; see `SourceStats`."""
+    """One row per source of each method that has sources; see `SourceStats`."""
     rows = [
         [
             Cell(name),
@@ -224,7 +224,7 @@ def time(run: Run) -> Callable[[str, Sequence[Group]], Table]:
 
 
 def milliseconds_per_token(run: Run, group: Group) -> dict[str, dict[str, float]]:
-    """Method -> part -> time of the first trials; what no part accounts for is "rest"."""
+    """Method -> part -> time of the first trials; "rest" is what no part accounts for."""
     found = {}
     for name, method in group.methods.items():
         trials = [run.first_trials[*key, name] for key in method.speedups]

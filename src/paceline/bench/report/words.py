@@ -1,4 +1,4 @@
-"""How numbers, texts and verdicts are put into words."""
+"""Numbers, texts and verdicts in words."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def times(value: float) -> str:
 
 
 def rate(value: float) -> str:
-    """Of tokens per second."""
+    """Tokens per second."""
     return f"{value:.1f}" if value < 1000 else f"{value:,.0f}"
 
 
 def gap(value: float) -> str:
-    """Of logits: 1.2345  ->  "1.23", 0.0025  ->  "0.0025" """
+    """A difference of logits: 1.2345  ->  "1.23", 0.0025  ->  "0.0025" """
     return f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.2g}"
 
 
@@ -53,7 +53,7 @@ def percent(share: float) -> str:
 
 
 def interval(method: MethodSummary) -> str:
-    """Where the speed-up lies, "1.41 to 1.85"; "" where there is none to be had."""
+    """The speed-up's interval, "1.41 to 1.85"; "" if there is none."""
     if method.method == PLAIN or method.texts < 2:
         return ""
     low, high = method.interval
@@ -61,7 +61,7 @@ def interval(method: MethodSummary) -> str:
 
 
 def tone(method: MethodSummary) -> str:
-    """Faster or slower where the interval, rounded as it is shown, lies on one side of 1."""
+    """Faster or slower if the interval, rounded as shown, lies on one side of 1."""
     if not interval(method):
         return ""
     low, high = (round(bound, 2) for bound in method.interval)
@@ -69,13 +69,13 @@ def tone(method: MethodSummary) -> str:
 
 
 def text_name(key: Key) -> str:
-    """ "suite/prompt", with the turn from the second one on."""
+    """ "suite/prompt", with the turn from the second on."""
     suite, prompt, turn = key
     return f"{suite}/{prompt}, turn {turn + 1}" if turn else f"{suite}/{prompt}"
 
 
 def largest_gap(differences: Sequence[Difference]) -> float | None:
-    """Of the logits, where the outputs part; None where in every case one of them ended there."""
+    """The largest logit gap where outputs differ; None if one of them ended there every time."""
     gaps = [abs(each.logit_gap) for each in differences if each.logit_gap is not None]
     return max(gaps, default=None)
 

@@ -1,4 +1,4 @@
-"""`paceline bench`: the measuring room on the command line, one file per command."""
+"""`paceline bench`: measurements on the command line, one file per command."""
 
 from __future__ import annotations
 

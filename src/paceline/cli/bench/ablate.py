@@ -1,4 +1,4 @@
-"""`paceline bench ablate`: what the settings of a method do, as its paper shows it."""
+"""`paceline bench ablate`: the effect of a method's settings, shown as in its paper."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def ablate(
     model: flags.ModelOption = DEFAULT_MODEL,
     chosen: shared.SuiteTexts,
     sampling: Sampling,
-    budget: flags.FixedBudgetOption = 64,  # a plan would cut the grid short
+    budget: flags.FixedBudgetOption = 64,  # planning would cut the grid short
     placement: Placement,
 ) -> None:
     """Run a grid of settings of one method, and write a table and a plot to --out.
 
-    Every trial is a line of a file there, too: an interrupted run goes on with --resume, and a
-    finished one is only drawn again.
+    Every trial is also a line of a file there: --resume continues an interrupted run, and only
+    draws a finished one again.
     """
     options = sampling.options(budget=budget)
     ablation = _checked(name)
@@ -73,7 +73,7 @@ def _read(suites: list[str], chosen: shared.SuiteTexts) -> list[Text]:
 
 @common.interruptible()
 def _write(ablation: Ablation, found: Findings, results: Path) -> None:
-    """Table and plot, next to the results and named like them."""
+    """Write table and plot next to the results, named like them."""
     from paceline.bench.ablation_plots import draw, save
     from paceline.bench.ablations import markdown
     from paceline.bench.metrics import summarise

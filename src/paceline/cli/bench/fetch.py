@@ -41,7 +41,7 @@ def fetch(
 
 
 def _fetch(fetcher: Fetcher, stem: str, source: Source, limit: int | None) -> int:
-    """Fetch one set with a bar."""
+    """Fetch one set with a progress bar."""
     with common.progress("fetching {task.description}") as bars:
         task = bars.add_task(stem, total=None)
 

@@ -18,9 +18,9 @@ def report(
 ) -> None:
     """Make a page and a Markdown file of the results in a folder, or of one file.
 
-    Writes report.html, which needs nothing else, report.md, and the latter's plots: to the folder,
-    or to one with the name of the file. Results of `paceline bench simulate` and `ablate` are taken
-    in as well, and files of `paceline tune --json` that lie in the folder.
+    Writes report.html, which needs nothing else, and report.md with its plots, to the folder or to
+    one named after the file. Also includes results of `paceline bench simulate` and `ablate`, and
+    files of `paceline tune --json` in the folder.
     """
     from paceline.bench.report import write_report
 

@@ -1,4 +1,4 @@
-"""What the bench commands share: their options, their result files, their bars."""
+"""What the bench commands share: options, result files and progress bars."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SuitesArgument = Annotated[
 
 @dataclass(frozen=True)
 class Contenders:
-    """Methods and baselines, and how they begin."""
+    """Methods and baselines, and how they start."""
 
     methods: Annotated[
         str, typer.Option("--methods", help="Methods and baselines with settings, by commas.")
@@ -61,7 +61,7 @@ class Contenders:
 
     @property
     def state(self) -> str:
-        """How texts begin, in the words of result files."""
+        """How texts start, in the words of result files."""
         return state_of(self.warm)
 
     def made(
@@ -74,7 +74,7 @@ class Contenders:
 
 @dataclass(frozen=True)
 class Trials:
-    """What is written where, and how often things are tried."""
+    """Where results go, and how many trials there are."""
 
     out: Annotated[Path, typer.Option("--out", help="Folder for results and reports.")]
     repeats: Annotated[
@@ -85,7 +85,7 @@ class Trials:
 
 @dataclass(frozen=True)
 class SuiteTexts:
-    """Which texts of suites."""
+    """Which texts of the suites to use."""
 
     data: DataOption = None
     limit: LimitOption = None
@@ -110,8 +110,7 @@ def split_methods(text: str) -> list[str]:
 def checked_methods(text: str, gguf: Path | None, draft_model: str | None = None) -> list[str]:
     """Plain decoding first, every name once; raises UsageError for one that could not run.
 
-    draft_model: for methods that take one and name none; where none takes any, `speculative` is one
-    more.
+    draft_model: for methods that take one and name none; if none takes it, `speculative` is added.
     """
     from paceline.bench.baselines import check_baseline, is_baseline
     from paceline.bench.trial import PLAIN
@@ -131,9 +130,9 @@ def checked_methods(text: str, gguf: Path | None, draft_model: str | None = None
 def make_contenders(
     names: Sequence[str], session: Session, model: str, warm: bool = False, **placement: Any
 ) -> list[Contender]:
-    """Methods on the session, and baselines that load the model for themselves.
+    """Methods on the session, and baselines that load the model themselves.
 
-    warm: see `Method`; baselines begin every text cold. placement: device, dtype and GGUF file, see
+    warm: see `Method`; baselines start every text cold. placement: device, dtype and GGUF file, see
     `Native`.
     """
     from paceline.bench.baselines import Native, is_baseline, make_baseline
@@ -147,7 +146,7 @@ def make_contenders(
 
 
 def state_of(warm: bool) -> str:
-    """How texts begin, in the words of result files."""
+    """How texts start, in the words of result files."""
     from paceline.bench.results import COLD, WARM
 
     return WARM if warm else COLD
@@ -162,9 +161,9 @@ def result_path(out: Path, kind: str, model: str) -> Path:
 def open_results(
     path: Path, session: Session, model: str, run: dict[str, Any], resume: bool
 ) -> ResultFile:
-    """Begin a result file, or go on with one.
+    """Begin a result file, or resume one.
 
-    run: what has to be the same for a run to be gone on with, besides model and machine.
+    run: what must be the same to resume, besides model and machine.
     """
     from paceline.bench.results import ResultFile
 
@@ -176,13 +175,13 @@ def open_results(
 
 
 def digest(texts: Sequence[Conversation]) -> str:
-    """Identifies what was asked, so that a run is not gone on with on other prompts."""
+    """Identify what is asked, so that a run is not resumed on other prompts."""
     content = [[text.suite, vars(text.record)] for text in texts]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
 def play(comparison: Comparison, results: ResultFile) -> None:
-    """Run with a bar; Ctrl-C leaves the file ready to be gone on with."""
+    """Run with a progress bar; Ctrl-C leaves a file that can be resumed."""
     try:
         run_with_bar(comparison, results, "measuring")
     except KeyboardInterrupt:
@@ -191,7 +190,7 @@ def play(comparison: Comparison, results: ResultFile) -> None:
 
 
 def run_with_bar(comparison: Comparison, sink: Sink, label: str) -> None:
-    """Run, and show how far it is."""
+    """Run, and show progress."""
     comparison.session.settle()
     with common.progress(label) as bars:
         task = bars.add_task("", total=comparison.trials)
@@ -206,9 +205,9 @@ def measure_methods(
     asked: dict[str, Any],
     resume: bool,
 ) -> list[Entry | LeftOut]:
-    """Run methods on texts; all that the result file holds then.
+    """Run methods on texts; returns all that the result file holds then.
 
-    asked: methods, options, repeats, and whatever else has to be the same to go on with a run.
+    asked: methods, options, repeats, and whatever else must be the same to resume a run.
     """
     from paceline.bench.comparison import Comparison
     from paceline.bench.trial import Method

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Recorded:
-    """Which recorded outputs."""
+    """Which recorded outputs to use."""
 
     data: shared.DataOption = None
     limit: Annotated[
@@ -84,7 +84,7 @@ def simulate(
 
 @common.interruptible()
 def _checked(methods: str) -> list[str]:
-    """Plain decoding first; other software is no method, because it cannot be forced."""
+    """Plain decoding first; other software is refused, because it cannot be forced."""
     from paceline.bench.trial import PLAIN
     from paceline.drafters import check_method
 

@@ -1,4 +1,4 @@
-"""`paceline train`: what trained drafters are made of, one file per command."""
+"""`paceline train`: making training data, and training drafters."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Asked:
-    """See `paceline.training.answering.Asking`, which takes a while to import."""
+    """See `paceline.training.answering.Asking`, which is slow to import."""
 
     max_new_tokens: flags.TokensOption = 256
     longest_prompt: Annotated[
@@ -55,8 +55,8 @@ def data(
 ) -> None:
     """Let a model answer prompts, and keep its answers to train drafters with.
 
-    The answers are the model's own, whatever the method: that only makes them sooner. Killed at
-    any moment, the same command goes on where it was and comes to the same data.
+    The answers are the model's own, whatever the method, which only makes them faster. Killed at
+    any moment, the same command continues where it was and makes the same data.
     """
     files, asking = _checked(prompts, licence or [], asked)
     with common.writing(out):
@@ -84,7 +84,7 @@ def _make(
     asking: Asking,
     about: dict[str, Any],
 ) -> Manifest:
-    """Run with a bar; Ctrl-C says how to go on."""
+    """Run with a progress bar; Ctrl-C says how to continue."""
     from paceline.training.self_distillation import make_data
 
     with common.progress("tokens") as bars:

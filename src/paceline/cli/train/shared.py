@@ -1,4 +1,4 @@
-"""What the commands share that train something on a model's own answers."""
+"""What the commands that train on a model's own answers share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def option(flag: str, help_text: str, panel: str = HOW) -> Any:
-    """An option of a training."""
+    """An option of a training command."""
     return typer.Option(flag, help=help_text, rich_help_panel=panel)
 
 
@@ -34,7 +34,7 @@ LicenceOption = Annotated[
 
 @common.interruptible()
 def text_files(texts: list[Path] | None, licences: list[str] | None) -> list[PromptFile]:
-    """The files that --texts and --licence name; raises UsageError where they do not fit."""
+    """The files that --texts and --licence name; raises UsageError if they do not match."""
     from paceline.training.order import read_prompt_files
 
     if licences and not texts:
@@ -58,14 +58,14 @@ def open_model(
 
 
 def answers_of(folder: Path, loaded: LoadedModel) -> TrainingData:
-    """The training data in a folder; raises UsageError where another model made it."""
+    """The training data in a folder; raises UsageError if another model made it."""
     from paceline.training.data import TrainingData
 
     return TrainingData(folder, loaded.fingerprint)
 
 
 def base_of(loaded: LoadedModel, name: str) -> BaseModel:
-    """What trained parts say about their model."""
+    """What trained parts record about their model."""
     from paceline.drafters.trained_parts import BaseModel
 
     sizes = loaded.model.config.get_text_config()

@@ -1,4 +1,4 @@
-"""Commands for the rows of `TRAINED`: the options of each follow from the settings of its method."""
+"""Commands for the rows of `TRAINED`; the options of each come from its method's settings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Kind = type[TrainedMethod[Any]]
 
 @dataclass(frozen=True)
 class _Given:
-    """The options that are no settings of a method."""
+    """The options that are not settings of a method."""
 
     data: Annotated[
         list[Path],
@@ -92,7 +92,7 @@ def _train(kind: Kind, settings: Any, given: _Given) -> None:
     out = given.out
     with common.writing(out):
         out.mkdir(parents=True, exist_ok=True)
-    # What reads may read in the blocks of its file; what is learned through may not.
+    # The model that reads may keep the blocks of its file; the one learned through may not.
     loaded = given.opened(blocks=True)
     run = _run(kind, settings, loaded, given, files)
     _report(kind, _trained(run, loaded, given.opened, out), settings.heads, out)
@@ -118,7 +118,7 @@ def _run(
 def _trained(
     run: MethodRun, loaded: LoadedModel, opened: Callable[[], LoadedModel], out: Path
 ) -> Finished:
-    """Read and train with bars; Ctrl-C says how to go on."""
+    """Read and train with progress bars; Ctrl-C says how to continue."""
     from paceline.training.method_run import train_method
 
     waiting = [loaded]
@@ -149,7 +149,7 @@ def _trained(
 
 
 def _report(kind: Kind, parts: Finished, heads: int, out: Path) -> None:
-    """What was trained, on standard error."""
+    """Print what was trained on standard error."""
     record: Any = parts.record
     found = record["evaluation"]
     for head in range(heads):

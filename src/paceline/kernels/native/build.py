@@ -1,7 +1,7 @@
-"""Compiles paceline's C library: `python build.py`.
+"""Compile paceline's C library: `python build.py`.
 
-The build hook of the package loads this file by its path, before paceline or anything else is
-installed: it imports the standard library only.
+The package's build hook loads this file by path, before anything is installed: it imports only the
+standard library.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = ["HERE", "BuildError", "Built", "build", "find_compiler", "library_nam
 Words = Sequence[str]
 HERE = Path(__file__).resolve().parent
 
-# What each tier may use beyond the baseline of its machine, as gcc calls it; best tier last.
-# The C sources say when a processor has it: cpu.c.
+# What each tier may use beyond the baseline of its machine, by gcc's names; best tier last.
+# cpu.c tests whether a processor has it.
 _DOTPROD = ("dotprod", "fp16")
 _AVX2 = ("avx2", "fma", "f16c")
 _AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vnni")
@@ -45,7 +45,7 @@ _ZIG_NAMES = {"fp16": "fullfp16", "amx-tile": "amx_tile", "amx-bf16": "amx_bf16"
 
 _FLAGS = (
     *("-O3", "-std=c11", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra"),
-    # A product and the sum after it round twice on every machine; no errno in loops.
+    # Products and sums round separately on every machine; no errno in loops.
     *("-ffp-contract=off", "-fno-math-errno"),
 )
 _SANITIZED = (
@@ -53,7 +53,7 @@ _SANITIZED = (
     *("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"),
 )
 
-# Needs headers and a linker, and says which machine the compiler compiles for.
+# Needs headers and a linker, and shows which machine the compiler compiles for.
 _TRIAL = """
 #include <stdint.h>
 #include <stdlib.h>
@@ -68,13 +68,13 @@ int64_t pl_machine_other(void) { return 0; }
 
 
 class BuildError(Exception):
-    """The library cannot be built; its message says why in one sentence, and what to do."""
+    """The library cannot be built; the message says why in one sentence, and what to do."""
 
 
 class Compiler(NamedTuple):
-    """A C compiler that works: what to run, and what it compiles for (x86_64, aarch64 or other).
+    """A C compiler that works: its command and machine (x86_64, aarch64 or other).
 
-    zig: whether it is zig's, which names processors in its own way.
+    zig: whether it is zig's, which has its own names for processors.
     """
 
     command: tuple[str, ...]
@@ -83,7 +83,7 @@ class Compiler(NamedTuple):
 
 
 class Built(NamedTuple):
-    """A finished library: its tiers (best last), its machine, and what the compiler had to say."""
+    """A finished library: its tiers (best last), its machine, and the compiler's warnings."""
 
     path: Path
     tiers: tuple[str, ...]
@@ -92,13 +92,14 @@ class Built(NamedTuple):
 
 
 def library_name(system: str = sys.platform) -> str:
-    """The name of the library's file on such a system."""
+    """The library's file name on a system."""
     ending = {"darwin": "dylib", "win32": "dll"}.get(system, "so")
     return f"libpaceline.{ending}"
 
 
 def sources_hash(folder: Path = HERE) -> str:
-    """A hash of all that makes the library: the C sources in `folder/src`, and `build.py` itself."""
+    """A hash of everything the library is built from: the C sources in `folder/src` and
+    `build.py`."""
     digest = hashlib.sha256()
     for path in [folder / "build.py", *sorted((folder / "src").glob("*.[ch]"))]:
         content = path.read_bytes()
@@ -107,9 +108,9 @@ def sources_hash(folder: Path = HERE) -> str:
 
 
 def find_compiler() -> Compiler:
-    """$CC if that is set, else the first of cc, gcc, clang and zig's that works.
+    """$CC if set, else the first of cc, gcc, clang and zig's that works.
 
-    Raises BuildError where there is none, and for a $CC that does not work.
+    Raises BuildError if there is none, or if $CC does not work.
     """
     if sys.platform == "win32":
         raise BuildError("paceline's C library is not built on Windows yet.")
@@ -126,10 +127,11 @@ def find_compiler() -> Compiler:
 
 
 def build(out: Path, sanitize: bool = False) -> Built:
-    """Compile the sources beside this file into the library `out`, which takes the place of an
-    older one at once: a process that has that open keeps it.
+    """Compile the sources beside this file into the library `out`, which atomically replaces an
+    older one: a process that has that open keeps it.
 
-    sanitize: with checks of addresses and of undefined behaviour, for tests; gcc or clang only. Raises BuildError.
+    sanitize: with address and undefined-behaviour checks, for tests; gcc or clang only. Raises
+    BuildError.
     """
     compiler = find_compiler()
     units = sorted((HERE / "src").glob("*.c"))
@@ -149,7 +151,7 @@ def build(out: Path, sanitize: bool = False) -> Built:
 
 
 class _Making:
-    """One run of the compiler over all units; objects go to `folder`."""
+    """One build of all units; objects go to `folder`."""
 
     def __init__(self, compiler: Compiler, folder: Path, sanitize: bool) -> None:
         self.said: list[str] = []
@@ -157,7 +159,7 @@ class _Making:
         self._objects: list[Path] = []
 
     def compile(self, units: Sequence[Path], digest: str) -> tuple[str, ...]:
-        """All units; the tiers that this compiler knows, best last."""
+        """Compile all units; returns the tiers that this compiler knows, best last."""
         tiers = _TIERS[self._compiler.machine]
         tiered = [unit for unit in units if unit.name.startswith("tier")]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -172,13 +174,13 @@ class _Making:
         return tuple(found)
 
     def link(self) -> Path:
-        """The library of what was compiled."""
+        """Link what was compiled into the library."""
         out = self._folder / library_name()
         flags = ["-shared", "-pthread", *_processor(self._compiler, ())]
         if self._sanitize:
             flags += _SANITIZED
         elif sys.platform == "linux":
-            flags.append("-Wl,-z,defs")  # what is missing is to be missed now, not by who opens it
+            flags.append("-Wl,-z,defs")  # missing symbols fail here, not when it is opened
         if sys.platform == "darwin":
             flags.append(f"-Wl,-install_name,@rpath/{out.name}")
         self._run([*flags, *map(str, self._objects), "-lm", "-o", str(out)])
@@ -195,14 +197,14 @@ class _Making:
         if self._sanitize:
             flags += _SANITIZED
         elif self._compiler.zig:
-            flags.append("-fno-sanitize=undefined")  # zig's default for what is not optimised
+            flags.append("-fno-sanitize=undefined")  # zig's default for unoptimised code
         self._run([*flags, "-c", str(unit), "-o", str(out)])
         return out
 
     def _collect(self, jobs: Sequence[Future[Path]], features: Words) -> bool:
-        """Wait for these objects; False where the compiler knows no such processors.
+        """Wait for these objects; False if the compiler does not know such processors.
 
-        Raises BuildError where it does: then it is the source that it refused.
+        Raises BuildError if it does, but refuses the source.
         """
         try:
             self._objects += [job.result() for job in jobs]
@@ -226,10 +228,10 @@ def _trial_in(folder: Path) -> Path:
 
 
 def _processor(compiler: Compiler, features: Words) -> list[str]:
-    """The flags that let the compiler use these features and no others."""
+    """Flags that let the compiler use these features and no others."""
     on_arm = compiler.machine == "aarch64"
     if compiler.zig:
-        # Told nothing, zig compiles for the very processor that it runs on.
+        # By default, zig compiles for the processor that it runs on.
         names = [_ZIG_NAMES.get(feature, feature) for feature in features]
         return ["-mcpu=" + "+".join(["baseline", *names])]
     if on_arm:
@@ -238,7 +240,7 @@ def _processor(compiler: Compiler, features: Words) -> list[str]:
 
 
 def _examined(named: str) -> Compiler | None:
-    """The compiler that is run like this; None for what compiles no library."""
+    """The compiler behind this command; None if it cannot build a library."""
     more = os.environ.get("ARCHFLAGS", "") if sys.platform == "darwin" else ""
     try:
         command = shlex.split(f"{named} {more}")
@@ -257,7 +259,7 @@ def _examined(named: str) -> Compiler | None:
 
 
 def _run(command: Words) -> str:
-    """What the command printed; BuildError where it fails."""
+    """What the command printed; raises BuildError if it fails."""
     environment = {"MACOSX_DEPLOYMENT_TARGET": "11.0", **os.environ}  # as the wheels are tagged
     try:
         done = run(command, env=environment, stdin=DEVNULL, capture_output=True)
@@ -270,7 +272,7 @@ def _run(command: Words) -> str:
 
 
 def _put_in_place(made: Path, out: Path) -> None:
-    """Copy beside `out` first: only there can one file take the place of another at once."""
+    """Copy beside `out` first: only within a file system is a replacement atomic."""
     beside = out.with_name(f".{out.name}.{os.getpid()}")
     try:
         shutil.copy(made, beside)
@@ -280,7 +282,7 @@ def _put_in_place(made: Path, out: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The script; 2 where the library cannot be built."""
+    """The script; 2 if the library cannot be built."""
     parser = argparse.ArgumentParser(description="Compile paceline's C library.")
     parser.add_argument("--out", type=Path, default=HERE / library_name(), metavar="FILE")
     parser.add_argument("--sanitize", action="store_true", help="with address and UB checks")

@@ -1,4 +1,4 @@
-"""Calls of paceline's C library, on as many threads as torch uses."""
+"""Calls to paceline's C library, on as many threads as torch uses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BFLOAT16_PRODUCTS = {"avx512bf16": "BF16_DOT", "amx": "BF16_TILES"}
 
 
 class Kernels:
-    """The functions of a library, which raise what goes wrong. Pointers are addresses.
+    """The functions of a library; errors raise exceptions. Pointers are addresses.
 
     found: see `library.load`.
     """
@@ -45,33 +45,33 @@ class Kernels:
 
     @property
     def tiers(self) -> tuple[str, ...]:
-        """Sets of instructions that this processor has, the best first."""
+        """Instruction sets that this processor has, the best first."""
         return tuple(self._library.pl_tiers().decode().split(","))
 
     @property
     def sources(self) -> str:
-        """A hash of what the library was made of."""
+        """A hash of the sources that the library was built from."""
         name: bytes = self._library.pl_sources()
         return name.decode()
 
     @property
     def tier(self) -> str:
-        """The one in use."""
+        """The tier in use."""
         name: bytes = self._library.pl_tier()
         return name.decode()
 
     @property
     def bfloat16_products(self) -> str:
-        """The format of bfloat16 that it has instructions for; "" where it has none."""
+        """The format of bfloat16 that the tier has instructions for; "" if none."""
         return _BFLOAT16_PRODUCTS.get(self.tier, "")
 
     def use(self, tier: str) -> None:
-        """Use one of `tiers`; raises ValueError for another."""
+        """Use one of `tiers`; raises ValueError for any other."""
         if self._library.pl_use_tier(tier.encode()):
             raise ValueError(f"this processor runs {', '.join(self.tiers)}, not {tier!r}")
 
     def pack(self, *arguments: Any) -> None:
-        """See `pl_pack` in native/src/api.h; so below."""
+        """See `pl_pack` in native/src/api.h; likewise below."""
         _check(self._library.pl_pack(*arguments, self._threads()))
 
     def values(self, *arguments: Any) -> None:
@@ -116,7 +116,7 @@ class Kernels:
         _check(self._library.pl_add_tokens(suffixes, tokens, count))
 
     def new_ngrams(self, shortest: int, longest: int, width: int, most: int) -> int:
-        """See `pl_ngrams_new`; what it gives is given back to `forget_ngrams`, `pl_ngrams_free`."""
+        """See `pl_ngrams_new`; free the result with `forget_ngrams`, `pl_ngrams_free`."""
         return _made(self._library.pl_ngrams_new(shortest, longest, width, most))
 
     def count_ngrams(self, ngrams: int, tokens: int, known: int, count: int) -> None:
@@ -135,7 +135,7 @@ class Kernels:
             _check(failed)
 
     def new_calibration(self, kinds: int, memory: float) -> int:
-        """See `pl_calibration_new`; what it gives is given back to `forget_calibration`."""
+        """See `pl_calibration_new`; free the result with `forget_calibration`."""
         return _made(self._library.pl_calibration_new(kinds, memory))
 
     def inherited_by(self, calibration: int, memory: float, evidence: float) -> int:
@@ -185,20 +185,20 @@ class Kernels:
 
 def _check(failed: int) -> None:
     if failed == _NO_MEMORY:
-        raise MemoryError("no memory for the rows of a product")
+        raise MemoryError("the C library has no memory left for this call")
     if failed:
-        raise ValueError("sizes, or ids, that a matrix in blocks does not have")
+        raise ValueError("sizes or ids out of range in a call of the C library")
 
 
 def _made(address: int | None) -> int:
     if address is None:
-        raise MemoryError("no memory for what is counted")
+        raise MemoryError("the C library has no memory left for counts")
     return address
 
 
 def _openmp() -> tuple[int | None, int | None]:
-    """Where the OpenMP that torch itself runs on has GNU's entry for parallel regions, and the
-    number of their threads."""
+    """In torch's own OpenMP, the addresses of GNU's entry for parallel regions and of the function
+    that returns their number of threads."""
     path = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     try:
         found = ctypes.CDLL(str(path))
@@ -216,7 +216,7 @@ def _opened() -> Kernels | None:
 
 
 def kernels() -> Kernels:
-    """The library's; raises RuntimeError where there is none, see `unavailable`."""
+    """The library's functions; raises RuntimeError if there is none, see `unavailable`."""
     found = _opened()
     if found is None:
         raise RuntimeError(library.reason())
@@ -224,5 +224,5 @@ def kernels() -> Kernels:
 
 
 def unavailable() -> str:
-    """Why the kernels cannot be had, in one sentence; "" where they can."""
+    """Why there are no kernels, in one sentence; "" if there are."""
     return "" if _opened() is not None else library.reason()

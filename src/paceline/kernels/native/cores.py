@@ -9,9 +9,9 @@ __all__ = ["usable_cores"]
 
 
 def usable_cores(root: Path = Path("/")) -> int:
-    """Those that it may run on, and no more than the time is worth that its container gets.
+    """The cores that it may run on, limited by its container's share of processor time.
 
-    root: of the file system that says so.
+    root: of the file system to read limits from.
     """
     try:
         cores = len(os.sched_getaffinity(0))
@@ -26,7 +26,7 @@ def usable_cores(root: Path = Path("/")) -> int:
 
 
 def _share(quota: Path, period: Path) -> float | None:
-    """Cores that a group's time is worth; None where it has no limit."""
+    """A group's processor time in cores; None if it has no limit."""
     try:
         time = int(quota.read_text(encoding="utf-8").split()[0])
         of = int(period.read_text(encoding="utf-8").split()[-1])

@@ -1,4 +1,4 @@
-"""Finds and opens paceline's C library, where it was built."""
+"""Find and open paceline's C library, if it was built."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ __all__ = ["find", "load", "open_library", "reason"]
 
 
 def load() -> ctypes.CDLL | None:
-    """The library, its functions declared; None where there is none, see `reason`."""
+    """The library, its functions declared; None if there is none, see `reason`."""
     return _found()[0]
 
 
 def reason() -> str:
-    """Why there is no library, in one sentence; "" where there is one."""
+    """Why there is no library, in one sentence; "" if there is one."""
     return _found()[1]
 
 
 def find(folder: Path) -> tuple[ctypes.CDLL | None, str]:
     """The library in `folder` and "", or None and why not.
 
-    Where the C sources lie in the same folder, it has to be made of these very sources.
+    If the folder also has the C sources, the library must have been built from exactly these.
     """
     path = folder / library_name()
     in_checkout = (folder / "src").is_dir()
@@ -50,7 +50,7 @@ def find(folder: Path) -> tuple[ctypes.CDLL | None, str]:
 
 
 def open_library(path: Path) -> ctypes.CDLL:
-    """The library in a file of any name, of whatever sources: a sanitized one, say.
+    """The library in any file, from any sources: a sanitized one, for example.
 
     Raises OSError for a file that cannot be opened, AttributeError for one without our functions.
     """

@@ -1,4 +1,4 @@
-"""What the C library's functions take and give: native/src/api.h and tier.h, for ctypes."""
+"""Signatures of the C library's functions, for ctypes: native/src/api.h and tier.h."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
     "Texts",
 ]
 
-# Name of a function -> what it gives back, what it takes. Sizes are int64_t, pointers void*.
+# Name of a function -> its result, its arguments. Sizes are int64_t, pointers void*.
 _MATRIX = (c_int, c_void_p, c_int64, c_int64)
 SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "pl_sources": (c_char_p, ()),
@@ -73,7 +73,7 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 class Attention(ctypes.Structure):
-    """`struct pl_attention` of native/src/tier.h, as far as callers fill it."""
+    """`struct pl_attention` of native/src/tier.h; callers leave names with `_` alone."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("rows", "heads", "key_heads", "size", "value_size")),
@@ -99,7 +99,7 @@ class Attention(ctypes.Structure):
 
 
 class Operand(ctypes.Structure):
-    """`struct pl_operand` of native/src/program.h; so below."""
+    """`struct pl_operand` of native/src/program.h; likewise below."""
 
     _fields_ = (
         ("data", c_void_p),
@@ -165,7 +165,7 @@ class Pass(ctypes.Structure):
 
 
 class Texts(ctypes.Structure):
-    """`struct pl_texts`; `each` is an array of `pl_text`, of five int64 each."""
+    """`struct pl_texts`; `each` is an array of `pl_text`, five int64 each."""
 
     _fields_ = (
         *((name, c_int64) for name in ("count", "kinds")),
@@ -197,7 +197,7 @@ class ChainEnd(ctypes.Structure):
 
 
 class Part(ctypes.Structure):
-    """`struct pl_part` of native/src/drafts.h; so below."""
+    """`struct pl_part` of native/src/drafts.h; likewise below."""
 
     _fields_ = (
         ("steps", c_void_p),

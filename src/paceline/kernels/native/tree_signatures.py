@@ -1,4 +1,4 @@
-"""What the C library's functions on trees take and give, for ctypes."""
+"""Structures of the C library's functions on trees, for ctypes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Places for values in as little memory as they need."""
+"""Places for values that share as little memory as possible."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ _GRAIN = 16  # numbers; 64 bytes
 
 @dataclass
 class Places:
-    """Where values begin, in numbers per row, and how many numbers per row there are by kind."""
+    """Where each value begins, and the total width by kind; both in numbers per row."""
 
     begin: dict[Value, int] = field(default_factory=dict)
     width: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(Kind, 0))
 
 
 def find_places(steps: Sequence[Step], logits: Value) -> Places:
-    """logits: have a place of their own elsewhere.
+    """Assign places to the values of `steps`.
 
-    Rows are treated one after the other in all steps between two products, so memory changes hands
-    only from one such stretch to the next.
+    logits: stored elsewhere.
+
+    Between two products, all steps run on one row before the next row: memory is reused only from
+    one such stretch to the next.
     """
     first: dict[Value, int] = {}
     last: dict[Value, int] = {}
@@ -55,7 +57,7 @@ def find_places(steps: Sequence[Step], logits: Value) -> Places:
 
 
 def _by_stretch(steps: Sequence[Step]) -> Iterator[tuple[int, Step]]:
-    """Steps with the number of the stretch that they are done in."""
+    """Steps with the number of the stretch that each belongs to."""
     stretch = 0
     for step in steps:
         alone = step.op in (Op.PRODUCT, Op.ATTEND, Op.SELECT)

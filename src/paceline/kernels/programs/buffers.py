@@ -1,4 +1,4 @@
-"""What describes passes, in memory that stays where it is from one pass to the next."""
+"""The description of a pass, in memory that does not move between passes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["PassBuffers"]
 
 
 class PassBuffers:
-    """Of passes over up to `capacity` rows.
+    """Buffers for passes over at most `capacity` rows.
 
-    kinds: of layers that see other slots. others: slots that the rows of one kind see besides their
-    stretches, at most.
+    kinds: the number of kinds of layers, which see different slots. others: at most this many extra
+    slots, beyond their stretches, for all rows of one kind together.
 
     tokens, positions, slots, keep: int64 [capacity], see `pl_pass`. first, count: int32 [kinds,
     capacity], stretches of slots. begins [kinds, capacity + 1], extra [kinds, others]: int32, see
-    `SlotsSeen`; all rows see their stretches only as long as nobody writes there. native: the pass
-    that is described, but for its rows, its logits and what its program knows.
+    `SlotsSeen`; until they are written, rows see only their stretches. native: the pass, without
+    its rows, its logits and what its program fills in.
     """
 
     def __init__(self, capacity: int, kinds: int = 1, others: int = 1) -> None:

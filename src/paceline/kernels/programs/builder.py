@@ -1,4 +1,4 @@
-"""Programs that are written step by step, for modules of ours whose rows begin as given numbers."""
+"""Build programs step by step, for our own modules, whose rows begin as given numbers."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ __all__ = ["Builder", "Columns", "GivenRows", "Part", "Rotary", "layer_of", "mer
 _OTHER = 1 << 24  # PL_OTHER
 _GRAIN = 256
 _FEW = 8  # rows
-_MOST_SEEN = 64  # slots that a row sees besides its stretch
+_MOST_SEEN = 64  # slots that a row sees beyond its stretch
 
 Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Heads of keys and values. layer: of the cache. heads, size: of keys and of values alike."""
+    """Heads of keys and values. layer: of the cache. heads, size: the same for keys and values."""
 
     layer: int
     heads: int
@@ -46,7 +46,7 @@ class Columns:
 
 
 class Rotary:
-    """Tables of cosines and sines [positions, size], for heads whose halves are turned.
+    """Tables of cosines and sines [positions, size], for heads whose halves are rotated.
 
     base: of the angles.
     """
@@ -72,9 +72,9 @@ class Rotary:
 
 
 class Builder:
-    """Steps one after the other; every row begins as `width` given numbers.
+    """Collects steps; every row begins as `width` given numbers.
 
-    rotary: for `turned`; a program without it knows no positions.
+    rotary: for `turned`; without it, a program has no positions.
     """
 
     def __init__(self, width: int, rotary: Rotary | None = None) -> None:
@@ -85,11 +85,11 @@ class Builder:
         self.given = Operand(width, value)
 
     def part(self, of: Operand, at: int, count: int) -> Operand:
-        """`count` of the numbers of a whole value, from `at` on."""
+        """`count` numbers of a whole value, from `at` on."""
         return Operand(count, of.value, None, at)
 
     def product(self, rows: Operand, layer: BlockLinear) -> Operand:
-        """Rows x the layer's matrix, and its bias."""
+        """Rows x the layer's matrix, plus its bias."""
         return self._made(
             Op.PRODUCT,
             layer.out_features,
@@ -105,29 +105,29 @@ class Builder:
         return self._made(Op.RMS_NORM, rows.period, rows, weight, size=rows.period, number=eps)
 
     def map(self, rows: Operand, join: Join, other: Operand, function: int = 0) -> Operand:
-        """Function(rows), joined with `other`, whose numbers come again where they are fewer."""
+        """Function(rows), joined with `other`, whose numbers repeat if they are fewer."""
         return self._made(Op.MAP, rows.period, rows, other, function=Function(function), join=join)
 
     def beside(self, one: Operand, other: Operand) -> Operand:
-        """The numbers of both, one after the other."""
+        """Both, concatenated."""
         order = torch.arange(1, 1 + one.period), _OTHER + torch.arange(1, 1 + other.period)
         joined = torch.cat(order).int()
         return self._made(Op.GATHER, len(joined), one, other, order=joined)
 
     def turned(self, heads: Operand) -> Operand:
-        """Rotary positions."""
+        """Heads with rotary positions applied."""
         size = self._rotary.size
         tables = Operand(size, self._rotary.cosines), Operand(size, self._rotary.sines)
         return self._made(Op.ROTATE, heads.period, heads, *tables, size=size, halves=True)
 
     def store(self, keys: Operand, values: Operand, to: Columns) -> None:
-        """Keys and values go to the rows' slots of a layer of the cache."""
+        """Write keys and values to the rows' slots in a layer of the cache."""
         self._step(
             Op.STORE, to.size, None, keys, values, layer=to.layer, size=to.size, key_heads=to.heads
         )
 
     def attended(self, queries: Operand, to: Columns) -> Operand:
-        """What queries take from the slots that their rows see."""
+        """Attention of queries over the slots that their rows see."""
         return self._made(
             Op.ATTEND,
             queries.period,
@@ -140,14 +140,13 @@ class Builder:
         )
 
     def gated(self, rows: Operand, gates: BlockLinear, down: BlockLinear) -> Operand:
-        """A gated feed-forward. gates: the gate's layer and, beside it, the other's."""
+        """A gated feed-forward. gates: the gate and up projections, their outputs side by side."""
         both, size = self.product(rows, gates), down.in_features
         gate, up = self.part(both, 0, size), self.part(both, size, size)
         return self.product(self.map(gate, Join.TIMES, up, Function.SILU), down)
 
     def program(self, out: Operand | None = None) -> GivenRows:
-        """What has been built. out: the last product, which the program gives; None for what only
-        stores."""
+        """The program. out: its output, the last product; None if it only stores."""
         if out is None:
             out = self.map(self.part(self.given, 0, 1), Join.PLUS, self.part(self.given, 0, 1))
         if out.value is None:
@@ -167,9 +166,9 @@ class Builder:
 
 @dataclass(frozen=True)
 class Part:
-    """A program with memory of its own for some rows, as one of several that are run in one call.
+    """A program with its own memory for some rows, one of several that run in one call.
 
-    held: the memory, and the program.
+    held: the memory and the program, kept alive.
     """
 
     native: native.Part
@@ -189,19 +188,19 @@ class GivenRows:
         self._resize(_FEW)
 
     def use_cache(self, layers: Sequence[CacheLayer]) -> None:
-        """Where keys and values are in the next passes."""
+        """Set where the next passes find keys and values."""
         if layers is not self._cache:
             self._program.use_cache(layers)
             self._cache = layers
 
     def given(self, count: int) -> Floats:
-        """[count, width], to be filled before each `run`."""
+        """The input [count, width], to be filled before each `run`."""
         if count > len(self._given):
             self._resize(2 * count)
         return self._given[:count]
 
     def part(self, rows: int) -> Part:
-        """The program with memory for so many rows."""
+        """The program with memory for `rows` rows."""
         program = self._program
         sizes = program.width, self._width, program.vocabulary
         memory = [torch.empty(rows * size) for size in sizes]
@@ -211,10 +210,10 @@ class GivenRows:
     def run(
         self, count: int, positions: int = 1, see: Callable[[PassBuffers], None] | None = None
     ) -> Floats:
-        """[count, outputs], a view that the next pass overwrites.
+        """Run a pass: [count, outputs], a view that the next pass overwrites.
 
-        For programs with keys and values: see: writes positions, slots and what rows see; positions:
-        all are below this.
+        For programs with keys and values: see: writes positions, slots and what rows see;
+        positions: all are below this.
         """
         if see is not None:
             see(self._rows)
@@ -223,12 +222,12 @@ class GivenRows:
         return self._out[:count]
 
     def out(self, count: int) -> NDArray[np.float32]:
-        """The first `count` rows of what the last `run` has made, in place."""
+        """The first `count` rows of the last `run`'s output, in place."""
         return self._out[:count]
 
     def likeliest(self, count: int, most: int) -> tuple[list[list[int]], list[list[float]]]:
-        """Of each of the last `run`'s rows the `most` largest outputs, fewer where there are fewer:
-        their places and shares, see `paceline.kernels.likeliest`."""
+        """Places and shares of the `most` largest outputs, or of all if there are fewer, for each
+        row of the last `run`; see `paceline.kernels.likeliest`."""
         most = min(most, self._program.vocabulary)
         if count * most > self._places.size:
             self._places = np.empty(count * most, dtype=np.int64)
@@ -255,16 +254,16 @@ class GivenRows:
 def layer_of(
     kind: type[BlockLinear], weights: Sequence[torch.Tensor], bias: torch.Tensor | None = None
 ) -> BlockLinear:
-    """The layers with these weights as one, their outputs side by side.
+    """One layer for these weights, their outputs side by side.
 
-    Raises UnpackableError where there is none of the kind.
+    Raises UnpackableError if the kind is not available.
     """
     whole: torch.Tensor = torch.cat([weight.detach().float() for weight in weights])
     return kind(whole, bias)  # type: ignore[arg-type]
 
 
 def merged(kind: type[BlockLinear], layers: Sequence[nn.Linear]) -> BlockLinear:
-    """The same of linear layers, which all have biases or none."""
+    """The same for linear layers; either all have biases or none has."""
     biases = [layer.bias.detach().float() for layer in layers if layer.bias is not None]
     bias = torch.cat(biases) if biases else None
     return layer_of(kind, [layer.weight for layer in layers], bias)

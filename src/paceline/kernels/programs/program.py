@@ -1,4 +1,4 @@
-"""Steps with their places in memory, and the call that runs them."""
+"""Steps with places in memory, and the call that runs them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _OF_TEXT = 5  # numbers of a `pl_text`
 class PassTexts:
     """What one pass reads: texts, one after the other.
 
-    each: of every text five numbers: the first slot of its stretch of the cache, how many slots of
-    that hold tokens, how many pending tokens and nodes of a tree it reads, and whether the logits of
-    the last pending token and of the nodes are wanted. tokens: of all rows. parents: of all nodes.
-    kept: rows whose logits are wanted. positions: all are below this.
-    given: float32 [count, hidden], embeddings of ids beyond the vocabulary; None for none.
+    each: five numbers per text: the first slot of its stretch of the cache, how many of those slots
+    hold tokens, how many pending tokens and tree nodes it reads, and whether the logits of the last
+    pending token and of the nodes are wanted. tokens: of all rows. parents: of all nodes. kept: the
+    number of rows whose logits are wanted. positions: all are below this. given: float32
+    [count, hidden], embeddings of ids beyond the vocabulary; None for none.
     """
 
     each: array[int]
@@ -60,10 +60,10 @@ class CacheLayer:
 
 
 class Program:
-    """Runs what a recording was lowered to.
+    """Runs lowered steps.
 
-    layers: heads, size of a key and of a value, by layer of the cache. vocabulary: logits per row.
-    address, count: of its steps. width: numbers that it needs memory for, per row.
+    layers: heads, size of a key and size of a value, by layer of the cache. vocabulary: logits per
+    row. address, count: of its steps. width: numbers per row that it needs memory for.
     """
 
     def __init__(self, lowered: Lowered) -> None:
@@ -82,21 +82,25 @@ class Program:
         self._table_strides = (ctypes.c_int64 * 1)()
         self._cache = (native.Layer * 0)()
         self._cache_kind = 0
-        # What `run` describes its passes with.
+        # `run` describes its passes with these.
         self._windows: Sequence[int | None] | None = None
         self._one, self._texts = native.Pass(), native.Texts()
         self._both = ctypes.addressof(self._one), ctypes.addressof(self._texts)
 
     def use_cache(self, layers: Sequence[CacheLayer], kind: int = 0) -> None:
-        """Where keys and values are from now on, and in which form, see `CacheDtype.number`; 0 is float32."""
+        """Set where keys and values are and in which format, see `CacheDtype.number`; 0 is
+        float32."""
         self._cache_kind = kind
         self._cache = (native.Layer * len(layers))(*(each.as_native() for each in layers))
 
     def run(
         self, texts: PassTexts, windows: Sequence[int | None], states: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Logits [kept, vocabulary]. windows: of the kinds of layers, see `Windows`. states: [slots,
-        hidden], where the last hidden states go."""
+        """Run one pass: logits [kept, vocabulary].
+
+        windows: one per kind of layer, see `Windows`. states: [slots, hidden], receives the last
+        hidden states.
+        """
         if self._windows != windows:
             self._use_windows(windows)
         logits = torch.empty(texts.kept, self.vocabulary)
@@ -121,13 +125,13 @@ class Program:
         self._texts.windows = ctypes.addressof(self._window_slots)
 
     def play(self, one: native.Pass, positions: int) -> None:
-        """One pass, whose rows are at fewer than so many positions. What the program knows itself
-        is filled in: tables, the cache and memory for values."""
+        """Run one pass, whose rows are all at positions below `positions`. The program fills in its
+        tables, the cache and memory for values."""
         self._describe(one, positions)
         kernels().run(self.address, self.count, ctypes.addressof(one))
 
     def play_chain(self, first: native.Pass, chain: native.Chain, positions: int) -> None:
-        """Passes one after the other, see `pl_run_chain`; otherwise as `play`."""
+        """Run consecutive passes, see `pl_run_chain`; otherwise as `play`."""
         self._describe(first, positions)
         both = ctypes.addressof(first), ctypes.addressof(chain)
         kernels().run_chain(self.address, self.count, *both)
@@ -142,7 +146,7 @@ class Program:
         one.arena_of_kept = self._arena(Kind.KEPT, one.kept)
 
     def _arena(self, kind: Kind, rows: int) -> int:
-        """The address of memory for values of so many rows."""
+        """The address of memory for the values of `rows` rows."""
         needed = self._places.width[kind] * rows
         if self._arenas[kind].numel() < needed:
             self._arenas[kind] = torch.empty(needed)
@@ -150,7 +154,7 @@ class Program:
 
     def _extend_tables(self, positions: int) -> None:
         self._tables = tables = self._lowered.tables.extend_to(positions)
-        # Whoever has no tables reaches anywhere.
+        # Without tables, positions have no limit.
         self._reached = min((len(each) for each in tables), default=sys.maxsize)
         count = max(1, len(tables))
         self._table_addresses = (ctypes.c_void_p * count)(*(each.data_ptr() for each in tables))

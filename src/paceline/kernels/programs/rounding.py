@@ -1,4 +1,4 @@
-"""A program on weights of fewer bits: the same steps, other matrices."""
+"""A program on weights of fewer bits: the same steps on other matrices."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from paceline.kernels.programs.steps import Kind, Lowered, Op, Step
 
 __all__ = ["Rounding"]
 
-_PIECE = 1 << 22  # numbers that are floats at a time
+_PIECE = 1 << 22  # numbers that are converted to floats at a time
 _HEAD_BITS = 8
 
 
 @dataclass(frozen=True)
 class _Product:
-    """A matrix of products, and the bits that it is rounded to; 0 where it stays as it is."""
+    """A matrix of products, and the bits that it is rounded to; 0 if it stays as it is."""
 
     matrix: BlockMatrix
     bits: int
 
     @property
     def nbytes(self) -> int:
-        """Of the matrix when it is rounded."""
+        """Of the rounded matrix."""
         matrix = self.matrix
         if not self.bits:
             return matrix.nbytes
@@ -33,14 +33,14 @@ class _Product:
 
 
 class Rounding:
-    """What rounding the matrices of a program to `bits`, 4 or 8, comes to.
+    """Rounds the matrices of a program to `bits`, 4 or 8.
 
-    An output head keeps 8 bits: four for the scores of the vocabulary cost too many right tokens. A
-    matrix that would not become smaller is shared as it is; norms, biases, tables of tokens and of
-    positions are shared in any case.
+    An output head keeps 8 bits: with four, vocabulary scores lose too many right tokens. A matrix
+    that would not shrink is shared as it is; norms, biases, and tables of tokens and of positions
+    are always shared.
 
-    before, after: bytes of matrices that a pass reads. needed: bytes that `program` takes at most
-    while it works, the matrices included.
+    before, after: bytes of matrices that a pass reads. needed: peak bytes that `program` takes, the
+    matrices included.
     """
 
     def __init__(self, lowered: Lowered, bits: int) -> None:
@@ -50,17 +50,17 @@ class Rounding:
         new = [each.nbytes for each in self._products.values() if each.bits]
         self.before = sum(each.matrix.nbytes for each in self._products.values())
         self.after = sum(sizes)
-        self.needed = sum(new) + max(new, default=0)  # blocks of one lie beside its panels
+        self.needed = sum(new) + max(new, default=0)  # one matrix's blocks exist beside its panels
 
     def program(self) -> Lowered:
-        """The steps on rounded matrices, made one after the other."""
+        """The steps on rounded matrices, which are made one at a time."""
         made = {key: _rounded(each) for key, each in self._products.items()}
         steps = [_with_matrix(step, made) for step in self._lowered.steps]
         return Lowered(steps, self._lowered.logits, self._lowered.tables)
 
 
 def _products(lowered: Lowered, bits: int) -> dict[int, _Product]:
-    """By the identity of their matrices."""
+    """Products by the identity of their matrices."""
     found: dict[int, _Product] = {}
     for step in lowered.steps:
         if step.op == Op.PRODUCT and step.matrix is not None:

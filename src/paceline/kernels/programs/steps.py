@@ -1,4 +1,4 @@
-"""Steps of a program, before they are given their places in memory."""
+"""Steps of a program, before they have places in memory."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ __all__ = [
 
 
 LAST = 0
-"""As the layer of states: those that the output head reads."""
+"""As the layer of states: the states that the output head reads."""
 
 
 class Op(IntEnum):
-    """`enum pl_op` of native/src/program.h; so below."""
+    """`enum pl_op` of native/src/program.h; likewise below."""
 
     EMBED = 0
     GIVEN = 1
@@ -77,7 +77,7 @@ class Join(IntEnum):
 
 
 class Kind(IntEnum):
-    """What a value belongs to: rows of the pass, those that are kept, or positions."""
+    """What a value belongs to: rows of the pass, kept rows, or positions."""
 
     ROWS = 0
     KEPT = 1
@@ -88,7 +88,7 @@ class Kind(IntEnum):
 class Value:
     """Some numbers for each row.
 
-    number: its own. count: of numbers. source: the step that makes it; None of positions.
+    number: identifies it. count: of numbers. source: the step that makes it; None for positions.
     """
 
     number: int
@@ -99,7 +99,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Operand:
-    """Numbers that a step reads: of a value from `at` on, or `data` [period].
+    """Numbers that a step reads: from `at` on in a value, or `data` [period].
 
     Number i of a row is at place i / each % period.
     """
@@ -112,7 +112,7 @@ class Operand:
 
     @property
     def whole(self) -> bool:
-        """Whether it is all of a value, in its order."""
+        """Whether it is all of a value, in order."""
         return (
             self.value is not None
             and self.at == 0
@@ -125,9 +125,9 @@ class Operand:
 class Step:
     """`struct pl_step`; see there.
 
-    of: operands, by their places: in, other, third. out: None where it goes to a cache. layer: of the
-    cache; of states, the layer that they come out of, from 1 on, or `LAST`. at: numbers of a row of
-    the cache of states before these.
+    of: the operands in, other, third, in this order. out: None if the output goes to a cache.
+    layer: of the cache; for states, the layer they come from, counted from 1, or `LAST`. at: where
+    these states begin in a row of their cache.
     """
 
     op: Op
@@ -151,27 +151,27 @@ class Step:
     at: int = 0
 
     def reads(self) -> Iterator[Value]:
-        """Values that it needs."""
+        """Values that it reads."""
         for operand in self.of:
             if operand.value is not None:
                 yield operand.value
 
 
 class Tables(Protocol):
-    """Values by position."""
+    """Tables of values by position."""
 
     def number_of(self, value: Value) -> int:
-        """Of the table of a value."""
+        """The number of a value's table."""
         ...
 
     def extend_to(self, positions: int) -> list[torch.Tensor]:
-        """Tables [at least so many positions, numbers] by their numbers."""
+        """Tables [at least `positions`, numbers] in the order of their numbers."""
         ...
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """A list of steps. logits: the value that they make. tables: of positions."""
+    """A list of steps. logits: the value that they compute. tables: of positions."""
 
     steps: Sequence[Step]
     logits: Value
@@ -179,7 +179,7 @@ class Lowered:
 
 
 def live_steps(steps: Sequence[Step], wanted: Value) -> list[Step]:
-    """Those that `wanted`, or a cache, comes from."""
+    """Steps that `wanted` or a cache depends on."""
     needed = {wanted}
     found = []
     for step in reversed(steps):

@@ -1,4 +1,4 @@
-"""Tables of positions, as drafts in one call read them."""
+"""Tables of positions, for drafts that run in one call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TableAddresses:
         self._tables: Sequence[torch.Tensor] = ()
 
     def extend(self, one: native.Chimera | native.Eagle, positions: int) -> None:
-        """Let the tables of `one` reach so far."""
+        """Extend the tables of `one` to `positions`."""
         tables = self._rotary.extend_to(positions)
         if tables is self._tables:
             return

@@ -1,2 +1,2 @@
-"""Dynamic sparse trees of guesses and prompt tokens: which one is built, how they are searched and
-drawn (PPD, chapter 5)."""
+"""Dynamic sparse trees of guesses and prompt tokens: building, searching and drawing them (PPD,
+chapter 5)."""

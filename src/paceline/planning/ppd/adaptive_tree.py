@@ -1,4 +1,4 @@
-"""Which dynamic sparse tree to use, by what is known of the machine and of the guesses so far."""
+"""Which dynamic sparse tree to use, given the machine and the guesses so far."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from paceline.planning.ppd.tree_search import FittedTree, build_tree, survey_wid
 
 __all__ = ["AdaptiveTree", "Limits"]
 
-# Costs no more for more rows: the tree that gains most tokens is the fastest.
+# More rows cost nothing: the tree that gains most tokens is the fastest.
 _FREE = CostCurve((CostPoint(1, 0, 1.0), CostPoint(1 << 20, 0, 1.0)))
 
-# Widths tried beside the measured ones; then all those next to the best of them.
+# Widths tried in addition to measured ones; then all those next to the best of them.
 _WIDTHS = (4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256)
 
-# The table counts as much as so many guesses seen.
+# The table counts as much as this many observed guesses.
 _PRIOR = 256
 
 _FIRST_REVISION = 128
 
 _LOOK = 16
-"""Rounds between two looks at what passes cost."""
+"""Rounds between two looks at pass costs."""
 _CHANGED = 0.05
-"""Costs that have changed by less make no other tree."""
+"""Cost changes smaller than this do not change the tree."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a tree may be.
+    """Limits on a tree.
 
-    size: guesses and prompt tokens, as `build_tree` counts them, at least `least`; 0 leaves it to the
-    curve.
-    width: rows of a pass at most, in the place of a size; 0 for none.
-    epts: rows that each prompt token takes. floor: the least number of them after a guess; all of
-    them make a static tree.
+    size: guesses and prompt tokens, as `build_tree` counts them, at least `least`; 0 leaves it to
+    the curve.
+    width: most rows of a pass, instead of a size; 0 for none.
+    epts: rows per prompt token. floor: the least number of prompt tokens after a guess; all of them
+    make a static tree.
     """
 
     size: int = 0
@@ -55,19 +55,19 @@ class Limits:
 
 
 class AdaptiveTree:
-    """The dynamic sparse tree of a drafter, which follows what its guesses turn out to be worth.
+    """The dynamic sparse tree of a drafter, adapted to how often its guesses turn out right.
 
     chances: how likely guesses are by their shares, as learned so far.
 
     table: measured beforehand; it counts as much as 256 observations at every distance.
-    curve: what passes cost here; None for `MILD`. costs: what they turn out to cost, in the place
-    of the curve as soon as something is known; see `follow`. The width is the one that promises
-    most tokens per millisecond (PPD, section 5.6.3). Whether guessing pays at all is not asked.
+    curve: pass costs on this machine; None for `MILD`. costs: observed pass costs, which replace
+    the curve as soon as they are known; see `follow`. The width is the one that promises most
+    tokens per millisecond (PPD, section 5.6.3), whether or not guessing pays at all.
 
-    Trees are built anew after 128 rounds whose guesses could be judged, and then whenever that
-    number has doubled: what is known changes ever more slowly. They are also chosen anew when costs
-    have changed by more than a twentieth, in passes of plain decoding. Both happen in `observe` and
-    `follow`, between rounds.
+    Trees are rebuilt after 128 rounds whose guesses could be judged, and then whenever that number
+    has doubled, since knowledge changes ever more slowly. They are also chosen again when costs, in
+    passes of plain decoding, have changed by more than a twentieth. Both happen between rounds, in
+    `observe` and `follow`.
     """
 
     def __init__(
@@ -90,13 +90,13 @@ class AdaptiveTree:
         self.chances = ShareChances(table.distances)
 
     def fitting(self, budget: int) -> DynamicTree | None:
-        """The tree whose states have at most `budget` nodes, or None where that is too few."""
+        """The tree whose states have at most `budget` nodes, or None if that is too few."""
         self._budget = budget
         return self._fitting(budget)
 
     def follow(self, context: int) -> None:
-        """A round was played; the text has so many tokens in the cache now. Every sixteenth round
-        the tree follows what passes cost there."""
+        """Record a round, after which the text has `context` tokens in the cache. Every sixteenth
+        round, adapt the tree to the pass costs there."""
         self._rounds += 1
         if self._rounds % _LOOK != 1:
             return
@@ -108,12 +108,12 @@ class AdaptiveTree:
 
     @property
     def prospects(self) -> Prospects:
-        """What its trees promise now, with all prompt tokens after every root."""
+        """What its trees currently promise, with all prompt tokens after every root."""
         curve, tree = self._curve or MILD, self._fitting(self._budget)
         return _prospects(self.table, curve, tree, self._limits.epts)
 
     def _prepare(self) -> None:
-        """Build what the next round asks for."""
+        """Build what the next round needs."""
         self._fitting(self._budget)
         _ = self.prospects
 
@@ -130,15 +130,15 @@ class AdaptiveTree:
         return _fastest(self.table, self._curve, budget, limits)
 
     def survey(self) -> list[FittedTree]:
-        """What the trees of all widths promise, see `survey_widths`."""
+        """What the trees of all widths promise; see `survey_widths`."""
         curve = self._curve or MILD
         return _surveyed(self.table, curve, _coarse(curve), self._limits)
 
     def observe(self, distance: int, rank: int | None, shares: Sequence[float] = ()) -> None:
-        """One more token is known that was guessed at.
+        """Learn from a token that was guessed at.
 
-        distance: from 1. rank: of the guess that was right, from 0; None where none was. shares: of
-        the guesses, see `chances`.
+        distance: from 1. rank: of the right guess, from 0; None if there was none. shares: of the
+        guesses, see `chances`.
         """
         self.chances.learn(distance, shares, rank)
         self._seen[distance - 1] += 1
@@ -158,7 +158,7 @@ class AdaptiveTree:
         )
 
 
-# A tree takes milliseconds to build, and every text of a batch asks for the same one.
+# A tree takes milliseconds to build, and all texts of a batch ask for the same one.
 @lru_cache(maxsize=128)
 def _whole(table: AcceptanceTable, limits: Limits) -> DynamicTree:
     """The paper's tree of that size, with all prompt tokens after the root."""
@@ -169,7 +169,7 @@ def _whole(table: AcceptanceTable, limits: Limits) -> DynamicTree:
 def _of_width(
     table: AcceptanceTable, curve: CostCurve, rows: int, limits: Limits
 ) -> DynamicTree | None:
-    """The tree of so many rows that promises most, with fewer prompt tokens if need be."""
+    """The most promising tree of `rows` rows, with fewer prompt tokens if need be."""
     found = _surveyed(table, curve, (rows,) if rows > 0 else (), limits)
     return found[0].tree if found else None
 
@@ -182,7 +182,7 @@ def _fastest(
     curve, most = curve or MILD, max(budget, 0) + 1
     widths = tuple(width for width in _coarse(curve) if width <= most)
     found = _surveyed(table, curve, widths, limits)
-    # Where no tree fits a width that is tried first, one may still fit all there is room for.
+    # If no tree fits the widths tried first, one may still fit the whole budget.
     found = found or _surveyed(table, curve, (most,), limits)
     if not found:
         return None
@@ -195,7 +195,7 @@ def _fastest(
 def _surveyed(
     table: AcceptanceTable, curve: CostCurve, widths: Sequence[int], limits: Limits
 ) -> list[FittedTree]:
-    """Nothing without widths, for which `survey_widths` takes all that the curve has."""
+    """Like `survey_widths`, but without widths the result is empty."""
     if not widths:
         return []
     return survey_widths(table, curve, widths, floor=limits.floor, epts=limits.epts)
@@ -205,7 +205,7 @@ def _surveyed(
 def _prospects(
     table: AcceptanceTable, curve: CostCurve, best: DynamicTree | None, epts: int
 ) -> Prospects:
-    """What is to be had with all prompt tokens, which the best trees of all rounds may not use."""
+    """Prospects with all prompt tokens, which the best tree may not use."""
     whole = 1 + epts * (1 + table.distances)
     rows = whole if best is None else max(whole, *(state.width for state in best.states))
     rate = 0.0 if best is None else best.tokens_per_pass / best.milliseconds(curve)
@@ -214,20 +214,20 @@ def _prospects(
 
 
 def _coarse(curve: CostCurve) -> tuple[int, ...]:
-    """The measured widths and those between them, ascending. Beyond the widest one costs are taken
-    to grow with the rows, which never pays."""
+    """The measured widths and some between them, ascending. Beyond the widest one, costs are
+    assumed proportional to rows, which never pays."""
     widest = max(_WIDTHS) if curve is MILD else curve.widths[-1]
     return tuple(sorted({*curve.widths, *_WIDTHS} & {*range(1, widest + 1)}))
 
 
 def _next_to(best: int, tried: Sequence[int]) -> tuple[int, ...]:
-    """All widths between `best` and those that were tried beside it."""
+    """All widths between `best` and its neighbours in `tried`."""
     below = max((width for width in tried if width < best), default=best - 1)
     above = min((width for width in tried if width > best), default=best + 1)
     return tuple(width for width in range(below + 1, above) if width != best)
 
 
 def _differs(one: CostCurve, other: CostCurve) -> bool:
-    """Whether passes have come to cost something else, in passes of plain decoding."""
+    """Whether pass costs have changed, in passes of plain decoding."""
     widths = {*one.widths, *other.widths}
     return any(abs(one.relative(n) / other.relative(n) - 1) > _CHANGED for n in widths)

@@ -1,12 +1,12 @@
-"""Dynamic sparse trees: one tree for every number of guesses that a round can have (PPD, chapter 5).
+"""Dynamic sparse trees: one tree for each depth of guesses that a round can have (PPD, chapter 5).
 
-Prompt tokens stand after the guesses of a pass and yield the guesses of the next one: a node with
-two of them, once it is the last accepted one, lets the next tree be two deep. So a round is in a
-*state*: the number of prompt tokens after the last accepted node. Rows spent on guesses pay now,
-rows spent on prompt tokens pay in the next round, and how both add up is the long run of a Markov
-chain over the states.
+Prompt tokens follow the guesses of a pass and yield the guesses of the next one: if a node with two
+of them is the last accepted one, the next tree can be two deep. So a round is in a *state*: the
+number of prompt tokens after the last accepted node. Rows spent on guesses pay now, rows spent on
+prompt tokens pay in the next round, and their total is the long run of a Markov chain over the
+states.
 
-The root always carries all m prompt tokens. Where nothing is accepted, the next state is m.
+The root always carries all m prompt tokens. If nothing is accepted, the next state is m.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ["DynamicTree", "StateTree", "Vector", "allocate_prompts"]
 
 Vector = NDArray[np.float64]
 
-# A text ends now and then, and the next one begins with all prompt tokens after its first root.
-# So seldom that no number shows it, it gives the chain one long run even where a table of
-# acceptance knows certainties that would keep it in some states for ever.
+# Chance that a text ends, after which the next one begins with all prompt tokens after its first
+# root. It is too small to show in any number, but gives the chain a unique long run even if
+# certainties in the table of acceptance would keep it in some states for ever.
 _NEW_TEXT = 1e-9
 
 
@@ -36,10 +36,10 @@ _NEW_TEXT = 1e-9
 class StateTree:
     """The tree of one state.
 
-    candidates: the guesses, n of them.
-    prompts: n numbers of prompt tokens, those after each guess.
-    root_prompts: the prompt tokens after the root.
-    epts: rows that each prompt token takes, its ensemble (section 4.2).
+    candidates: the n guesses.
+    prompts: n numbers of prompt tokens, one after each guess.
+    root_prompts: number of prompt tokens after the root.
+    epts: rows per prompt token, its ensemble (section 4.2).
     """
 
     candidates: CandidateTree
@@ -49,12 +49,12 @@ class StateTree:
 
     @property
     def width(self) -> int:
-        """Rows of a pass: the root, the guesses, and the prompt tokens of all of them."""
+        """Rows of a pass: the root, the guesses, and the prompt tokens after them."""
         return 1 + len(self.candidates) + self.epts * (self.root_prompts + sum(self.prompts))
 
     @property
     def prompt_counts(self) -> dict[int, int]:
-        """Number of prompt tokens -> guesses that carry so many."""
+        """Number of prompt tokens -> how many guesses carry that many."""
         return dict(sorted(Counter(self.prompts).items()))
 
     @cached_property
@@ -62,7 +62,7 @@ class StateTree:
         """[m + 1]: the probability that the next round is in state 0, 1, …, m."""
         chances, last = np.zeros(self.root_prompts + 1), self.candidates.last
         np.add.at(chances, list(self.prompts), last)
-        chances[-1] += 1 - last.sum()  # nothing accepted: what the root carries counts
+        chances[-1] += 1 - last.sum()  # nothing accepted: the root's prompt tokens count
         chances *= 1 - _NEW_TEXT
         chances[-1] += _NEW_TEXT
         return chances
@@ -79,7 +79,7 @@ class DynamicTree:
 
     @property
     def prompt_tokens(self) -> int:
-        """How many there are, m."""
+        """Number of prompt tokens, m."""
         return len(self.states) - 1
 
     @cached_property
@@ -91,9 +91,9 @@ class DynamicTree:
     def steady_state(self) -> Vector:
         """[m + 1]: the share of rounds in each state, p(s_i) of PPD's proposition 5.6.4."""
         equations = self.transitions.T - np.eye(len(self.states))
-        equations[-1] = 1  # one of them follows from the others; the shares add up to 1 instead
+        equations[-1] = 1  # one equation is redundant; instead the shares sum to 1
         shares: Vector = np.linalg.solve(equations, np.eye(len(self.states))[-1])
-        return np.maximum(shares, 0.0)  # rounding may leave an impossible state just below
+        return np.maximum(shares, 0.0)  # rounding may leave an impossible state slightly negative
 
     @cached_property
     def accepted(self) -> Vector:
@@ -102,7 +102,7 @@ class DynamicTree:
 
     @property
     def tokens_per_pass(self) -> float:
-        """Tokens gained per pass in the long run, the bonus token included: tau.
+        """Tokens gained per pass in the long run, bonus token included: tau.
 
         R(T) of PPD's proposition 5.6.4 is one less.
         """
@@ -110,8 +110,8 @@ class DynamicTree:
 
     @cached_property
     def worth(self) -> Vector:
-        """[m + 1]: how many tokens more than in state m come in the long run, if the next round is
-        in state 0, 1, …, m; the relative values of Howard, Dynamic Programming and Markov
+        """[m + 1]: how many more tokens than from state m come in the long run, if the next round
+        is in state 0, 1, …, m; the relative values of Howard, Dynamic Programming and Markov
         Processes (1960), chapter 4."""
         size = len(self.states)
         # worth + gain - transitions @ worth = accepted, and worth[m] = 0.
@@ -123,13 +123,13 @@ class DynamicTree:
         return values
 
     def milliseconds(self, curve: CostCurve, context: int | None = None) -> float:
-        """Expected time of a pass; states count by their shares, each with its own width."""
+        """Expected time of a pass, over states by their shares, each with its own width."""
         costs = [curve.cost(tree.width, context) for tree in self.states]
         return float(self.steady_state @ costs)
 
     def speedup(self, curve: CostCurve, context: int | None = None) -> float:
-        """Tokens per millisecond over those of plain decoding, tau(n) / L(n) of PPD's section
-        5.6.3; below 1 where guessing does not pay. The time of the drafter itself is left out."""
+        """Tokens per millisecond relative to plain decoding, tau(n) / L(n) of PPD's section 5.6.3;
+        below 1 if guessing does not pay. The drafter's own time is left out."""
         plain = curve.cost(1, context)
         return self.tokens_per_pass * plain / self.milliseconds(curve, context)
 
@@ -140,14 +140,14 @@ def allocate_prompts(
     """Prompt tokens for n nodes, at most `total` of them (PPD, section 5.6.2, step 3).
 
     last: [n], the probability that a node is the last accepted one.
-    worth: [m + 1], what it is worth to go on in state 0, 1, …, m. The paper takes f(T_i).
+    worth: [m + 1], what it is worth to continue in state 0, 1, …, m. The paper takes f(T_i).
     floor: the least number for a node.
 
-    Every node begins with m. One is taken away where that loses least, last x (worth[i] -
-    worth[i - 1]) at a node with i of them, until they are few enough; of equal losses the first
-    node's. That is the best allocation where `worth` rises ever more slowly.
+    Every node begins with m. One is removed where that loses least, last x (worth[i] -
+    worth[i - 1]) at a node with i of them, until few enough are left; of equal losses the first
+    node's. This is the best allocation if `worth` is concave.
 
-    Raises ValueError where `floor` for every node is more than `total`.
+    Raises ValueError if `floor` for every node exceeds `total`.
     """
     nodes, most = len(last), len(worth) - 1
     surplus = nodes * most - total
@@ -156,8 +156,8 @@ def allocate_prompts(
     if nodes * floor > total:
         raise ValueError(f"{nodes} nodes with {floor} prompt tokens each need more than {total}")
     steps = np.diff(np.asarray(worth))[floor:]
-    # Where a step is cheaper than the one above it, it follows at once: it counts as that one. So
-    # the order in which steps are taken is that of their losses, and one sort finds it.
+    # A step that is cheaper than the one before it follows at once, so it counts the same. Then
+    # steps are taken in the order of their losses, and one sort finds it.
     losses = np.outer(last, np.maximum.accumulate(steps[::-1]))
     first = np.argsort(losses, axis=None, kind="stable")[:surplus]
     taken = np.bincount(first // len(steps), minlength=nodes)

@@ -1,9 +1,9 @@
-"""The tree of one round of PPD, by how sure its guesses are.
+"""The tree of one round of PPD, sized by the confidence of its guesses.
 
-A dynamic sparse tree (`paceline.planning.ppd.dynamic_tree`) has one shape for all rounds in a state: that
-of the average round. Here guesses have the chances of this round, and every row must be worth its
-time: a guess by the tokens that it is expected to bring now, a prompt token by what the guesses that
-it makes bring later. So an unsure round is narrow, and a sure one wide.
+A dynamic sparse tree (`paceline.planning.ppd.dynamic_tree`) has one shape for all rounds in a
+state, that of the average round. Here guesses have the chances of this round, and every row must be
+worth its time: a guess by the tokens expected from it now, a prompt token by what its guesses bring
+later. So a doubtful round is narrow, and a confident one wide.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ __all__ = ["Prospects", "best_tree", "prospects_of"]
 _MOST_GUESSES = 32
 _WIDEST = 96
 _PATIENCE = 3
-"""So many numbers of guesses in a row may gain nothing before no larger one is tried."""
+"""The search stops after this many larger numbers of guesses in a row without a gain."""
 
 
 @dataclass(frozen=True)
 class Prospects:
-    """What is expected of the rounds to come, in tokens.
+    """What future rounds are expected to bring, in tokens.
 
     worth: [m + 1], what it is worth to begin the next round with 0, 1, … m prompt tokens after the
-    root, over m of them; no increase is larger than the one before.
-    prices: [most rows], what comes in the time of a pass of 1, 2, … rows in the long run.
+    root, relative to m; no increase is larger than the one before.
+    prices: [most rows], long-run tokens in the time of a pass of 1, 2, … rows.
     """
 
     worth: Vector
@@ -40,8 +40,8 @@ class Prospects:
 
     @cached_property
     def least(self) -> float:
-        """No guess pays that is less likely to be right: by what it changes at most, in this round
-        and in the next ones, a row costs more wherever it is cheapest."""
+        """A guess less likely than this cannot pay: the most it can bring, in this round and later
+        ones, is less than the price of the cheapest row."""
         span = float(self.worth[-1] - self.worth[0])
         return max(0.0, float(np.diff(self.prices).min())) / (1 + span)
 
@@ -50,8 +50,8 @@ def prospects_of(tree: DynamicTree, curve: CostCurve, rate: float = 0.0) -> Pros
     """What the average trees promise on this machine: the relative values of a semi-Markov decision
     process (Howard 1960, chapter 4; Puterman 1994, chapter 11.4).
 
-    rate: tokens per millisecond that are to be had in the long run, where these are more than those
-    of the tree and of plain decoding.
+    rate: tokens per millisecond that are achievable in the long run, if more than those of the tree
+    and of plain decoding.
     """
     costs = np.array([curve.cost(state.width) for state in tree.states])
     gained = 1 + tree.accepted
@@ -69,11 +69,11 @@ def prospects_of(tree: DynamicTree, curve: CostCurve, rate: float = 0.0) -> Pros
 def best_tree(
     chances: Sequence[Sequence[float]], prospects: Prospects, most: int, epts: int = 1
 ) -> StateTree:
-    """The tree that gains most tokens for the time of its pass, those of later rounds counted.
+    """The tree that gains most tokens for the time of its pass, tokens of later rounds included.
 
-    chances: of the guesses at distances 1, 2, …, as far as there are prompt tokens' rows, each by
-    rank; guesses of a path count as independent (PPD, proposition 5.6.1).
-    most: nodes. epts: rows that each prompt token takes.
+    chances: of the guesses at distances 1, 2, …, one row per prompt token that was read, by rank;
+    guesses of a path count as independent (PPD, proposition 5.6.1).
+    most: nodes. epts: rows per prompt token.
     """
     most = min(most, len(prospects.prices) - 1)
     guesses = likeliest_of(chances, min(most, _MOST_GUESSES), prospects.least)

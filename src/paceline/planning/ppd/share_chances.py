@@ -1,4 +1,4 @@
-"""How likely guesses are to be right, by their shares in the softmax that they come from."""
+"""How likely guesses are to be right, by their share of the softmax that they come from."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["ShareChances"]
 
 _MEMORY = 400.0
 _RANKS = 5
-"""Of so many guesses for a token is counted what came of them; others are as likely as their like."""
+"""Guesses counted per token; later ones are assumed to be as likely as similar ones."""
 
 
 class ShareChances:
-    """Of guesses up to `distances` tokens away, each as if those before it did not matter."""
+    """Chances of guesses up to `distances` tokens away, each independent of those before it."""
 
     def __init__(self, distances: int) -> None:
         self._counts = Calibration(_MEMORY)
@@ -28,6 +28,6 @@ class ShareChances:
         ]
 
     def learn(self, distance: int, shares: Sequence[float], rank: int | None) -> None:
-        """Which of the guesses with these shares was right is known; None: no one."""
+        """Learn which of the guesses with these shares was right; None if none was."""
         for place, share in enumerate(shares[:_RANKS]):
             self._counts.learn(share, distance, place == rank, self._table)

@@ -1,4 +1,4 @@
-"""Predicted and measured speed-up by the number of rows, as a plot (PPD, figure 6.6)."""
+"""A plot of predicted and measured speed-up by the number of rows (PPD, figure 6.6)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _INCHES = (7.0, 4.2)
 def survey_figure(
     survey: Sequence[FittedTree], measured: Mapping[int, Sequence[float]] | None = None
 ) -> Figure:
-    """What passes of each width promise over plain decoding, and what they brought.
+    """Plot the speed-up over plain decoding that passes of each width promise, and have brought.
 
-    measured: width -> speed-ups, one per repetition; drawn as their median with all of them.
+    measured: width -> speed-ups, one per repetition; drawn as their median and range.
 
-    Raises UsageError where matplotlib is not installed.
+    Raises UsageError if matplotlib is not installed.
     """
     if find_spec("matplotlib") is None:
         raise UsageError("plots need matplotlib: pip install matplotlib")

@@ -1,4 +1,4 @@
-"""Dynamic sparse trees to look at, as text and as a figure."""
+"""Pictures of dynamic sparse trees, as text and as a figure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PANEL_INCHES = (9.0, 2.8)
 
 
 def tree_text(tree: DynamicTree) -> str:
-    """One picture in characters for every state that occurs, the most frequent one first.
+    """A text picture of every state that occurs, most frequent first.
 
         state 1, 100% of the rounds: 2 guesses, 2 prompt tokens, 6 rows, 0.75 accepted
         root +1
@@ -42,9 +42,9 @@ def tree_text(tree: DynamicTree) -> str:
 def tree_figure(tree: DynamicTree) -> Figure:
     """The same as a matplotlib figure, one panel per state: `tree_figure(tree).savefig(path)`.
 
-    A node is the larger the likelier it is to be accepted; its colour tells its prompt tokens.
+    Likelier nodes are larger; the colour shows the number of prompt tokens.
 
-    Raises UsageError where matplotlib is not installed.
+    Raises UsageError if matplotlib is not installed.
     """
     if find_spec("matplotlib") is None:
         raise UsageError("plots need matplotlib: pip install matplotlib")
@@ -84,7 +84,7 @@ def _children(state: StateTree, parent: int) -> list[int]:
 
 
 def _branches(state: StateTree, parent: int, indent: str) -> Iterator[str]:
-    """The lines of all nodes below `parent`."""
+    """The lines of all descendants of `parent`."""
     children = _children(state, parent)
     for node in children:
         is_last = node == children[-1]
@@ -125,8 +125,8 @@ def _draw(panel: Axes, state: StateTree) -> None:
 
 
 def _places(state: StateTree) -> dict[int, float]:
-    """Where each node and ROOT stand from left to right: leaves side by side, others above the
-    middle of their children."""
+    """Horizontal positions of all nodes and ROOT: leaves side by side, others centred above their
+    children."""
     places: dict[int, float] = {}
     leaves = count()
 

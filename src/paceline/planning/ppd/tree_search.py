@@ -1,4 +1,4 @@
-"""The dynamic sparse tree that gains most: for a number of rows, and for a machine."""
+"""The best dynamic sparse tree for a number of rows, and for a machine."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from paceline.planning.ppd.dynamic_tree import DynamicTree, StateTree, Vector, a
 
 __all__ = ["FittedTree", "build_tree", "fastest", "survey_widths"]
 
-_ROUNDS = 50  # a handful are needed; see `build_tree`
+_ROUNDS = 50  # a handful suffice; see `build_tree`
 _GAIN = 1e-12
 
 
 @dataclass(frozen=True)
 class FittedTree:
-    """What there is to gain with passes of a certain width.
+    """The best tree for passes of a certain width.
 
-    width: most rows of a pass, all counted: the root, guesses, and the prompt tokens of both.
+    width: most rows of a pass, all included: the root, guesses, and the prompt tokens of both.
     milliseconds: expected time of a pass.
     speedup: over plain decoding, see `DynamicTree.speedup`.
     """
@@ -41,15 +41,15 @@ def build_tree(table: AcceptanceTable, size: int, floor: int = 1, epts: int = 1)
     size: as the paper counts, without the root and the m prompt tokens after it, so that a pass
     is up to size + 1 + m rows wide.
     floor: the least number of prompt tokens after a guess. With 0 there are more guesses, and now
-    and then a round without any; that gains a little where `size` is small.
-    epts: rows that each prompt token takes; `size` counts all of them.
+    and then a round without any; that gains a little if `size` is small.
+    epts: rows per prompt token; `size` counts all of them.
 
-    Of every state's tree only the number of guesses is to be chosen: these are the likeliest ones,
-    and the rest of the rows goes to prompt tokens by `allocate_prompts`. Where the paper (5.6.3)
-    tries all combinations of these numbers, each state here chooses for itself, by the tokens of
-    this round and the `worth` of the states it leads to; the choices change the worth, and so on
-    until nothing gains any more (policy iteration, Howard 1960). That takes any m, no more than a
-    few rounds, and finds the trees of the exhaustive search.
+    For each state only the number of guesses is chosen: the guesses are the likeliest ones, and the
+    remaining rows go to prompt tokens by `allocate_prompts`. The paper (5.6.3) tries all
+    combinations of these numbers. Here each state chooses for itself, by the tokens of this round
+    and the `worth` of the states it leads to; the choices change the worth, and this repeats until
+    nothing gains any more (policy iteration, Howard 1960). It works for any m, needs only a few
+    rounds, and finds the trees of the exhaustive search.
 
     Raises ValueError for a size below 1 + floor x epts, or a floor out of range.
     """
@@ -59,7 +59,7 @@ def build_tree(table: AcceptanceTable, size: int, floor: int = 1, epts: int = 1)
     if size < 1 + floor * epts:
         raise ValueError(f"a tree needs room for a guess and its prompt tokens, got {size}")
     choices = [_choices(table, depth, size, floor, epts) for depth in range(most + 1)]
-    # The first allocation is the paper's: a state is worth what is accepted in it.
+    # The first allocation is the paper's: a state is worth its accepted guesses.
     worth = np.array([trees[0].expected for trees in choices])
     best = DynamicTree(tuple(_state(trees[0], worth, size, floor, epts) for trees in choices))
     for _ in range(_ROUNDS):
@@ -84,12 +84,12 @@ def survey_widths(
 ) -> list[FittedTree]:
     """The fastest tree for every width, and what it promises on this machine (PPD, section 5.6.3).
 
-    widths: most rows of a pass; by default those that the curve has measured.
+    widths: most rows of a pass; by default the measured widths of the curve.
     context: tokens in the cache, see `CostCurve.cost`.
     floor, epts: see `build_tree`.
 
-    Not all prompt tokens need be used: in a narrow pass three after the root leave too little
-    room for guesses. Widths without room for a tree are left out.
+    A tree need not use all prompt tokens: in a narrow pass, three after the root leave too little
+    room for guesses. Widths too small for a tree are left out.
     """
     found = []
     for width in widths or curve.widths:
@@ -108,7 +108,7 @@ def survey_widths(
 
 
 def fastest(survey: Sequence[FittedTree]) -> FittedTree | None:
-    """The width with the largest speed-up, or None where plain decoding is as fast as any."""
+    """The width with the largest speed-up, or None if plain decoding is as fast."""
     best = max(survey, key=_speedup, default=None)
     return best if best is not None and best.speedup > 1 else None
 
@@ -124,8 +124,8 @@ def _speedup(fitted: FittedTree) -> float:
 def _choices(
     table: AcceptanceTable, depth: int, size: int, floor: int, epts: int
 ) -> list[CandidateTree]:
-    """The trees of a state: from as many guesses as can all have every prompt token, below which
-    rows would be left over, to as many as can all have the least."""
+    """The possible trees of a state: from as many guesses as can all have every prompt token (fewer
+    would leave rows unused) to as many as can all have the least."""
     most = size // (1 + floor * epts)
     whole = likeliest(table, depth, most)
     fewest = max(1, size // (1 + table.distances * epts))
@@ -140,7 +140,7 @@ def _improved(
     floor: int,
     epts: int,
 ) -> StateTree:
-    """The best of the choices, or the state as it is where none of them gains more."""
+    """The best of the choices, or the state itself if none gains more."""
 
     def value(state: StateTree) -> float:
         return state.candidates.expected + float(state.next_states @ worth)

@@ -1,4 +1,4 @@
-"""The tree of one state as the nodes of a pass: what comes from where, before any token is known."""
+"""The tree of one state as the nodes of a pass, before any token is known."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class TreeShape:
     """Nodes of a `Tree`: the guesses, then the prompt tokens after the root and after each guess.
 
     parents: of all nodes, as in `Tree.parents`.
-    guesses: of the first nodes (distance, rank), both from 0: which guess stands there.
-    prompts: of the others, number of the embedding, epts x (prompt token) + EPT, both from 0.
+    guesses: (distance, rank) of the guess at each of the first nodes, both from 0.
+    prompts: embedding index at each of the others, epts x (prompt token) + EPT, both from 0.
     """
 
     parents: tuple[int, ...]
@@ -28,8 +28,8 @@ def lay_out(state: StateTree) -> TreeShape:
     """The nodes of a state's tree.
 
     After a node, the j-th EPT of the first prompt token is followed by the j-th one of the
-    second, and so on: one chain per EPT. That is the ensemble mask of PPD's section 4.4.3, in which
-    EPTs of one prompt token stand at one position and see those of their own number only.
+    second, and so on: one chain per EPT. This is the ensemble mask of PPD's section 4.4.3, in which
+    EPTs of one prompt token share a position and see only those with their own number.
 
         one guess, two prompt tokens after the root and one after the guess, two EPTs each:
 

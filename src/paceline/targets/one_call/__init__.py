@@ -1,1 +1,1 @@
-"""A model's pass as one call of the C library, built from a recording of its own forward."""
+"""A model's pass as one C library call, built from a recording of the model's own forward."""

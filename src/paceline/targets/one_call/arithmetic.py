@@ -1,4 +1,4 @@
-"""Operators that compute, as steps."""
+"""Turn operators that compute into steps."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _ATEN = torch.ops.aten
 
 
 class Arithmetic:
-    """codes: of all tensors so far, by their ids."""
+    """Makes steps. codes: of all tensors so far, by their ids."""
 
     def __init__(self, recording: Recording, codes: Mapping[int, Codes], emit: Emitter) -> None:
         self._recording, self._codes, self._emit = recording, codes, emit
 
     def value(self, node: Node) -> tuple[Value, int]:
-        """What the operator makes, and the axis of its rows in the output. Raises UnfitError."""
+        """Return the operator's value, and the axis of rows in its output. Raises UnfitError."""
         what, output = node.what, node.outputs[0]
         name = what.overloadpacket
         if node.outputs[0].dtype != torch.float32:
@@ -54,7 +54,7 @@ class Arithmetic:
         return value, axis
 
     def _scatter(self, node: Node) -> tuple[Value, int]:
-        """Scores of some tokens among those that cannot be said."""
+        """Scatter scores of some tokens into a constant for those never generated."""
         others, axis, places, rows = node.inputs
         if id(others) in self._codes or axis not in (-1, others.dim() - 1):
             raise UnfitError(f"{node.what} into what was computed")
@@ -63,7 +63,7 @@ class Arithmetic:
         return self._emit.scatter(features, places, others.shape[-1], number), features.axis
 
     def _recorded_number(self, tensor: torch.Tensor, user: Node) -> float:
-        """What `tensor` was filled with when it was made."""
+        """Return the number that `tensor` was filled with."""
         for node in self._recording.nodes:
             if node is not user and any(each is tensor for each in node.outputs):
                 place = {_ATEN.new_full: 2, _ATEN.full_like: 1}.get(node.what.overloadpacket)
@@ -85,7 +85,7 @@ class Arithmetic:
         return self._emit.map(operands[0], join, operands[1], _count(shape, axis)), axis
 
     def _spread(self, given: Any, shape: torch.Size, axis: int) -> Operand:
-        """An operand as it is broadcast to a shape."""
+        """Make an operand, broadcast to a shape."""
         if not isinstance(given, torch.Tensor):
             return Operand(1, data=torch.tensor([float(given)]))
         if id(given) in self._codes:

@@ -1,7 +1,7 @@
-"""Passes that say one token after the other: little is done besides the call itself.
+"""Passes that generate one token after the other, with little overhead beyond the call itself.
 
-An output head that scores some tokens only is not spread over the whole vocabulary here, and what
-describes a pass stays where it is from one to the next.
+An output head that scores only some tokens is not scattered over the whole vocabulary here, and
+consecutive passes reuse the same descriptors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FEW = 64  # numbers
 
 
 class ChainPass:
-    """Scores the token after the text, of one text at a time.
+    """Scores the next token of one text at a time.
 
     lowered: the model. windows: of its kinds of layers, see `Windows`.
     """
@@ -59,7 +59,7 @@ class ChainPass:
     def run(
         self, start: int, cached: int, pending: Sequence[int], states: torch.Tensor | None
     ) -> TokenScores:
-        """See `CompiledPass.follow`. states: where the last hidden states go; None for nowhere."""
+        """See `CompiledPass.follow`. states: where the last hidden states go; None to drop them."""
         self._chain.most = 0
         self._play(start, cached, pending, states, 1)
         return TokenScores(self._scores, self._tokens)

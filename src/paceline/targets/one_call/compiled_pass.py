@@ -1,4 +1,4 @@
-"""A target's passes in one call each."""
+"""Run each of a target's passes in one call."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ __all__ = ["CompiledPass", "UnfitError", "compiled"]
 
 
 def compiled(model: PreTrainedModel, windows: Windows) -> Lowered:
-    """The steps that `model` computes. windows: see `attention_windows`.
+    """Compile `model` to steps. windows: see `attention_windows`.
 
-    Raises UnfitError, saying why, for a model that cannot be run so.
+    Raises UnfitError, naming the reason, for a model that cannot be compiled.
     """
     if unavailable():
         raise UnfitError(unavailable())
@@ -47,7 +47,7 @@ def compiled(model: PreTrainedModel, windows: Windows) -> Lowered:
         return lower(model, recording, longest_context(model.config.get_text_config()))
     except UnfitError:
         raise
-    except Exception as error:  # whatever a model's own code raises when it is watched
+    except Exception as error:  # a model's own code may raise anything while recorded
         reason = str(error).partition("\n")[0]
         raise UnfitError(f"it cannot be recorded ({type(error).__name__}: {reason})") from error
 
@@ -55,10 +55,10 @@ def compiled(model: PreTrainedModel, windows: Windows) -> Lowered:
 class CompiledPass:
     """Runs the steps of a model without the model.
 
-    steps: see `compiled`. virtual: what ids beyond the vocabulary stand for. windows: see
+    steps: see `compiled`. virtual: the embeddings of ids beyond the vocabulary. windows: see
     `attention_windows`.
 
-    cache_dtype: of `CACHE_DTYPES`; may change as long as caches are new.
+    cache_dtype: one of `CACHE_DTYPES`; may change while caches are new.
     """
 
     def __init__(self, steps: Lowered, virtual: VirtualTokens, windows: Windows) -> None:
@@ -72,7 +72,7 @@ class CompiledPass:
     def run(
         self, texts: Sequence[TextRows], windows: Windows, cache: TreeCache, keeps_states: bool
     ) -> torch.Tensor:
-        """One pass; the logits [rows, vocabulary] of the texts that are scored, see `TextRows`."""
+        """Run one pass; logits [rows, vocabulary] of the scored texts, see `TextRows`."""
         self.use_cache(cache)
         each, tokens, parents = array("q"), array("q"), array("q")
         kept = positions = 0
@@ -93,8 +93,8 @@ class CompiledPass:
     def follow(
         self, start: int, cached: int, pending: Sequence[int], cache: TreeCache, keeps_states: bool
     ) -> TokenScores:
-        """One pass over the next tokens of a text; the scores of the token after them, a view
-        that the next one overwrites.
+        """Run one pass over a text's next tokens. Returns the scores of the token after them, a
+        view that the next pass overwrites.
 
         start: of the text's stretch of the cache. cached: tokens there.
         """
@@ -111,20 +111,20 @@ class CompiledPass:
         keeps_states: bool,
         wanted: ChainRequest,
     ) -> ChainFound:
-        """As `follow`, then passes over the likeliest token of the one before, in one call."""
+        """Like `follow`, then passes over the likeliest token of the previous one, in one call."""
         self.use_cache(cache)
         states = cache.all_states() if keeps_states else None
         return self._chain.run_on(start, cached, pending, states, wanted)
 
     def keep_outputs(self, layers: Sequence[int]) -> None:
-        """From now on keep the outputs of these layers, ascending and counted from 1, beside the
-        last states. Raises UsageError for what is none of the model's."""
+        """Keep the outputs of these layers, ascending and counted from 1, beside the last states
+        from now on. Raises UsageError for a layer the model does not have."""
         steps = kept_outputs(self.steps, layers)
         self._program, self._chain = Program(steps), ChainPass(steps, self._windows)
-        self._known: TreeCache | None = None  # as it was before it moved so often
+        self._known: TreeCache | None = None  # the cache in use, as of `_moves`
 
     def use_cache(self, cache: TreeCache) -> None:
-        """Read and write this one, which gets memory where it has none."""
+        """Read and write this cache from now on; allocates its memory if it has none."""
         if self._known is cache and self._moves == cache.moves:
             return
         self._moves = cache.moves

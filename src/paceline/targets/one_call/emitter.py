@@ -1,4 +1,4 @@
-"""Steps one after the other, with what can be done at once done at once."""
+"""Emit steps one after the other, fusing those that can run as one."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _OTHER = 1 << 24  # PL_OTHER
 
 
 class Emitter:
-    """Makes steps and the values that they give.
+    """Makes steps and the values they produce.
 
-    steps: so far.
+    steps: made so far.
     """
 
     def __init__(self) -> None:
@@ -28,17 +28,17 @@ class Emitter:
         self._gathered: dict[tuple[Any, ...], Value] = {}
 
     def new_value(self, count: int, kind: Kind) -> Value:
-        """With so many numbers per row."""
+        """Make a value of `count` numbers per row."""
         value = Value(1 + len(self._values), count, kind)
         self._values[value.number] = value
         return value
 
     def value_of_code(self, code: int) -> Value:
-        """Which one an element is of."""
+        """The value an element belongs to."""
         return self._values[value_of(code)]
 
     def step(self, step: Step) -> Value | None:
-        """One more; gives what it makes."""
+        """Add a step; return what it produces."""
         kinds = {value.kind for value in step.reads()} - {Kind.PLACE}
         late = step.out is not None and step.out.kind == Kind.KEPT and step.op != Op.SELECT
         if len(kinds) > 1 or (late and any(v.kind != Kind.KEPT for v in step.reads())):
@@ -49,7 +49,7 @@ class Emitter:
         return step.out
 
     def operand(self, features: Features) -> Operand:
-        """As a step can read it; what lies otherwise is brought into order first."""
+        """Make features an operand; gathers them first if steps cannot read their order."""
         if len(features.values) == 1 and bool((features.sign > 0).all()):
             value, at = self._values[features.values[0]], features.feature
             each, period = _pattern(at)
@@ -59,18 +59,18 @@ class Emitter:
         return self._gather(features)
 
     def in_a_row(self, features: Features) -> Operand:
-        """An operand whose numbers lie side by side, as most steps want them."""
+        """Make features an operand of consecutive numbers, as most steps need."""
         found = self.operand(features)
         if found.each != 1 or found.period != len(features.feature):
             found = self._gather(features)
         return found
 
     def embed(self, count: int, **table: Any) -> Value:
-        """The numbers of the rows' tokens."""
+        """Look up the rows' tokens."""
         return self._made(Step(Op.EMBED, count, self.new_value(count, Kind.ROWS), **table))
 
     def product(self, linear: BlockLinear, rows: Operand) -> Value:
-        """Rows x the layer's matrix."""
+        """Multiply rows by the layer's matrix."""
         out = self.new_value(linear.out_features, self._kind(rows))
         return self._made(
             Step(
@@ -85,7 +85,7 @@ class Emitter:
         )
 
     def norm(self, rows: Features, scale: Operand, shift: Operand | None, eps: float) -> Value:
-        """By segments of the scale's size."""
+        """Normalise segments of the scale's size."""
         operand = self.in_a_row(rows)
         out = self.new_value(operand.period, self._kind(operand))
         op, of = Op.RMS_NORM, (operand, scale)
@@ -94,7 +94,7 @@ class Emitter:
         return self._made(Step(op, out.count, out, of, size=scale.period, number=eps))
 
     def mean(self, rows: Features, size: int) -> Value:
-        """Of every `size` numbers."""
+        """Average every `size` numbers."""
         operand = self.in_a_row(rows)
         function, source = Function.SAME, operand.value and operand.value.source
         if operand.whole and source and _is_curve(source, Function.SQUARE):
@@ -105,7 +105,7 @@ class Emitter:
         return self._made(Step(Op.MEAN, out.count, out, (operand,), function, size=size))
 
     def scatter(self, rows: Features, places: torch.Tensor, count: int, number: float) -> Value:
-        """`count` times the number, but for the rows' own at their places."""
+        """Scatter the rows' numbers to `places` among `count`, the rest filled with `number`."""
         operand = self.in_a_row(rows)
         out = self.new_value(count, self._kind(operand))
         order = (places + 1).int().contiguous()
@@ -113,13 +113,13 @@ class Emitter:
         return self._made(step)
 
     def curve(self, rows: Features, function: Function) -> Value:
-        """A function of every number."""
+        """Apply a function to every number."""
         operand = self.operand(rows)
         out = self.new_value(len(rows.feature), self._kind(operand))
         return self._made(Step(Op.MAP, out.count, out, (operand,), function))
 
     def map(self, left: Operand, join: Join, right: Operand, count: int = 0) -> Value:
-        """Two operands joined, `count` numbers of each."""
+        """Join two operands, `count` numbers of each."""
         out = self.new_value(count or left.period, self._kind(left))
         step = (
             self._rotation(left, join, right, out)
@@ -159,7 +159,7 @@ class Emitter:
         return Operand(value.count, value)
 
     def _bent(self, left: Operand, join: Join, right: Operand, out: Value) -> Step | None:
-        """A function and what joins its result, at once."""
+        """Fuse a function with the join of its result."""
         for one, other in ((left, right), (right, left)):
             source = one.value and one.value.source
             if one.whole and source and source.op == Op.MAP and source.join == Join.ALONE:
@@ -171,7 +171,7 @@ class Emitter:
         return None
 
     def _rotation(self, left: Operand, join: Join, right: Operand, out: Value) -> Step | None:
-        """X by cosines plus x in another order by sines."""
+        """Fuse x * cosines + reordered x * sines into a rotation."""
         if join != Join.PLUS:
             return None
         sources = [one.value.source if one.whole and one.value else None for one in (left, right)]
@@ -217,7 +217,7 @@ def _is_curve(step: Step, function: Function) -> bool:
 
 
 def _by_position(step: Step | None) -> tuple[Operand, Operand] | None:
-    """The operands of a value by one of its position."""
+    """The operands of a product with a value by position."""
     if step is None or step.op != Op.MAP or step.join != Join.TIMES or step.function:
         return None
     left, right = step.of
@@ -227,7 +227,7 @@ def _by_position(step: Step | None) -> tuple[Operand, Operand] | None:
 
 
 def _pattern(at: torch.Tensor) -> tuple[int, int]:
-    """How often numbers come in a row, and after how many different ones they come again."""
+    """How often each number repeats in a row, and after how many distinct ones it recurs."""
     others = (at != at[0]).nonzero()
     each = int(others[0]) if len(others) else len(at)
     if each == len(at):

@@ -1,4 +1,4 @@
-"""Which layers' outputs a program keeps."""
+"""Choose which layers' outputs a program keeps."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["kept_outputs"]
 
 
 def kept_outputs(steps: Lowered, layers: Sequence[int]) -> Lowered:
-    """The steps that keep the last states and, beside them, the outputs of these layers, counted
+    """Return steps that keep the last states and, beside them, the outputs of these layers, counted
     from 1.
 
-    Raises UsageError for what is none of the model's.
+    Raises UsageError for a layer the model does not have.
     """
     kept = [LAST, *layers]
 

@@ -1,7 +1,7 @@
-"""A recording of a model -> the steps of a program.
+"""Lower the recording of a model to the steps of a program.
 
-Operators that move elements are done on codes, see `values`. Of those that compute there are a
-dozen kinds; a model with any other is not run in one call.
+Operators that move elements are applied to codes, see `values`. A dozen kinds of operators that
+compute are supported; a model with any other is not compiled.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = ["lower"]
 
 
 def lower(model: PreTrainedModel, recording: Recording, longest: int | None = None) -> Lowered:
-    """longest: position that there may be. Raises UnfitError, naming what it met."""
+    """Lower a recording. longest: most positions. Raises UnfitError, naming the reason."""
     lowering = _Lowering(model, recording, longest)
     last = _last_uses(recording)
     for node in recording.nodes:
@@ -69,7 +69,7 @@ class _Lowering:
         self._codes[id(positions)] = self._place(positions)
 
     def finish(self) -> Lowered:
-        """Raises UnfitError where the logits are not what a step makes."""
+        """Return the program. Raises UnfitError if no step makes the logits."""
         codes = self._codes.get(id(self._recording.logits))
         if codes is None:
             raise UnfitError("its logits come from nothing that was seen")
@@ -79,7 +79,7 @@ class _Lowering:
         return Lowered(live_steps(self._emit.steps, logits.value), logits.value, self._tables)
 
     def take(self, node: Node) -> None:
-        """The next node in order."""
+        """Lower the next node."""
         coded = [each for each in _tensors(node.inputs) if id(each) in self._codes]
         if isinstance(node.what, Stored):
             self._store(node)
@@ -109,11 +109,11 @@ class _Lowering:
                 self._keep_output(number, output)
 
     def forget(self, tensors: Iterable[torch.Tensor]) -> None:
-        """These come no more: codes of all tensors together take more than a small model."""
+        """Drop the codes of tensors not used again: all of them would outgrow a small model."""
         for each in tensors:
             self._codes.pop(id(each), None)
 
-    # What only moves elements, and what depends on nothing but positions.
+    # Operators that only move elements, or depend only on positions.
 
     def _move(self, node: Node) -> None:
         if all(self._is_place(each) for each in _tensors(node.inputs) if id(each) in self._codes):
@@ -145,7 +145,7 @@ class _Lowering:
         code = int(self._codes[id(tensor)].reshape(-1)[0])
         return self._emit.value_of_code(code).kind == Kind.PLACE
 
-    # Layers that were noted as a whole.
+    # Layers recorded as a whole.
 
     def _embed(self, node: Node) -> None:
         output = node.outputs[0]
@@ -225,7 +225,7 @@ class _Lowering:
         self._codes[id(node.outputs[0])] = new_codes(made.number, node.outputs[0].shape, 0)
 
     def _select(self) -> None:
-        """From here on only rows that are kept count."""
+        """From here on, only kept rows matter."""
         states = self._recording.states
         features = features_of(self._codes_of(states))
         operand = self._emit.in_a_row(features)
@@ -236,7 +236,7 @@ class _Lowering:
         self._codes[id(states)] = new_codes(kept.number, states.shape, features.axis)
 
     def _keep_output(self, number: int, output: torch.Tensor) -> None:
-        """A step for whoever wants the output of a layer; see `kept_outputs`."""
+        """Add a step that can keep a layer's output; see `kept_outputs`."""
         operand = self._emit.in_a_row(features_of(self._codes_of(output)))
         self._emit.step(Step(Op.STATES, operand.period, None, (operand,), layer=number))
 
@@ -251,7 +251,7 @@ def _seen_by(node: Node) -> list[torch.Tensor]:
 
 
 def _last_uses(recording: Recording) -> dict[int, Node | None]:
-    """By the ids of tensors, the node that comes upon them last; none for the logits."""
+    """Map tensors' ids to the last node that sees them; None for the logits."""
     last: dict[int, Node | None] = {
         id(each): node for node in recording.nodes for each in _seen_by(node)
     }

@@ -1,4 +1,4 @@
-"""Operators of torch that programs know."""
+"""The torch operators that programs support."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _same(codes: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
 
 
 def _view(codes: torch.Tensor, shape: Any) -> torch.Tensor:
-    # By the order of elements, which is what a view is; codes lie in memory as they please.
+    # A view keeps the order of elements; codes may lie in memory in any order.
     return codes.reshape(shape)
 
 
@@ -58,10 +58,10 @@ MOVES: dict[Any, Callable[..., Any]] = {
         )
     },
 }
-"""What only moves elements, or turns their signs -> what does so with codes."""
+"""Operators that only move elements or flip signs -> the same on codes."""
 
 CONSTANTS = {_ATEN.new_full, _ATEN.new_zeros, _ATEN.full_like, _ATEN.zeros_like}
-"""What makes the same of any numbers."""
+"""Operators whose result does not depend on their input's numbers."""
 
 BINARY = {
     _ATEN.add: Join.PLUS,

@@ -1,5 +1,5 @@
-"""What a model computes of positions alone, as tables: cosines and sines of rotary embeddings, or
-embeddings of positions."""
+"""Tables of what a model computes from positions alone: cosines and sines of rotary embeddings, or
+position embeddings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GRAIN = 256
 
 
 class PositionTables:
-    """Values by position, made by playing the model's own operators again."""
+    """Tables of values by position, made by replaying the model's own operators."""
 
     def __init__(self, recording: Recording, limit: int | None = None) -> None:
         self._limit = limit
@@ -28,22 +28,22 @@ class PositionTables:
         self._length = 0
 
     def add(self, node: Node) -> None:
-        """An operator on positions."""
+        """Add an operator on positions."""
         self._nodes.append(node)
 
     def define(self, value: Value, output: torch.Tensor, axis: int) -> None:
-        """What a tensor of the recording is, with its rows along an axis."""
+        """Define a value as a tensor of the recording, with its rows along `axis`."""
         self._defined[value] = output, axis
 
     def number_of(self, value: Value) -> int:
-        """Of the table of a value, which is kept from now on."""
+        """The number of a value's table, which is kept from now on."""
         if value not in self._used:
             self._used.append(value)
             self._length = 0
         return self._used.index(value)
 
     def extend_to(self, positions: int) -> list[torch.Tensor]:
-        """Tables [at least so many positions, numbers] by their numbers."""
+        """Return tables [positions or more, numbers], by their numbers."""
         length = -(-positions // _GRAIN) * _GRAIN
         length = min(length, self._limit or length)
         if length > self._length:
@@ -52,7 +52,7 @@ class PositionTables:
         return self._tables
 
     def _grown(self, length: int) -> list[torch.Tensor]:
-        """Tables of so many positions. They may be long, and are made in place."""
+        """Extend the tables to `length` positions, in place, as they may be long."""
         grown: list[torch.Tensor] = []
         for first in range(self._length, length, ROWS):
             end = min(first + ROWS, length)
@@ -66,8 +66,8 @@ class PositionTables:
         return grown
 
     def _played(self, first: int, last: int) -> list[torch.Tensor]:
-        """What the values are at the positions from `first` on, [ROWS, numbers] each; at none
-        beyond `last`."""
+        """Compute the values at positions from `first` on, clamped to `last`, [ROWS, numbers]
+        each."""
         at = torch.arange(first, first + ROWS).clamp(max=last)[None]
         known = {id(self._positions): at}
         for node in self._nodes:

@@ -1,7 +1,8 @@
-"""What a model computes, seen in one pass of its own forward.
+"""Record what a model computes in one pass of its own forward.
 
-All operators of torch that run are noted, in order, with the tensors they take and give. Layers of
-ours (products, norms, the table of tokens) are noted as a whole, and so are attention and cache.
+All torch operators that run are recorded, in order, with their input and output tensors.
+Paceline's products and norms and the table of tokens are recorded as a whole, as are attention and
+cache.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["ROWS", "Attended", "Node", "Recording", "Stored", "UnfitError", "record"]
 
 ROWS = 11
-"""Rows of the pass that is recorded; no size of a model's own, so that it tells rows apart."""
+"""Rows of the recorded pass; a size that models do not use, so that it identifies rows."""
 
 _WHOLE = (BlockLinear, Projection, FastRMSNorm)
 
@@ -38,7 +39,7 @@ class UnfitError(Exception):
 
 @dataclass(frozen=True)
 class Attended:
-    """An attention. window: which kind of layer it is of. scale, cap: of its scores."""
+    """An attention. window: number of its kind of layer. scale, cap: of its scores."""
 
     window: int
     scale: float
@@ -47,16 +48,16 @@ class Attended:
 
 @dataclass(frozen=True)
 class Stored:
-    """Keys and values of a layer go to the cache."""
+    """A layer's keys and values are written to the cache."""
 
     layer: int
 
 
 @dataclass(frozen=True)
 class Node:
-    """Something that was computed.
+    """One recorded computation.
 
-    what: an operator of torch, a module, or an attention or cache. inputs, options: its arguments.
+    what: a torch operator, a module, `Attended` or `Stored`. inputs, options: its arguments.
     outputs: tensors.
     """
 
@@ -71,7 +72,7 @@ class Recording:
     """A pass over `ROWS` rows.
 
     positions: [1, ROWS]. states: the last hidden states [1, ROWS, hidden]. outputs: of all layers,
-    where the model has them in a list. logits: [1, ROWS, vocabulary].
+    if the model has them in one list. logits: [1, ROWS, vocabulary].
     """
 
     nodes: list[Node] = field(default_factory=list)
@@ -82,7 +83,7 @@ class Recording:
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes what runs, but for what runs inside of something that is noted as a whole."""
+    """Records what runs, except inside modules recorded as a whole."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -97,18 +98,18 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return found
 
     def enter(self, module: nn.Module, arguments: Any) -> None:
-        """A hook for before a module that is noted as a whole."""
+        """Hook before a module recorded as a whole."""
         self.inside += 1
 
     def leave(self, module: nn.Module, arguments: Any, output: Any) -> None:
-        """A hook for after it."""
+        """Hook after such a module."""
         self.inside -= 1
         if not self.inside:
             self.nodes.append(Node(module, tuple(arguments), {}, (output,)))
 
 
 class _Keys(Cache):  # type: ignore[misc]
-    """A cache that holds nothing, and notes what it is to hold."""
+    """A cache that records what it is given, and stores nothing."""
 
     def __init__(self, recorder: _Recorder) -> None:
         super().__init__(layers=[])
@@ -122,18 +123,18 @@ class _Keys(Cache):  # type: ignore[misc]
         *_: Any,
         **__: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of this pass alone."""
+        """Record keys and values; return those of this pass alone."""
         inputs = key_states, value_states
         self._recorder.nodes.append(Node(Stored(layer_idx), inputs, {}, ()))
         return inputs
 
     def get_seq_length(self, layer_idx: int = 0, cache_position: Any = None) -> int:
-        """Nothing is cached."""
+        """Always 0: nothing is cached."""
         return 0
 
 
 class _Attention:
-    """Stands for what rows see, see `SlotsSeen`."""
+    """A stand-in for `SlotsSeen` that records attention."""
 
     def __init__(self, recorder: _Recorder, window: int) -> None:
         self._recorder, self._window = recorder, window
@@ -146,7 +147,7 @@ class _Attention:
         scale: float,
         cap: float = 0.0,
     ) -> torch.Tensor:
-        """[rows, heads, value size] of zeros: what numbers come out does not matter here."""
+        """Record; return zeros [rows, heads, value size], as the numbers do not matter here."""
         recorder = self._recorder
         recorder.inside += 1
         out = torch.zeros(query.shape[1], query.shape[0], value.shape[2])
@@ -156,12 +157,12 @@ class _Attention:
         return out
 
 
-@torch.inference_mode(False)  # in which torch does not show what composite operators are made of
+@torch.inference_mode(False)  # inference mode hides the parts of composite operators
 @torch.no_grad()
 def record(model: PreTrainedModel, windows: Mapping[str, Any]) -> Recording:
-    """One pass of `model`. windows: kinds of layers by what they see, in their order.
+    """Record one pass of `model`. windows: what each kind of layer sees, in order.
 
-    Raises UnfitError where the model does not pass our attention on, or shows no hidden states.
+    Raises UnfitError if the model does not use paceline's attention, or shows no hidden states.
     """
     recorder, found = _Recorder(), Recording()
     masks = {kind: torch.zeros(1, 1, 1, 1) for kind in windows}
@@ -172,7 +173,7 @@ def record(model: PreTrainedModel, windows: Mapping[str, Any]) -> Recording:
     caught: list[Any] = []
     whole = [each for each in model.modules() if isinstance(each, _WHOLE)]
     with ExitStack() as hooks:
-        # Hooks that are left first were set last: a module is left before what it is part of.
+        # Nested modules are left before their parents, so only the outermost is recorded.
         for module in [model.get_input_embeddings(), *whole]:
             hooks.callback(module.register_forward_pre_hook(recorder.enter).remove)
             hooks.callback(module.register_forward_hook(recorder.leave).remove)

@@ -1,7 +1,7 @@
-"""Steps as JSON and tensors, and back.
+"""Write steps as JSON and tensors, and read them back.
 
-A model that was recorded once need not be opened to be run again: steps, what they read, and the
-tables of positions say all.
+A model recorded once can run again without being opened: the steps, the tensors they read and the
+tables of positions suffice.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ Tensors = dict[str, torch.Tensor]
 
 
 class StoredTables:
-    """Values by position, as many as there are; see `PositionTables`."""
+    """Tables of values by position that do not grow; see `PositionTables`."""
 
     def __init__(self, values: Sequence[Value], tables: Sequence[torch.Tensor]) -> None:
         self._values, self._tables = [*values], [*tables]
 
     def number_of(self, value: Value) -> int:
-        """Of the table of a value."""
+        """The number of a value's table."""
         return self._values.index(value)
 
     def extend_to(self, positions: int) -> list[torch.Tensor]:
-        """Tables [at least so many positions, numbers] by their numbers."""
+        """Return the tables [positions or more, numbers], by their numbers."""
         return self._tables
 
 
 def written_steps(steps: Lowered, positions: int | None) -> tuple[dict[str, Any], Tensors] | None:
-    """What `read_steps` reads: a JSON object, and tensors by name. None where the tables of all
-    `positions` would take too much room.
+    """Write steps for `read_steps`: a JSON object, and tensors by name. None if the tables of all
+    `positions` would be too large.
 
-    Tensors that are one in memory are one here.
+    Tensors that are one in memory are written once.
     """
     used = [value for step in steps.steps for value in step.reads() if value.kind == Kind.PLACE]
     places = [*dict.fromkeys(used)]
@@ -68,7 +68,8 @@ def written_steps(steps: Lowered, positions: int | None) -> tuple[dict[str, Any]
 
 
 def read_steps(record: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> Lowered:
-    """What was written. Raises KeyError, TypeError, ValueError or IndexError for anything else."""
+    """Invert `written_steps`. Raises KeyError, TypeError, ValueError or IndexError for anything
+    else."""
     reading = _Reading(record["values"], tensors)
     steps = [reading.step(each) for each in record["steps"]]
     values = [reading.values[each["value"]] for each in record["tables"]]
@@ -84,14 +85,14 @@ class _Writing:
         self._names: dict[tuple[Any, ...], str] = {}
 
     def value(self, value: Value) -> int:
-        """Its number."""
+        """Return a value's number."""
         if value not in self._numbers:
             self._numbers[value] = len(self.values)
             self.values.append(value)
         return self._numbers[value]
 
     def tensor(self, tensor: torch.Tensor) -> str:
-        """Its name."""
+        """Return a tensor's name."""
         key = tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())
         if key not in self._names:
             self._names[key] = f"t{len(self._names)}"
@@ -99,7 +100,7 @@ class _Writing:
         return self._names[key]
 
     def step(self, step: Step) -> dict[str, Any]:
-        """One step; what is as usual is left out."""
+        """Write a step, leaving out defaults."""
         usual = Step(step.op, step.count)
         found: dict[str, Any] = {
             name: getattr(step, name)
@@ -121,7 +122,7 @@ class _Writing:
         return found
 
     def operand(self, operand: Operand) -> dict[str, Any]:
-        """What a step reads."""
+        """Write an operand."""
         found: dict[str, Any] = {"period": operand.period, "at": operand.at, "each": operand.each}
         if operand.value is not None:
             found["value"] = self.value(operand.value)
@@ -141,7 +142,7 @@ class _Reading:
         self._matrices: dict[str, BlockMatrix] = {}
 
     def step(self, record: Mapping[str, Any]) -> Step:
-        """One step; its operands are values of steps before it."""
+        """Read a step; its operands are values of earlier steps."""
         others: dict[str, Any] = {name: record[name] for name in _PLAIN if name in record}
         others |= {name: self._tensors[record[name]] for name in _TENSORS if name in record}
         if "matrix" in record:

@@ -1,8 +1,8 @@
 """Which numbers of which value a tensor holds: layouts by example.
 
-What a step computes are some numbers for every row. Tensors show them in many shapes: split into
-heads, transposed, cut, joined, negated. Here every element of a tensor is named by a code, and an
-operator that only moves elements moves codes. So no such operator has to be known by what it means.
+A step computes some numbers for every row. Tensors show them in many shapes: split into heads,
+transposed, sliced, joined, negated. Here a code names each element of a tensor, and an operator
+that only moves elements is applied to the codes. So its meaning need not be known.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ __all__ = ["Codes", "Features", "features_of", "new_codes", "row_axis", "value_o
 _ROW_BITS, _FEATURE_BITS = 4, 24
 
 Codes = torch.Tensor
-"""int64, of a tensor's shape: value, feature (24 bits) and row (4 bits) side by side, and negative
-where the number has the other sign. Values count from 1."""
+"""int64, in a tensor's shape: value, feature (24 bits) and row (4 bits) side by side; negative for
+a negated number. Values count from 1."""
 
 
 def row_axis(shape: torch.Size) -> int:
-    """The axis of a tensor's rows: the only one that is so long."""
+    """The axis of a tensor's rows: the only one of length `ROWS`."""
     axes = [axis for axis, size in enumerate(shape) if size == ROWS]
     if not axes:
         raise UnfitError("it makes one number of all positions (as longrope does)")
@@ -33,8 +33,8 @@ def row_axis(shape: torch.Size) -> int:
 
 
 def new_codes(value: int, shape: torch.Size, axis: int) -> Codes:
-    """Of value number `value`, whose features lie in a tensor of this shape, its rows along
-    `axis`, in their order."""
+    """Make codes for value number `value`, whose features fill a tensor of this shape, with its
+    rows in order along `axis`."""
     others = [size for place, size in enumerate(shape) if place != axis]
     count = 1
     for size in others:
@@ -47,13 +47,13 @@ def new_codes(value: int, shape: torch.Size, axis: int) -> Codes:
 
 
 def value_of(code: int) -> int:
-    """The value that an element is of."""
+    """The number of an element's value."""
     return abs(code) >> _FEATURE_BITS + _ROW_BITS
 
 
 @dataclass(frozen=True)
 class Features:
-    """What a tensor holds of every row, in its own order of elements.
+    """What a tensor holds for every row, in element order.
 
     value, feature, sign: int64 [count] each. axis: that of the rows.
     """
@@ -65,16 +65,16 @@ class Features:
 
     @property
     def values(self) -> list[int]:
-        """Numbers of the values that are held."""
+        """Numbers of the values it holds."""
         return sorted(set(self.value.tolist()))
 
 
 def features_of(codes: Codes) -> Features:
-    """Raises UnfitError for elements that do not lie row by row."""
+    """Convert codes to features. Raises UnfitError if rows are mixed."""
     for axis, size in enumerate(codes.shape):
         if size != ROWS:
             continue
-        first = codes.select(axis, 0)  # of row 0, whose bits are none
+        first = codes.select(axis, 0)  # row 0, whose row bits are zero
         sign = first.sign()
         if all(torch.equal(codes.select(axis, row), first + sign * row) for row in range(ROWS)):
             flat = first.reshape(-1)

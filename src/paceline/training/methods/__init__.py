@@ -1,4 +1,4 @@
-"""The methods that are trained: a row for each, from which its command and its run follow."""
+"""The trained methods: a row for each, from which its command and its run follow."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class ChimeraSettings(TrainerSettings):
             raise UsageError(str(error)) from error
 
     def config(self) -> ChimeraConfig:
-        """What is trained, before it is sized for a model."""
+        """The configuration, before it is sized for a model."""
         from paceline.drafters.head_configs import ChimeraConfig
 
         return ChimeraConfig(

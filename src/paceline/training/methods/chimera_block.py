@@ -1,4 +1,5 @@
-"""Chimera's context encoder as a copy of the target's last layer, as the official code began it once."""
+"""Starting Chimera's context encoder as a copy of the target's last layer, as the official code
+once did."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ _SMALLEST = 1e-2
 
 @torch.no_grad()
 def begin_as_last_layer(encoder: ContextEncoder, base: Base) -> None:
-    """Where the encoder ends in a normalisation, that becomes the target's last. A mature state comes
-    out of that one, so its own norm takes the gains back before it applies the layer's.
+    """Copy the target's last layer to `encoder`, and its last normalisation if that ends in one.
+    Mature states come out of this one, so `mature_norm` undoes its gains before the layer's.
 
     Raises ModelError for a target whose layers have other parts.
     """

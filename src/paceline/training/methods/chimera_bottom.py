@@ -17,9 +17,9 @@ __all__ = ["TransformerBottom"]
 class TransformerBottom(nn.Module):
     """Reads packed texts with the first layer of `model`, as it is or with a copy that learns.
 
-    Parameters: "layer.*", as the model's layer names them, where it is trained.
+    Parameters: "layer.*", as the model's layer names them, if it is trained.
 
-    Raises ModelError for a model that cannot do with one layer.
+    Raises ModelError for a model that does not work with one layer.
     """
 
     def __init__(self, model: PreTrainedModel, trained: bool) -> None:
@@ -27,13 +27,13 @@ class TransformerBottom(nn.Module):
         shallow = cut(model, [0])
         stack: Any = shallow.get_submodule(layers_of(model))
         layer: nn.Module = stack[0]
-        # Kept out of the module's own parts: embeddings are the model's, the rest does not matter.
+        # A tuple is not registered: embeddings are the model's, and the rest does not matter.
         self._shallow = (shallow.requires_grad_(False), layer)
         if trained:
             self.layer = layer.requires_grad_(True)
 
     def whole(self, tokens: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
-        """Rows of texts int64 [rows, length] -> what the layer yields, [rows, length, hidden] float32.
+        """Rows of texts int64 [rows, length] -> the layer's output, [rows, length, hidden] float32.
 
         start: [rows, length] int64, where in the row the text of each token begins.
         """

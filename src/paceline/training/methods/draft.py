@@ -1,4 +1,4 @@
-"""A draft model: some layers of the target, trained to say what the whole model says."""
+"""A draft model: some layers of the target, trained to predict what the whole model does."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class DraftSettings(TrainerSettings):
         self.kept(1)
 
     def kept(self, count: int) -> tuple[int, ...]:
-        """The layers that are kept of a model with so many."""
+        """The layers kept of a model that has `count`."""
         if not self.layers:
             return tuple(sorted({0, count - 1}))
         try:
@@ -59,8 +59,8 @@ class DraftSettings(TrainerSettings):
 
 
 class Draft(TrainedMethod[DraftSettings]):
-    """It reads what it guesses after, so one guess at every place is all that it learns: a chain
-    of guesses is right as long as each is right after the text."""
+    """A draft model reads the tokens it guesses after, so it learns only one guess per place: a
+    chain of guesses is right as long as each is right after the text."""
 
     module: PreTrainedModel
 
@@ -82,7 +82,7 @@ class Draft(TrainedMethod[DraftSettings]):
             part.requires_grad_(name in own)
 
     def forward(self, batch: Batch, scorer: Scorer) -> None:
-        """One guess after every place; where nothing is learned, those of a chain, too."""
+        """Guess once after every place; without gradients, guess a whole chain."""
         import torch
 
         states = self._states(batch)

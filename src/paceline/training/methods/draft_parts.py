@@ -31,8 +31,8 @@ class DraftParts:
     """See `Finished`.
 
     about: which model it drafts for, and with which layers. tensors: all that the folder holds.
-    config: of the smaller model; None once it is written. whole: base and tokenizer of a draft that
-    stands alone.
+    config: of the smaller model; None if read from a folder. whole: base and tokenizer of a
+    standalone draft.
     """
 
     about: DraftRecord
@@ -45,14 +45,14 @@ class DraftParts:
 
     @classmethod
     def found_in(cls, folder: Path) -> Self | None:
-        """The draft of a folder, None where none is finished there."""
+        """Load the draft of a folder, None if none is finished there."""
         if not (folder / RECORD).exists():
             return None
         about = read_draft_record(folder)
         return cls(about, read_draft_tensors(folder), read_draft_training(folder))
 
     def save_pretrained(self, folder: Path) -> None:
-        """Write the folder; raises ModelError where that is not possible."""
+        """Write the folder; raises ModelError if that fails."""
         assert self.config is not None  # noqa: S101 - what was read is not written again
         if self.whole is not None:
             _save_company(*self.whole, folder)
@@ -67,8 +67,11 @@ def parts_of(
     base: Base,
     record: Mapping[str, Any],
 ) -> DraftParts:
-    """kept: the trained tensors, rounded. layers: of the base, that it is made of. alone: whether
-    the folder holds the embeddings, too."""
+    """Make the parts of a trained draft.
+
+    kept: the trained tensors, rounded. layers: of the base, that it is made of. alone: whether the
+    folder holds the embeddings, too.
+    """
     own = sum(tensor.numel() for tensor in kept.values())
     tensors = dict(kept)
     if alone:
@@ -102,7 +105,7 @@ def parts_of(
 def _with_embeddings(
     draft: PreTrainedModel, base: PreTrainedModel, kept: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """All tensors of a draft that stands alone."""
+    """All tensors of a standalone draft."""
     dtype = next(iter(kept.values())).dtype
     tied = draft.config.tie_word_embeddings
     return {
@@ -115,7 +118,7 @@ def _with_embeddings(
 def _save_company(
     base: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, folder: Path
 ) -> None:
-    """What else an ordinary model's folder holds."""
+    """Write what else an ordinary model's folder holds."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if tokenizer is not None:

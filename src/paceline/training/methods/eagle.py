@@ -1,4 +1,4 @@
-"""EAGLE: one block on features and tokens, which learns several steps of its own drafting."""
+"""EAGLE: one block on features and tokens, trained on several steps of its own drafting."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["Eagle", "EagleSettings"]
 
 Features = Literal["last", "three"]
-"""last: the model's last hidden state (EAGLE 1 and 2). three: the outputs of three layers, low, middle
-and high (EAGLE-3)."""
+"""last: the model's last hidden state (EAGLE 1 and 2). three: the outputs of a low, a middle and a
+high layer (EAGLE-3)."""
 
 Block = Literal["random", "last-layer"]
 
@@ -59,7 +59,7 @@ class EagleSettings(TrainerSettings):
 
 
 class Eagle(TrainedMethod[EagleSettings]):
-    """Each step reads what the one before has made, and sees what it will see in a draft."""
+    """Each step reads the output of the one before, and sees what it will see when drafting."""
 
     module: EagleModel
 
@@ -100,14 +100,14 @@ class Eagle(TrainedMethod[EagleSettings]):
 
     @classmethod
     def taps(cls, settings: EagleSettings, layers: int) -> tuple[int, ...]:
-        """See `TrainedMethod.taps`: the second layer, the middle and the last but two, as in the
-        official code, as far as there are so many."""
+        """See `TrainedMethod.taps`: layers 2, `layers` // 2 and `layers` - 3, as in the official
+        code, within the layers there are."""
         if settings.features == "last":
             return ()
         return tuple(sorted({min(2, layers), max(1, layers // 2), max(1, layers - 3)}))
 
     def forward(self, batch: Batch, scorer: Scorer) -> None:
-        """All steps after all places, along the text."""
+        """Take all steps after all places, along the text."""
         from paceline.drafters.eagle_model import Stretches
 
         points, valid = batch.points()
@@ -133,7 +133,7 @@ class Eagle(TrainedMethod[EagleSettings]):
         valid: torch.Tensor,
         step: int,
     ) -> torch.Tensor:
-        """The smooth distance of what the head reads from what it would read of the target's."""
+        """The weighted smooth L1 distance of what the head reads from the target's own states."""
         from torch.nn import functional as F
 
         last, there = batch.last, valid & batch.has(points, step + 1)

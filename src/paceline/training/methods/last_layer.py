@@ -1,4 +1,4 @@
-"""What blocks of drafters take from the layers of their target: sizes, or the numbers of the last."""
+"""What drafters' blocks take from the layers of their target: sizes, or the last one's weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paceline.training.method import Base
 
 __all__ = ["copy_last_layer", "last_layer_has_biases", "sized_like"]
 
-# What Llama and its relatives call the parts of a layer.
+# Names of a layer's parts in Llama and its relatives.
 _TURNED = {"query": "self_attn.q_proj", "key": "self_attn.k_proj", "value": "self_attn.v_proj"}
 _JOIN = "self_attn.o_proj"
 _GATE, _UP, _DOWN = "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"
@@ -25,9 +25,9 @@ ConfigT = TypeVar("ConfigT", EagleConfig, ChimeraConfig)
 
 
 def sized_like(config: ConfigT, base: PreTrainedConfig, intermediate: int = 0) -> ConfigT:
-    """`config` with the sizes of the base's layers, and their angles.
+    """`config` with the sizes and the rotary base of the base's layers.
 
-    intermediate: of the feed-forward; 0 takes the base's, and four times the hidden size where the
+    intermediate: of the feed-forward; 0 takes the base's, or four times the hidden size if the
     base does not say.
     """
     sizes: Any = base.get_text_config()
@@ -45,16 +45,16 @@ def sized_like(config: ConfigT, base: PreTrainedConfig, intermediate: int = 0) -
 
 
 def last_layer_has_biases(base: Base) -> bool:
-    """Whether its queries, keys and values have some."""
+    """Whether its queries, keys and values have biases."""
     return f"{_TURNED['query']}.bias" in dict(base.last_layer.named_parameters())
 
 
 @torch.no_grad()
 def copy_last_layer(block: nn.Module, base: Base, norms: Mapping[str, str], kind: str) -> None:
-    """Let `block`, sized like the base's layers, begin with the numbers of the last one.
+    """Copy the weights of the base's last layer into `block`, which is sized like it.
 
-    norms: the block's own, and what the layer calls them. kind: of the block, for errors. Of a
-    wider feed-forward the units with the largest weights are taken.
+    norms: the block's names -> the layer's. kind: of the block, for errors. If the layer's
+    feed-forward is wider, its units with the largest weights are taken.
 
     Raises ModelError for a target whose layers have other parts.
     """

@@ -40,7 +40,7 @@ class MedusaSettings(TrainerSettings):
             raise UsageError(str(error)) from error
 
     def config(self) -> MedusaConfig:
-        """What is trained."""
+        """The configuration."""
         from paceline.drafters.head_configs import MedusaConfig
 
         return MedusaConfig(self.heads, self.layers, self.form, self.vocabulary)
@@ -49,8 +49,8 @@ class MedusaSettings(TrainerSettings):
 class Medusa(TrainedMethod[MedusaSettings]):
     """Heads that know nothing of the tokens after the state that they read.
 
-    So a head learns what the target says further on only where it has said the tokens in between
-    itself: in its answers everywhere, in texts that it only reads where these agree with it.
+    So a head learns what the target writes further on only where the tokens in between are the
+    target's own: everywhere in its answers, and in texts it only reads where they agree with it.
     """
 
     name = "medusa"
@@ -67,7 +67,7 @@ class Medusa(TrainedMethod[MedusaSettings]):
         self.module = self.heads
 
     def forward(self, batch: Batch, scorer: Scorer) -> None:
-        """All heads on the states at all places."""
+        """Run all heads on the states at all places."""
         points, valid = batch.points()
         hidden = batch.last.gather(1, points[..., None].expand(-1, -1, batch.states.shape[-1]))
         found = self.heads.ends(hidden.flatten(0, 1))

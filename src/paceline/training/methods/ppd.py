@@ -1,4 +1,4 @@
-"""PPD: embeddings after a text, from which the target itself guesses tokens ahead."""
+"""PPD: embeddings after a text, with which the target itself guesses tokens ahead."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Ppd", "PpdSettings"]
 
-# As in `paceline.drafters.prompt_tokens`, which takes torch to import.
+# As in `paceline.drafters.prompt_tokens`, which imports torch.
 Mask = Literal["ensemble", "decoder", "encoder"]
 OutputHead = Literal["shared", "small", "full"]
 
@@ -65,7 +65,7 @@ class PpdSettings(TrainerSettings):
             raise UsageError(str(error)) from error
 
     def config(self) -> PromptConfig:
-        """What is trained."""
+        """The configuration."""
         from paceline.drafters.prompt_tokens import PromptConfig
 
         return PromptConfig(
@@ -79,23 +79,23 @@ class PpdSettings(TrainerSettings):
         )
 
     def first_parts(self) -> PromptTokens | None:
-        """What training begins with; raises ModelError where the folder holds no prompt tokens."""
+        """The parts to start from, if any; raises ModelError if `start` holds no prompt tokens."""
         from paceline.drafters.prompt_tokens import PromptTokens
 
         return PromptTokens.from_pretrained(Path(self.start)) if self.start else None
 
     def as_json(self) -> dict[str, Any]:
-        """For records: by what they are, not by where they lie, with the parts to begin with."""
+        """For records; the parts to start from appear by fingerprint, not by folder."""
         first = self.first_parts()
         return {**super().as_json(), "start": "" if first is None else first.fingerprint()}
 
 
 class Ppd(TrainedMethod[PpdSettings]):
-    """Every window is read once, without gradients; then prompt tokens stand after many places of
-    it at once, and only their rows are differentiated.
+    """Every window is read once, without gradients. Then prompt tokens follow many of its places
+    at once, and only their rows are differentiated.
 
-    Like Medusa's heads they know nothing of the tokens between, so they learn only where these are
-    the target's own.
+    Like Medusa's heads, they know nothing of the tokens in between, so they learn only where these
+    are the target's own.
     """
 
     module: PromptModel
@@ -115,7 +115,7 @@ class Ppd(TrainedMethod[PpdSettings]):
             self.module.start_from(first.tensors)
 
     def forward(self, batch: Batch, scorer: Scorer) -> None:
-        """All prompt tokens after some places."""
+        """Run all prompt tokens after some places."""
         points, valid = self._points(batch)
         ends = self.module(batch, points)
         own_head = self.module.head if self.settings.output_head == "full" else None
@@ -131,7 +131,7 @@ class Ppd(TrainedMethod[PpdSettings]):
         return int(self._points(batch)[1].sum())
 
     def _points(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Some places of every window, drawn by its tokens: the same for the same batch."""
+        """Draw some places of every window, the same for the same batch."""
         import torch
 
         points, valid = batch.points()
@@ -144,7 +144,7 @@ class Ppd(TrainedMethod[PpdSettings]):
         return points.gather(1, order), valid.gather(1, order)
 
     def relative_rate(self, name: str) -> float:
-        """Heads are slower."""
+        """Output heads learn at `head_rate`."""
         return self.settings.head_rate if name.startswith("head.") else 1.0
 
     def parts(self, tensors: Mapping[str, torch.Tensor], common: PartsInputs) -> PromptTokens:

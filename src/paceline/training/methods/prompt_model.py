@@ -1,4 +1,4 @@
-"""Prompt tokens after many points of texts at once, as a module whose few parameters learn."""
+"""Prompt tokens after many points of texts at once, as a module with few parameters."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PromptModel(nn.Module):
     def __init__(self, base: Base, config: PromptConfig) -> None:
         super().__init__()
         self.config = config
-        # Kept out of the module's own parameters and checkpoints.
+        # A tuple keeps it out of the module's own parameters and checkpoints.
         self._frozen = (base,)
         self.embeddings = nn.Parameter(_initial_embeddings(base, config))
         if config.learned_weights:
@@ -47,12 +47,12 @@ class PromptModel(nn.Module):
 
     @property
     def model(self) -> PreTrainedModel:
-        """The frozen one."""
+        """The frozen model."""
         return self._frozen[0].model
 
     def forward(self, batch: Batch, points: torch.Tensor) -> torch.Tensor:
-        """What an output head reads of the prompt tokens after each point, [batch, n,
-        prompt_tokens, hidden] float32: the model's own, or `head` where that is a whole one.
+        """What an output head (the model's own, or `head` if that is a full one) reads of the
+        prompt tokens after each point, [batch, n, prompt_tokens, hidden] float32.
 
         points: [batch, n] int64. Averaging the states of a prompt token's embeddings averages their
         logits (4.4.4), since the head is linear.
@@ -67,10 +67,10 @@ class PromptModel(nn.Module):
         return weighed
 
     def start_from(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Begin with trained parts, but for those that this configuration does not have; what is
-        missing among them stays as it is. So a second stage of training begins.
+        """Start from trained parts, as for a second stage of training. Parts that this
+        configuration lacks are ignored; those missing from `tensors` stay as they are.
 
-        Raises UsageError, naming the part, where one has another shape.
+        Raises UsageError, naming the part, if one has another shape.
         """
         own = dict(self.named_parameters())
         for name in own.keys() & tensors.keys():
@@ -85,7 +85,7 @@ class PromptModel(nn.Module):
 
     @torch.no_grad()
     def _read(self, batch: Batch) -> DynamicCache:
-        """Keys and values of the windows, after the prefix tokens where there are any."""
+        """Read the windows: their keys and values, without prefix tokens."""
         model, cache = self.model, DynamicCache()
         model.base_model(
             batch.tokens,
@@ -97,7 +97,7 @@ class PromptModel(nn.Module):
         return cache
 
     def _states(self, rows: PromptRows, read: DynamicCache) -> torch.Tensor:
-        """[batch, rows, hidden]."""
+        """The states of the rows, [batch, rows, hidden]."""
         model = self.model
         embeddings = self.embeddings.flatten(0, 1)[rows.embeddings]
         outputs = model.base_model(
@@ -117,14 +117,14 @@ class PromptModel(nn.Module):
         return last
 
     def _averaged(self, last: torch.Tensor, states: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The states of the last layers (4.4.5), of which only the very last has gone through the
-        model's last normalisation."""
+        """Average the states of the last layers (4.4.5); only the very last has already been
+        through the model's last normalisation."""
         norm = self._frozen[0].final_norm
         earlier = [norm(state) for state in states[-self.config.exits : -1]]
         return torch.stack([last, *earlier]).mean(dim=0)
 
     def _after_prefix(self, read: DynamicCache) -> DynamicCache:
-        """A cache whose first slots are the prefix tokens'."""
+        """A cache that begins with the prefix tokens."""
         if not self.config.prefix_tokens:
             return read
         cache = DynamicCache()
@@ -153,9 +153,9 @@ class PromptModel(nn.Module):
 
 
 def _initial_embeddings(base: Base, config: PromptConfig) -> torch.Tensor:
-    """[prompt_tokens, epts, hidden] float32: the input embeddings of tokens of answers, all
-    different (PPD, section 6.1.2), in turns; alike ones among the embeddings of one prompt token are
-    told apart by a little noise, since they would learn the same."""
+    """[prompt_tokens, epts, hidden] float32: the input embeddings of different tokens of answers
+    (PPD, section 6.1.2), in turns. If tokens repeat, a little noise tells their embeddings apart,
+    since alike ones of a prompt token would learn the same."""
     answers = (token for text in base.train for token in text.tokens[text.first :])
     tokens = list(dict.fromkeys(islice(answers, _STARTING_TOKENS)))
     table: Any = base.embed
@@ -169,13 +169,13 @@ def _initial_embeddings(base: Base, config: PromptConfig) -> torch.Tensor:
 
 
 def _joined(prefix: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
-    """Keys or values [batch, heads, slots, size] with those of all prefix tokens before them."""
+    """Keys or values [batch, heads, slots, size], after those of all prefix tokens."""
     own = prefix.flatten(0, 1).transpose(0, 1).to(held)
     return torch.cat([own.expand(len(held), -1, -1, -1), held], dim=2)
 
 
 def _head(base: Base, config: PromptConfig) -> nn.Linear | None:
-    """A head that begins as the model's own: a copy of it, or a block that adds nothing yet."""
+    """A head that starts as the model's own: a copy, or a block that adds nothing yet."""
     if config.head == "shared":
         return None
     outputs, hidden = base.head[0].shape

@@ -1,9 +1,9 @@
-"""Where prompt tokens stand in packed texts, and what they see there.
+"""Where prompt tokens go in packed texts, and what they see there.
 
-Prompt tokens after the text's token at `point` look at the text up to that token and at one
-another; the text does not see them. So any number of points of a window can share one pass, as
-long as a mask keeps their rows apart (PPD, section 4.3.1: random insertion; the official code has
-one point per text).
+Prompt tokens after the text's token at `point` see the text up to that token and one another; the
+text does not see them. So any number of points of a window can share one pass, as long as a mask
+keeps their rows apart (PPD, section 4.3.1: random insertion; the official code has one point per
+text).
 
     text: a b c d e, points 1 and 2, two prompt tokens, one embedding each
 
@@ -31,7 +31,7 @@ def among_one_point(config: PromptConfig) -> torch.Tensor:
     which sees which (PPD, section 4.4.3).
 
     ensemble: the same embedding of this and earlier prompt tokens.
-    decoder: all earlier rows, those of the own prompt token included (figure 4.7).
+    decoder: all earlier rows, including those of the same prompt token (figure 4.7).
     encoder: all embeddings of this and earlier prompt tokens (section 4.4.3; the official code
     leaves out the earlier ones).
     """
@@ -49,7 +49,7 @@ class PromptRows:
     """Prompt tokens at some points of a batch of windows.
 
     points: [batch, n] int64, places in the windows.
-    config: how many rows there are after each point.
+    config: decides how many rows follow each point.
 
     Rows are ordered by point, then prompt token, then embedding: n x prompt_tokens x epts of them.
     """
@@ -60,7 +60,7 @@ class PromptRows:
 
     @property
     def each(self) -> int:
-        """Rows after a point."""
+        """Rows per point."""
         return self.config.prompt_tokens * self.config.epts
 
     @property
@@ -70,7 +70,7 @@ class PromptRows:
 
     @property
     def positions(self) -> torch.Tensor:
-        """[batch, rows] int64: the i-th prompt token stands where the i-th token to come will."""
+        """[batch, rows] int64: the i-th prompt token has the position of the i-th token to come."""
         ahead = 1 + torch.arange(self.each, device=self.points.device) // self.config.epts
         at = self.batch.position.gather(1, self.points)
         return (at[:, :, None] + ahead).flatten(1)
@@ -78,7 +78,7 @@ class PromptRows:
     def visible(self, window: int | None = None) -> torch.Tensor:
         """[batch, rows, slots] bool: the prefix tokens, the window, and the rows themselves.
 
-        window: of a layer that sees no further back than so many positions, itself included.
+        window: most positions that a layer sees, its own included; None for all.
         """
         positions, n = self.positions, self.points.shape[1]
         sees_text = self.batch.sees(self.points).repeat_interleave(self.each, dim=1)

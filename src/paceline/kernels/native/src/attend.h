@@ -1,13 +1,13 @@
-/* Attention of a few rows over a long text, in the words of a vec_*.h.
+/* Attention of a few rows over a long text, in the operations of a vec_*.h.
 
-   A row sees a stretch of slots (`first`, `count`) and after it single ones (`extra`): the text, and
-   its own path through a tree. It takes them in this order, in blocks of PL_BLOCK: scores, weights
-   and sums of values of a block, and then block after block is joined to what came before. So a
-   row's result does not depend on where its path lies in the cache, nor on other rows, nor on who
-   does which block: a token is worth the same bits in a tree, in a chain and alone.
+   A row sees a stretch of slots (`first`, `count`), then single ones (`extra`): the text, and its own
+   path through a tree. It reads them in this order, in blocks of PL_BLOCK: the scores, weights and sums
+   of values of a block are computed, then joined to those of the blocks before. So a row's result does
+   not depend on where its path is in the cache, on other rows, or on which thread computes which block:
+   a token gets the same bits in a tree, in a chain and alone.
 
-   What is taken from a block, and from several, is a record: the sums of values, padded to sixteens,
-   the largest score and the sum of the weights. */
+   The result for one or several blocks is a record: the sums of values, padded to sixteens, the largest
+   score and the sum of the weights. */
 #include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 #include "tier.h"
 
 enum { PAIRS = PL_HEADS_OF_A_RANGE, STRIDE = PL_BLOCK + PL_SLOTS_APART + 64 };
-/* Vectors of values that are added up together. */
+/* Vectors of values that are summed together. */
 #define WIDE 4
 #define VALUES_AHEAD 32 /* slots */
 
@@ -28,7 +28,7 @@ struct part {
     int64_t count, first; /* pairs; the first slot of the range */
     int64_t tail, tail_end;
     int tail_known;
-    int late; /* whether values are asked for not before they are added: few pairs leave no time */
+    int late; /* whether values are fetched only while they are added: few pairs leave no time before */
     float *room, *at, *of_tail; /* scores: [count, STRIDE], [count, slots of the tail] */
 };
 
@@ -41,7 +41,7 @@ static inline int64_t tail_stride(const struct pl_attention *of) {
     return (of->tail + TILE - 1) / TILE * TILE;
 }
 
-/* Adds weights x values of `slots` slots to `wide` vectors of sums from `d` on, for `pairs` pairs. */
+/* Adds weights x values of `slots` slots to `wide` vectors of sums, from `d` on, for `pairs` pairs. */
 INLINE void add_vectors(const struct pl_attention *of, const int kind, const int pairs,
                         const int wide, const char *slot, int64_t slots, int late,
                         const float *const *weights, int64_t d, float *const *to) {
@@ -93,7 +93,7 @@ INLINE void add_slots(const struct pl_attention *of, const int kind, const int p
                                 to[p][d]);
 }
 
-/* Adds what some slots in a row are worth to ROWS_OF_VALUES, 3 or 1 pairs. */
+/* Adds weights x values of consecutive slots for ROWS_OF_VALUES, 3 or 1 pairs. */
 #define ADDS(name, kind) \
     static void name(const struct pl_attention *of, int pairs, const char *slot, int64_t slots, \
                      int late, const float *const *weights, float *const *to) { \
@@ -109,8 +109,8 @@ typedef void (*adds_t)(const struct pl_attention *, int, const char *, int64_t, 
                        const float *const *, float *const *);
 static const adds_t adds[PL_KINDS] = {add_float32, add_bfloat16, add_float16, add_int8};
 
-/* What `count` pairs from `p` on take from the values of a block, to their records: slots that not
-   all of them see are added one pair at a time. */
+/* Adds the values of a block to the records of `count` pairs from `p` on. Slots that not all of them
+   see are added one pair at a time. */
 static void gather(const struct part *part, int count, int64_t p, int64_t block,
                    float *const *to) {
     const struct pl_attention *of = part->of;
@@ -157,8 +157,8 @@ static void gather_all(const struct part *part, int64_t block, float *const *to)
     for (; p < part->count; p++) gather(part, 1, p, block, to + p);
 }
 
-/* The single slots of a pair in a block, after its others: scores were found for all that any pair
-   of the part sees. */
+/* Appends the scores of a pair's single slots in a block. They are computed once, for all single slots
+   that any pair of the part sees. */
 static void pick_singles(struct part *part, int64_t p, int64_t block) {
     const struct pl_attention *of = part->of;
     const struct pair *pair = part->pairs + p;
@@ -174,7 +174,7 @@ static void pick_singles(struct part *part, int64_t p, int64_t block) {
         to[i] = part->of_tail[p * tail_stride(of) + extra[i] - part->tail];
 }
 
-/* What every pair takes from one block, to its record; those that do not see so far get none. */
+/* The record of one block for every pair; none for pairs that do not reach it. */
 static void take_block(struct part *part, int64_t block, float *const *to, int64_t width) {
     const struct pl_attention *of = part->of;
     int64_t needed = 0;

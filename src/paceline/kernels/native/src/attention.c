@@ -1,4 +1,4 @@
-/* Attention in units that threads share. */
+/* Attention in units, for several threads. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,14 +18,14 @@ static void some_units(void *given, int me, const struct pl_taken *taken) {
     at->tier->rest->attend(at->of, taken->first, taken->end, pl_room_of(at->needed, at->shared, me));
 }
 
-/* Parts for each thread, so that nobody waits for long. */
+/* Parts per thread, so that none waits for long. */
 enum { PARTS_EACH = 4 };
 
 static int64_t seen_by(const struct pl_attention *of, int64_t row) {
     return (int64_t)of->count[row] + of->extra_begin[row + 1] - of->extra_begin[row];
 }
 
-/* Whether sizes make sense, and slots come in their order. */
+/* Whether sizes make sense, and slots are in order. */
 static int is_sound(const struct pl_attention *of) {
     if (of->rows < 0 || of->heads < 1 || of->key_heads < 1 || of->heads % of->key_heads) return 0;
     if (of->heads / of->key_heads > PL_HEADS_OF_A_RANGE || of->size < 1) return 0;
@@ -41,7 +41,7 @@ static int is_sound(const struct pl_attention *of) {
     return 1;
 }
 
-/* Fills `ranges` with stretches of rows that begin at nearly one slot; how many there are. */
+/* Fills `ranges` with runs of rows that begin at nearly the same slot; returns how many. */
 static int64_t find_ranges(struct pl_attention *of, struct pl_range *ranges) {
     const int64_t most = PL_HEADS_OF_A_RANGE / (of->heads / of->key_heads);
     int64_t count = 0, from = 0, to = 0;
@@ -99,7 +99,7 @@ void *pl_share(const struct pl_sharing *needed, int threads) {
     return memory;
 }
 
-/* After the counts, where a line of memory begins: the rooms of threads, then records. */
+/* After the counts, from the start of a cache line: the rooms of threads, then records. */
 float *pl_room_of(const struct pl_sharing *needed, void *memory, int me) {
     const uintptr_t begin = (uintptr_t)memory + (size_t)needed->counts * sizeof(int);
     return (float *)((begin + 63) / 64 * 64) + me * needed->room;

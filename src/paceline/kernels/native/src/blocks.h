@@ -1,12 +1,12 @@
-/* The formats of weights, and the layout in which products read them.
+/* The formats of weights, and the layout that products read.
 
-   A matrix [outputs, inputs] is cut into panels of 16 outputs. Of a panel come first the codes of
-   all groups of 32 inputs, then their scales, then what several groups share:
+   A matrix [outputs, inputs] is cut into panels of 16 outputs. A panel has first the codes of all
+   groups of 32 inputs, then their scales, then what several groups share:
 
-     codes   per group, for every four inputs in turn a vector of 16 outputs x 4 inputs:
-             4 bits:  four vectors; the low half of a byte is an input of the first 16 of the
-                      group, the high half one of the last 16
-             5 bits:  that, and a vector whose bit j is the fifth bit of four inputs 4j..4j+3
+     codes   per group, for each four inputs a vector of 16 outputs x 4 inputs:
+             4 bits:  four vectors; the low half of a byte is one of the group's first 16 inputs,
+                      the high half one of the last 16
+             5 bits:  that, and a vector whose bit j is the fifth bit of the inputs 4j..4j+3
              6 bits:  that, and two vectors with two bits each: of the first 16 inputs, the last 16
              8 bits:  eight vectors, signed
      scales  per group, for 16 outputs: float16 scale (Q4_0, Q5_0, Q8_0), float16 scale and offset
@@ -14,12 +14,12 @@
      supers  per 8 groups, for 16 outputs: float16 unit of scales and of minima (Q4_K, Q5_K), or of
              scales (Q6_K)
 
-   Of floats (F32, F16, BF16) a panel is, for every input in turn, those of 16 outputs. Of BF16_DOT
-   and BF16_TILES it is, for every two inputs in turn, both of each of 16 outputs, the first one
-   after the second (the instruction adds them so); rows are rounded to bfloat16 for it. BF16_TILES
-   is filled up to whole groups of 32 inputs, which are tiles of 1 KiB.
+   For floats (F32, F16, BF16), a panel has, input by input, the numbers of 16 outputs. For BF16_DOT
+   and BF16_TILES it has, for each two inputs, both numbers of each of 16 outputs, the second input
+   first (the order in which the instruction adds them); rows are rounded to bfloat16 for these.
+   BF16_TILES is padded to whole groups of 32 inputs, which are tiles of 1 KiB.
 
-   The numbers are those of the GGUF file: nothing is rounded on the way. */
+   The numbers are those of the GGUF file, without any rounding. */
 #ifndef PL_BLOCKS_H
 #define PL_BLOCKS_H
 
@@ -35,8 +35,8 @@ enum pl_format {
 
 /* How a format is laid out; sizes in bytes.
 
-   zero: the code that stands for 0, where there is no offset. halves: the two halves of a group
-   have scales of their own. */
+   zero: the code that stands for 0, if there is no offset. halves: whether the two halves of a group
+   have their own scales. */
 struct pl_layout {
     int bits, zero, halves;
     int codes, scales, supers;       /* of a panel: per group, per group, per 8 groups */
@@ -74,21 +74,21 @@ static inline int64_t pl_supers(int64_t groups) { return (groups + PL_SUPER - 1)
 
 static inline int pl_is_float(enum pl_format format) { return format >= PL_F32; }
 
-/* Whether products read rows in bfloat16, two numbers in the place of a float. */
+/* Whether products read rows in bfloat16, with two numbers in the place of a float. */
 static inline int pl_takes_pairs(enum pl_format format) { return format >= PL_BF16_DOT; }
 
-/* Whether products read rows as they are, in float32. */
+/* Whether products read rows unchanged, in float32. */
 static inline int pl_takes_floats(enum pl_format format) {
     return pl_is_float(format) && !pl_takes_pairs(format);
 }
 
-/* Which number of a panel of floats an input of an output is. */
+/* The place of an output's input in a panel of floats. */
 static inline int64_t pl_place_of(enum pl_format format, int64_t input, int64_t output) {
     if (!pl_takes_pairs(format)) return input * PL_PANEL + output;
     return (input / 2 * PL_PANEL + output) * 2 + 1 - input % 2;
 }
 
-/* Of one panel, a multiple of 64. */
+/* Bytes of one panel, a multiple of 64. */
 static inline int64_t pl_panel_bytes(enum pl_format format, int64_t inputs) {
     const struct pl_layout *at = &pl_layouts[format];
     const int64_t groups = pl_groups(inputs);

@@ -1,10 +1,10 @@
-/* Blocks of a text one after the other, see attend.h, and what they come to. */
+/* Attention over the blocks of a text, in order, and its result; see attend.h. */
 
 static inline int64_t record_width(const struct pl_attention *of) {
     return (of->value_size + CHUNK - 1) / CHUNK * CHUNK;
 }
 
-/* Joins what was taken from one more block to what was taken from those before. */
+/* Joins the record of one more block to that of the blocks before. */
 static void join_block(int64_t width, float *all, const float *one) {
     const float known = all[width], found = one[width], top = found > known ? found : known;
     const floats_t kept = power_of_e(same_floats(known - top));
@@ -23,8 +23,7 @@ static void finish(const struct pl_attention *of, const struct pair *pair, const
     for (int64_t d = 0; d < of->value_size; d++) to[d] = all[d] * per;
 }
 
-/* The pairs of a range with one key head. A path that goes on where the stretch ends belongs to
-   that. */
+/* The pairs of a range for one key head. A path that continues right after the stretch joins it. */
 static void find_pairs(struct part *part, const struct pl_range *range, int64_t head) {
     const struct pl_attention *of = part->of;
     const int64_t together = of->heads / of->key_heads;
@@ -45,7 +44,7 @@ static void find_pairs(struct part *part, const struct pl_range *range, int64_t 
     }
 }
 
-/* All blocks of a range, one after the other. */
+/* All blocks of a range, in order. */
 static void take_all(struct part *part, int64_t blocks, float *records) {
     const int64_t width = record_width(part->of), size = width + CHUNK;
     float *to[PAIRS];
@@ -61,7 +60,7 @@ static void take_all(struct part *part, int64_t blocks, float *records) {
         finish(part->of, part->pairs + p, records + p * size);
 }
 
-/* Some blocks of a range that is cut into parts. Whoever is done last joins all of them. */
+/* Some blocks of a range that is cut into parts. The part that finishes last joins all of them. */
 static void take_some(struct part *part, const struct pl_range *range, int64_t head,
                       int64_t first, int64_t end) {
     const struct pl_attention *of = part->of;
@@ -76,7 +75,7 @@ static void take_some(struct part *part, const struct pl_range *range, int64_t h
     }
     _Atomic int *done = of->done + (range - of->ranges) * of->key_heads + head;
     if (atomic_fetch_add(done, 1) + 1 < range->parts) return;
-    atomic_store(done, 0); /* the next attention counts on it */
+    atomic_store(done, 0); /* as the next attention expects */
     for (int64_t p = 0; p < part->count; p++) {
         float *all = own + p * range->blocks * size;
         for (int64_t block = 1; among(part->pairs[p].seen, block); block++)
@@ -85,7 +84,7 @@ static void take_some(struct part *part, const struct pl_range *range, int64_t h
     }
 }
 
-/* What a thread needs, in floats: a tile of keys, scores, those of single slots, records. */
+/* A thread's memory, in floats: a tile of keys, scores, scores of single slots, records. */
 static int64_t keys_room(const struct pl_attention *of) {
     return (TILE + CHUNK) * ((of->size + CHUNK - 1) / CHUNK * CHUNK);
 }
@@ -94,7 +93,7 @@ static int64_t attend_room(const struct pl_attention *of) {
     return keys_room(of) + PAIRS * (STRIDE + tail_stride(of) + 2 * (record_width(of) + CHUNK));
 }
 
-/* Units from `first` up to `end`: parts of ranges times key heads. */
+/* Units [first, end): parts of ranges x key heads. */
 static void attend(const struct pl_attention *of, int64_t first, int64_t end, float *room) {
     const int64_t keys = keys_room(of), tails = PAIRS * tail_stride(of);
     const struct pl_range *range = of->ranges;

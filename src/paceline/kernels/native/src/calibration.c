@@ -1,4 +1,4 @@
-/* Counts of guesses that came true; planning/calibration.py does the same and says what is counted. */
+/* Counts right guesses; planning/calibration.py does the same and says what is counted. */
 #include "calibration.h"
 
 #include <stdlib.h>
@@ -9,17 +9,17 @@
 
 enum { NONE = -1 };
 
-/* Guesses of a kind, and how many of them were right; both fade as new ones come. */
+/* Guesses of a kind, and how many of them were right; old ones fade. */
 struct count {
     double right, tried, claimed;
 };
 
 struct guess {
     int64_t token, parent, sources, kind;
-    double claim; /* 0 where it is no guess */
+    double claim; /* 0 if it is no guess */
 };
 
-/* A tree of which all that was said so far is a path, and the end of that. */
+/* A tree in which all tokens so far form a path, and the end of that path. */
 struct open_tree {
     int64_t nodes, at;
     struct guess guesses[];
@@ -29,8 +29,8 @@ struct pl_calibration {
     const struct pl_kinds *kinds;
     double keep;
     struct count all;
-    /* Of each set of sources [set_count]: its name; how far its claims are to be believed, and
-       after that its kinds. */
+    /* For each set of sources [set_count]: its name; its counts in total, for trust in its claims, then
+       by kind. */
     int64_t *names;
     struct count *counts;
     int64_t set_count, set_room;
@@ -49,7 +49,7 @@ static int64_t kind_of(const struct pl_kinds *of, double claim, int64_t depth) {
     return row * (of->border_count + 1) + column;
 }
 
-/* The counts of a set, that of the set first; NULL where nothing is known of it. */
+/* The counts of a set, its total first; NULL if nothing is known about it. */
 static struct count *set_of(const struct pl_calibration *in, int64_t sources) {
     for (int64_t i = 0; i < in->set_count; i++)
         if (in->names[i] == sources) return in->counts + i * (1 + kind_count(in->kinds));
@@ -81,7 +81,7 @@ static double trust_in(const struct pl_calibration *in, const struct count *of, 
     return (of->right + in->kinds->prior * prior) / (of->claimed + in->kinds->prior);
 }
 
-/* How many guesses of these sources are right for each that they claim to be. */
+/* The ratio of right guesses of these sources to those that they claim. */
 static double trust_of(const struct pl_calibration *in, int64_t sources) {
     double prior = trust_in(in, &in->all, 1.0);
     if (!sources) return prior;
@@ -146,7 +146,7 @@ static int watch(struct pl_calibration *in, struct open_tree *tree) {
     return PL_OK;
 }
 
-/* The nodes that gain most tokens for the time of the pass; of equally good numbers the least. */
+/* Chooses the nodes that gain the most tokens per time of the pass; among equals, the fewest. */
 static void choose(struct pl_sizing *in) {
     int64_t *kept = in->kept;
     pl_likeliest_first(in->path_chances, in->nodes, kept);
@@ -175,7 +175,7 @@ PL_API int pl_size_tree(struct pl_sizing *in) {
     if (!tree) return PL_NO_MEMORY;
     tree->nodes = in->nodes;
     tree->at = NONE;
-    weigh(in, tree->guesses, in->kept); /* which has room for depths before anything is kept */
+    weigh(in, tree->guesses, in->kept); /* `kept` holds depths until nodes are chosen */
     if (in->costs) choose(in);
     if (watch(in->of, tree) == PL_OK) return PL_OK;
     free(tree);
@@ -197,7 +197,7 @@ static int learn(struct pl_calibration *in, const struct guess *guess, int right
     return PL_OK;
 }
 
-/* Of equal siblings the first counts. */
+/* Only the first of equal siblings counts. */
 static int has_twin(const struct open_tree *tree, int64_t child) {
     for (int64_t i = tree->at + 1; i < child; i++)
         if (tree->guesses[i].parent == tree->at &&
@@ -206,7 +206,7 @@ static int has_twin(const struct open_tree *tree, int64_t child) {
     return 0;
 }
 
-/* What a token says about the guesses for it; *at is the right one. */
+/* Counts the guesses for a token as right or wrong; *at is the right one. */
 static int judge(struct pl_calibration *own, struct pl_calibration *all,
                  const struct open_tree *tree, int64_t token, int64_t *at) {
     *at = NONE;

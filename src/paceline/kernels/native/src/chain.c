@@ -1,12 +1,12 @@
 #define _POSIX_C_SOURCE 200809L
-/* Passes of which each reads the likeliest token of the one before. */
+/* Passes that each read the likeliest token of the one before. */
 #include <stdlib.h>
 #include <time.h>
 
 #include "api.h"
 #include "places.h"
 
-/* The arrays of the row after those of a pass. */
+/* Advances arrays to the row after those of a pass. */
 static void go_on(struct pl_pass *pass, struct pl_seen *seen, int64_t kinds) {
     static const int64_t only = 0;
     for (int64_t kind = 0; kind < kinds; kind++)

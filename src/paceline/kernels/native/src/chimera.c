@@ -23,7 +23,7 @@ struct draft {
     struct pl_level_tree tree;
 };
 
-/* Green states of n-grams, each `stride` numbers after the one before. */
+/* Green states of n-grams, `stride` numbers apart. */
 static int encode(struct draft *on, const int64_t *ngrams, int64_t stride, int64_t count) {
     const struct pl_chimera *of = on->of;
     float *to = of->green.given;
@@ -36,7 +36,7 @@ static int encode(struct draft *on, const int64_t *ngrams, int64_t stride, int64
     return pl_run_part(&of->green, count, &on->level.pass, on->threads);
 }
 
-/* Columns of the tokens that the target has read. Green states are there, of the root, too. */
+/* Columns of the tokens that the target has read. Their green states, and the root's, already exist. */
 static int read_fresh(struct draft *on) {
     const struct pl_chimera *of = on->of;
     const size_t bytes = (size_t)of->hidden * sizeof(float);
@@ -50,7 +50,7 @@ static int read_fresh(struct draft *on) {
     return of->fresh ? pl_run_part(&of->read, of->fresh, &on->level.pass, on->threads) : PL_OK;
 }
 
-/* One level: nodes after its rows, whose green states begin at `green`. */
+/* One level: guesses after its rows, whose green states begin at `green`. */
 static int grow_level(struct draft *on, int64_t depth, int64_t count, const float *green) {
     const struct pl_chimera *of = on->of;
     const struct pl_part *level = of->levels + depth;
@@ -64,7 +64,7 @@ static int grow_level(struct draft *on, int64_t depth, int64_t count, const floa
         memcpy(to + of->hidden, of->states + (on->known - 1) * of->states_stride, bytes);
         on->level.positions[row] = on->known + depth, on->level.where[row] = place;
         on->level.first[row] = 0, on->level.count[row] = (int32_t)(2 * on->known);
-        /* Its own draft state, which those below it see, is not known yet. */
+        /* Its own draft state, which its descendants see, is not known yet. */
         at->slots[at->seen] = 2 * place, at->slots[at->seen + 1] = 2 * place + 1;
         int32_t *extra = on->level.extra + on->level.begins[row];
         memcpy(extra, at->slots, (size_t)at->seen * sizeof *extra);
@@ -78,7 +78,7 @@ static int grow_level(struct draft *on, int64_t depth, int64_t count, const floa
     return pl_add_level(&on->tree, &of->guesses, level->out, count);
 }
 
-/* Rows of the next level: the likeliest nodes of this one; how many, 0 where none is wanted. */
+/* Rows of the next level: the likeliest nodes of this one. Returns how many; 0 ends the draft. */
 static int64_t go_on(struct draft *on) {
     const struct pl_chimera *of = on->of;
     const struct pl_level_tree *tree = &on->tree;
@@ -113,7 +113,7 @@ static int grow(struct draft *on) {
     return failed;
 }
 
-/* Memory for all of it, which is freed by the caller; NULL where there is none. */
+/* All memory of a draft, freed by the caller; NULL if there is none. */
 static void *make_room(struct draft *on) {
     const struct pl_chimera *of = on->of;
     const size_t rows = (size_t)(of->beam > of->fresh + 1 ? of->beam : of->fresh + 1);

@@ -1,5 +1,5 @@
-/* What the processor under us can do. The tiers are those of build.py: what a tier is compiled
-   with, its test here has to ask for. */
+/* What this processor can do. The tiers are those of build.py: a tier's test here must check all
+   instructions that it is compiled with. */
 
 #include "cpu.h"
 
@@ -18,7 +18,7 @@ struct registers {
     unsigned eax, ebx, ecx, edx;
 };
 
-/* What CPUID says of a leaf; zeros for a leaf that this processor does not have. */
+/* CPUID's leaf; zeros if this processor does not have it. */
 static struct registers leaf(unsigned number, unsigned part) {
     struct registers found = {0, 0, 0, 0};
     if (__get_cpuid_max(0, 0) >= number)
@@ -29,7 +29,7 @@ static struct registers leaf(unsigned number, unsigned part) {
 /* Whether the operating system saves all these registers when it switches threads. */
 static int saves(uint64_t wanted) {
     unsigned low, high;
-    if (!BIT(leaf(1, 0).ecx, 27)) /* OSXSAVE: XGETBV may be asked */
+    if (!BIT(leaf(1, 0).ecx, 27)) /* OSXSAVE: XGETBV is available */
         return 0;
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     return ((((uint64_t)high << 32) | low) & wanted) == wanted;
@@ -43,7 +43,7 @@ static int avx2(void) {
 }
 
 static int avxvnni(void) {
-    /* The largest part of leaf 7 is in eax of its part 0. */
+    /* The number of leaf 7's last part is in eax of its part 0. */
     return avx2() && leaf(7, 0).eax >= 1 && BIT(leaf(7, 1).eax, 4);
 }
 
@@ -62,7 +62,7 @@ static int avx512bf16(void) {
 
 #include <sys/syscall.h>
 
-long syscall(long number, ...); /* unistd.h has it for GNU's dialect only */
+long syscall(long number, ...); /* unistd.h declares it only in GNU's dialect */
 
 /* Linux saves tiles for processes that asked for them: ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA. */
 static int may_use_tiles(void) { return !syscall(SYS_arch_prctl, 0x1023L, 18L); }
@@ -75,7 +75,7 @@ static int may_use_tiles(void) { return 0; }
 
 static int amx(void) {
     unsigned more = leaf(7, 0).edx;
-    return avx512bf16() && saves(0x600e6) /* and shapes of tiles, and tiles */
+    return avx512bf16() && saves(0x600e6) /* also tile shapes and tiles */
            && BIT(more, 24) /* TILE */ && BIT(more, 22) /* BF16 */ && may_use_tiles();
 }
 
@@ -83,7 +83,7 @@ static int amx(void) {
 
 #include <sys/auxv.h>
 
-/* By number: headers of older systems do not name all of them. */
+/* By number: older headers do not name all of them. */
 static int has(unsigned long kind, unsigned bit) { return (getauxval(kind) >> bit) & 1u; }
 
 static int dotprod(void) {

@@ -1,21 +1,21 @@
-/* Drafts of trained heads in one call: programs, and the search for what is likeliest between them. */
+/* Drafts of trained heads in one call: programs, with the search for the likeliest guesses between. */
 #ifndef PL_DRAFTS_H
 #define PL_DRAFTS_H
 
 #include "program.h"
 
-/* A program over given rows, with memory for as many as it is run with: what rows begin as, and what
-   comes out. */
+/* A program over given rows, with memory for as many rows as it runs with, their input and their
+   output. */
 struct pl_part {
     const struct pl_step *steps;
     int64_t count;
     float *arena, *given, *out;
 };
 
-/* What heads guess, by rows of `outputs` logits. ranks: likeliest tokens of each row. ids [outputs]:
-   tokens that columns stand for, NULL where these are their places. budget: nodes of the tree.
-   noise [heard, outputs]: of the target's draws at the first `heard` depths, added to the logits of
-   guesses there; NULL for none. Found: nodes, with tokens, parents (-1: the root) and chances, as in `Tree`, [budget] each. */
+/* Guesses of heads, from rows of `outputs` logits. ranks: likeliest tokens of each row. ids [outputs]:
+   the tokens of columns, NULL if these equal their places. budget: nodes of the tree. noise [heard,
+   outputs]: of the target's draws at the first `heard` depths, added to the logits of guesses there;
+   NULL for none. Results: nodes; tokens, parents (-1: the root) and chances [budget], as in `Tree`. */
 struct pl_guesses {
     int64_t outputs, ranks, budget, nodes;
     int64_t heard;
@@ -25,7 +25,7 @@ struct pl_guesses {
     double *path_chances;
 };
 
-/* Medusa: the heads' own layers on one state [hidden], side by side, then the output head of all. */
+/* Medusa: the heads' own layers on one state [hidden], side by side, then the shared output head. */
 struct pl_medusa {
     struct pl_part blocks, head;
     int64_t heads, hidden;
@@ -36,13 +36,12 @@ struct pl_medusa {
 /* Chimera, see `ChimeraPrograms`: n-grams' embeddings -> green states; mature and green states ->
    columns of the cache; by level, green states and the last mature one -> logits.
 
-   depth: levels at most; end: where fewer are wanted, by what of the level before is likely to be
-   right, NULL for nowhere. order: of n-grams. least, beam: nodes that are gone on from are as likely,
-   and as many. length: tokens of the text that have columns; fresh: tokens after these that the
-   target has read, after which comes the root. text [order + fresh]: the tokens up to the root. states: of the
-   text from the first token on, at strides. words: the table of embeddings, in blocks or, where the
-   format is -1, in float32. layers, tables: of all programs, see pl_pass. grown: how many levels there
-   are in the end. */
+   depth: levels, at most; end: ends it earlier, by how likely the level before is right; NULL for
+   never. order: of n-grams. least, beam: a level continues from at most `beam` nodes, none less likely
+   than `least`. length: tokens of the text that have columns; fresh: tokens after these that the target
+   has read; then comes the root. text [order + fresh]: the tokens up to the root. states: of the text
+   from its first token on, at strides. words: the table of embeddings, in blocks or, if the format is
+   -1, in float32. layers, tables: of all programs, see pl_pass. grown: resulting number of levels. */
 struct pl_chimera {
     struct pl_part green, read;
     const struct pl_part *levels;
@@ -61,13 +60,12 @@ struct pl_chimera {
     int64_t grown;
 };
 
-/* EAGLE, see `EaglePrograms`: features and the embeddings after them -> outputs, of the text's rows;
-   outputs of the rows before and embeddings -> outputs, of guesses' rows; outputs -> logits.
+/* EAGLE, see `EaglePrograms`: for the text's rows, features and the embeddings after them -> outputs;
+   for guesses' rows, outputs of the rows before and embeddings -> outputs; outputs -> logits.
 
    width: numbers of a feature. depth, end, least, beam, length, fresh, states, words, grown: as in
-   pl_chimera; a row stands at each of the text's places but the first. text [fresh]: the tokens
-   of the new rows, up to the root. root [hidden]: the output of the root's row, which is kept where
-   nothing is fresh. */
+   pl_chimera; each of the text's places but the first has a row. text [fresh]: the tokens of the new
+   rows, up to the root. root [hidden]: the output of the root's row, unchanged if nothing is fresh. */
 struct pl_eagle {
     struct pl_part read, grow, head;
     int64_t width, hidden, depth, beam, length, fresh;

@@ -8,7 +8,7 @@
 
 enum { MOST_LEVELS = 32 };
 
-/* A row of a level: the slots of guesses that it sees, its own the last. */
+/* A row of a level: the slots of guesses that it sees, its own last. */
 struct row {
     int64_t seen;
     int32_t slots[MOST_LEVELS];
@@ -23,7 +23,7 @@ struct draft {
     struct pl_level_tree tree;
 };
 
-/* What a row begins as: `width` numbers, and the embedding of its token. */
+/* A row's input: `width` numbers, and the embedding of its token. */
 static int put_row(const struct pl_eagle *of, const float *before, int64_t width, int64_t token,
                    float *to) {
     if (token < 0 || token >= of->words_count) return PL_BAD_ARGUMENT;
@@ -32,7 +32,7 @@ static int put_row(const struct pl_eagle *of, const float *before, int64_t width
     return PL_OK;
 }
 
-/* Rows of the text after what the target has read. */
+/* Rows of the text for what the target has newly read. */
 static int read_fresh(struct draft *on) {
     const struct pl_eagle *of = on->of;
     on->known = of->length + of->fresh;
@@ -54,7 +54,7 @@ static int read_fresh(struct draft *on) {
     return failed;
 }
 
-/* Rows of guesses at one depth. Those of the level before, which they go on from, have just run. */
+/* Rows of guesses at one depth; those of the level before have just run. */
 static int grow_level(struct draft *on, int64_t depth, int64_t count) {
     const struct pl_eagle *of = on->of;
     const struct pl_level_tree *tree = &on->tree;
@@ -105,7 +105,7 @@ static int grow(struct draft *on) {
     return failed;
 }
 
-/* Memory for all of it, which is freed by the caller; NULL where there is none. */
+/* All memory of a draft, freed by the caller; NULL if there is none. */
 static void *make_room(struct draft *on) {
     const struct pl_eagle *of = on->of;
     const size_t rows = (size_t)(of->beam > of->fresh ? of->beam : of->fresh) + 1;

@@ -1,10 +1,9 @@
 /* Rows of floats times a block of panels of floats.
 
-   Of an output and a row the inputs are multiplied and added one after the other,
+   For each output and row, inputs are multiplied and added in order,
        sum = fma(weight, number, sum)
-   so a row has the same bits beside any others, and in every tier. BF16_DOT does that for two
-   inputs at once, with the row's numbers rounded to bfloat16; there numbers below 2 to the -126 may
-   count as 0. */
+   so a row has the same bits beside any others, and in every tier. BF16_DOT takes two inputs at once,
+   with the row's numbers rounded to bfloat16; there, numbers below 2 to the -126 may count as 0. */
 #include "some_rows.h"
 
 /* The numbers of LANES outputs. */

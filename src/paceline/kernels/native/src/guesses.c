@@ -1,4 +1,4 @@
-/* Heads' guesses. */
+/* Guesses of heads. */
 #include "guesses.h"
 
 #include <string.h>
@@ -36,7 +36,7 @@ int pl_guess(const struct pl_guesses *of, const float *logits, int64_t rows, int
             if (of->ids) tokens[i] = of->ids[tokens[i]];
             total += (double)shares[i];
         }
-        /* Rounding may make a row a little more than 1. */
+        /* Rounding may lift a row's sum slightly above 1. */
         for (int64_t i = 0; i < of->ranks; i++)
             *chances++ = total > 1 ? (double)shares[i] / total : (double)shares[i];
     }

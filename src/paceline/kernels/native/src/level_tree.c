@@ -58,7 +58,7 @@ static int descending(const void *one, const void *other) {
     return (a < b) - (a > b);
 }
 
-/* Places of the `most` largest, of equal ones the first, in ascending order; how many. */
+/* Places of the `most` largest, the first among equals, in ascending order; returns how many. */
 static int64_t find_best(struct pl_level_tree *in, const double *path_chances, int64_t count,
                          int64_t most) {
     int64_t found = 0, above = 0;

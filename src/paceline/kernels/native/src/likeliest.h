@@ -1,6 +1,6 @@
-/* The largest numbers of a row, and what their chances are relative to. In the words of a vec_*.h. */
+/* The largest numbers of a row and their softmax shares, in the operations of a vec_*.h. */
 
-enum { LOOKED_AT = 64 }; /* numbers at once that are passed over where none of them is large */
+enum { LOOKED_AT = 64 }; /* numbers that are skipped together if none is large */
 
 INLINE int any_above(const float *from, int64_t count, float limit) {
     int found = 0;
@@ -8,7 +8,7 @@ INLINE int any_above(const float *from, int64_t count, float limit) {
     return found;
 }
 
-/* The `most` largest, the largest first and of equal ones the first; how many were found. */
+/* The `most` largest numbers, largest first, then by place; returns how many were found. */
 static int64_t find_largest(const float *row, int64_t count, int64_t most, int64_t *places,
                          float *scores) {
     int64_t held = 0;

@@ -1,11 +1,11 @@
-/* Nodes of trees from the likeliest on. */
+/* Nodes of trees, the likeliest first. */
 #ifndef PL_LIKELIEST_FIRST_H
 #define PL_LIKELIEST_FIRST_H
 
 #include <stdint.h>
 
-/* order [count] becomes the numbers of the chances, the largest first; equal ones keep their order.
-   They come nearly sorted, and there are few. */
+/* Fills order [count] with the places of chances, the largest first; equal ones keep their order. There
+   are few, and they come nearly sorted. */
 static inline void pl_likeliest_first(const double *chances, int64_t count, int64_t *order) {
     for (int64_t i = 0; i < count; i++) {
         int64_t to = i;
@@ -22,7 +22,7 @@ static inline void pl_sort_numbers(int64_t *numbers, int64_t count) {
     }
 }
 
-/* How likely a node of weight `weight` is where its parent is right, at most 1. */
+/* How likely a node is if its parent is right, at most 1. */
 static inline double pl_claim(const double *weights, const int64_t *parents, int64_t node) {
     double above = parents[node] < 0 ? 1.0 : weights[parents[node]];
     if (!(above > 0)) return 0.0;

@@ -1,4 +1,4 @@
-/* Medusa's draft: each head guesses by itself, and the likeliest paths over all heads make the tree;
+/* Medusa's draft: heads guess independently, and the likeliest paths over all heads form the tree;
    see candidate_tree.py. */
 #include <stdlib.h>
 #include <string.h>
@@ -8,14 +8,14 @@
 
 enum { MOST_HEADS = 16 };
 
-/* A path that may come next: what it and the path above it come to, the node above, its ranks. */
+/* A candidate path: its chance and that of the path above it, the node above, its ranks. */
 struct path {
     double path_chance, above;
     int64_t parent, depth;
     int64_t ranks[MOST_HEADS];
 };
 
-/* Whether `one` comes first: it is likelier or, of equally likely ones, first in lexical order. */
+/* Whether `one` comes first: by chance, then in lexical order. */
 static int comes_first(const struct path *one, const struct path *other) {
     if (one->path_chance != other->path_chance) return one->path_chance > other->path_chance;
     for (int64_t i = 0; i < one->depth && i < other->depth; i++)
@@ -23,7 +23,7 @@ static int comes_first(const struct path *one, const struct path *other) {
     return one->depth < other->depth;
 }
 
-/* Adds a path if it is one, and can be right. */
+/* Adds a path if it exists and can be right. */
 static int64_t offer(struct path *paths, int64_t count, struct path path, const double *chances,
                      const struct pl_medusa *of) {
     const int64_t rank = path.ranks[path.depth - 1];

@@ -1,4 +1,4 @@
-/* Slots of a cache that go to other places. */
+/* Move slots of a cache. */
 #include <string.h>
 
 #include "api.h"

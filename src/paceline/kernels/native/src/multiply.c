@@ -5,7 +5,7 @@
 
 #include "api.h"
 
-/* Bytes that are worth another thread; rows' bytes that leave room for a panel in a core's cache. */
+/* Bytes worth more threads; bytes of rows that leave room for a panel in a core's cache. */
 enum { WORTH_THREADS = 48 << 10, OF_ROWS = 384 << 10, LEAST_ROWS = 48 };
 _Static_assert(LEAST_ROWS % PL_FOUR == 0, "stretches are made of whole fours");
 
@@ -82,7 +82,7 @@ void pl_run_product(const struct pl_product *of, const struct pl_taken *taken,
         work.first_row = stretch * of->together;
         if (work.end_row > work.first_row + of->together)
             work.end_row = work.first_row + of->together;
-        /* Further rows begin with the first block again. */
+        /* The next stretch of rows begins with the first block again. */
         work.last = until < of->blocks ? until : of->blocks;
         work.next = until <= of->blocks ? next : NULL;
         of->tier->run(&work, begin, begin + some);

@@ -1,21 +1,21 @@
-/* Drafts from counts of n-grams, the likeliest guess first. */
+/* Drafts from n-gram counts, the likeliest guess first. */
 #include <stdlib.h>
 
 #include "api.h"
 #include "ngram_tables.h"
 
-/* A node, or the root: what follows it, and the likeliest guess there that is not taken. */
+/* A node, or the root: what follows it, and its likeliest guess not yet taken. */
 struct node {
     double path_chance;
     const struct table *of;
-    int64_t depth, run, most; /* run: tokens that are known; most: that may be with one more */
+    int64_t depth, run, most; /* run: length of the known run; most: longest to try for a child */
     int64_t total, rank;
-    int32_t guess; /* a follower; NONE where there is none left */
+    int32_t guess; /* a follower; NONE if none is left */
     double weight; /* of the guess */
 };
 
-/* The root may be followed by tokens that `at`, a node, or the root where it is below 0, ends with:
-   keys [longest + 1] by their number. Returns how many tokens there are. */
+/* Keys [longest + 1], by length, of the runs that end at node `at`, or at the root if below 0. Returns
+   the greatest length. */
 static int64_t keys_after(const struct pl_ngram_draft *in, int64_t at, int64_t longest,
                            uint64_t *keys) {
     int64_t length = 0;
@@ -43,7 +43,7 @@ static int look(const struct pl_ngrams *of, const uint64_t *keys, int64_t most,
     return 0;
 }
 
-/* A token that followed `seen` times of `total` after a known run has the chance
+/* A token that followed a known run `seen` times of `total` has the chance
    seen / total * seen / (seen + doubt / run^2). */
 static void weigh(const struct pl_ngram_draft *in, struct node *node) {
     if (node->guess == NONE || node->rank == in->own->width) {
@@ -55,14 +55,14 @@ static void weigh(const struct pl_ngram_draft *in, struct node *node) {
     node->weight = node->path_chance * share;
 }
 
-/* What follows node `at`, of which the text knows `most` tokens at best. */
+/* Finds what follows node `at`, where the text itself knows runs of at most `most` tokens. */
 static void follow(const struct pl_ngram_draft *in, int64_t at, int64_t most, struct node *node) {
     uint64_t keys[LONGEST_RUN + 1];
     int64_t length = keys_after(in, at, in->own->longest, keys);
     node->guess = NONE;
     node->rank = 0;
     if (look(in->own, keys, most < length ? most : length, node))
-        node->most = node->run + 1; /* what is known with one token more is known without it */
+        node->most = node->run + 1; /* a known run is also known without its last token */
     else if (in->others && look(in->others, keys, length, node))
         node->most = in->own->shortest;
     weigh(in, node);

@@ -1,7 +1,7 @@
-/* The tables of n-grams, for ngrams.c, which counts, and ngram_drafts.c, which asks.
+/* Tables of n-grams; ngrams.c counts, ngram_drafts.c reads.
 
-   A run is known by a hash of 64 bits: two that share one would share their followers, and all that
-   comes of it is a wrong guess. */
+   A run is identified by a 64-bit hash. Two runs with the same hash would share their followers, which
+   costs no more than a wrong guess. */
 #ifndef PL_NGRAM_TABLES_H
 #define PL_NGRAM_TABLES_H
 
@@ -11,10 +11,10 @@ enum { NONE = -1, SHARDS = 32, LONGEST_RUN = 64, FIRST_ROOM = 64 };
 
 struct run {
     uint64_t key;
-    int32_t next;         /* in its bucket, or in the list of free ones */
-    int32_t newer, older; /* counted after it and before it in its shard */
-    int32_t first;        /* the follower that came most often, of equal ones the last that came */
-    int32_t total, size;  /* how often anything followed; followers */
+    int32_t next;         /* in its bucket, or in the free list */
+    int32_t newer, older; /* counted after and before it in its shard */
+    int32_t first;        /* the most frequent follower; among equals, the latest */
+    int32_t total, size;  /* how often anything followed; number of followers */
 };
 
 struct follower {
@@ -26,7 +26,7 @@ struct table {
     struct run *runs;
     struct follower *followers;
     int32_t *buckets;
-    int64_t run_room, follower_room, bucket_count; /* the last is a power of two */
+    int64_t run_room, follower_room, bucket_count; /* bucket_count is a power of two */
     int64_t run_end, follower_end, run_count;
     int32_t free_run, free_follower;
     int32_t newest[SHARDS], oldest[SHARDS];

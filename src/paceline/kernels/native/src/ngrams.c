@@ -1,4 +1,4 @@
-/* Counts of n-grams; drafters/ngram_table.py does the same and says what is kept and forgotten. */
+/* Counts n-grams; drafters/ngram_table.py does the same and says what is kept and forgotten. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 static int32_t shard_of(int32_t last) { return (int32_t)((uint32_t)last % SHARDS); }
 
-/* Memory for twice as much; `size` bytes each. */
+/* Doubles memory; `size` bytes each. */
 static int grown(void **memory, int64_t *room, int64_t size) {
     int64_t more = *room ? 2 * *room : FIRST_ROOM;
     void *larger = realloc(*memory, (size_t)(more * size));
@@ -98,7 +98,7 @@ static void forget_run(struct table *in, int32_t shard, int32_t run) {
     in->run_count--;
 }
 
-/* Keeps the runs of a shard that were counted last, with half of its n-grams at most. */
+/* Keeps a shard's latest runs, with at most half of the n-grams that it has room for. */
 static void forget(struct table *in, int32_t shard, int64_t room) {
     int64_t size = 0;
     int32_t run = in->newest[shard];

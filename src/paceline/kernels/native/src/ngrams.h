@@ -6,15 +6,15 @@
 
 struct pl_ngrams;
 
-/* What is asked: how a text goes on whose last tokens are `tail`. */
+/* The question: how does the text with the last tokens `tail` continue? */
 struct pl_ngram_draft {
     const struct pl_ngrams *own;    /* of the text itself */
-    const struct pl_ngrams *others; /* asked where that knows nothing; NULL for none */
+    const struct pl_ngrams *others; /* used where `own` knows nothing; NULL for none */
     const int32_t *tail;            /* [length] */
     int64_t length;
-    int64_t budget;                 /* nodes */
+    int64_t budget;                 /* most nodes */
     int64_t depth;                  /* of the deepest node */
-    double doubt;                   /* what a token's chance is taken less for, see ngram_drafts.c */
+    double doubt;                   /* lowers a token's chance, see ngram_drafts.c */
 
     /* The answer, likeliest first: parents [budget] are nodes or -1; weights [budget] are the
        chances of the paths. */

@@ -1,4 +1,4 @@
-/* Blocks of GGUF files -> panels, and both -> numbers. */
+/* Converts blocks of GGUF files to panels, and both to numbers. */
 #include <string.h>
 
 #include "api.h"
@@ -7,7 +7,7 @@
 #include "program.h"
 #include "threads.h"
 
-/* Of one group of 32 numbers: their codes (Q8_0: signed), and how they are meant. */
+/* One group of 32 numbers: codes (Q8_0: signed), scales and offsets. */
 struct group {
     uint8_t codes[PL_GROUP];
     const uint8_t *scale, *offset;  /* float16 in the file, or 8-bit in `own` */
@@ -25,7 +25,7 @@ static void fifth_bits(const uint8_t *from, uint8_t *codes) {
     for (int i = 0; i < PL_GROUP; i++) codes[i] |= (uint8_t)((bits >> i & 1) << 4);
 }
 
-/* Scale and minimum of group `j` of 8, which take 12 bytes together. */
+/* Scale and minimum of group `j` of 8, which take 12 bytes in total. */
 static void six_bit_scales(const uint8_t *b, int j, uint8_t *own) {
     if (j < 4) {
         own[0] = b[j] & 63, own[1] = b[j + 4] & 63;
@@ -79,7 +79,7 @@ static void read_group(enum pl_format format, const uint8_t *row, int64_t number
     }
 }
 
-/* Where the parts of one output's group lie in its panel. */
+/* Where the parts of one output's group are in its panel. */
 struct place {
     uint8_t *codes, *scales, *supers;
 };
@@ -145,7 +145,7 @@ static void read_packed(enum pl_format format, struct place at, struct group *to
     to->unit = at.supers, to->low_unit = at.supers + 2 * PL_PANEL;
 }
 
-/* The numbers that a group stands for, rounded as ggml's own reading of them is. */
+/* The numbers of a group, with the same rounding as in ggml. */
 static void write_values(enum pl_format format, const struct group *from, float *out) {
     const struct pl_layout *at = &pl_layouts[format];
     float scale[2], offset = 0;
@@ -166,7 +166,7 @@ static void write_values(enum pl_format format, const struct group *from, float 
 }
 
 PL_API int64_t pl_packed_bytes(int format, int64_t outputs, int64_t inputs) {
-    const int64_t most = (int64_t)1 << 30; /* so that no product of sizes overflows */
+    const int64_t most = (int64_t)1 << 30; /* so products of sizes cannot overflow */
     if (format < 0 || format >= PL_FORMATS || outputs < 1 || inputs < 1) return 0;
     if (outputs > most || inputs > most || inputs % pl_layouts[format].block_inputs) return 0;
     return pl_panels(outputs) * pl_panel_bytes((enum pl_format)format, inputs);
@@ -199,7 +199,7 @@ static void pack_panels(void *given, int64_t first, int64_t end) {
     const int64_t groups = pl_groups(of->inputs), bytes = pl_panel_bytes(of->format, of->inputs);
     for (int64_t panel = first; panel < end; panel++) {
         uint8_t *to = of->panels + panel * bytes;
-        memset(to, 0, (size_t)bytes); /* outputs that there are not are 0 */
+        memset(to, 0, (size_t)bytes); /* missing outputs are 0 */
         const int64_t begin = panel * PL_PANEL;
         for (int64_t output = begin; output < begin + PL_PANEL && output < of->outputs; output++) {
             if (pl_is_float(of->format)) {
@@ -224,7 +224,7 @@ PL_API int pl_pack(int format, const uint8_t *blocks, const int64_t *rows, int64
     return PL_OK;
 }
 
-/* Number `i` of floats of this format. */
+/* Number `i` of floats in this format. */
 static float float_at(enum pl_format format, const uint8_t *from, int64_t i) {
     float value;
     if (format == PL_F16) return pl_half(from + 2 * i);

@@ -1,7 +1,7 @@
-/* Integer sums of a group where the processor multiplies two rows by two outputs at a time. */
+/* Integer sums of a group, if the processor multiplies two rows by two outputs at a time. */
 #define MOST_PAIRS ((MOST_ROWS + 1) / 2)
 
-/* Eight numbers of two rows; the last row of an odd number stands for two. */
+/* Eight numbers of two rows; the last of an odd number of rows is taken twice. */
 INLINE bytes_t eight_of_two(const int rows, const int p, const struct pl_four *const *fours,
                             int64_t group, int at) {
     const int last = 2 * p + 1 < rows ? 2 * p + 1 : 2 * p;

@@ -1,10 +1,10 @@
-/* Rows times blocks of panels, whatever the format: where panels are, and where the outputs go.
-   Written once for all tiers in the words of a vec_*.h. */
+/* Rows times blocks of panels of any format: where panels are, and where outputs go. Written once for
+   all tiers, in the operations of a vec_*.h. */
 #include "tier.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 12")
-/* Compilers would load everything at once here, and run out of registers. */
+/* Without it, compilers load everything at once and run out of registers. */
 #define IN_ORDER __asm__ volatile("" ::: "memory")
 #define VECTORS (PL_PANEL / LANES)
 #define OUTPUTS (COLUMNS * LANES)
@@ -12,8 +12,8 @@
 
 #include "fetch.h"
 
-/* Where a panel begins; for one after the last, where the last does: a block that reaches further than
-   the matrix computes that one twice. */
+/* Where a panel begins. Panels beyond the last count as the last: a block that extends beyond the
+   matrix computes it twice. */
 INLINE const uint8_t *panel_at(const struct pl_matrix *matrix, const enum pl_format format,
                                int64_t panel) {
     const int64_t panels = pl_panels(matrix->outputs);
@@ -21,8 +21,7 @@ INLINE const uint8_t *panel_at(const struct pl_matrix *matrix, const enum pl_for
            (panel < panels ? panel : panels - 1) * pl_panel_bytes(format, matrix->inputs);
 }
 
-/* What came out of a block of `columns` columns for one row, with the bias, to where the row's
-   outputs go. */
+/* Writes a block's results for one row, `columns` columns plus the bias, to the row's outputs. */
 INLINE void write_block(const struct pl_work *work, const int columns, int64_t block,
                         int64_t place, const floats_t *found) {
     const int outputs = columns * LANES;

@@ -4,15 +4,14 @@
 
 #include "api.h"
 
-/* How many nodes lie between the root and this one, which counts as well. */
+/* How many nodes there are from the root down to this one, without the root. */
 static int64_t depth_of(const int64_t *parents, int64_t node) {
     int64_t depth = 0;
     for (; node >= 0; node = parents[node]) depth++;
     return depth;
 }
 
-/* Counts rows, those that are kept, and nodes on the paths to all nodes; whether the texts make
-   sense. */
+/* Counts rows, kept rows, and nodes on the paths to all nodes. Returns whether the texts make sense. */
 static int measure(struct pl_places *of, const struct pl_texts *texts, int64_t *paths) {
     const int64_t *parents = texts->parents;
     of->rows = of->kept = *paths = 0;
@@ -49,8 +48,8 @@ static int reserve(struct pl_places *of, int64_t kinds, int64_t paths) {
     return 1;
 }
 
-/* The row of node `node` of a tree, at this depth below a root at position `root`; -1 and 0: a row of
-   the text itself, whose position is `root`. */
+/* Fills in the row of node `node` of a tree, at depth `depth` below a root at position `root`. Node -1
+   at depth 0: a row of the text itself, at position `root`. */
 static void fill_row(const struct pl_places *of, const struct pl_texts *texts,
                      const struct pl_text *text, const int64_t *parents, int64_t row, int64_t root,
                      int64_t node, int64_t depth) {
@@ -62,7 +61,7 @@ static void fill_row(const struct pl_places *of, const struct pl_texts *texts,
         const int64_t first = lowest <= root ? lowest : root + 1;
         of->first[kind][row] = (int32_t)(text->start + first);
         of->count[kind][row] = (int32_t)(root + 1 - first);
-        /* The lower end of the path, as far as the window reaches. */
+        /* The end of the path, as far as the window reaches. */
         int32_t *begin = of->extra[kind] + of->begins[kind][row];
         const int64_t seen = lowest <= root + 1 ? depth : position - lowest + 1;
         for (int64_t at = seen, each = node; at > 0; each = parents[each])

@@ -1,4 +1,4 @@
-/* Where the rows of a pass over texts lie, and what they see. */
+/* Where the rows of a pass over texts are, and what they see. */
 #ifndef PL_PLACES_H
 #define PL_PLACES_H
 
@@ -6,7 +6,7 @@
 
 enum { PL_MOST_KINDS = 8 }; /* of what rows see */
 
-/* Arrays as in pl_pass, of all rows; those that are kept have their places in `keep`. */
+/* Arrays as in pl_pass, for all rows; `keep` has the places of kept rows. */
 struct pl_places {
     int64_t rows, kept;
     int64_t *positions, *where, *keep;
@@ -15,7 +15,7 @@ struct pl_places {
     struct pl_seen seen[PL_MOST_KINDS];
 };
 
-/* PL_OK, PL_NO_MEMORY or PL_BAD_ARGUMENT; the memory is freed by `positions`. */
+/* PL_OK, PL_NO_MEMORY or PL_BAD_ARGUMENT; free `positions` to release all memory. */
 int pl_find_places(struct pl_places *of, const struct pl_texts *texts);
 
 #endif

@@ -1,8 +1,8 @@
 /* Rows times a block of panels of rounded weights.
 
-   Of an output and a row the groups are added up in their order, each as
+   For each output and row, groups are added in order, each as
        sum = fma(float(integer sum) * scale, scale of the row, sum)
-       sum = fma(offset, sum of the row's group, sum)          where the format has offsets
+       sum = fma(offset, sum of the row's group, sum)          if the format has offsets
    so a row has the same bits beside any others, and in every tier. */
 #include "some_rows.h"
 
@@ -29,7 +29,7 @@ INLINE struct columns find_columns(const struct pl_matrix *matrix, const enum pl
     return found;
 }
 
-/* The bits of one group that stand apart from the other four. */
+/* The bits of one group that are stored apart from the other four. */
 INLINE void high_bits(const int bits, const struct columns *in, int64_t group,
                       const int code_bytes, const int first, bytes_t high[2][TOGETHER]) {
     UNROLL
@@ -40,7 +40,7 @@ INLINE void high_bits(const int bits, const struct columns *in, int64_t group,
     }
 }
 
-/* Codes 4j up to 4j + 3 of the group's two halves. */
+/* Codes 4j ... 4j + 3 of both halves of the group. */
 INLINE void find_codes(const int bits, const struct columns *in, int64_t group,
                        const int code_bytes, const int first, const int j,
                        bytes_t high[2][TOGETHER], bytes_t *begin, bytes_t *end) {
@@ -66,8 +66,8 @@ INLINE const int8_t *codes_of(const struct pl_four *const *fours, const int r, i
 #ifdef BY_PAIRS
 #include "pairs.h"
 #else
-/* The integer sums of one group, for `rows` rows and TOGETHER columns from `first`. `second`: of
-   the second halves, where these have scales of their own. */
+/* The integer sums of one group, for `rows` rows and TOGETHER columns from `first` on. second: of the
+   second halves, if these have their own scales. */
 INLINE void small_codes(const int bits, const int rows, const struct columns *in, int64_t group,
                         const int code_bytes, const int first, const struct pl_four *const *fours,
                         sums_t sums[][TOGETHER], sums_t second[][TOGETHER]) {
@@ -131,7 +131,7 @@ INLINE void large_codes(const int rows, const struct columns *in, int64_t group,
 }
 #endif
 
-/* Scale and offset of one column's group. `second`: scale of the second half. */
+/* Scale and offset of one column's group. second: scale of the second half. */
 INLINE void find_scales(const enum pl_format format, const struct columns *in, int64_t group,
                         const int c, floats_t *scale, floats_t *second, floats_t *offset) {
     const struct pl_layout at = pl_layouts[format];
@@ -150,7 +150,7 @@ INLINE void find_scales(const enum pl_format format, const struct columns *in, i
     }
 }
 
-/* `rows` rows from `place` times the panels of one block. */
+/* `rows` rows from `place` on times the panels of one block. */
 INLINE void one_block(const enum pl_format format, const int rows, const struct pl_work *work,
                       int64_t block, int64_t place, struct stream stream) {
     const struct pl_layout at = pl_layouts[format];

@@ -1,8 +1,8 @@
 /* Programs: a pass in one call.
 
-   Steps that treat rows alone are done together, row by row; products and attentions are cut into
-   pieces. Threads take what is left of a phase and go on when all of it is done. Nobody waits for a
-   thread that has taken nothing: it may have lost its core. */
+   Steps that treat each row alone run together, row by row; products and attentions are cut into
+   pieces. Threads take pieces of a phase and continue when all of it is done. No thread waits for one
+   that has taken nothing: it may have lost its core. */
 #include "program.h"
 
 #include <stdatomic.h>
@@ -12,7 +12,7 @@
 #include "multiply.h"
 #include "threads.h"
 
-/* Numbers of a phase that treats rows alone that are worth another thread; pieces for each. */
+/* Numbers that are worth another thread in a phase that treats rows alone; pieces per thread. */
 enum { WORTH_SHARING = 2 << 10, PIECES_EACH = 2 };
 
 struct phase {
@@ -20,15 +20,15 @@ struct phase {
     _Atomic int64_t done;
     int64_t count, size;
     const struct pl_step *begin, *end; /* of steps that treat rows alone */
-    /* Rows are rounded for this product after them; or this is the product itself. */
+    /* The product that rows are rounded for after these steps, or this phase's own. */
     struct pl_matrix matrix;
     struct pl_rows rows;
     struct pl_product product;
     struct pl_attention attention;
     enum { ROWS, PRODUCT, ATTENTION } kind;
     int rounds;
-    int64_t numbers; /* of a row that is rounded */
-    struct phase *product_after; /* the next phase that is a product; NULL for none */
+    int64_t numbers; /* of a row to round */
+    struct phase *product_after; /* the next phase with a product; NULL for none */
 };
 
 struct running {
@@ -37,19 +37,19 @@ struct running {
     struct phase *phases;
     int64_t count;
     int threads;
-    _Atomic int here; /* threads that have come */
-    struct pl_sharing sharing; /* what one attention after the other needs */
+    _Atomic int here; /* threads that have arrived */
+    struct pl_sharing sharing; /* enough for any of the attentions */
     void *shared;
 };
 
-/* Who does not come although there is work waits for this very core, as a rule: a short sleep lets
-   the system put one of us on another. */
+/* A thread that does not arrive although there is work usually waits for this very core: a short sleep
+   lets the system move one of the two to another. */
 static void look_for_others(struct running *of) {
     for (int look = 0; look < 300 && of->here < of->threads; look++) pl_rest(look);
     if (of->here < of->threads) pl_rest(PL_PATIENCE);
 }
 
-/* Where thread `me` will begin to read weights after this phase; NULL for nowhere. */
+/* Where thread `me` begins to read weights after this phase; NULL for nowhere. */
 static const uint8_t *weights_after(const struct phase *phase, int me) {
     const struct phase *next = phase->product_after;
     return next ? pl_weights_at(&next->product, pl_first_of(&next->shares, me)) : NULL;
@@ -98,15 +98,15 @@ static int treats_rows_alone(const struct pl_step *step) {
     return step->op != PL_PRODUCT && step->op != PL_ATTEND;
 }
 
-/* Rows that a thread takes at once. Threads that round rows of one four at the same time take its
-   memory from each other. */
+/* Rows that a thread takes at once. Whole fours if they are rounded: threads that write to one four
+   contend for its memory. */
 static int64_t rows_of_piece(int64_t count, int64_t numbers, int threads, int rounds) {
     if (numbers * count < WORTH_SHARING) return count;
     const int64_t pieces = PIECES_EACH * threads, size = (count + pieces - 1) / pieces;
     return rounds ? (size + PL_FOUR - 1) / PL_FOUR * PL_FOUR : size;
 }
 
-/* Steps from `step` on that treat the same rows alone, and then the rounding for a product. */
+/* Plans the steps from `step` on that treat the same rows alone, then the rounding for a product. */
 static const struct pl_step *plan_rows(struct running *of, struct phase *phase,
                                        const struct pl_step *step, const struct pl_step *end,
                                        int *kept, void *room) {
@@ -168,7 +168,7 @@ static int plan_attention(struct running *of, struct phase *phase, const struct 
     return phase->count >= 0;
 }
 
-/* Whether there is memory for what parts of attentions share. */
+/* Allocates what parts of attentions share; whether there is memory. */
 static int share(struct running *of) {
     of->shared = pl_share(&of->sharing, of->threads);
     for (struct phase *phase = of->phases; of->shared && phase < of->phases + of->count; phase++)
@@ -190,7 +190,7 @@ static int plan(struct running *of, const struct pl_step *steps, const struct pl
         } else {
             step = plan_rows(of, phase, step, end, &kept, room);
         }
-        /* Units of attention take long or not, the long ones first: threads take one by one. */
+        /* Units of attention differ in length, long ones first: threads take them one by one. */
         const int shares = phase->kind == ATTENTION ? 1 : of->threads;
         pl_share_out(&phase->shares, phase->count, phase->size, shares);
     }
@@ -232,7 +232,7 @@ PL_API int pl_run(const struct pl_step *steps, int64_t count, const struct pl_pa
         const size_t needed = step->op == PL_PRODUCT ? pl_room_for(&matrix, pass->rows) : 0;
         room = needed > room ? needed : room;
         attentions += step->op == PL_ATTEND;
-        /* Of rows before it, and its own. */
+        /* The phase of rows before it, and its own. */
         most += step->op == PL_PRODUCT || step->op == PL_ATTEND ? 2 : step->op == PL_SELECT;
     }
     const size_t ranges = attentions * (size_t)(pass->rows + 1) * sizeof(struct pl_range);

@@ -1,7 +1,7 @@
 /* A pass as a list of steps.
 
-   Every value is numbers of a row; rows meet in attention only. A step reads and writes buffers of
-   one arena: a buffer that begins at `buffer` has its first row at arena + buffer x rows. */
+   Every value is some numbers per row; rows interact only in attention. A step reads and writes
+   buffers of one arena: a buffer that begins at `buffer` has its first row at arena + buffer x rows. */
 #ifndef PL_PROGRAM_H
 #define PL_PROGRAM_H
 
@@ -10,19 +10,19 @@
 
 enum pl_op {
     PL_EMBED,      /* out: the numbers of the row's token */
-    PL_GIVEN,      /* out: of tokens beyond the vocabulary the numbers that were given for them */
+    PL_GIVEN,      /* out: for a token beyond the vocabulary, the numbers given for it */
     PL_MAP,        /* out = function(in), joined with `other` */
-    PL_MEAN,       /* out: the means of function(in), a segment each */
-    PL_RMS_NORM,   /* out = in / sqrt(mean of squares + number) x other, by segments */
-    PL_LAYER_NORM, /* out = (in - mean) / sqrt(variance + number) x other + third, by segments */
-    PL_ROTATE,     /* out = in x other + in in another order and with other signs x third */
-    PL_GATHER,     /* out = in in another order and with other signs */
+    PL_MEAN,       /* out: the mean of function(in), per segment */
+    PL_RMS_NORM,   /* out = in / sqrt(mean of squares + number) x other, per segment */
+    PL_LAYER_NORM, /* out = (in - mean) / sqrt(variance + number) x other + third, per segment */
+    PL_ROTATE,     /* out = in x other + (in, reordered and with changed signs) x third */
+    PL_GATHER,     /* out = in, reordered and with changed signs */
     PL_PRODUCT,    /* out = in x matrix + bias */
     PL_STORE,      /* keys (in) and values (other) go to the layer's cache */
-    PL_ATTEND,     /* out: what queries (in) take from the layer's cache */
+    PL_ATTEND,     /* out: attention of queries (in) over the layer's cache */
     PL_STATES,     /* in goes to the cache of states, from out_at on */
-    PL_SELECT,     /* out = in of the rows that are kept; all later steps are of these */
-    PL_SCATTER,    /* out = number, but for `size` numbers of in, each at its place of `order` */
+    PL_SELECT,     /* out = in of the kept rows; all later steps run on these */
+    PL_SCATTER,    /* out = number, except `size` numbers of in, each at its place in `order` */
     PL_OPS
 };
 
@@ -33,11 +33,10 @@ enum pl_function {
 
 enum pl_join { PL_ALONE, PL_PLUS, PL_MINUS, PL_TIMES, PL_OVER, PL_FROM, PL_UNDER, PL_JOINS };
 
-/* Numbers that a step reads: number i of a row is at place i / each % period of
-   - `data`, the same for all rows, where that is not NULL;
-   - the row's position in table `table` of the pass, where that is not negative;
-   - else the row of a buffer, from `at` on, which is one of the rows that are kept where `table` is
-     PL_OF_KEPT. */
+/* Numbers that a step reads: number i of a row is at place i / each % period, from `at` on, of
+   - `data`, the same for all rows, if not NULL;
+   - the entry for the row's position in the pass's table `table`, if not negative;
+   - else the row in a buffer: of kept rows if `table` is PL_OF_KEPT, of all rows otherwise. */
 enum { PL_OF_ROWS = -1, PL_OF_KEPT = -2 };
 
 struct pl_operand {
@@ -45,9 +44,9 @@ struct pl_operand {
     int64_t table, buffer, stride, at, period, each;
 };
 
-/* count: numbers of a row that come out. size: of a segment or head, or what a product reads.
-   order [size]: places, counted from 1: which number of a head, negative with the other sign;
-   beyond PL_OTHER it is one of `other`. of_kept: out is a buffer of the rows that are kept. */
+/* count: numbers per row of the output. size: of a segment or head, or of a product's input.
+   order [size]: places in a head, counted from 1; negative: with the sign flipped; beyond PL_OTHER:
+   a place in `other`. of_kept: out is a buffer of kept rows. */
 enum { PL_OTHER = 1 << 24 };
 
 struct pl_step {
@@ -60,17 +59,17 @@ struct pl_step {
     float number, cap;
     int32_t of_kept;
     int64_t outputs, inputs;
-    const void *panels; /* of a matrix, or a table of float32 where the format is -1 */
+    const void *panels; /* of a matrix, or a float32 table if the format is -1 */
     const float *bias;
 };
 
-/* A layer's cache, by head and slot at strides in bytes. */
+/* A layer's cache, with strides by head and slot in bytes. */
 struct pl_layer {
     char *keys, *values;
     int64_t key_head, key_slot, value_head, value_slot;
 };
 
-/* Heads of a cache, each with slots of so many bytes; `head` and `slot` are strides in bytes. */
+/* Heads of a cache, with slots of `bytes` bytes each; `head` and `slot` are strides in bytes. */
 struct pl_store {
     char *begin;
     int64_t heads, head, slot, bytes;
@@ -93,15 +92,15 @@ struct pl_pass {
     int64_t cache_kind; /* enum pl_kind: of keys and values */
 };
 
-/* Texts of a pass, one after the other: each has the slots from `start` on, of which the first
-   `cached` hold tokens, reads so many pending tokens, the root last, and so many nodes of a tree
-   below it. kept: the logits of the root and of the nodes are wanted. */
+/* A text of a pass; texts follow one another. It has the slots from `start` on, of which the first
+   `cached` hold tokens. It reads `pending` tokens, the root last, then the `nodes` nodes of a tree
+   below the root. kept: whether the logits of the root and of the nodes are wanted. */
 struct pl_text {
     int64_t start, cached, pending, nodes, kept;
 };
 
-/* tokens: of all rows. parents: of all nodes, by their number in the tree; -1 is the root. windows
-   [kinds]: how many slots rows see at most, by kinds of layers; 0 for all. */
+/* tokens: of all rows. parents: of all nodes, by number in their tree; -1 is the root. windows
+   [kinds]: the most slots that rows see, by kind of layer; 0 for all. */
 struct pl_texts {
     int64_t count, kinds;
     const struct pl_text *each;
@@ -110,11 +109,11 @@ struct pl_texts {
 
 /* Where a chain of guesses ends; see `ChainEnd` in chains.py.
 
-   share: a token with less is the last one. path_chance: the chance of what the chain follows. least
-   [passes]: after each the chance below which the chain ends. A token's chance, by its share: a line
-   for each class of shares, of the row of `rows` for its place: lines [rows, columns] of an offset
-   and a slope. borders [columns - 1]: where the other classes begin. Shares count as at least `low`
-   and at most `high`, and as that times `trust`, again at most `high`. */
+   share: a token with a smaller share is the last. path_chance: the chance of what the chain follows.
+   least [passes]: after each pass, the chance below which the chain ends. A token's chance is a
+   linear function of its share, lines [rows, columns] of offset and slope: the row is `rows` at its
+   place, the column the class of its share. borders [columns - 1]: where the classes after the first
+   begin. Shares are clamped to `low` ... `high`, multiplied by `trust`, and again at most `high`. */
 struct pl_chain_end {
     double share, path_chance, trust, low, high;
     const double *least, *borders, *lines;
@@ -122,18 +121,18 @@ struct pl_chain_end {
     int64_t columns;
 };
 
-/* Whether another pass is wanted after the one at `place`, whose guess has this share; `path_chance` is the
-   chance of all before it and becomes that of all with it. NULL: it is. */
+/* Whether to run another pass after the one at `place`, whose guess has this share; always if `end` is
+   NULL. `path_chance`: the chance of all guesses before, to be multiplied by this one's. */
 int pl_is_wanted(const struct pl_chain_end *end, int64_t place, double share, double *path_chance);
 
-/* Passes one after the other, of which each reads the likeliest token of the one before.
+/* Consecutive passes; each reads the likeliest token of the one before.
 
-   count: of passes at most. most: tokens that are wanted of each; with 0 there is one pass. numbers:
-   scores that count, from the first on; ids [numbers]: tokens that they belong to, NULL where these
-   are their places. start: the text's first slot. cached: tokens there. windows [kinds]: how many
-   slots rows see at most, by kinds of layers; 0 for all. reads: the tokens of the first pass, with
-   room after them. end: NULL for nowhere but at `count`.
-   Found: made: passes. tokens, shares [made, most]: see pl_likeliest. seconds [made]: of passes. */
+   count: of passes, at most. most: tokens to return for each; 0 means a single pass. numbers: only
+   the first `numbers` scores count; ids [numbers]: their tokens, NULL if these equal their places.
+   start: the text's first slot. cached: tokens there. windows [kinds]: the most slots that rows see,
+   by kind of layer; 0 for all. reads: the tokens of the first pass, with room after them. end: NULL
+   to end only at `count`.
+   Results: made: passes. tokens, shares [made, most]: see pl_likeliest. seconds [made]: of passes. */
 struct pl_chain {
     int64_t count, most, numbers, kinds, start, cached, made;
     const int64_t *ids, *windows;
@@ -143,7 +142,7 @@ struct pl_chain {
     double *seconds;
 };
 
-/* Address of an operand for a row; `row` among those of the step. */
+/* Address of an operand for a row; `row` counts the step's rows. */
 static inline const float *pl_row_of(const struct pl_operand *of, const struct pl_pass *pass,
                                      int64_t row) {
     if (of->data) return of->data + of->at;
@@ -167,22 +166,21 @@ static inline float *pl_out_of(const struct pl_step *step, const struct pl_pass 
 void pl_row_values(enum pl_format format, const uint8_t *panels, int64_t inputs, int64_t id,
                    float *out);
 
-/* What attention needs besides: records that parts of ranges share, see attend.h, how many parts are
-   done, and room for each thread. */
+/* Memory that attention needs: records that parts of ranges share, see attend.h, counts of parts that
+   are done, and room for each thread. */
 struct pl_sharing {
-    int64_t records, counts; /* floats; ints, of which all are 0 in the beginning */
+    int64_t records, counts; /* floats; ints, all 0 at first */
     int64_t room;            /* floats, a multiple of 16 */
 };
 
-/* Finds `ranges` [at least rows + 1] for an attention on so many threads, and what room it needs
-   besides; how many units it has, or -1 where its sizes make no sense. */
+/* Finds `ranges` [at least rows + 1] for an attention on `threads` threads, and the memory it needs.
+   Returns its number of units, or -1 for sizes that make no sense. */
 int64_t pl_plan_attention(const struct pl_tier *tier, struct pl_attention *of,
                           struct pl_range *ranges, int threads, struct pl_sharing *needed);
 
-/* Memory for that and so many threads, 0 where it is to be. Freed by `free`; NULL where there is
-   none. */
+/* That memory, for `threads` threads, its counts set to 0. Freed by `free`; NULL if there is none. */
 void *pl_share(const struct pl_sharing *needed, int threads);
-/* What of it belongs where. */
+/* Points `of` to its parts of that memory. */
 void pl_use_shared(struct pl_attention *of, const struct pl_sharing *needed, int threads,
                    void *memory);
 float *pl_room_of(const struct pl_sharing *needed, void *memory, int me);

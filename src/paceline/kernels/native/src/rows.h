@@ -1,19 +1,18 @@
-/* Rows as products read them: numbers of bfloat16, or 8-bit numbers in groups of 32 with a scale
-   each, of which the largest is 127.
+/* Rows in the form that products read: bfloat16 numbers, or 8-bit numbers, the largest 127, in groups
+   of 32 with a scale each.
 
-   Plain C that compilers turn into vectors. Every step is exact or rounded once, as IEEE has it, so
-   that all tiers make the same numbers. A group with a number that is none gets such a scale, and
-   so does whatever is computed from it. */
+   Plain C that compilers vectorise. Every step is exact or rounded once, as in IEEE 754, so all tiers
+   compute the same numbers. Infinity or NaN in a group makes its scale NaN, and so all results. */
 #include <math.h>
 #include <string.h>
 
 #include "half.h"
 #include "tier.h"
 
-/* Adding and taking it away rounds what is below 2 to the 22 to a whole number, ties to even. */
+/* Adding and subtracting it rounds a number below 2 to the 22 to an integer, ties to even. */
 #define ROUNDING 0x1.8p23f
 
-/* Rows as numbers of bfloat16, two in the place of a float, see pl_rows. */
+/* A row as bfloat16 numbers, two in the place of a float, see pl_rows. */
 static void round_pairs(const float *row, int64_t inputs, struct pl_rows *rows, int64_t place) {
     const int64_t count = rows->groups * PL_GROUP / 2, whole = inputs / 2;
     float *to = rows->pairs + place * count;
@@ -29,8 +28,7 @@ static void round_pairs(const float *row, int64_t inputs, struct pl_rows *rows, 
 }
 
 #ifndef ROUNDS_GROUPS
-/* The size of the largest of a group's numbers: sizes of floats are in the order of their bits, and
-   those of no number come last. */
+/* The largest magnitude in a group: magnitudes of floats are ordered like their bits, NaN last. */
 static inline uint32_t largest_size(const float *group) {
     uint32_t bits[PL_GROUP], largest = 0;
     memcpy(bits, group, sizeof bits);
@@ -41,7 +39,7 @@ static inline uint32_t largest_size(const float *group) {
     return largest;
 }
 
-/* Codes of a group's numbers times `per`, all at most 127, and the sums of its halves. */
+/* Codes of a group's numbers times `per`, all at most 127, and the sums of both halves. */
 static inline void round_numbers(const float *group, float per, int8_t *codes, int32_t *sums) {
     int32_t whole[PL_GROUP];
     for (int i = 0; i < PL_GROUP; i++) whole[i] = (int32_t)((group[i] * per + ROUNDING) - ROUNDING);
@@ -53,11 +51,11 @@ static inline void round_numbers(const float *group, float per, int8_t *codes, i
 }
 #endif
 
-/* Groups whose scales are computed together: a division takes long. */
+/* Groups whose scales are computed together: division is slow. */
 enum { GROUPS_AT_ONCE = 16 };
 
-/* Scales of groups, from the sizes of their largest numbers, and what those are to be multiplied
-   with: both are 0 where the reciprocal would be infinite. */
+/* Scales of groups, from their largest magnitudes, and the factors for their numbers: both are 0 if the
+   reciprocal would be infinite. */
 static void find_row_scales(const uint32_t *largest, float *scales, float *per) {
     for (int g = 0; g < GROUPS_AT_ONCE; g++) {
         union { uint32_t bits; float value; } known = {largest[g] < 0x00800000u ? 0 : largest[g]};
@@ -66,14 +64,14 @@ static void find_row_scales(const uint32_t *largest, float *scales, float *per) 
     }
 }
 
-/* Row `own` of a four: one group. */
+/* One group of row `own` of a four. */
 static void round_group_of_row(const struct pl_layout *at, const float *group, float scale, float per,
                                struct pl_four *four, int64_t own) {
     const int zero = at->bits == 8 ? SIGNED_ZERO : at->zero;
     int32_t halves[2] = {0, 0};
     if (scale < INFINITY) {
         round_numbers(group, per, four->codes[own], halves);
-    } else { /* no number */
+    } else { /* infinite or NaN */
         memset(four->codes[own], 0, PL_GROUP);
         scale = NAN;
     }
@@ -91,7 +89,7 @@ static void quantise(enum pl_format format, const float *row, int64_t inputs, st
     }
     struct pl_four *fours = pl_four_of(rows, place);
     const int64_t whole = inputs / PL_GROUP;
-    float last[PL_GROUP] = {0}; /* where numbers are missing, they are 0 */
+    float last[PL_GROUP] = {0}; /* missing numbers are 0 */
     if (whole < rows->groups)
         memcpy(last, row + whole * PL_GROUP, (size_t)(inputs - whole * PL_GROUP) * sizeof *row);
     for (int64_t first = 0; first < rows->groups; first += GROUPS_AT_ONCE) {

@@ -1,7 +1,7 @@
-/* Steps of a program that treat every row alone, in the words of a vec_*.h.
+/* Steps of a program that treat each row alone, in the operations of a vec_*.h.
 
    Loops over plain numbers are left to the compiler: it may not contract or reorder them, so all
-   tiers make the same bits. Sums run in 16 lanes that are added up in halves. */
+   tiers compute the same bits. Sums run in 16 lanes that are added in halves. */
 #include <math.h>
 #include <string.h>
 
@@ -43,7 +43,7 @@ INLINE void curve(const int function, const float *from, int64_t count, float *t
     memcpy(to + i, rest, (size_t)(count - i) * sizeof *rest);
 }
 
-/* to = function(from); the two may be the same. */
+/* to = function(from); both may be the same. */
 static void apply(int function, const float *from, int64_t count, float *to) {
     switch (function) {
     case PL_SILU: curve(PL_SILU, from, count, to); break;
@@ -91,14 +91,14 @@ INLINE void join_with(int join, const float *other, const int64_t step, int64_t 
     }
 }
 
-/* How many numbers from number `i` on lie side by side, or are one and the same. */
+/* How many numbers from number `i` on are contiguous, or one and the same. */
 static inline int64_t run_at(const struct pl_operand *of, int64_t i, int64_t most) {
     const int64_t left =
         of->each > 1 ? of->each - i % of->each : of->period > 1 ? of->period - i % of->period : most;
     return left < most ? left : most;
 }
 
-/* `count` numbers of an operand as they are meant, to `to`. */
+/* Writes `count` numbers of an operand, with repetitions, to `to`. */
 static void spread(const struct pl_operand *of, const float *row, int64_t count, float *to) {
     for (int64_t i = 0, n; i < count; i += n) {
         const float *from = row + i / of->each % of->period;
@@ -130,7 +130,7 @@ static void map_row(const struct pl_step *step, const struct pl_pass *pass, int6
     }
 }
 
-/* The sum of `count` numbers, minus `mean` each and, if so, squared. */
+/* The sum of `count` numbers, minus `mean` each and optionally squared. */
 INLINE float sum_of(const float *from, int64_t count, float mean, const int squared) {
     float rest[CHUNK] = {0};
     floats_t sums[IN_CHUNK];
@@ -260,7 +260,7 @@ static void row_step(const struct pl_step *step, const struct pl_pass *pass, int
     }
 }
 
-/* Steps [begin, end), none of them a product or an attention, of rows [first, last). */
+/* Steps [begin, end), without products and attentions, for rows [first, last). */
 static void row_steps(const struct pl_step *begin, const struct pl_step *end,
                       const struct pl_pass *pass, int64_t first, int64_t last) {
     for (int64_t row = first; row < last; row++)

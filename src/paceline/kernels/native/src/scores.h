@@ -1,6 +1,6 @@
-/* Scores: queries times keys, in the words of a vec_*.h.
+/* Scores: queries times keys, in the operations of a vec_*.h.
 
-   A score is a sum over a head's size from front to back, whatever else is computed beside it. */
+   A score is a sum over a head's size from front to back, whatever is computed beside it. */
 #include <string.h>
 
 #include "tier.h"
@@ -8,8 +8,8 @@
 #define TILE (CHUNKS_OF_SCORES * CHUNK) /* slots whose scores are computed together */
 #define IN_TILE (TILE / LANES)
 
-/* A query head of a row: it sees `stretch` slots from `skipped` slots after the range's first one
-   on, then those at `extra`, `seen` in all. */
+/* A query head of a row. It sees `stretch` slots, from `skipped` slots after the range's first on,
+   then those at `extra`; `seen` in total. */
 struct pair {
     int64_t row, head, skipped, stretch, seen;
     const int32_t *extra;
@@ -56,7 +56,7 @@ static void slot_as_floats(int kind, const char *slot, int64_t size, float *to) 
     }
 }
 
-/* Sixteen slots to columns of `to` [size, TILE]; 0 for those beyond `count`. wide: room for them as
+/* Sixteen slots as columns of `to` [size, TILE]; 0 for those beyond `count`. wide: room for them as
    rows. */
 static void turn_chunk(const struct pl_attention *of, const char *slots, int64_t count,
                        float *wide, float *to) {
@@ -80,13 +80,13 @@ static void turn_chunk(const struct pl_attention *of, const char *slots, int64_t
         for (int64_t j = 0; j < CHUNK; j++) to[d * TILE + j] = rows[j][d];
 }
 
-/* What is asked of memory while scores of a tile are computed: the keys of the next one, and the
-   values of this one, which are wanted soon. */
+/* What to fetch while a tile's scores are computed: the keys of the next tile, and the values of this
+   one, which are needed soon. */
 struct wanted {
     struct stream keys, values;
 };
 
-/* Part `part` of `parts` of what a tile at `slot` wants; nothing where slots lie apart. */
+/* Part `part` of `parts` of what to fetch for a tile at `slot`; nothing if slots are far apart. */
 static struct wanted wanted_of(const struct pl_attention *of, const char *keys,
                                const char *values, int64_t slot, int64_t part, int64_t parts) {
     struct wanted found = {{NULL, NULL, 0}, {NULL, NULL, 0}};
@@ -101,7 +101,7 @@ static struct wanted wanted_of(const struct pl_attention *of, const char *keys,
     return found;
 }
 
-/* Scores of `count` pairs for a tile of keys [size, TILE], [count, stride] from `to` on. */
+/* Scores of `count` pairs for a tile of keys [size, TILE], to `to` [count, stride]. */
 INLINE void scores(const struct pl_attention *of, const int count, const struct pair *pairs,
                    const float *keys, struct wanted wanted, float *to, int64_t stride) {
     floats_t found[ROWS_OF_SCORES][IN_TILE];
@@ -135,7 +135,7 @@ INLINE void scores(const struct pl_attention *of, const int count, const struct 
     }
 }
 
-/* The same for any number of pairs. room: for a tile's keys and its slots as rows. */
+/* The same for any number of pairs. room: a tile's keys, then its slots as rows. */
 static void score_tile(const struct pl_attention *of, const char *keys, const char *values,
                        int64_t slot, int64_t count, const struct pair *pairs, const float *room,
                        float *to, int64_t stride) {
@@ -155,17 +155,17 @@ static void score_tile(const struct pl_attention *of, const char *keys, const ch
     }
 }
 
-/* Keys of the first tile are asked for all at once: nothing is computed meanwhile. */
+/* Fetches all keys of the first tile at once: nothing is computed meanwhile. */
 static void ask_for_keys(const struct pl_attention *of, const char *keys, int64_t first,
                          int64_t slots) {
-    if (of->key_slot > 4 * of->size) return; /* slots lie apart */
+    if (of->key_slot > 4 * of->size) return; /* slots are far apart */
     const uint8_t *at = (const uint8_t *)keys + first * of->key_slot;
     struct stream all = {at, at, slots * of->key_slot};
     fetch(&all, 0);
 }
 
-/* Scores of pairs for `slots` slots from `first` on, [count, stride]; those are written for whole
-   tiles. values: of the same slots, where they are wanted next. */
+/* Scores of pairs for `slots` slots from `first` on, [count, stride], written in whole tiles. values:
+   of the same slots, if they are needed next. */
 static void score_slots(const struct pl_attention *of, const char *keys, const char *values,
                         int64_t count, const struct pair *pairs, int64_t first, int64_t slots,
                         float *room, float *to, int64_t stride) {

@@ -1,11 +1,11 @@
-/* Weights from scores, in the words of a vec_*.h. */
+/* Weights from scores, in the operations of a vec_*.h. */
 #include <math.h>
 #include <string.h>
 
 enum { CHUNK = 16 };
 #define IN_CHUNK (CHUNK / LANES)
 
-/* Sixteen sums, added up as lanes are. */
+/* The sum of sixteen sums, in the order of lanes. */
 INLINE float sum_of_chunk(floats_t *sums) {
     UNROLL
     for (int half = IN_CHUNK / 2; half; half /= 2)
@@ -27,16 +27,16 @@ INLINE floats_t power_of_e(floats_t x) {
     sum = times_plus(sum, rest, same_floats(0x1.fffff8p-2f));
     sum = times_plus(sum, rest, same_floats(1.0f));
     sum = times_plus(sum, rest, same_floats(1.0f));
-    /* x - x keeps what is no number. */
+    /* x - x keeps NaN. */
     return where_above(x, same_floats(-87.0f), plus(times_two_to(sum, twos), minus(x, x)));
 }
 
-/* Scores are bent so that none is larger than the cap. */
+/* Bends scores so that none exceeds the cap. */
 static void bend(float cap, float *at, int64_t count) {
     for (int64_t i = 0; i < count; i++) at[i] = cap * tanhf(at[i] / cap);
 }
 
-/* Scores [count] -> e to the power of what they are below the largest of them. found: that one, and
+/* Scores [count] -> weights: e to the power of score minus the largest score. found: that score, and
    the sum of the weights. `at` has room for a multiple of 16. */
 static void weigh(float *at, int64_t count, float *found) {
     const int64_t whole = (count + CHUNK - 1) / CHUNK * CHUNK;

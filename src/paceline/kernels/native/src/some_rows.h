@@ -1,8 +1,8 @@
-/* Functions that multiply some rows with a block, one for each count, and what calls them for all. */
+/* Functions that multiply some rows with a block, one per count, and their caller for all rows. */
 #ifndef PL_SOME_ROWS_H
 #define PL_SOME_ROWS_H
 
-/* Blocks of 1, 2, … rows, a function each: all in one, a compiler runs out of registers. */
+/* One function each for 1, 2, … rows: with all in one, compilers run out of registers. */
 typedef void some_rows(const struct pl_work *work, int64_t block, int64_t place,
                        struct stream stream);
 
@@ -13,9 +13,8 @@ typedef void some_rows(const struct pl_work *work, int64_t block, int64_t place,
 #define UP_TO_WRITTEN(count) UP_TO_##count
 #define UP_TO(count) UP_TO_WRITTEN(count)
 
-/* All rows, at most `most` together; of: functions for 1 row up to `most`. Blocks of several begin
-   with a multiple of `whole` rows and have nearly as many each: a single one after twelve would take
-   as long as four. */
+/* All rows, at most `most` together. of: functions for 1 ... `most` rows. Rows are divided evenly, in
+   parts that begin at multiples of `whole`: a single row after twelve would take as long as four. */
 static void all_rows(some_rows *const *of, const int64_t most, const int64_t whole, const int panels,
                      int64_t steps, const struct pl_work *work, int64_t first, int64_t end) {
     const int64_t rows = work->end_row - work->first_row, parts = (rows + most - 1) / most;

@@ -1,11 +1,11 @@
-/* Keys and values on their way to the cache, in one of the forms of enum pl_kind. */
+/* Writes keys and values to the cache, in a format of enum pl_kind. */
 #include <math.h>
 #include <string.h>
 
 #include "program.h"
 
-/* Numbers of a group of PL_INT8 as codes and their scale: the largest is 127. No number makes the
-   scale none. */
+/* A group of PL_INT8 as codes, the largest 127, and their scale. Infinity or NaN in the group makes the
+   scale NaN. */
 static void round_group(const float *from, int64_t count, int8_t *codes, char *scale) {
     float most = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -21,7 +21,7 @@ static void round_group(const float *from, int64_t count, int8_t *codes, char *s
     memcpy(scale, &unit, sizeof unit);
 }
 
-/* `size` numbers of a head to its place in a slot. */
+/* Writes `size` numbers of a head to its place in a slot. */
 static void store_numbers(int kind, const float *from, int64_t size, char *to) {
     if (kind == PL_FLOAT16) {
         for (int64_t i = 0; i < size; i++) pl_to_half(from[i], (uint8_t *)to + 2 * i);

@@ -1,5 +1,5 @@
-/* What followed elsewhere after the last tokens of a text; suffixes.h says how places are sorted.
-   Orders may come from files: a place that the text does not have counts as one before all. */
+/* What followed the last tokens of a text elsewhere; suffixes.h says how places are sorted. Orders may
+   come from files: a place outside the text counts as one before all others. */
 #include "suffixes.h"
 
 #include <string.h>
@@ -17,13 +17,13 @@ static int32_t before(const struct pl_suffixes *in, int64_t place, int64_t dista
     return at < 0 || at >= in->count ? -1 : in->tokens[at];
 }
 
-/* What follows `depth` tokens after a place; below 0 where nothing does. */
+/* The token `depth` tokens after a place; below 0 if there is none. */
 static int32_t after(const struct pl_suffixes *in, int64_t place, int64_t depth) {
     return before(in, place + depth, 0);
 }
 
-/* How many of the last `length` tokens of the tail stand before a place; *less says whether the
-   place comes before the tail where not all do. */
+/* How many of the tail's last `length` tokens precede a place; *less: if not all do, whether the place
+   comes before the tail. */
 static int64_t compare(const struct pl_suffixes *in, int64_t place, int64_t length, int *less) {
     for (int64_t i = 1; i <= length; i++) {
         int32_t here = before(in, place, i), there = in->tail[in->length - i];
@@ -54,8 +54,8 @@ static int64_t lower_bound(const struct pl_suffixes *in, int64_t length) {
     return low;
 }
 
-/* How far the places with `length` common tokens reach from `at`, one of them, in steps of `way`
-   (1 or -1): most of the time not far. */
+/* The last of the places with `length` common tokens from `at`, one of them, in direction `way` (1 or
+   -1); usually not far. */
 static int64_t reach(const struct pl_suffixes *in, int64_t at, int64_t length, int64_t way) {
     int64_t inside = 0, outside = 1;
     while (common(in, at + way * outside, length) == length) {
@@ -88,8 +88,8 @@ static void find(struct pl_suffixes *in) {
     in->shorter = longer(common(in, in->begin - 1, length), common(in, in->end, length));
 }
 
-/* Places by what follows `depth` after them, equal ones by themselves; those after which nothing
-   does are left out. Returns how many are left. */
+/* Sorts places by the token `depth` after them, then by place, without those that have none. Returns
+   how many are left. */
 static int64_t sort_by_follower(const struct pl_suffixes *in, int32_t *places, int64_t count,
                                 int64_t depth) {
     int64_t kept = 0;
@@ -107,9 +107,9 @@ static int64_t sort_by_follower(const struct pl_suffixes *in, int32_t *places, i
     return kept;
 }
 
-/* Puts what follows the places of `of`, all of which pass through `node`, into the frontier. A
-   token that followed `seen` times of `total` after a run of matching tokens has the chance
-   seen / total * seen / (seen + doubt / run^2). Returns the groups in the frontier. */
+/* Adds what follows the places of `of`, which all pass through `node`, to the frontier. A token that
+   followed a run of matching tokens `seen` times of `total` has the chance
+   seen / total * seen / (seen + doubt / run^2). Returns the number of groups in the frontier. */
 static int64_t expand(const struct pl_suffixes *in, int32_t *places, struct group of, int64_t node,
                       struct group *frontier, int64_t waiting) {
     int64_t total = sort_by_follower(in, places + of.begin, of.end - of.begin, of.depth);
@@ -126,7 +126,7 @@ static int64_t expand(const struct pl_suffixes *in, int32_t *places, struct grou
     return waiting;
 }
 
-/* The likeliest group; of equal ones that with the newest place. */
+/* The likeliest group; among equals, the one with the newest place. */
 static int64_t best_of(const struct group *frontier, int64_t waiting) {
     int64_t best = 0;
     for (int64_t i = 1; i < waiting; i++)
@@ -139,7 +139,7 @@ static int64_t best_of(const struct group *frontier, int64_t waiting) {
 
 static void grow(struct pl_suffixes *in) {
     int32_t places[PL_MOST_HITS];
-    /* Groups in the frontier have no place in common. */
+    /* Groups in the frontier share no place. */
     struct group frontier[PL_MOST_HITS];
     int64_t found = in->end - in->begin, count = found < in->hits ? found : in->hits;
     for (int64_t i = 0; i < count; i++) places[i] = in->order[in->begin + i * found / count];
@@ -192,10 +192,10 @@ PL_API int pl_look_up_lengths(struct pl_suffixes *in, int64_t lengths) {
     if (!best || best == last) return PL_OK;
     in->length = best;
     in->tail = end - best;
-    return pl_look_up(in); /* once more, which takes less than to keep all answers */
+    return pl_look_up(in); /* again: cheaper than keeping all answers */
 }
 
-/* Where a place of the text comes in the order. */
+/* Where a place of the text belongs in the order. */
 static int64_t rank_of(const struct pl_suffixes *in, int64_t place) {
     int64_t low = 0, high = in->size;
     while (low < high) {

@@ -1,9 +1,9 @@
 #define _POSIX_C_SOURCE 200809L
 /* Threads for pieces of work.
 
-   They are torch's own where it is known where these are: after its own parallel operators torch's
-   threads look for more work for milliseconds, on the cores that others would need. Elsewhere they
-   are workers of ours. */
+   They are torch's own if their address is known: after a parallel operator, torch's threads spin for
+   milliseconds, waiting for more work, on cores that other threads would need. Otherwise they are our
+   own workers. */
 #include "threads.h"
 
 #include <pthread.h>
@@ -18,9 +18,9 @@ struct job {
     _Atomic int seats; /* workers that may still join */
 };
 
-/* As many workers as were ever asked for, one job at a time. One that has nothing to do
-   looks for work for a while before it sleeps: between the products of a pass there is little time,
-   and waking somebody takes long. Who comes late is not waited for. */
+/* As many workers as were ever asked for, one job at a time. An idle worker spins for a while before it
+   sleeps: the products of a pass follow one another closely, and waking a thread takes long. A job does
+   not wait for workers that come late. */
 enum { LOOKS = PL_PATIENCE };
 
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER, asleep = PTHREAD_MUTEX_INITIALIZER;
@@ -52,7 +52,7 @@ static void rest(void) {
 
 void pl_rest(int looks) {
     if (looks < LOOKS) rest();
-    /* Somebody lost his core in the middle of a piece: let him have ours. */
+    /* Some thread lost its core in the middle of a piece: give it ours. */
     else nanosleep(&(struct timespec){0, 20000}, NULL);
 }
 
@@ -71,7 +71,7 @@ static unsigned next_job(unsigned known) {
 static void *work(void *known) {
     for (unsigned last = (unsigned)(uintptr_t)known;;) {
         last = next_job(last);
-        busy++; /* before the look at `current`: who takes that away waits for us */
+        busy++; /* before `current` is read: whoever resets that waits for us */
         struct job *job = current;
         if (job && atomic_fetch_sub(&job->seats, 1) > 0) job->part(job->context);
         busy--;
@@ -81,7 +81,7 @@ static void *work(void *known) {
 
 static void on_workers(struct job *job, int threads) {
     pthread_once(&watched, watch_forks);
-    if (pthread_mutex_trylock(&turn)) { /* somebody else's job is running */
+    if (pthread_mutex_trylock(&turn)) { /* another job is running */
         job->part(job->context);
         return;
     }
@@ -102,7 +102,7 @@ static void on_workers(struct job *job, int threads) {
     pthread_mutex_unlock(&turn);
 }
 
-/* GNU's entry for a parallel region: every thread of a team calls the function once. */
+/* GNU's entry for a parallel region: each thread of a team calls the function once. */
 typedef void (*parallel_t)(void (*each)(void *), void *data, unsigned threads, unsigned flags);
 static parallel_t openmp;
 static int (*openmp_threads)(void);
@@ -112,8 +112,8 @@ PL_API void pl_use_openmp(void *gomp_parallel, void *omp_get_num_threads) {
     openmp_threads = (int (*)(void))omp_get_num_threads;
 }
 
-/* A team of OpenMP's. Its threads may find themselves on one core, and OpenMP looks for the others
-   without ever giving that away: so whoever is done rests until all of them are. */
+/* An OpenMP team. Its threads may share one core, and OpenMP spins for the others without ever yielding
+   it: so a thread that is done rests until all are. */
 struct team {
     void (*part)(void *);
     void *context;
@@ -142,7 +142,7 @@ void pl_share_out(struct pl_shares *of, int64_t count, int64_t size, int threads
     if (of->shares < 1 || count <= size) of->shares = 1;
 }
 
-/* Where a share begins: with a whole number of times `size`. */
+/* Where a share begins: at a multiple of `size`. */
 static int64_t begin_of(const struct pl_shares *of, int64_t share) {
     const int64_t times = (of->count + of->size - 1) / of->size;
     const int64_t begin = times * share / of->shares * of->size;

@@ -1,4 +1,4 @@
-/* Compiled once for every tier: -DPL_TIER=name, with the flags of its instructions. */
+/* Compiled once per tier: -DPL_TIER=name, with the flags of its instructions. */
 #define IS_portable 0
 #define IS_avx2 1
 #define IS_avxvnni 2
@@ -41,13 +41,13 @@
 
 #include "panels.h"
 
-/* A block has at least a panel. */
+/* A block has at least one panel. */
 _Static_assert(OUTPUTS % PL_PANEL == 0 && FLOAT_OUTPUTS % PL_PANEL == 0,
                "blocks are made of whole panels");
 
 #ifdef ADDED
 
-/* A tier that is another one, but for how it multiplies one format. */
+/* A tier that differs from another only in how it multiplies one format. */
 #if TIER_NUMBER == 4
 #include "floats.h"
 #else

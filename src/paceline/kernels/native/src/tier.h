@@ -1,13 +1,13 @@
-/* What one tier (a set of processor instructions) offers. */
+/* The functions of one tier (a set of processor instructions). */
 #ifndef PL_TIER_H
 #define PL_TIER_H
 
 #include "blocks.h"
 
-/* A group of 32 numbers of four rows, as 8-bit numbers: one address leads to all of it.
+/* A group of 32 numbers of four rows, as 8-bit numbers, all behind one address.
 
-   sum: of the numbers that a row's codes stand for. start, second: minus the zero of the weights
-   times the sum of the codes, of the group or of its two halves. */
+   sum: of the numbers that a row's codes stand for. start, second: minus the weights' zero times the
+   sum of the codes, of the group or of its two halves. */
 enum { PL_FOUR = 4 };
 struct pl_four {
     int8_t codes[PL_FOUR][PL_GROUP];
@@ -15,11 +15,11 @@ struct pl_four {
     int32_t start[PL_FOUR], second[PL_FOUR];
 };
 
-/* Rows as products read them: fours [(count + 3) / 4, groups].
+/* Rows in the form that products read: fours [(count + 3) / 4, groups].
 
-   For matrices of floats rows stay `floats`, `stride` numbers apart. For BF16_DOT and BF16_TILES:
-   pairs [count, groups x 16], in the place of each float two numbers of bfloat16, the first one in
-   its upper half. */
+   For matrices of floats, rows stay `floats`, `stride` numbers apart. For BF16_DOT and BF16_TILES:
+   pairs [count, groups x 16], two bfloat16 numbers in the place of each float, the first in its upper
+   half. */
 struct pl_rows {
     int64_t count, groups;
     const float *floats;
@@ -28,13 +28,13 @@ struct pl_rows {
     float *pairs;
 };
 
-/* The four that a row belongs to, by groups; the row is number place % PL_FOUR of it. */
+/* The four that a row belongs to, by group; the row is number place % PL_FOUR of it. */
 static inline struct pl_four *pl_four_of(const struct pl_rows *rows, int64_t place) {
     return rows->fours + place / PL_FOUR * rows->groups;
 }
 
-/* A product: out [count, outputs] = rows x matrix + bias, of the rows from `first_row` up to
-   `end_row`; `bias` may be NULL. */
+/* A product: out [count, outputs] = rows x matrix + bias, for rows [first_row, end_row); `bias` may be
+   NULL. */
 struct pl_work {
     const struct pl_matrix *matrix;
     const struct pl_rows *rows;
@@ -42,33 +42,31 @@ struct pl_work {
     float *out;
     int64_t stride; /* of `out`, in numbers */
     int64_t first_row, end_row;
-    /* Who multiplies goes on up to block `last`, and then reads what begins at `next`; NULL where
-       nobody knows. */
+    /* The thread continues up to block `last`, then reads what begins at `next`; NULL if unknown. */
     int64_t last;
     const uint8_t *next;
 };
 
-/* How numbers of keys and values are held. PL_INT8: `size` codes, and after them a float for every
-   32 of them, which a code is to be multiplied with. */
+/* How keys and values are stored. PL_INT8: `size` codes, then one float scale per 32 of them. */
 enum pl_kind { PL_FLOAT32, PL_BFLOAT16, PL_FLOAT16, PL_INT8, PL_KINDS };
 
-/* Slots that a row weighs together; numbers that belong to one scale of PL_INT8. Rows of a range
-   begin at most so many slots apart, with so many query heads of one key head: work for a while that
-   fits into the caches. */
+/* Slots that a row weighs together; numbers per scale of PL_INT8; most slots between the beginnings of
+   a range's rows, and most query heads of one key head in a range: as much work as fits into the
+   caches. */
 enum { PL_BLOCK = 256, PL_SCALED = 32, PL_SLOTS_APART = 64, PL_HEADS_OF_A_RANGE = 48 };
 
-/* Rows from `row` up to the next range's that begin at nearly one slot. They see so many blocks at
-   most, cut into parts; unit: the first of them, key head by key head, among those of all ranges.
-   partial: where its records begin in what parts share. */
+/* Rows from `row` up to the next range's, which begin at nearly the same slot. They see at most
+   `blocks` blocks, cut into `parts`. unit: its first unit (part x key head) among those of all ranges.
+   partial: where its records begin in the memory that parts share. */
 struct pl_range {
     int64_t row, blocks, parts, unit, partial;
 };
 
 /* Attention of `rows` rows.
 
-   query: of a head and row at its strides, in numbers. keys, values: of a head and slot at their
-   strides, in bytes. first, count [rows]: the slots that a row sees. extra_begin [rows + 1]: where
-   in `extra`, ascending, the slots are that it sees besides. out [rows, heads, value_size]. */
+   query: with strides by head and row, in numbers. keys, values: with strides by head and slot, in
+   bytes. first, count [rows]: the slots that a row sees. extra_begin [rows + 1]: where its other slots
+   are in `extra`, ascending. out [rows, heads, value_size]. */
 struct pl_attention {
     int64_t rows, heads, key_heads, size, value_size;
     const float *query;
@@ -81,15 +79,14 @@ struct pl_attention {
     float *out;
     float scale;
     int32_t kind; /* of keys and values */
-    float cap;    /* where it is not 0, scores are cap x tanh(score / cap) */
+    float cap;    /* if not 0, scores are cap x tanh(score / cap) */
     int32_t unused;
-    /* What the library finds out for itself. ranges: one more than there are. part: blocks of one.
-       tail: slots from the first single one of a range to its last, at most. partial, done: what
-       parts share, see pl_sharing. */
+    /* Filled in by the library. ranges: one more than there are. part: blocks per part. tail: most
+       slots from a range's first single slot to its last. partial, done: shared, see pl_sharing. */
     const struct pl_range *ranges;
     int64_t part, tail;
     float *partial;
-    _Atomic int *done; /* parts, [ranges, key heads] */
+    _Atomic int *done; /* finished parts [ranges, key heads] */
 };
 
 struct pl_pass;
@@ -97,17 +94,17 @@ struct pl_step;
 
 struct pl_tier {
     const char *name;
-    /* Blocks of so many outputs, from `first` up to `end`. */
+    /* Multiplies blocks [first, end) of outputs. */
     void (*run)(const struct pl_work *work, int64_t first, int64_t end);
-    /* The tier that has all that follows: this one, or that which it adds a format to. */
+    /* The tier that has all that follows: this one, or the one that it adds a format to. */
     const struct pl_tier *rest;
-    /* Outputs that are computed together, multiples of 16: of rounded weights, of floats. */
+    /* Outputs that are computed together, multiples of 16: for rounded weights, for floats. */
     int outputs, float_outputs;
     /* `row` [inputs] -> row `place` of `rows`, for weights of this format. */
     void (*quantise)(enum pl_format format, const float *row, int64_t inputs,
                      struct pl_rows *rows, int64_t place);
-    /* Units (part of a range x key head) of an attention. room: so many floats as attend_room says,
-       for this thread alone. */
+    /* Units (part of a range x key head) of an attention. room: attend_room floats, for this thread
+       alone. */
     void (*attend)(const struct pl_attention *of, int64_t first, int64_t end, float *room);
     int64_t (*attend_room)(const struct pl_attention *of);
     /* Steps [begin, end) of a program for rows [first, last), see rowwise.h. */

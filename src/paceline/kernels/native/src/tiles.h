@@ -1,16 +1,15 @@
 /* Rows of bfloat16 times tiles of bfloat16, as AMX multiplies them.
 
-   Of an output and a row, in every group of 32 inputs the upper ones of the pairs, and the lower
-   ones, are multiplied and added one after the other,
+   For each output and row, in each group of 32 inputs, the upper numbers of the pairs are multiplied
+   and added in order, and so are the lower ones,
        upper = fma(weight, number, upper)
-   and the sum of both is added to what the groups before it have. Where there are no tiles, the same
-   is done with vectors, row by row: to check, not to be fast. Numbers below 2 to the -126 may count
-   as 0. */
+   and the sum of both is added to that of the groups before. Without tiles, vectors do the same row by
+   row: for checks, not for speed. Numbers below 2 to the -126 may count as 0. */
 enum { PAIRS_OF_GROUP = PL_GROUP / 2, TILE_BYTES = 1024, PANELS_OF_BLOCK = FLOAT_OUTPUTS / PL_PANEL };
 
 #ifdef PL_TILES
 
-/* Rows of a tile; rows that are multiplied together. */
+/* Rows of a tile; rows multiplied together. */
 enum { ROWS_OF_TILE = 16, ROWS_OF_TILES = 2 * ROWS_OF_TILE };
 _Static_assert(PANELS_OF_BLOCK == 2, "a block is as wide as two tiles");
 
@@ -21,8 +20,8 @@ struct shapes {
     uint8_t rows[16];
 };
 
-/* Tiles 0 to 3: sums of two panels for the first rows, then for those after them; 4, 5: numbers of
-   these rows; 6, 7: weights. */
+/* Tiles 0, 1: sums of two panels for the first rows; 2, 3: for the rows after; 4, 5: numbers of these
+   rows; 6, 7: weights. */
 static void shape_tiles(int64_t rows) {
     const int64_t first = rows < ROWS_OF_TILE ? rows : ROWS_OF_TILE, second = rows - first;
     const int64_t of[8] = {first, first, second, second, first, second, 16, 16};
@@ -34,7 +33,7 @@ static void shape_tiles(int64_t rows) {
     _tile_loadconfig(&shapes);
 }
 
-/* Sums of a block for rows of one tile or of two, whose pairs begin at `rows`. */
+/* Sums of a block for the rows of one tile or two, whose pairs begin at `rows`. */
 INLINE void tile_sums(const int two, const struct pl_work *work, int64_t block, const float *rows,
                       struct stream stream, float (*sums)[FLOAT_OUTPUTS]) {
     const uint8_t *one = panel_at(work->matrix, PL_BF16_TILES, 2 * block);

@@ -1,4 +1,4 @@
-/* Trees of several sources made one; union.py does the same. */
+/* Merges trees of several sources; union.py does the same. */
 #include "unions.h"
 
 #include "api.h"

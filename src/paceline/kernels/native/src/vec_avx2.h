@@ -1,8 +1,8 @@
-/* Eight outputs at once with AVX2 and FMA; dot products of bytes by VNNI where PL_VNNI is set.
+/* Eight outputs at once with AVX2 and FMA; dot products of bytes by VNNI if PL_VNNI is set.
 
-   Without VNNI two products are added in 16 bits, so only so many of them may follow each other
-   before they are widened: 255 x 127 would not even fit once, but codes of 4, 5 and 6 bits are
-   small. Signed bytes are multiplied as |w| and a with the sign of w. */
+   Without VNNI, two products are added in 16 bits, so only a few sums may accumulate before they are
+   widened: 255 x 127 would not even fit once, but codes of 4, 5 and 6 bits are small. Signed bytes
+   are multiplied as |w| and a with the sign of w. */
 #include "vec_x86.h"
 
 #define LANES 8
@@ -40,7 +40,7 @@ static inline bytes_t bit_as_16(bytes_t bits, int place) {
         place < 4 ? _mm256_slli_epi16(bits, 4 - place) : _mm256_srli_epi16(bits, place - 4);
     return _mm256_and_si256(moved, _mm256_set1_epi8(16));
 }
-/* Bits 2 x place and the next of every byte, as 0, 16, 32 or 48. */
+/* Bits 2 x place and 2 x place + 1 of every byte, as 0, 16, 32 or 48. */
 static inline bytes_t pair_as_16(bytes_t bits, int place) {
     const bytes_t moved =
         place < 2 ? _mm256_slli_epi16(bits, 4 - 2 * place) : _mm256_srli_epi16(bits, 2 * place - 4);
@@ -98,7 +98,7 @@ static inline floats_t brains(const uint8_t *from) {
     const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)from));
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
-/* Of two numbers of bfloat16 in the place of a float, one. */
+/* One of the two bfloat16 numbers in the place of a float. */
 static inline floats_t upper_brains(floats_t both) {
     const __m256i bits = _mm256_castps_si256(both);
     return _mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32((int)0xffff0000)));
@@ -123,16 +123,16 @@ static inline floats_t plus(floats_t a, floats_t b) { return _mm256_add_ps(a, b)
 static inline floats_t minus(floats_t a, floats_t b) { return _mm256_sub_ps(a, b); }
 static inline floats_t over(floats_t a, floats_t b) { return _mm256_div_ps(a, b); }
 static inline floats_t largest(floats_t a, floats_t b) { return _mm256_max_ps(a, b); }
-/* Where x is above the limit or no number: value; elsewhere 0. */
+/* Value where x is above the limit or NaN; 0 elsewhere. */
 static inline floats_t where_above(floats_t x, floats_t limit, floats_t value) {
     return _mm256_and_ps(_mm256_cmp_ps(x, limit, _CMP_NLE_UQ), value);
 }
 static inline float first_lane(floats_t of) { return _mm256_cvtss_f32(of); }
-/* Lanes added up, the second half to the first one until one is left. */
+/* The sum of lanes: the second half is added to the first until one is left. */
 static inline float sum_of_lanes(floats_t of) { return sum_of_eight(of); }
-/* The largest lane, where all are numbers. */
+/* The largest lane; none may be NaN. */
 static inline float top_of_lanes(floats_t of) { return top_of_eight(of); }
-/* value x 2^power, for whole powers that lead to no subnormal number. */
+/* value x 2^power, for whole powers whose result is not subnormal. */
 static inline floats_t times_two_to(floats_t value, floats_t power) {
     const __m256i places = _mm256_slli_epi32(_mm256_cvtps_epi32(power), 23);
     return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(value), places));

@@ -1,4 +1,4 @@
-/* Sixteen outputs at once with AVX-512 and its VNNI; with PL_BF16_PRODUCTS, its products of bfloat16. */
+/* Sixteen outputs at once with AVX-512 and its VNNI; with PL_BF16_PRODUCTS, its bfloat16 products. */
 #include "vec_x86.h"
 
 #define LANES 16
@@ -34,7 +34,7 @@ static inline bytes_t bit_as_16(bytes_t bits, int place) {
         place < 4 ? _mm512_slli_epi16(bits, 4 - place) : _mm512_srli_epi16(bits, place - 4);
     return _mm512_and_si512(moved, _mm512_set1_epi8(16));
 }
-/* Bits 2 x place and the next of every byte, as 0, 16, 32 or 48. */
+/* Bits 2 x place and 2 x place + 1 of every byte, as 0, 16, 32 or 48. */
 static inline bytes_t pair_as_16(bytes_t bits, int place) {
     const bytes_t moved =
         place < 2 ? _mm512_slli_epi16(bits, 4 - 2 * place) : _mm512_srli_epi16(bits, 2 * place - 4);
@@ -70,7 +70,7 @@ static inline floats_t brains(const uint8_t *from) {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)from));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
-/* Of two numbers of bfloat16 in the place of a float, one. */
+/* One of the two bfloat16 numbers in the place of a float. */
 static inline floats_t upper_brains(floats_t both) {
     const __m512i bits = _mm512_castps_si512(both);
     return _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32((int)0xffff0000)));
@@ -102,22 +102,22 @@ static inline floats_t plus(floats_t a, floats_t b) { return _mm512_add_ps(a, b)
 static inline floats_t minus(floats_t a, floats_t b) { return _mm512_sub_ps(a, b); }
 static inline floats_t over(floats_t a, floats_t b) { return _mm512_div_ps(a, b); }
 static inline floats_t largest(floats_t a, floats_t b) { return _mm512_max_ps(a, b); }
-/* Where x is above the limit or no number: value; elsewhere 0. */
+/* Value where x is above the limit or NaN; 0 elsewhere. */
 static inline floats_t where_above(floats_t x, floats_t limit, floats_t value) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, limit, _CMP_NLE_UQ), value);
 }
 static inline __m256 first_half(floats_t of) { return _mm512_castps512_ps256(of); }
 static inline __m256 second_half(floats_t of) { return _mm512_extractf32x8_ps(of, 1); }
 static inline float first_lane(floats_t of) { return _mm256_cvtss_f32(first_half(of)); }
-/* Lanes added up, the second half to the first one until one is left. */
+/* The sum of lanes: the second half is added to the first until one is left. */
 static inline float sum_of_lanes(floats_t of) {
     return sum_of_eight(_mm256_add_ps(first_half(of), second_half(of)));
 }
-/* The largest lane, where all are numbers. */
+/* The largest lane; none may be NaN. */
 static inline float top_of_lanes(floats_t of) {
     return top_of_eight(_mm256_max_ps(first_half(of), second_half(of)));
 }
-/* value x 2^power, for whole powers that lead to no subnormal number. */
+/* value x 2^power, for whole powers whose result is not subnormal. */
 static inline floats_t times_two_to(floats_t value, floats_t power) {
     return _mm512_scalef_ps(value, power);
 }

@@ -1,5 +1,5 @@
-/* Four outputs at once with the dot product of ARMv8.2, or with PL_I8MM two of them by two rows. Run
-   by its authors in an emulator only, so never timed. */
+/* Four outputs at once with ARMv8.2's dot product, or with PL_I8MM two outputs by two rows. Its authors
+   have run it only in an emulator, so it was never timed. */
 #include <arm_neon.h>
 #include <stdint.h>
 
@@ -35,7 +35,7 @@ static inline bytes_t bit_as_16(bytes_t bits, int place) {
     const uint8x16_t moved = vshlq_u8(vreinterpretq_u8_s8(bits), vdupq_n_s8((int8_t)(4 - place)));
     return vreinterpretq_s8_u8(vandq_u8(moved, vdupq_n_u8(16)));
 }
-/* Bits 2 x place and the next of every byte, as 0, 16, 32 or 48. */
+/* Bits 2 x place and 2 x place + 1 of every byte, as 0, 16, 32 or 48. */
 static inline bytes_t pair_as_16(bytes_t bits, int place) {
     const uint8x16_t moved =
         vshlq_u8(vreinterpretq_u8_s8(bits), vdupq_n_s8((int8_t)(4 - 2 * place)));
@@ -65,7 +65,7 @@ static inline pairs_t no_pairs(void) { return (pairs_t){vdupq_n_s32(0), vdupq_n_
 static inline bytes_t two_rows(const int8_t *one, const int8_t *other) {
     return vcombine_s8(vld1_s8(one), vld1_s8(other));
 }
-/* Four outputs' codes for four numbers, and for the next four. */
+/* Codes of four outputs for four numbers, and for the next four. */
 static inline pairs_t pair_dot(pairs_t sums, bytes_t four, bytes_t next, bytes_t rows) {
     const int32x4_t one = vreinterpretq_s32_s8(four), two = vreinterpretq_s32_s8(next);
     sums.low = vmmlaq_s32(sums.low, vreinterpretq_s8_s32(vzip1q_s32(one, two)), rows);
@@ -88,7 +88,7 @@ static inline floats_t brains(const uint8_t *from) {
     const uint16x4_t narrow = vreinterpret_u16_u8(vld1_u8(from));
     return vreinterpretq_f32_u32(vshll_n_u16(narrow, 16));
 }
-/* Of two numbers of bfloat16 in the place of a float, one. */
+/* One of the two bfloat16 numbers in the place of a float. */
 static inline floats_t upper_brains(floats_t both) {
     const uint32x4_t bits = vreinterpretq_u32_f32(both);
     return vreinterpretq_f32_u32(vandq_u32(bits, vdupq_n_u32(0xffff0000u)));
@@ -117,20 +117,20 @@ static inline floats_t plus(floats_t a, floats_t b) { return vaddq_f32(a, b); }
 static inline floats_t minus(floats_t a, floats_t b) { return vsubq_f32(a, b); }
 static inline floats_t over(floats_t a, floats_t b) { return vdivq_f32(a, b); }
 static inline floats_t largest(floats_t a, floats_t b) { return vmaxq_f32(a, b); }
-/* Where x is above the limit or no number: value; elsewhere 0. */
+/* Value where x is above the limit or NaN; 0 elsewhere. */
 static inline floats_t where_above(floats_t x, floats_t limit, floats_t value) {
     const uint32x4_t below = vcleq_f32(x, limit);
     return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(value), below));
 }
 static inline float first_lane(floats_t of) { return vgetq_lane_f32(of, 0); }
-/* Lanes added up, the second half to the first one until one is left. */
+/* The sum of lanes: the second half is added to the first until one is left. */
 static inline float sum_of_lanes(floats_t of) {
     const float32x2_t two = vadd_f32(vget_low_f32(of), vget_high_f32(of));
     return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
 }
-/* The largest lane, where all are numbers. */
+/* The largest lane; none may be NaN. */
 static inline float top_of_lanes(floats_t of) { return vmaxvq_f32(of); }
-/* value x 2^power, for whole powers that lead to no subnormal number. */
+/* value x 2^power, for whole powers whose result is not subnormal. */
 static inline floats_t times_two_to(floats_t value, floats_t power) {
     const int32x4_t places = vshlq_n_s32(vcvtq_s32_f32(power), 23);
     return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(value), places));

@@ -1,4 +1,4 @@
-/* Sixteen outputs in plain C: right everywhere, fast nowhere. The other tiers are tested by it. */
+/* Sixteen outputs in plain C: right everywhere, fast nowhere. The other tiers are tested against it. */
 #include <math.h>
 #include <stdint.h>
 
@@ -71,7 +71,7 @@ static inline floats_t halfs(const uint8_t *from) { EACH(floats_t, LANES, pl_hal
 static inline floats_t brains(const uint8_t *from) {
     EACH(floats_t, LANES, pl_brain(from + 2 * i));
 }
-/* Of two numbers of bfloat16 in the place of a float, one. */
+/* One of the two bfloat16 numbers in the place of a float. */
 static inline floats_t upper_brains(floats_t both) {
     EACH(floats_t, LANES, pl_brain((const uint8_t *)(both.at + i) + 2));
 }
@@ -94,28 +94,28 @@ static inline floats_t minus_times_plus(floats_t a, floats_t b, floats_t c) {
 static inline floats_t plus(floats_t a, floats_t b) { EACH(floats_t, LANES, a.at[i] + b.at[i]); }
 static inline floats_t minus(floats_t a, floats_t b) { EACH(floats_t, LANES, a.at[i] - b.at[i]); }
 static inline floats_t over(floats_t a, floats_t b) { EACH(floats_t, LANES, a.at[i] / b.at[i]); }
-/* b where either is no number, as the instructions of x86 have it. */
+/* b where either is NaN, like x86's instructions. */
 static inline floats_t largest(floats_t a, floats_t b) {
     EACH(floats_t, LANES, a.at[i] > b.at[i] ? a.at[i] : b.at[i]);
 }
-/* Where x is above the limit or no number: value; elsewhere 0. */
+/* Value where x is above the limit or NaN; 0 elsewhere. */
 static inline floats_t where_above(floats_t x, floats_t limit, floats_t value) {
     EACH(floats_t, LANES, x.at[i] <= limit.at[i] ? 0.0f : value.at[i]);
 }
 static inline float first_lane(floats_t of) { return of.at[0]; }
-/* Lanes added up, the second half to the first one until one is left. */
+/* The sum of lanes: the second half is added to the first until one is left. */
 static inline float sum_of_lanes(floats_t of) {
     for (int half = LANES / 2; half; half /= 2)
         for (int i = 0; i < half; i++) of.at[i] += of.at[i + half];
     return of.at[0];
 }
-/* The largest lane, where all are numbers. */
+/* The largest lane; none may be NaN. */
 static inline float top_of_lanes(floats_t of) {
     float top = of.at[0];
     for (int i = 1; i < LANES; i++) top = of.at[i] > top ? of.at[i] : top;
     return top;
 }
-/* value x 2^power, for whole powers that lead to no subnormal number. */
+/* value x 2^power, for whole powers whose result is not subnormal. */
 static inline floats_t times_two_to(floats_t value, floats_t power) {
     EACH(floats_t, LANES, ldexpf(value.at[i], (int)power.at[i]));
 }

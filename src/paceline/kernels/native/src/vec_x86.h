@@ -1,11 +1,11 @@
-/* What both widths of vectors on x86 share: eight floats added up, and rows rounded to 8 bits. */
+/* Shared by both vector widths on x86: sums of eight floats, and rounding of rows to 8 bits. */
 #ifndef PL_VEC_X86_H
 #define PL_VEC_X86_H
 
 #include <immintrin.h>
 #include <stdint.h>
 
-/* Added up, the second half to the first one until one is left. */
+/* The sum: the second half is added to the first until one is left. */
 static inline float sum_of_eight(__m256 of) {
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(of), _mm256_extractf128_ps(of, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -18,7 +18,7 @@ static inline float top_of_eight(__m256 of) {
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
-/* Of sixteen codes with a sign: there is a sum of bytes without one. */
+/* The sum of sixteen signed codes, by the instruction for unsigned bytes. */
 static inline int32_t sum_of_codes(__m128i codes) {
     const __m128i bytes = _mm_xor_si128(codes, _mm_set1_epi8((char)0x80));
     const __m128i two = _mm_sad_epu8(bytes, _mm_setzero_si128());
