@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline import noise
-from paceline.noise import gumbel, loudest, noise_at
+from paceline.noise import gumbel, noise_at, noisy_argmax
 from paceline.sampling import Sampler
 
 SIZE = 3000
@@ -26,14 +26,14 @@ def test_the_winner_is_that_of_all_noise(
 ) -> None:
     scores = np.random.default_rng(seed).normal(0, spread, size).astype(np.float32)
     scores[1::5] = -np.inf
-    assert loudest(scores, seed, position) == (scores + gumbel(seed, position, size)).argmax()
+    assert noisy_argmax(scores, seed, position) == (scores + gumbel(seed, position, size)).argmax()
 
 
 def test_those_far_below_the_best_win_as_often_as_they_should() -> None:
     """They are the ones that are told by their bits."""
     scores = np.zeros(SIZE, dtype=np.float32)
     scores[0] = 6.0
-    won = [loudest(scores, 1, position) for position in range(500)]
+    won = [noisy_argmax(scores, 1, position) for position in range(500)]
     full = [int((scores + gumbel(1, position, SIZE)).argmax()) for position in range(500)]
     assert won == full and 0 < won.count(0) < 400
 
@@ -41,7 +41,7 @@ def test_those_far_below_the_best_win_as_often_as_they_should() -> None:
 @pytest.mark.parametrize("score", [-np.inf, np.inf, np.nan])
 def test_scores_without_a_largest_number(score: float) -> None:
     scores = np.full(8, score, dtype=np.float32)
-    assert loudest(scores, 1, 2) == (scores + gumbel(1, 2, 8)).argmax()
+    assert noisy_argmax(scores, 1, 2) == (scores + gumbel(1, 2, 8)).argmax()
 
 
 def test_little_of_the_noise_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +52,7 @@ def test_little_of_the_noise_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
         return whole(bits)
 
     monkeypatch.setattr(noise, "_noise_of", counted)
-    loudest(np.linspace(0, 40, SIZE, dtype=np.float32), 3, 4)
+    noisy_argmax(np.linspace(0, 40, SIZE, dtype=np.float32), 3, 4)
     assert sum(made) < SIZE / 2
 
 

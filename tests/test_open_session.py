@@ -218,7 +218,7 @@ def test_the_last_round_is_not_lost_while_it_is_being_handed_out(polled: bool) -
         with shared.turn:
             (last,) = shared._batch.step({key})
             assert generation.finished and key not in shared._batch
-            waiting = pool.submit(shared.heard if polled else shared.next_round, key)
+            waiting = pool.submit(shared.take_rounds if polled else shared.next_round, key)
             with pytest.raises(TimeoutError):
                 waiting.result(0.2)  # not that the text has ended
             shared._heard[key].append(last)

@@ -270,7 +270,7 @@ def test_a_template_that_refuses_messages_says_so_for_its_prompt_alone() -> None
     tokenizer = byte_tokenizer(template=template)
     session = Session(ToyTarget(len(tokenizer)), tokenizer, "plain")
     wrong = [{"role": "system", "content": "hi"}]
-    with pytest.raises(UsageError, match="refuses these messages: no system"):
+    with pytest.raises(UsageError, match="rejects these messages: no system"):
         session.generate(wrong)
     refused, served = session.generate_batch([wrong, "hi"], max_new_tokens=3)
     assert isinstance(refused.error, UsageError) and len(served.tokens) == 3
@@ -298,7 +298,7 @@ def test_a_tokenizer_of_another_model_is_named() -> None:
 
 
 def test_what_is_no_character_is_refused() -> None:
-    with pytest.raises(UsageError, match="no character"):
+    with pytest.raises(UsageError, match="not a character"):
         toy_session().generate("a\ud800")
 
 

@@ -91,7 +91,7 @@ class DraftModels:
     def _open_copy(self, path: _Path) -> Host:
         *origin, choice = path
         if choice.device or choice.dtype:
-            raise UsageError("a copy is where its model is: leave out device and dtype")
+            raise UsageError("a copy runs where its model runs: leave out device and dtype")
         if origin:
             host = self._opened[tuple(origin)]
             target, fingerprint, tokens = host.target, host.fingerprint, host.tokens
@@ -107,7 +107,7 @@ class DraftModels:
         if not isinstance(choice.model, str):
             if choice.device or choice.dtype or choice.weights:
                 raise UsageError(
-                    "a draft model that is loaded already stays as it is: leave out device, dtype "
+                    "a draft model that is already loaded stays as it is: leave out device, dtype "
                     "and weights"
                 )
             tokens = self._shared(choice.model, None, "the draft model")
@@ -118,8 +118,8 @@ class DraftModels:
         if folder is not None:
             if choice.device or choice.dtype:
                 raise UsageError(
-                    f"the draft model in {folder} shares its target's embeddings, so it is where "
-                    "that is and in its format: leave out device and dtype"
+                    f"the draft model in {folder} shares its target's embeddings and so its device "
+                    "and dtype: leave out device and dtype"
                 )
             model = open_draft(folder, self._base.get(), self._fingerprint)
             target = open_target(model, weights=choice.weights or AUTO, exact=False)
@@ -146,7 +146,7 @@ class DraftModels:
             folder = shipped_draft(self._fingerprint)
             if folder is None:
                 raise ModelError(
-                    "no draft model comes with this package for this model: name one with "
+                    "paceline ships no draft model for this model: name one with "
                     "--draft-model NAME or draft=NAME, or make one with 'paceline train draft'"
                 )
             return folder

@@ -168,7 +168,7 @@ class Generation:
         self.context.extend(path.tokens)
         sources = self.drafter.report()
         if self._scout is not None:
-            self._scout.hear(path.tokens)
+            self._scout.observe(path.tokens)
             sources = (*sources, self._scout.report())
         round = Round(
             key,

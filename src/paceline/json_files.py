@@ -46,4 +46,4 @@ def read_json(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, TypeError) as error:
-        raise ModelError(f"{path} is damaged: it is no JSON object") from error
+        raise ModelError(f"{path} is damaged: it is not a JSON object") from error

@@ -193,7 +193,7 @@ class Batch:
             spent = each * rows[round.key] + text.reading
             text.reading, text.has_begun = 0.0, True
             seconds = Seconds((draft + observe) / texts, spent, commit / texts)
-            timed.append(round.but(seconds=seconds, prefill=round.prefill or beside))
+            timed.append(round.with_(seconds=seconds, prefill=round.prefill or beside))
         return timed
 
 
@@ -217,7 +217,7 @@ def decode(
         places = {batch.add(generation): place for place, generation in enumerate(generations)}
         while batch:
             for round in batch.step():
-                yield round.but(key=places[round.key])
+                yield round.with_(key=places[round.key])
     finally:
         batch.close()
     for generation in generations:

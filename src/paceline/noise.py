@@ -7,7 +7,7 @@ from math import exp
 
 import numpy as np
 
-__all__ = ["gumbel", "loudest", "noise_at"]
+__all__ = ["gumbel", "noise_at", "noisy_argmax"]
 
 _KEPT = 24  # positions, half a megabyte each; a draft model draws where its target will
 _BITS = 52
@@ -31,7 +31,7 @@ def noise_at(seed: int, position: int, size: int, tokens: np.ndarray | slice) ->
     return _noise_of(_bits(seed, position, size)[tokens])
 
 
-def loudest(scores: np.ndarray, seed: int, position: int) -> int:
+def noisy_argmax(scores: np.ndarray, seed: int, position: int) -> int:
     """The first argmax of scores [size] float32 plus `gumbel`, added in float64.
 
     Most noise is never computed: a token far below the best score needs noise that few have, and

@@ -81,7 +81,7 @@ class Options:
             if name not in known:
                 close = get_close_matches(name, known, n=1)
                 hint = f" (did you mean {close[0]}?)" if close else ""
-                raise UsageError(f"unknown option {name!r}{hint}; there are: {', '.join(known)}")
+                raise UsageError(f"unknown option {name!r}{hint}: use one of {', '.join(known)}")
         return replace(self, **changes)
 
     @property

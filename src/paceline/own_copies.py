@@ -40,12 +40,12 @@ def open_copy(
     not enough memory for it, or no weights to make it from.
     """
     if not isinstance(target, CausalLMTarget):
-        raise UsageError(f"there is no copy of a {type(target).__name__}: name a draft model")
+        raise UsageError(f"a {type(target).__name__} cannot be copied: name a draft model")
     if weights not in BITS:
-        raise UsageError(f"a copy has weights {' or '.join(BITS)}, not {weights!r}")
+        raise UsageError(f"a copy must have weights {' or '.join(BITS)}, not {weights!r}")
     if target.late_model.facts.device != "cpu" or unavailable():
         why = unavailable() or f"it is on {target.late_model.facts.device}, not on a CPU"
-        raise UsageError(f"this model cannot run on {weights} weights here: {why}")
+        raise UsageError(f"this model cannot run with {weights} weights here: {why}")
     steps = steps_of(target)
     if steps is not None:
         rounding = Rounding(steps, BITS[weights])
@@ -62,14 +62,14 @@ def _check_smaller(rounding: Rounding, weights: str) -> None:
     if rounding.after > _SMALLER * rounding.before:
         copied, own = (size / 1e6 for size in (rounding.after, rounding.before))
         raise UsageError(
-            f"a copy of this model on {weights} weights would read {copied:.0f} MB in each pass and "
-            f"the model itself reads {own:.0f} MB, so it could not draft faster: load the model "
-            "with weights='packed' (--weights packed), or name another draft model"
+            f"a copy of this model with {weights} weights would read {copied:.0f} MB in each pass, "
+            f"and the model itself reads {own:.0f} MB, so it could not draft faster: load the "
+            "model with weights='packed' (--weights packed), or name another draft model"
         )
 
 
 def _check_memory(needed: int, weights: str) -> None:
-    check_room(f"a copy of this model on {weights} weights", needed, "use another method")
+    check_room(f"a copy of this model with {weights} weights", needed, "use another method")
 
 
 def _from_files(
@@ -86,7 +86,7 @@ def _from_files(
     except ModelError as error:
         raise ModelError(f"{refusal} its files cannot be read: {error}") from error
     if fingerprint and loaded.fingerprint != fingerprint:
-        raise ModelError(f"{refusal} {name} holds another model by now: load it again")
+        raise ModelError(f"{refusal} {name} now contains another model: load it again")
     return _opened(open_target(loaded.model, weights=weights, exact=False))
 
 

@@ -105,7 +105,7 @@ def _parse(line: str, where: str) -> dict[str, Any]:
         json.dumps(record, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         reason = getattr(error, "msg", None) or str(error).partition(";")[0]
-        raise UsageError(f"{where} is not JSON ({reason}): write one record a line") from error
+        raise UsageError(f"{where} is not JSON ({reason}): write one record per line") from error
     if not isinstance(record, dict):
         raise UsageError(f'{where} is not a JSON object: write {{"turns": ["…"]}}')
     return record

@@ -162,7 +162,7 @@ class Round:
     sources: tuple[SourceRound, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
 
-    def but(self, **fields: Any) -> Round:
+    def with_(self, **fields: Any) -> Round:
         """A copy with these fields changed. Every round needs it, and it takes a fifth of the time
         of `dataclasses.replace`."""
         other = object.__new__(Round)

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from paceline.errors import UsageError
-from paceline.noise import gumbel, loudest, noise_at
+from paceline.noise import gumbel, noise_at, noisy_argmax
 from paceline.scores import TokenScores, choices, likeliest
 from paceline.warping import (
     add_biases,
@@ -106,7 +106,7 @@ class Sampler:
         for token, bias in self.logit_bias:
             _require(
                 token >= 0 and -100 <= bias <= 100,
-                f"logit_bias must be in [-100, 100] and of a token, got {bias} for {token}",
+                f"logit_bias must map token ids to biases in [-100, 100], got {bias} for {token}",
             )
 
     def coupled(self) -> Sampler:
@@ -146,7 +146,7 @@ class Sampler:
         """
         if self.greedy or draws_there(row.device):
             return likeliest(self.decide(row, context, allowed)[None])[0]
-        return loudest(self._warped(row, context, allowed).numpy(), self.seed, len(context))
+        return noisy_argmax(self._warped(row, context, allowed).numpy(), self.seed, len(context))
 
     def draw_together(self, logits: torch.Tensor, positions: Sequence[int]) -> list[int]:
         """Draw from all rows of logits [rows, vocabulary], at these positions, on their own device

@@ -65,7 +65,7 @@ class Scout:
         nodes."""
         return self._tried(tree, lambda matcher: _extended(tree, matcher, self._source, most))
 
-    def hear(self, tokens: Sequence[int]) -> None:
+    def observe(self, tokens: Sequence[int]) -> None:
         """Advance by committed tokens."""
         if self._matcher is None:
             return

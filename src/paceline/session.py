@@ -150,7 +150,10 @@ class Session:
         """
         chosen = self.options.with_(**options)
         if references and len(references) != len(prompts):
-            raise UsageError(f"{len(references)} lists of references for {len(prompts)} prompts")
+            raise UsageError(
+                f"got {len(references)} lists of references for {len(prompts)} prompts: give one "
+                "each"
+            )
         streams = [
             Stream(
                 self,
@@ -255,7 +258,7 @@ class Session:
             )
         except Exception as error:  # templates raise whatever they like
             raise UsageError(
-                f"the model's chat template refuses these messages: {str(error)[:200]}"
+                f"the model's chat template rejects these messages: {str(error)[:200]}"
             ) from error
         return self._tokenize(text)
 
@@ -269,7 +272,7 @@ class Session:
             return list(self.tokenizer(text, add_special_tokens=special).input_ids)
         except (TypeError, UnicodeEncodeError) as error:
             raise UsageError(
-                "the text holds what is no character (a lone surrogate): read it as UTF-8"
+                "the text contains a lone surrogate, which is not a character: read it as UTF-8"
             ) from error
 
     def _new_drafter(self) -> Drafter:
@@ -283,6 +286,6 @@ def _token_ids(prompt: Sequence[Any]) -> list[int]:
         return [index(token) for token in prompt]
     except TypeError as error:
         raise UsageError(
-            "a prompt is a text, messages with a role and content, or token ids: for several prompts "
-            "use generate_batch"
+            "a prompt must be a text, messages with a role and content, or token ids: for several "
+            "prompts use generate_batch"
         ) from error

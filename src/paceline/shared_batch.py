@@ -82,11 +82,11 @@ class SharedBatch:
 
     def play(self) -> None:
         """Play one round for all awaited texts. For a caller that drives the whole batch and then
-        asks for the rounds each text has `heard`."""
+        takes the rounds of each text with `take_rounds`."""
         with self.turn:
             self._step()
 
-    def heard(self, key: int) -> tuple[list[Round], bool]:
+    def take_rounds(self, key: int) -> tuple[list[Round], bool]:
         """The text's rounds not taken yet, and whether more may follow."""
         rounds = self._take(key)
         if key in self._batch:

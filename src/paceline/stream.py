@@ -140,7 +140,7 @@ class Stream(Iterator[Chunk]):
         """The chunks that rounds played elsewhere made certain; plays none itself. For a caller
         that drives many streams with `SharedBatch.play`. Once `ended`, no more follow."""
         _, key = self._begun()
-        rounds, goes_on = self._home.texts.batch.heard(key)
+        rounds, goes_on = self._home.texts.batch.take_rounds(key)
         for round in rounds:
             self._take(round)
         if not goes_on:

@@ -47,7 +47,7 @@ def test_it_becomes_a_setting(method: str | None, draft: str | None, expected: s
 
 
 def test_it_is_refused_where_it_says_nothing() -> None:
-    with pytest.raises(UsageError, match="'speculative:draft=a' names its draft model already"):
+    with pytest.raises(UsageError, match="'speculative:draft=a' already names its draft model"):
         chosen_method("speculative:draft=a", "b")
     with pytest.raises(UsageError) as caught:
         chosen_method("anpd:n=4,k=5", "b")

@@ -270,8 +270,8 @@ def test_sources_are_named_and_left_out() -> None:
     ("method", "sentence"),
     [
         ("auto:-ngrams", "no source 'ngrams'"),
-        ("auto:sources=anpd,-anpd", "left without sources"),
-        ("auto:sources=anpd+anpd", "each once"),
+        ("auto:sources=anpd,-anpd", "no sources left"),
+        ("auto:sources=anpd+anpd", "each method once"),
         ("auto:sources=auto", "cannot be a source"),
         ("auto:sources=ngrams", "unknown method"),
         ("auto:sources=jacobi", "must stay whole"),

@@ -79,13 +79,13 @@ def test_memory_is_asked_before_a_copy_is_made(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(memory, "free_memory", lambda: 1000)
     _, host, _ = opened()
     assert "speculative" not in open_sources("", "", host)
-    with pytest.raises(ModelError, match="a copy of this model on int4 weights needs about"):
+    with pytest.raises(ModelError, match="a copy of this model with int4 weights needs about"):
         make_drafter("auto:sources=anpd+speculative:draft=self", host)
 
 
 def test_a_source_that_is_named_has_no_alternatives() -> None:
     _, host, asked = opened()
-    with pytest.raises(ModelError, match="no draft model comes with this package"):
+    with pytest.raises(ModelError, match="paceline ships no draft model for this model"):
         open_sources("anpd+speculative", "", host)
     assert SELF not in {choice.model for choice in asked}
 

@@ -100,7 +100,7 @@ def test_chains_say_what_rounds_say(name: str, sampler: Sampler) -> None:
         new = [*said[: rng.randrange(len(said) + 1)], *([rng.randrange(VOCAB)] * rng.randrange(2))]
         certain += new
         for text in texts:
-            text.hear(new)
+            text.observe(new)
         if rng.random() < 0.2:
             del certain[rng.randrange(10, len(certain)) :]
             for text in texts:
@@ -167,6 +167,6 @@ def test_it_reads_only_what_is_new() -> None:
     text.start(TextStart([3, 1, 4]))
     text.guess(4)
     assert (target.passes, target.read) == (4, 2)
-    text.hear([guess.token for guess in text.guesses])
+    text.observe([guess.token for guess in text.guesses])
     text.guess(1)
     assert (target.passes, target.read) == (5, 2)

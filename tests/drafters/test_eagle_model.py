@@ -165,9 +165,9 @@ def test_shapes_are_those_of_the_module(config: EagleConfig) -> None:
     [
         ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"vocabulary": -1}, "vocabulary must be at least 0"),
-        ({"kv_heads": 3}, "heads must be a multiple"),
-        ({"head_size": 7}, "the size even"),
-        ({"layers": (0, 3)}, r"ascending numbers from 1 on, got \(0, 3\)"),
+        ({"kv_heads": 3}, "attention_heads must be a multiple"),
+        ({"head_size": 7}, "head_size even"),
+        ({"layers": (0, 3)}, r"ascending, from 1 up, got \(0, 3\)"),
         ({"layers": (4, 3)}, "layers must be ascending"),
         ({"rotary_base": 1.0}, "rotary_base must be larger than 1"),
     ],

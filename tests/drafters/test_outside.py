@@ -92,7 +92,7 @@ def test_one_that_works_for_a_model_gets_its_host() -> None:
     drafter = make_drafter(method, host)
     assert isinstance(drafter, Attached)
     assert (drafter.host, drafter.times) == (host, 2)
-    with pytest.raises(UsageError, match=r"works for one model only: name its host"):
+    with pytest.raises(UsageError, match=r"works only for a given model: pass its host"):
         make_drafter(method)
 
 
@@ -111,7 +111,7 @@ REFUSED = [
     (f"{HERE}:NUMBER", f"method '{HERE}:NUMBER' is neither a subclass of paceline.protocols.Dr"),
     (f"{HERE}:StutterSettings", "is neither a subclass of paceline.protocols.Drafter nor a Method"),
     (f"{HERE}:Half", f"method '{HERE}:Half' does not define observe, propose: a drafter needs"),
-    (f"{HERE}:Loose", f"the Settings of method '{HERE}:Loose' are no dataclass: decorate"),
+    (f"{HERE}:Loose", f"the Settings of method '{HERE}:Loose' are not a dataclass: decorate"),
     (f"{HERE}:Stutter:times=0", "times must be a whole number >= 1, got 0"),
     (f"{HERE}:Nested:times=much", f"{HERE}:Nested:times must be a whole number, got 'much'"),
     (f"{HERE}:Nested:words=a", f"{HERE}:Nested:words cannot be written as text: give it in Python"),

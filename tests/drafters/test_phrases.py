@@ -176,11 +176,10 @@ def test_phrases_of_another_model_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "pool"
     saved(path)
     assert refusal(path, 17) == (
-        "the phrases FILE are those of a model with 16 tokens, and this one has 17: "
-        "name another file"
+        "the phrase file FILE is for a model with 16 tokens, but this one has 17: name another file"
     )
     assert refusal(path, 16, "abd") == (
-        "the phrases FILE are those of another model: name another file"
+        "the phrase file FILE is for another model: name another file"
     )
 
 
@@ -199,13 +198,13 @@ DAMAGED = {
 def test_what_is_no_file_of_phrases_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "pool"
     path.write_text(content, encoding="utf-8")
-    assert refusal(path).startswith("the phrases FILE are damaged (")
+    assert refusal(path).startswith("the phrase file FILE is damaged (")
 
 
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "pool"
     path.write_bytes(b"\xff\xfe\xfa" * 9)
-    assert refusal(path).startswith("the phrases FILE are damaged (")
+    assert refusal(path).startswith("the phrase file FILE is damaged (")
 
 
 @pytest.mark.parametrize(
@@ -229,7 +228,7 @@ def test_a_damaged_line_is_refused(tmp_path: Path, line: str) -> None:
     path = tmp_path / "pool"
     lines = saved(path)
     path.write_text("\n".join([lines[0], line, lines[2]]), encoding="utf-8")
-    assert refusal(path).startswith("the phrases FILE are damaged (")
+    assert refusal(path).startswith("the phrase file FILE is damaged (")
 
 
 def test_a_file_that_was_cut_is_refused(tmp_path: Path) -> None:
@@ -237,13 +236,13 @@ def test_a_file_that_was_cut_is_refused(tmp_path: Path) -> None:
     lines = saved(path)
     path.write_text("\n".join(lines[:-1]), encoding="utf-8")
     assert refusal(path) == (
-        "the phrases FILE are damaged (it holds more or fewer phrases than it should): "
+        "the phrase file FILE is damaged (its number of phrases is not that of its first line): "
         "name another file"
     )
 
 
 def test_a_file_that_cannot_be_read_or_written_is_named(tmp_path: Path) -> None:
-    assert refusal(tmp_path / "no") == "cannot read the phrases FILE: No such file or directory"
+    assert refusal(tmp_path / "no") == "cannot read the phrase file FILE: No such file or directory"
     (tmp_path / "file").write_text("", encoding="utf-8")
     for place in (tmp_path / "no" / "pool", tmp_path / "file" / "pool"):
         with pytest.raises(ModelError, match=f"^cannot write phrases to {place}: "):

@@ -344,7 +344,7 @@ def test_shipped_parts_are_found_by_their_model(
 
 
 def test_parts_of_another_model_are_refused() -> None:
-    assert "were trained for a test's model (toy), not for the model at hand (other)" in refused(
+    assert "were trained for a test's model (toy), not for this model (other)" in refused(
         saved_parts(), host_on(ToyTarget(), "other")
     )
 
@@ -354,8 +354,8 @@ def test_parts_of_another_model_are_refused() -> None:
 )
 def test_extensions_for_the_study_are_refused(config: dict[str, object]) -> None:
     folder = saved_parts(2, 2, **config)
-    assert "for the study only" in refused(folder)
-    with pytest.raises(ModelError, match="study only"):
+    assert "only for the study" in refused(folder)
+    with pytest.raises(ModelError, match="only for the study"):
         check_method(f"ppd:parts={folder}")
 
 
@@ -367,8 +367,8 @@ def test_damaged_folders_are_refused_before_there_is_a_model(tmp_path: Path) -> 
         "cannot read the prompt tokens": (
             "model.safetensors", lambda path: path.write_bytes(path.read_bytes()[:50]),
         ),
-        "describes no prompt tokens": ("config.json", lambda path: path.write_text("{}")),
-        "is no table of acceptance": ("acceptance.json", lambda path: path.write_text("{}")),
+        "does not describe prompt tokens": ("config.json", lambda path: path.write_text("{}")),
+        "is not an acceptance table": ("acceptance.json", lambda path: path.write_text("{}")),
         "cannot read": ("training.json", lambda path: path.unlink()),
     }  # fmt: skip
     for place, (said, (name, damage)) in enumerate(damages.items()):
@@ -383,7 +383,7 @@ def test_a_table_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     for place, table in enumerate((falling(2), falling(3, ranks=17))):
         folder = tmp_path / str(place)
         random_parts(3, table=table).save_pretrained(folder)
-        assert "table of acceptance beside the prompt tokens" in refused(folder)
+        assert "acceptance table of the prompt tokens" in refused(folder)
 
 
 def test_parts_without_a_table_begin_with_a_guess(tmp_path: Path) -> None:
@@ -417,7 +417,7 @@ def test_a_size_without_room_for_an_ensemble_is_refused() -> None:
 def test_a_model_is_needed() -> None:
     check_method("ppd:size=30")
     assert needs_host("ppd:size=30") and not needs_host("anpd")
-    with pytest.raises(UsageError, match="works for one model only"):
+    with pytest.raises(UsageError, match="works only for a given model"):
         make_drafter("ppd:size=30")
 
 
@@ -454,4 +454,4 @@ def test_changed_files_are_read_again(tmp_path: Path) -> None:
         "base_model": {**json.loads(config.read_text())["base_model"], "fingerprint": "x"}
     }
     config.write_text(json.dumps(changed))
-    assert "not for the model at hand" in refused(tmp_path)
+    assert "not for this model" in refused(tmp_path)

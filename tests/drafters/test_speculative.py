@@ -54,9 +54,9 @@ def test_guesses_are_what_the_draft_model_would_write(inner: str, sampler: Sampl
     assert say(text, 5) == expected[:5]
     assert say(text, 3) == expected[:5]  # as many as there are already
     assert say(text, 9) == expected[:9]
-    text.hear(expected[:4])
+    text.observe(expected[:4])
     assert say(text, 0) == expected[4:9]
-    text.hear([*expected[4:9], expected[9]])
+    text.observe([*expected[4:9], expected[9]])
     assert say(text, 0) == []
     assert say(text, 4)[:4] == expected[10:14]  # a pass may bring more than is asked for
 
@@ -73,7 +73,7 @@ def test_a_rejection_is_corrected_from_where_it_is(inner: str) -> None:
         assert guesses == naive_stream(ToyTarget(), certain, len(guesses))
         wrong = (naive_stream(ToyTarget(), certain, right + 1)[-1] + 1) % 16
         new = [*guesses[:right], wrong]
-        text.hear(new)
+        text.observe(new)
         certain += new
         assert text.guesses == []
 
@@ -84,7 +84,7 @@ def test_what_was_not_asked_about_is_kept_as_it_is() -> None:
     text.start(TextStart(PROMPT))
     guesses = say(text, 6)
     passes = target.passes
-    text.hear(guesses[:2])
+    text.observe(guesses[:2])
     assert say(text, 4) == guesses[2:]
     assert target.passes == passes
 
@@ -168,9 +168,9 @@ def test_only_new_tokens_are_read() -> None:
         lambda module, args, kwargs: widths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
     )
     guesses = say(text, 3)
-    text.hear([*guesses, 5])
+    text.observe([*guesses, 5])
     say(text, 2)
-    text.hear([(text.guesses[0].token + 1) % 64])
+    text.observe([(text.guesses[0].token + 1) % 64])
     say(text, 2)
     handle.remove()
     assert widths == [40, 1, 1, 2, 1, 1, 1]
@@ -269,7 +269,7 @@ REFUSED = [
     ("speculative:draft=near,inner=(anpd:n=1)", "n must be a whole number >= 2, got 1"),
     (
         "speculative:draft=near,inner=anpd:n=4,k=10",
-        "method speculative has no setting 'k' (settings of a method inside it go into brackets, "
+        "method speculative has no setting 'k' (put the settings of an inner method in brackets, "
         "as in inner=(anpd:n=4))",
     ),
     ("speculative:draft=near,inner=(anpd:n=4,k=10", "a bracket is not closed in "),
@@ -287,12 +287,12 @@ def test_each_mistake_has_its_sentence_before_there_is_a_model(method: str, said
 def test_a_method_within_a_method_gets_its_settings() -> None:
     check_method("speculative:draft=near,inner=(speculative:draft=far,inner=(anpd:n=4,k=10))")
     assert needs_host("speculative:draft=near")
-    with pytest.raises(UsageError, match="works for one model only"):
+    with pytest.raises(UsageError, match="works only for a given model"):
         make_drafter("speculative:draft=near")
 
 
 def test_without_anybody_who_opens_models_the_reason_is_named() -> None:
-    with pytest.raises(UsageError, match="nobody here to open the draft model 'near'"):
+    with pytest.raises(UsageError, match="this host cannot open the draft model 'near'"):
         Speculative(Host(ToyTarget()), draft="near")
 
 

@@ -165,7 +165,7 @@ def test_a_datastore_of_another_model_is_refused(tmp_path: Path) -> None:
     owner = host(tmp_path)
     with pytest.raises(StoreError, match="another tokenizer"):
         make_drafter(f"rest:datastore={tmp_path}", host(mark="d" * 32))
-    with pytest.raises(ModelError, match="tokenizer of this model is not known"):
+    with pytest.raises(ModelError, match="tokenizer of this model is unknown"):
         make_drafter(f"rest:datastore={tmp_path}", Host(ToyTarget()))
     with pytest.raises(StoreError, match="there is no datastore at"):
         make_drafter(f"rest:datastore={tmp_path / 'none'}", owner)

@@ -221,9 +221,9 @@ def test_damaged_folders_and_those_of_others_are_refused(tmp_path: Path) -> None
         with pytest.raises(ModelError, match=rf"model.safetensors is damaged: its {name} are \("):
             find_parts(kind, str(folder), "toy")
         save_file({**parts, name: parts[name] * torch.inf}, tensors)
-        with pytest.raises(ModelError, match="holds what are no numbers"):
+        with pytest.raises(ModelError, match="contains NaN or infinite values"):
             find_parts(kind, str(folder), "toy")
-    with pytest.raises(ModelError, match="describes no Medusa heads"):
+    with pytest.raises(ModelError, match="does not describe Medusa heads"):
         find_parts(MedusaParts, str(tmp_path / "chimera"), "toy")
     with pytest.raises(ModelError, match="there are no Chimera parts for this model: train some"):
         find_parts(ChimeraParts, "", "nobody's")
@@ -234,5 +234,5 @@ def test_token_ids_must_be_the_models(tmp_path: Path) -> None:
     path = folder / "model.safetensors"
     for ids in ([3, 4, 5, 6, VOCAB], [5, 4, 3, 2, 1], [-1, 2, 3, 4, 5]):
         save_file({**load_file(path), "token_ids": torch.tensor(ids)}, path)
-        with pytest.raises(ModelError, match="token_ids are none of the model's, in order"):
+        with pytest.raises(ModelError, match="token_ids are not ascending ids of the model"):
             MedusaParts.from_pretrained(folder)

@@ -196,7 +196,7 @@ def chosen_trees(library: ctypes.CDLL, native: Any, rng: np.random.Generator) ->
             assert not library.pl_size_tree(ctypes.addressof(sizing))
             assert 0 <= sizing.keeps <= united.nodes <= 20
             said = exact(rng.integers(0, 3, 3))
-            assert not library.pl_calibration_hear(own, everyone, said.ctypes.data, 3)
+            assert not library.pl_calibration_observe(own, everyone, said.ctypes.data, 3)
         library.pl_calibration_free(own)
     united.count = room + 1
     assert library.pl_unite(union) == 2

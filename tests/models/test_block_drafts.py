@@ -103,7 +103,9 @@ def test_a_draft_that_is_a_gguf_file(tmp_path: Path) -> None:
 def test_blocks_do_not_become_other_weights(tmp_path: Path) -> None:
     file = save_gguf(tmp_path / "m.gguf")
     model = load_causal_lm(str(file), device="cpu", blocks=True).model
-    with pytest.raises(UsageError, match=r"cannot become packed: load it with weights='packed'"):
+    with pytest.raises(
+        UsageError, match=r"converted to packed: load the model with weights='packed'"
+    ):
         prepare(model, "packed")
     packed = paceline.load(str(file), "plain", device="cpu", weights="packed")
     assert packed.target.describe().weights == "packed"

@@ -281,7 +281,7 @@ def test_an_ordinary_folder_is_an_ordinary_model(tmp_path: Path) -> None:
     save_draft(tmp_path, draft.config, whole, record, {})
     assert not is_shared_draft(tmp_path) and not is_shared_draft(tmp_path / "missing")
     assert torch.equal(scores(AutoModelForCausalLM.from_pretrained(tmp_path)), scores(draft))
-    with pytest.raises(ModelError, match="stands alone"):
+    with pytest.raises(ModelError, match="does not need a base"):
         open_draft(tmp_path, base, "mark")
 
 
@@ -297,7 +297,9 @@ def test_another_base_is_refused(saved: tuple[Path, PreTrainedModel]) -> None:
     with pytest.raises(ModelError, match="without embeddings of its own: name it as the draft"):
         load_causal_lm(str(folder))
     for mark in ("other", ""):
-        with pytest.raises(ModelError, match=r"part of a test's model \(mark\), not of") as caught:
+        with pytest.raises(
+            ModelError, match=r"belongs to a test's model \(mark\), not to"
+        ) as caught:
             open_draft(folder, base, mark)
         assert "\n" not in str(caught.value)
 

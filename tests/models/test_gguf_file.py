@@ -140,8 +140,8 @@ HUGE = 1 << 62
         pytest.param(b"GGU", "is not a GGUF file", id="three bytes"),
         pytest.param(b"PK\3\4" + ROOM, "is not a GGUF file", id="another kind"),
         pytest.param(b"GGUF", "ends inside", id="four bytes"),
-        pytest.param(header(version=1), "is of version 1", id="old"),
-        pytest.param(header(version=4), "is of version 4, and paceline reads 2 and 3", id="new"),
+        pytest.param(header(version=1), "has version 1", id="old"),
+        pytest.param(header(version=4), "has version 4, but paceline reads 2 and 3", id="new"),
         pytest.param(b"GGUF\0\0\0\3" + ROOM, "is big-endian", id="big-endian"),
         pytest.param(b"GGUF" + struct.pack("<IQQ", 3, 0, 0), "no architecture", id="nothing"),
         pytest.param(
@@ -162,7 +162,7 @@ HUGE = 1 << 62
         pytest.param(
             header(pair(b"k", 9, struct.pack("<IQQ", 8, 1, 2**64 - 1))), "ends", id="overflow"
         ),
-        pytest.param(header(pair(b"k", 9, NESTED)) + ROOM, "arrays in arrays", id="nested"),
+        pytest.param(header(pair(b"k", 9, NESTED)) + ROOM, "arrays that are nested", id="nested"),
         pytest.param(header(pair(b"k", 13, ROOM)), "unknown type number 13", id="value"),
         pytest.param(
             header(pair(b"k", 9, struct.pack("<IQ", 99, 1) + ROOM)), "number 99", id="elements"
@@ -198,10 +198,12 @@ HUGE = 1 << 62
                 "has 5 dimensions": (tensor(b"t", (1,) * 5),),
                 "is empty": (tensor(b"t", (3, 0)),),
                 "unknown type number 4": (tensor(b"t", (32,), 4),),
-                "no whole blocks of Q4_0": (tensor(b"t", (33,), 2),),
-                "'t' lies beyond its end": (tensor(b"t", (1 << 20,)),),
-                "'wide' lies beyond its end": (tensor(b"wide", (1 << 32, 1 << 32, 1 << 32)),),
-                "'far' lies beyond its end": (tensor(b"far", (1,), 0, 2**64 - 32),),
+                "not whole blocks of Q4_0": (tensor(b"t", (33,), 2),),
+                "ends before the tensor 't' does": (tensor(b"t", (1 << 20,)),),
+                "ends before the tensor 'wide' does": (
+                    tensor(b"wide", (1 << 32, 1 << 32, 1 << 32)),
+                ),
+                "ends before the tensor 'far' does": (tensor(b"far", (1,), 0, 2**64 - 32),),
                 "'t' is not aligned": (tensor(b"t", (1,), 0, 3),),
                 "'t' twice": (tensor(b"t", (1,)), tensor(b"t", (1,), 0, 32)),
                 "'t' and 'u' overlap": (tensor(b"t", (9,)), tensor(b"u", (1,), 0, 32)),

@@ -129,7 +129,7 @@ def test_what_is_measured_on_the_way_leaves_no_line() -> None:
     with RichProgress("tiny", terminal) as progress:
         progress("measure", 0, None)
     assert not out.getvalue().strip()
-    assert "measuring, once, what passes of tiny cost here" in seen.getvalue()
+    assert "measuring pass costs of tiny (only once)" in seen.getvalue()
 
 
 def test_muted_puts_everything_back(capsys: pytest.CaptureFixture[str]) -> None:

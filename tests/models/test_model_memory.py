@@ -84,7 +84,7 @@ def test_a_gguf_file_in_blocks_is_counted_as_it_is(
     room(needed)
     load_causal_lm(str(file), device="cpu", blocks=True)
     room(needed - 1)
-    words = r"needs about 0\.0 GB and 0\.0 GB are free: choose a smaller model"
+    words = r"needs about 0\.0 GB but only 0\.0 GB are free: choose a smaller model"
     with pytest.raises(ModelError, match=words):
         load_causal_lm(str(file), device="cpu", blocks=True)
 

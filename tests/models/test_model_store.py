@@ -227,7 +227,7 @@ def test_what_an_older_paceline_converted_is_made_again(tmp_path: Path) -> None:
     files = {"model.safetensors": record["files"]["model.gguf"]}
     (folder / "paceline.json").write_text(json.dumps(record | {"format": 1, "files": files}))
     assert store.is_outdated("parts")
-    with pytest.raises(ModelError, match="an older paceline keeps them in another form"):
+    with pytest.raises(ModelError, match="an older paceline stored them in another format"):
         resolve("parts", store=store, local_files_only=True)
     seen = Recorder()
     source = resolve("parts", store=store, progress=seen)

@@ -23,10 +23,10 @@ def test_a_table_knows_its_size() -> None:
     [
         ((), "at least one distance"),
         (((),), "at least one distance"),
-        (((0.5, 0.1), (0.5,)), "distance 2 of the table of acceptance has 1 ranks, not 2"),
-        (((0.5, -0.1),), "no probability"),
-        (((float("nan"),),), "no probability"),
-        (((1.5,),), "no probability"),
+        (((0.5, 0.1), (0.5,)), "distance 2 of the acceptance table has 1 ranks, not 2"),
+        (((0.5, -0.1),), "not a probability"),
+        (((float("nan"),),), "not a probability"),
+        (((1.5,),), "not a probability"),
         (((0.6, 0.5),), "adds up to 1.100000"),
     ],
 )
@@ -60,14 +60,14 @@ def test_what_was_written_is_read(table: AcceptanceTable, tmp_path_factory: obje
 def test_a_damaged_file_is_one_sentence_that_names_it(tmp_path: Path, text: str) -> None:
     path = tmp_path / "acceptance.json"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(ModelError, match="is no table of acceptance") as caught:
+    with pytest.raises(ModelError, match="is not an acceptance table") as caught:
         AcceptanceTable.load(path)
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
     path = tmp_path / "missing" / "acceptance.json"
-    with pytest.raises(ModelError, match="cannot read the table of acceptance"):
+    with pytest.raises(ModelError, match="cannot read the acceptance table"):
         AcceptanceTable.load(path)
     with pytest.raises(ModelError, match="cannot write"):
         VICUNA.save(path, {})

@@ -21,7 +21,7 @@ def observe(calibration: Calibration, tree: Tree, *tokens: int) -> list[Evidence
     """The tree was proposed, and then these tokens were said."""
     watch = Watch()
     watch.expect(tree)
-    seen = list(watch.hear(tokens))
+    seen = list(watch.observe(tokens))
     for each in seen:
         calibration.add(each)
     return seen
@@ -58,11 +58,11 @@ def test_a_tree_is_followed_as_long_as_it_is_right() -> None:
     """Over several rounds, while others are proposed."""
     watch = Watch()
     watch.expect(CHAIN)
-    assert [seen.right for seen in watch.hear([5])] == [True]
+    assert [seen.right for seen in watch.observe([5])] == [True]
     watch.expect(Tree.chain([8]))
-    assert [(seen.claim, seen.right) for seen in watch.hear([6])] == [(0.8, True), (0.5, False)]
-    assert [seen.right for seen in watch.hear([7, 7])] == [True]
-    assert list(watch.hear([7])) == []
+    assert [(seen.claim, seen.right) for seen in watch.observe([6])] == [(0.8, True), (0.5, False)]
+    assert [seen.right for seen in watch.observe([7, 7])] == [True]
+    assert list(watch.observe([7])) == []
 
 
 def test_of_siblings_the_wrong_ones_count_as_well() -> None:

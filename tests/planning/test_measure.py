@@ -156,7 +156,7 @@ def test_what_the_model_cannot_hold_is_cut(
 
 
 def test_a_model_for_one_token_is_refused() -> None:
-    with pytest.raises(UsageError, match="context is 1"):
+    with pytest.raises(UsageError, match="context of 1 is too short"):
         measure_curve(ToyTarget(max_context=1))
 
 

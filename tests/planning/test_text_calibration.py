@@ -61,7 +61,7 @@ def test_both_decide_alike(rounds: list[tuple[Tree, list[int]]], seed: int) -> N
             assert one.nodes == other.nodes
             assert one.promised == pytest.approx(other.promised, abs=1e-12)
         for text in texts:
-            text.hear(tokens)
+            text.observe(tokens)
         if rng.random() < 0.2:
             texts = [session.begin(16.0, 8.0) for session in sessions]
 
@@ -80,7 +80,7 @@ def test_both_decide_alike_for_long() -> None:
         chosen = [text.choose(tree, 1, costs) for text in texts]
         assert chosen[0].nodes == chosen[1].nodes
         for text in texts:
-            text.hear(tokens)
+            text.observe(tokens)
 
 
 def test_guesses_that_come_true_are_chosen(make: Make) -> None:
@@ -88,14 +88,14 @@ def test_guesses_that_come_true_are_chosen(make: Make) -> None:
     costs = [1.0, 1.2, 1.4]
     for _ in range(30):
         text.expect(tree)
-        text.hear([5])
+        text.observe([5])
     first, second = text.expect(tree)
     assert first == second  # of one kind, half of which is right
     assert 0.35 < first < 0.65
     assert text.choose(tree, 1, costs).nodes == [0, 1]
     for _ in range(60):
         text.expect(tree)
-        text.hear([7])
+        text.observe([7])
     nodes, promised = text.choose(tree, 1, costs)
     assert (nodes, promised) == ([], 0.0)
 
@@ -104,7 +104,7 @@ def test_nothing_comes_of_no_tree(make: Make) -> None:
     text = make(400.0).begin(32.0, 8.0)
     assert text.expect(EMPTY) == []
     assert text.choose(EMPTY, 1, [1.0]) == ([], 0.0)
-    text.hear([1, 2])
+    text.observe([1, 2])
 
 
 def test_guesses_of_no_weight_promise_nothing(make: Make) -> None:
@@ -119,6 +119,6 @@ def test_a_text_begins_with_what_others_have_shown(make: Make) -> None:
     text = session.begin(32.0, 8.0)
     for _ in range(40):
         text.expect(tree)
-        text.hear([5])
+        text.observe([5])
     (known,), (inherited,) = text.expect(tree), session.begin(32.0, 8.0).expect(tree)
     assert 0.5 < inherited < known

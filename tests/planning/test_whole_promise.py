@@ -81,11 +81,11 @@ def test_a_promise_that_is_not_kept_closes_the_gate() -> None:
 def test_virtual_rows_are_evidence_for_nothing() -> None:
     watch = Watch()
     watch.expect(Promising(0.5).propose(9))
-    assert [seen.claim for seen in watch.hear((1,))] == [0.5]
-    assert [seen.claim for seen in watch.hear((2,))] == [0.25]
+    assert [seen.claim for seen in watch.observe((1,))] == [0.5]
+    assert [seen.claim for seen in watch.observe((2,))] == [0.25]
     silent = Watch()
     silent.expect(Promising(None).propose(9))
-    assert len(list(silent.hear((1,)))) == 2
+    assert len(list(silent.observe((1,)))) == 2
 
 
 def test_the_planner_tells_its_costs() -> None:

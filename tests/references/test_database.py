@@ -126,8 +126,8 @@ def newer_format(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda path: path.write_bytes(b"not a database, " * 100), "no SQLite database"),
-        (other_database, "of something else"),
+        (lambda path: path.write_bytes(b"not a database, " * 100), "not an SQLite database"),
+        (other_database, "not a reference store"),
         (newer_format, "format 99, newer than"),
         (lambda path: path.mkdir(), "cannot be opened"),
     ],

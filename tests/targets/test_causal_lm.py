@@ -558,7 +558,7 @@ def test_embeddings_of_another_size_are_refused(
 def test_virtual_tokens_without_embeddings_are_refused(small: PreTrainedModel) -> None:
     target = new_target(small)
     target.sync([[1, 2, 3]])
-    with pytest.raises(UsageError, match="embeddings were given for 0 ids"):
+    with pytest.raises(UsageError, match="only 0 ids"):
         target.score([Tree.chain([VOCAB])])
 
 

@@ -83,7 +83,9 @@ def test_layers_that_there_are_not_are_refused() -> None:
     for packed in (False, True):
         model = new_model("llama")
         target = open_target(model, weights="packed") if packed else new_target(model, check=False)
-        with pytest.raises(UsageError, match="shows no output of layer 77: choose another method"):
+        with pytest.raises(
+            UsageError, match="expose the output of layer 77: choose another method"
+        ):
             target.keep_states((1, 77))
         target.keep_states((1,))
 

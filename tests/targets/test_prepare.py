@@ -150,7 +150,7 @@ def test_a_missing_operator_leaves_the_layer(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(PackedLinear, "__init__", broken)
     model = new_model("llama")
     done = prepare(model, "packed")
-    assert done.left == {"torch has no such product here (no such operator)": 22}
+    assert done.left == {"torch does not support this product here (no such operator)": 22}
     new_target(model)
 
 
@@ -177,13 +177,13 @@ def test_a_model_that_takes_no_plain_tokens_is_left_alone(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("weights", ["int9", "", "Packed"])
 def test_unknown_weights_are_refused(weights: str) -> None:
-    with pytest.raises(UsageError, match=r"unknown weights .* there are: auto, native"):
+    with pytest.raises(UsageError, match=r"unknown weights .* use one of auto, native"):
         prepare(new_model("llama"), weights)
 
 
 def test_without_the_library_one_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paceline.kernels.block_layers.unavailable", lambda: "was not built")
-    with pytest.raises(UsageError, match="cannot run on int8 weights here: was not built"):
+    with pytest.raises(UsageError, match="cannot run with int8 weights here: was not built"):
         prepare(new_model("llama"), "int8")
 
 

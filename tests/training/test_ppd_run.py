@@ -85,5 +85,5 @@ def test_folders_that_hold_no_parts_are_refused(whole: Path, tmp_path: Path) -> 
 def test_parts_of_another_model_are_refused(whole: Path) -> None:
     parts = PromptTokens.from_pretrained(whole)
     parts.check_base(parts.base.fingerprint)
-    with pytest.raises(ModelError, match=r"trained for toy .* not for the model at hand \(other\)"):
+    with pytest.raises(ModelError, match=r"trained for toy .* not for this model \(other\)"):
         parts.check_base("other")

@@ -51,9 +51,11 @@ class Constraint:
         try:
             size = len(self.text.encode())
         except UnicodeEncodeError as error:
-            raise UsageError(f"{what} holds what is no character (a lone surrogate)") from error
+            raise UsageError(
+                f"{what} contains a lone surrogate, which is not a character: remove it"
+            ) from error
         if size > most:
-            raise UsageError(f"{what} has at most {most} bytes, got {size}")
+            raise UsageError(f"{what} must have at most {most} bytes, got {size}")
 
     @classmethod
     def json_object(cls, compact: bool = False) -> Constraint:
@@ -67,7 +69,7 @@ class Constraint:
         Raises UsageError for what is not JSON.
         """
         if not isinstance(schema, Mapping):
-            raise UsageError(f"a JSON schema is an object, got {type(schema).__name__}")
+            raise UsageError(f"a JSON schema must be an object, got {type(schema).__name__}")
         return cls("json_schema", _as_json(schema, "the JSON schema"), compact)
 
     @classmethod
@@ -85,7 +87,7 @@ class Constraint:
     def choice(cls, options: Sequence[str]) -> Constraint:
         """One of these texts. Raises UsageError if there is none, or one is empty."""
         if isinstance(options, str) or not options or not all(options):
-            raise UsageError("choices are a list of at least one text, none of which is empty")
+            raise UsageError("choices must be a non-empty list of non-empty texts")
         return cls("choice", _as_json(list(options), "the list of choices"))
 
 

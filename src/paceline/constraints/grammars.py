@@ -86,7 +86,7 @@ class Grammars:
         except UsageError as error:
             raise _unusable(constraint, str(error)) from error
         if matcher.is_stopped() and not matcher.is_accepting():
-            raise _unusable(constraint, "no text can be that")
+            raise _unusable(constraint, "no text can satisfy it")
         return compiled
 
     @property
@@ -101,8 +101,8 @@ class Grammars:
             return from_tokenizer(self._tokenizer, self._tokens, self._eos_ids or None)
         except (TypeError, ValueError) as error:
             raise UsageError(
-                f"constraints need a fast tokenizer that ends texts, which this model has not: "
-                f"{first_line(str(error))}"
+                "constraints need a fast tokenizer with an end-of-sequence token, which this "
+                f"model lacks: {first_line(str(error))}"
             ) from error
 
 

@@ -113,7 +113,7 @@ class Log:
         mark = self._head()[len(_MAGIC) :] if self._vocabulary else known[len(_MAGIC) : _BEGIN]
         if known[:_BEGIN] != _MAGIC + mark or not mark.isascii():
             raise StoreError(
-                f"the datastore file {self._path} is damaged, or of a model with another "
+                f"the datastore file {self._path} is damaged or belongs to a model with another "
                 "tokenizer: delete it with 'paceline datastore clear' and build it again"
             )
 

@@ -230,7 +230,7 @@ def _explained(folder: Path, what: str) -> Iterator[None]:
     except OSError as error:
         raise StoreError(
             f"cannot {what} the datastore {folder} ({error.strerror or error}): free some space, "
-            "mend its permissions, or name another folder"
+            "fix its permissions, or name another folder"
         ) from error
 
 

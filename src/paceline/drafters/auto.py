@@ -60,7 +60,7 @@ class Auto(Drafter):
     ) -> None:
         for name, source in sources.items():
             if source.sized_by != "nodes":
-                raise UsageError(f"trees of {name} must stay whole: it cannot be a source of auto")
+                raise UsageError(f"{name} cannot be a source of auto: its trees must stay whole")
         self.source_names = tuple(sources)
         self.requires = frozenset().union(*(source.requires for source in sources.values()))
         self._sources = tuple(sources.values())

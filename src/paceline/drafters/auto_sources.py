@@ -73,16 +73,18 @@ def chosen_sources(sources: str, without: str) -> dict[str, str]:
     for method in filter(None, map(str.strip, (sources or _AND.join(SOURCES)).split(_AND))):
         name, _ = parse_method(method)
         if name in chosen or name == "auto":
-            raise UsageError(f"{name} cannot be a source here: name other methods, each once")
+            raise UsageError(f"{name} cannot be a source here: name each method once, and not auto")
         if sources:
             check_method(method)
         chosen[name] = method
     for name in filter(None, map(str.strip, without.split(_AND))):
         if name not in chosen:
-            raise UsageError(f"auto has no source {name!r} to go without: {', '.join(chosen)}")
+            raise UsageError(
+                f"auto has no source {name!r} to leave out: choose one of {', '.join(chosen)}"
+            )
         del chosen[name]
     if not chosen:
-        raise UsageError("auto is left without sources: name some with auto:sources=anpd+llma")
+        raise UsageError("auto has no sources left: name some with auto:sources=anpd+llma")
     return chosen
 
 

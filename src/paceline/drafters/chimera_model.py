@@ -207,7 +207,7 @@ class ChimeraModel(HeadModule):
     def _green_of_guesses(self, texts: Packed, guessed: Sequence[torch.Tensor]) -> torch.Tensor:
         """Green states [batch, n, hidden] of the n-grams that end with each point's last guess."""
         if not isinstance(self.bottom, NgramEncoder):
-            raise ModelError("guesses of its own need an n-gram encoder at the bottom")
+            raise ModelError("own guesses need an n-gram encoder at the bottom")
         roots = _ahead(texts, 1)
         start = texts.start.gather(1, texts.points)
         wanted = ngram_places(roots + len(guessed), self.bottom.order, start)

@@ -98,7 +98,7 @@ class DraftText:
             del self.guesses[: same - self._committed]
         self._committed = len(text.context)
 
-    def hear(self, tokens: Sequence[int]) -> None:
+    def observe(self, tokens: Sequence[int]) -> None:
         """Take over tokens committed after the earlier ones."""
         guessed = [guess.token for guess in self.guesses]
         right = common_prefix(guessed, tokens) if guessed else 0

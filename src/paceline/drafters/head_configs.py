@@ -43,7 +43,9 @@ class MedusaConfig:
         _check_least(self, 0, "layers", "vocabulary")
         _check_form(self.form)
         if self.form == "compact" and self.layers == 0:
-            raise ModelError("compact heads need a residual block: without one they are all alike")
+            raise ModelError(
+                "compact heads need a residual block, or all are the same: set layers to 1 or more"
+            )
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,9 @@ class ChimeraConfig:
         if self.form == "full" and self.layers:
             raise ModelError("full heads of Chimera have no residual blocks: leave layers at 0")
         if self.rank and (self.form == "full" or self.bottom != "ngram"):
-            raise ModelError("a rank is for compact heads on an n-gram encoder: leave it at 0")
+            raise ModelError(
+                "rank applies only to compact heads on an n-gram encoder: leave it at 0"
+            )
 
 
 @dataclass(frozen=True)
@@ -130,7 +134,7 @@ class EagleConfig:
         _check_least(self, 0, "vocabulary")
         _check_attention(self)
         if min(self.layers, default=1) < 1 or list(self.layers) != sorted(set(self.layers)):
-            raise ModelError(f"layers must be ascending numbers from 1 on, got {self.layers}")
+            raise ModelError(f"layers must be ascending, from 1 up, got {self.layers}")
         if self.rotary_base <= 1:
             raise ModelError(f"rotary_base must be larger than 1, got {self.rotary_base}")
 
@@ -149,6 +153,6 @@ def _check_form(form: str) -> None:
 def _check_attention(config: ChimeraConfig | EagleConfig) -> None:
     if config.attention_heads % config.kv_heads or config.head_size % 2:
         raise ModelError(
-            f"{config.attention_heads} attention heads of size {config.head_size} cannot share "
-            f"{config.kv_heads} keys and values: heads must be a multiple of these, the size even"
+            f"attention_heads must be a multiple of kv_heads, and head_size even, got "
+            f"{config.attention_heads}, {config.kv_heads} and {config.head_size}"
         )

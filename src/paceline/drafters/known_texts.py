@@ -73,8 +73,8 @@ def _opened(host: Host, name: str, needed: bool) -> Datastore | None:
     if not mark:
         if name:
             raise ModelError(
-                "the tokenizer of this model is not known, so nobody can say whether the datastore "
-                f"{name} is for it: leave datastore= out"
+                "the tokenizer of this model is unknown, so the datastore "
+                f"{name} cannot be checked against it: leave out datastore="
             )
         return None
     folder = Path(name).expanduser() if name else Datastore.default_folder(mark)

@@ -136,7 +136,7 @@ class HeadModule(nn.Module):
     def shared_layer(self, kind: type[BlockLinear]) -> BlockLinear:
         """The target's output head as such a layer; raises UnpackableError if unavailable."""
         if not isinstance(self._head, PlainLinear):
-            raise ValueError("the heads are ready already")
+            raise ValueError("the heads are already prepared")
         return layer_of(kind, [self._head.weight], self._head.bias)
 
 

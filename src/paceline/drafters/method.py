@@ -81,5 +81,5 @@ class MethodSpec(Generic[S]):
         if self.build_for is not None and host is not None:
             return self.build_for(host, settings)
         if self.build is None:
-            raise UsageError(f"method {self.name!r} works for one model only: name its host")
+            raise UsageError(f"method {self.name!r} works only for a given model: pass its host")
         return self.build(settings)

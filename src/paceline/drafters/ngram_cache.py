@@ -129,7 +129,7 @@ class _Disk:
                 raise sqlite3.DatabaseError("it is damaged")
         except sqlite3.Error as error:
             raise UsageError(
-                f"cannot keep states of n-grams in {path}: {error}; name another file"
+                f"cannot store n-gram states in {path}: {error}; name another file"
             ) from error
 
     def take(self, ngram: Ngram) -> torch.Tensor | None:

@@ -252,7 +252,7 @@ def _filled(pool: PhrasePool, host: Host, phrases: str) -> PhrasePool:
     if phrases and path.exists():
         pool.load(path, host.target.vocab_size, host.fingerprint)
     elif not path.parent.is_dir():
-        raise ModelError(f"there is no folder {path.parent} to keep phrases in: make it first")
+        raise ModelError(f"there is no folder {path.parent} for the phrases: create it first")
     return pool
 
 

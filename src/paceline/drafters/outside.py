@@ -47,7 +47,7 @@ def _loaded(name: str, entry: EntryPoint) -> MethodSpec[Any]:
     except Exception as error:  # importing a module may raise anything
         raise UsageError(
             f"cannot load {where}: {type(error).__name__}: {error}; check that the package is "
-            "installed and that module and class are spelled as there"
+            "installed and that the names of the module and the class are right"
         ) from error
     if isinstance(found, MethodSpec):
         return replace(found, name=name)
@@ -58,14 +58,16 @@ def _loaded(name: str, entry: EntryPoint) -> MethodSpec[Any]:
         )
     if isabstract(found):
         missing = ", ".join(sorted(found.__abstractmethods__))
-        raise UsageError(f"{where} does not define {missing}: a drafter needs them all")
+        raise UsageError(f"{where} does not define {missing}: a drafter must define all of them")
     return _of_class(name, found, where)
 
 
 def _of_class(name: str, kind: type[Drafter], where: str) -> MethodSpec[Any]:
     settings = kind.Settings or NoSettings
     if not is_dataclass(settings):
-        raise UsageError(f"the Settings of {where} are no dataclass: decorate them as one")
+        raise UsageError(
+            f"the Settings of {where} are not a dataclass: decorate them with @dataclass"
+        )
     return MethodSpec(name, settings, build=partial(_with_keywords, kind))
 
 

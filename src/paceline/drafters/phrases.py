@@ -133,16 +133,16 @@ class PhrasePool:
                 _KIND,
                 _VERSION,
             ):
-                raise ValueError("it is no file of phrases, or of another version")
+                raise ValueError("it is not a phrase file, or has another version")
             _check_model(head, path, vocab_size, fingerprint)
             found = [_entry(json.loads(line), vocab_size) for line in lines[1:]]
             if sum(len(phrases) for _, phrases in found) != head.get("phrases"):
-                raise ValueError("it holds more or fewer phrases than it should")
+                raise ValueError("its number of phrases is not that of its first line")
         except OSError as error:
-            raise ModelError(f"cannot read the phrases {path}: {error.strerror}") from error
+            raise ModelError(f"cannot read the phrase file {path}: {error.strerror}") from error
         except (ValueError, RecursionError) as error:
             raise ModelError(
-                f"the phrases {path} are damaged ({error}): name another file"
+                f"the phrase file {path} is damaged ({error}): name another file"
             ) from error
         for key, phrases in found:
             for phrase in phrases:
@@ -174,24 +174,24 @@ def phrase_tree(phrases: Sequence[Phrase]) -> Tree:
 def _check_model(head: dict[str, Any], path: Path, vocab_size: int, fingerprint: str) -> None:
     if head.get("vocab_size") != vocab_size:
         raise ModelError(
-            f"the phrases {path} are those of a model with {head.get('vocab_size')} tokens, and "
+            f"the phrase file {path} is for a model with {head.get('vocab_size')} tokens, but "
             f"this one has {vocab_size}: name another file"
         )
     theirs = head.get("fingerprint")
     if theirs and fingerprint and theirs != fingerprint:
-        raise ModelError(f"the phrases {path} are those of another model: name another file")
+        raise ModelError(f"the phrase file {path} is for another model: name another file")
 
 
 def _entry(content: Any, vocab_size: int) -> tuple[int, list[Phrase]]:
     """A key with its phrases; raises ValueError for anything else."""
     if not isinstance(content, list) or len(content) < 2 or not _is_token(content[0], vocab_size):
-        raise ValueError("a line is no token with phrases")
+        raise ValueError("a line is not a token with its phrases")
     key, *phrases = content
     for phrase in phrases:
         if not isinstance(phrase, list) or not phrase:
-            raise ValueError(f"after {key} stands what is no phrase")
+            raise ValueError(f"the entry of token {key} has something that is not a phrase")
         if not all(_is_token(token, vocab_size) for token in phrase):
-            raise ValueError(f"a phrase after {key} holds what is no token")
+            raise ValueError(f"a phrase of token {key} has something that is not a token")
     return key, [tuple(phrase) for phrase in phrases]
 
 

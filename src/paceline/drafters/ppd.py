@@ -102,7 +102,8 @@ class Ppd(Drafter):
         limits = Limits(own.size, own.width, self._epts, floor)
         if 0 < own.size < limits.least:
             raise UsageError(
-                f"size must be at least {limits.least}, a guess and its prompt tokens, got {own.size}"
+                f"size must be at least {limits.least} (a guess and its prompt tokens), got "
+                f"{own.size}"
             )
         # What one text shows about the worth of guesses is known in the next.
         self._tree: AdaptiveTree = host.learn(

@@ -156,9 +156,9 @@ def acceptance_of(parts: PromptTokens, vocab_size: int) -> AcceptanceTable:
     table = parts.acceptance or unmeasured(most, min(10, vocab_size))
     if table.distances != most or table.ranks > vocab_size:
         raise ModelError(
-            f"the table of acceptance beside the prompt tokens has {table.distances} distances and "
-            f"{table.ranks} ranks, but there are {most} prompt tokens and {vocab_size} tokens: "
-            "measure it again"
+            f"the acceptance table of the prompt tokens has {table.distances} distances and "
+            f"{table.ranks} ranks, but there are {most} prompt tokens and {vocab_size} tokens in "
+            "the vocabulary: measure it again"
         )
     return table
 
@@ -174,7 +174,7 @@ def _weights(parts: PromptTokens) -> torch.Tensor:
     weights = parts.tensors.get("ept_weights")
     if weights is None or tuple(weights.shape) != shape:
         raise ModelError(
-            "the prompt tokens are damaged: the weights of their embeddings are missing or not "
-            f"{shape[0]} times {shape[1]}"
+            "the prompt tokens are damaged: the weights of their embeddings are missing or "
+            f"not {shape[0]} x {shape[1]}"
         )
     return weights.float()

@@ -99,6 +99,6 @@ class PromptTokens(TrainedParts[PromptConfig]):
         """Raises ModelError for extensions that decoding does not support."""
         if not self.config.is_plain:
             raise ModelError(
-                "these prompt tokens use extensions that are there for the study only: decode with "
-                "some that were trained without"
+                "these prompt tokens use extensions that exist only for the study: decode with "
+                "prompt tokens trained without them"
             )

@@ -82,7 +82,7 @@ def add_draft(method: str, draft: str) -> str | None:
     if _DRAFT not in method_named(name).defaults:
         return None
     if _DRAFT in written:
-        raise UsageError(f"{method!r} names its draft model already: leave --draft-model out")
+        raise UsageError(f"{method!r} already names its draft model: leave out --draft-model")
     return _written(name, {_DRAFT: draft, **written})
 
 

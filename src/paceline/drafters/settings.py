@@ -150,7 +150,7 @@ def read_settings(
             close = get_close_matches(key, names, n=1)
             hint = f" (did you mean {close[0]}?)" if close else ""
             if any(":" in str(other) for other in values.values()):
-                hint += " (settings of a method inside it go into brackets, as in inner=(anpd:n=4))"
+                hint += " (put the settings of an inner method in brackets, as in inner=(anpd:n=4))"
             raise UsageError(f"method {name} has no setting {key!r}{hint}; it has: {known}")
         values[key] = _read(value, types[key], f"{name}:{key}")
     return values

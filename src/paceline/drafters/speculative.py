@@ -100,12 +100,12 @@ class DraftSettings:
     def _check_copy(self) -> None:
         if self.weights and self.weights not in COPIES:
             raise UsageError(
-                f"draft=self is a copy of the model on weights {' or '.join(COPIES)}, not "
+                f"draft=self copies the model with weights {' or '.join(COPIES)}, not "
                 f"{self.weights!r}"
             )
         if self.device or self.dtype:
             raise UsageError(
-                "draft=self is a copy beside the model itself: leave out device and dtype"
+                "draft=self runs on the device of the model: leave out device and dtype"
             )
 
 
@@ -195,7 +195,7 @@ class Speculative(Drafter):
         """Take over what was committed, and learn what guesses are worth."""
         if self._plan is not None and (self._asked is not None or self._draft.guesses):
             self._learn(self._plan, round)
-        self._draft.hear(round.path.tokens)
+        self._draft.observe(round.path.tokens)
         self._asked, self._waits = None, False
 
     def _goes_on(self, chances: Sequence[float]) -> bool:
@@ -254,8 +254,8 @@ def open_draft(host: Host, choice: ModelChoice) -> Host:
         return choice.model
     if host.open is None:
         raise UsageError(
-            f"there is nobody here to open the draft model {choice.model!r}: give the drafter a "
-            "host with `open`, or the draft model as a host of its own"
+            f"this host cannot open the draft model {choice.model!r}: give the drafter a host with "
+            "`open`, or pass the draft model as a host"
         )
     # Kept by the host: what is learned with the draft model serves the next text, too.
     small: Host = host.learn((Speculative, choice), partial(host.open, choice))

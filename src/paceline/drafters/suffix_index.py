@@ -39,7 +39,7 @@ class Match:
 
         Raises UsageError if `token` is negative, RuntimeError if the index has grown meanwhile."""
         if token < 0:
-            raise UsageError(f"a token id is {token}: give ids of 0 and above")
+            raise UsageError(f"token ids must be at least 0, got {token}")
         self.check()
         index, state = self._index, self._state
         while (reached := index._follow(state, token)) == _NONE and state != _ROOT:
@@ -252,5 +252,5 @@ def _checked(tokens: Sequence[int]) -> array[int]:
     except OverflowError:
         raise UsageError("a token id does not fit into 32 bits: check the tokenizer") from None
     if text and min(text) < 0:
-        raise UsageError(f"a token id is {min(text)}: give ids of 0 and above")
+        raise UsageError(f"token ids must be at least 0, got {min(text)}")
     return text

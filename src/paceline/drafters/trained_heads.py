@@ -87,7 +87,7 @@ class HeadParts(TrainedParts[ConfigT], Generic[ConfigT, ModuleT]):
         if ids is not None and not (
             bool((ids.diff() > 0).all()) and 0 <= int(ids[0]) <= int(ids[-1]) < self.base.vocab_size
         ):
-            raise ModelError(f"{path} is damaged: its token_ids are none of the model's, in order")
+            raise ModelError(f"{path} is damaged: its token_ids are not ascending ids of the model")
 
     @property
     def outputs(self) -> int:
@@ -200,8 +200,8 @@ class ChimeraParts(HeadParts[ChimeraConfig, "ChimeraModel"]):
         """Raises ModelError for extensions that decoding does not support."""
         if self.config.bottom != "ngram":
             raise ModelError(
-                "these Chimera parts have a transformer layer at the bottom, which is there for "
-                "the study only: decode with some that have an n-gram encoder"
+                "these Chimera parts have a transformer layer at the bottom, which exists only for "
+                "the study: decode with parts that have an n-gram encoder"
             )
 
     def _new_module(self, target: Target) -> ChimeraModel:

@@ -88,7 +88,7 @@ class TrainedParts(Generic[ConfigT]):
         if fingerprint != self.base.fingerprint:
             raise ModelError(
                 f"these {self.kind} were trained for {self.base.name} ({self.base.fingerprint}), "
-                f"not for the model at hand ({fingerprint or 'of unknown weights'}): train some "
+                f"not for this model ({fingerprint or 'unknown weights'}): train some "
                 f"with 'paceline train {self.method}'"
             )
 
@@ -145,12 +145,12 @@ class TrainedParts(Generic[ConfigT]):
         content = read_json(folder / CONFIG)
         try:
             if (content.pop("format"), content.pop("kind")) != (_FORMAT, cls.kind):
-                raise ValueError("it is of another format or kind")
+                raise ValueError("it has another format or kind")
             content.pop("method")
             base = BaseModel(**content.pop("base_model"))
             config = cls.read_config(content)
         except (KeyError, TypeError, ValueError) as error:
-            raise ModelError(f"{folder / CONFIG} describes no {cls.kind} ({error})") from error
+            raise ModelError(f"{folder / CONFIG} does not describe {cls.kind} ({error})") from error
         acceptance = folder / _ACCEPTANCE
         parts = cls(
             config,
@@ -167,9 +167,11 @@ class TrainedParts(Generic[ConfigT]):
         for name, expected in self.expected_shapes().items():
             found = tuple(self.tensors[name].shape) if name in self.tensors else None
             if found != expected:
-                raise ModelError(f"{path} is damaged: its {name} are {found}, not {expected}")
+                raise ModelError(
+                    f"{path} is damaged: the shape of its {name} is {found}, not {expected}"
+                )
         if not all(bool(tensor.isfinite().all()) for tensor in self.tensors.values()):
-            raise ModelError(f"{path} is damaged: it holds what are no numbers")
+            raise ModelError(f"{path} is damaged: it contains NaN or infinite values")
 
 
 def chain_in(folder: Path) -> float:

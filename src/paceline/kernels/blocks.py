@@ -79,7 +79,9 @@ def bytes_per_row(format: str, inputs: int) -> int:
     """
     numbers, size = _BLOCKS[format]
     if inputs < 1 or inputs % numbers:
-        raise ValueError(f"rows of {inputs} numbers are no multiple of the {numbers} of {format}")
+        raise ValueError(
+            f"{inputs} numbers per row are not a multiple of the {numbers} of {format}"
+        )
     return inputs // numbers * size
 
 
@@ -112,7 +114,7 @@ class BlockMatrix:
         if rows is not None:
             rows = rows.to(torch.int64).contiguous()
             if outputs and not 0 <= int(rows.min()) <= int(rows.max()) < len(blocks):
-                raise ValueError(f"rows beyond the {len(blocks)} that there are")
+                raise ValueError(f"a row is out of range: there are {len(blocks)}")
         number, native = _NUMBERS[format], kernels()
         size = native.packed_bytes(number, outputs, inputs)
         panels = torch.empty(size, dtype=torch.uint8)
@@ -127,7 +129,7 @@ class BlockMatrix:
         if panels.dtype != torch.uint8 or panels.shape != (
             kernels().packed_bytes(known, outputs, inputs),
         ):
-            raise ValueError(f"no panels of a {format} matrix of {outputs} x {inputs}")
+            raise ValueError(f"the panels do not fit a {format} matrix of {outputs} x {inputs}")
         return cls(format, panels, outputs, inputs)
 
     @classmethod
@@ -243,7 +245,7 @@ def _checked(format: str, blocks: torch.Tensor, inputs: int) -> torch.Tensor:
     size = bytes_per_row(format, inputs)
     if blocks.dtype != torch.uint8 or blocks.dim() != 2 or blocks.shape[1] != size:
         raise ValueError(
-            f"blocks of {format} for {inputs} inputs are uint8 [outputs, {size}], "
-            f"not {blocks.dtype} {list(blocks.shape)}"
+            f"blocks of {format} for {inputs} inputs must be uint8 [outputs, {size}], "
+            f"got {blocks.dtype} {list(blocks.shape)}"
         )
     return blocks.contiguous()

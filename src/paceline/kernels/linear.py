@@ -125,7 +125,7 @@ def make_linear(kind: Maker, weight: torch.Tensor, bias: torch.Tensor | None) ->
         return kind(weight, bias)
     except (RuntimeError, AttributeError, NotImplementedError) as error:
         reason = str(error).partition("\n")[0]
-        raise UnpackableError(f"torch has no such product here ({reason})") from error
+        raise UnpackableError(f"torch does not support this product here ({reason})") from error
 
 
 def keep_faster(layers: Sequence[PackedAndPlainLinear]) -> str:

@@ -60,7 +60,7 @@ def explain_os_errors(
     except OSError as error:
         raise ModelError(
             f"cannot write to {what} {root} ({error.strerror or error}): free some space, "
-            f"mend its permissions, or {elsewhere}"
+            f"fix its permissions, or {elsewhere}"
         ) from error
 
 
@@ -98,7 +98,7 @@ def clear_folder(root: Path) -> int:
                     path.unlink()
     except OSError as error:
         raise ModelError(
-            f"cannot write to the cache folder {root} ({error.strerror or error}): mend its "
+            f"cannot write to the cache folder {root} ({error.strerror or error}): fix its "
             "permissions"
         ) from error
     return freed
@@ -157,6 +157,6 @@ def require_space(root: Path, needed: int, what: str, elsewhere: str = _ELSEWHER
     free = shutil.disk_usage(root).free
     if free < needed:
         raise ModelError(
-            f"{what} needs {needed / 1e9:.1f} GB of disk space while it is prepared and {root} has "
-            f"{free / 1e9:.1f} GB free: make room, or {elsewhere}"
+            f"{what} needs {needed / 1e9:.1f} GB of disk space while it is prepared, but {root} "
+            f"has only {free / 1e9:.1f} GB free: make room, or {elsewhere}"
         )

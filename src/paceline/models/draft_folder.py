@@ -66,8 +66,8 @@ class DraftRecord:
         """Raises ModelError if the draft belongs to a model with other weights."""
         if fingerprint != self.base:
             raise ModelError(
-                f"this draft model is a part of {self.name} ({self.base}), not of the model at hand "
-                f"({fingerprint or 'of unknown weights'}): train one with 'paceline train draft'"
+                f"this draft model belongs to {self.name} ({self.base}), not to this model "
+                f"({fingerprint or 'unknown weights'}): train one with 'paceline train draft'"
             )
 
 
@@ -94,10 +94,10 @@ def read_draft_record(folder: Path) -> DraftRecord:
     found = read_json(path)
     try:
         if (found.pop("format"), found.pop("kind")) != (_FORMAT, _KIND):
-            raise ValueError("it is of another format or kind")
+            raise ValueError("it has another format or kind")
         record = DraftRecord(**{**found, "layers": tuple(found["layers"])})
     except (KeyError, TypeError, ValueError) as error:
-        raise ModelError(f"{path} describes no draft model ({error})") from error
+        raise ModelError(f"{path} does not describe a draft model ({error})") from error
     return record
 
 
@@ -158,16 +158,16 @@ def open_draft(folder: Path, base: PreTrainedModel, fingerprint: str) -> PreTrai
     """
     record = read_draft_record(folder)
     if not record.shared:
-        raise ModelError(f"the draft model in {folder} stands alone: load it as a model")
+        raise ModelError(f"the draft model in {folder} does not need a base: load it as a model")
     record.check_base(fingerprint)
     from paceline.models.draft_model import VOCABULARY, assemble
 
     kept = read_json(folder / _CONFIG)
     if kept.get("model_type") != base.config.model_type:
-        raise ModelError(f"{folder / _CONFIG} is damaged: it is not of the base's kind")
+        raise ModelError(f"{folder / _CONFIG} is damaged: its model type is not the base's")
     tensors = _read_tensors(folder / _TENSORS, record)
     if len(tensors.get(VOCABULARY, ())) != record.vocabulary:
-        raise ModelError(f"{folder / _TENSORS} is damaged: it is not what {RECORD} says")
+        raise ModelError(f"{folder / _TENSORS} is damaged: it does not match {RECORD}")
     try:
         config = type(base.config).from_dict(kept)
     except Exception as error:  # a configuration class may raise anything about its values
@@ -184,11 +184,11 @@ def _read_tensors(path: Path, record: DraftRecord) -> dict[str, torch.Tensor]:
         content = path.read_bytes()
         if hashlib.sha256(content).hexdigest() != record.weights_sha256:
             raise ModelError(
-                f"the draft model {path} is damaged, its sha256 is not that of {RECORD}: copy or "
-                "train it again"
+                f"the draft model {path} is damaged (its sha256 is not the one in {RECORD}): copy "
+                "or train it again"
             )
         return load(content)
     except OSError as error:
         raise ModelError(f"cannot read the draft model {path}: {error.strerror}") from error
     except SafetensorError as error:
-        raise ModelError(f"{path} holds no weights: {error}") from error
+        raise ModelError(f"{path} contains no weights: {error}") from error

@@ -56,8 +56,8 @@ def layers_of(model: PreTrainedModel) -> str:
             found.append(name)
     if len(found) != 1:
         raise ModelError(
-            f"{type(model).__name__} does not have its {count} layers in one list, so none can be "
-            "taken out of it: choose another model to draft for"
+            f"{type(model).__name__} does not have its {count} layers in one list, so a draft "
+            "model cannot be made of some of them: choose another model to draft for"
         )
     return found[0]
 
@@ -77,8 +77,8 @@ def lent_modules(base: PreTrainedModel) -> dict[str, nn.Module]:
     on_meta = device_of_table(base).type == "meta"
     if all(module is not tokens for module in found.values()) or on_meta:
         raise ModelError(
-            f"the input embeddings of {type(base).__name__} are no table in memory, which a draft "
-            "model could share: load it whole on one device"
+            f"the input embeddings of {type(base).__name__} are not a table in memory that a draft "
+            "model could share: load the model whole on one device"
         )
     return found
 
@@ -204,7 +204,8 @@ def _load(
     wrong = sorted({*report["missing_keys"], *report["unexpected_keys"]} - {f"{head}.bias"})
     if wrong:
         raise ModelError(
-            f"the weights of the draft model do not fit its layers: {wrong[0]} is missing or too much"
+            f"the weights of the draft model do not fit its layers: {wrong[0]} is missing or "
+            "unexpected"
         )
     model: PreTrainedModel = draft
     return model

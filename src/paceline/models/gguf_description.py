@@ -45,8 +45,8 @@ def describe_alias(file: Path, target: Path) -> None:
     except Exception as error:
         # The file is as it should be, so the installed transformers is at fault.
         raise ModelError(
-            f"this transformers cannot read the model ({type(error).__name__}: {error}): upgrade "
-            "transformers"
+            f"the installed transformers cannot read the model ({type(error).__name__}: {error}): "
+            "upgrade transformers"
         ) from error
 
 

@@ -138,7 +138,7 @@ class GgufHeader:
         """All tensors by name; call it only once."""
         alignment = self.metadata.get("general.alignment", _ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 8 or alignment & (alignment - 1):
-            raise DamageError("its alignment is no power of two of 8 or more")
+            raise DamageError("its alignment is not a power of two of at least 8")
         entries = [self._entry() for _ in range(self._tensor_count)]
         begin = -(-self.position // alignment) * alignment
         found: dict[str, GgufTensor] = {}
@@ -148,7 +148,7 @@ class GgufHeader:
             if entry.start % alignment:
                 raise DamageError(f"the tensor {entry.name!r} is not aligned")
             if begin + entry.start + entry.nbytes > self._size:
-                raise DamageError(f"the tensor {entry.name!r} lies beyond its end")
+                raise DamageError(f"it ends before the tensor {entry.name!r} does")
             found[entry.name] = GgufTensor(
                 entry.name, entry.type, entry.shape, begin + entry.start, entry.nbytes
             )
@@ -165,12 +165,12 @@ class GgufHeader:
         shape = tuple(reversed([self._number(_U64) for _ in range(dimensions)])) or (1,)
         kind, start = self._number(_U32), self._number(_U64)
         if kind not in _BLOCKS:
-            raise DamageError(f"the tensor {name!r} is of the unknown type number {kind}")
+            raise DamageError(f"the tensor {name!r} has the unknown type number {kind}")
         type_name, elements, size = _BLOCKS[kind]
         if 0 in shape:
             raise DamageError(f"the tensor {name!r} is empty")
         if shape[-1] % elements:
-            raise DamageError(f"rows of the tensor {name!r} are no whole blocks of {type_name}")
+            raise DamageError(f"rows of the tensor {name!r} are not whole blocks of {type_name}")
         return GgufTensor(name, type_name, shape, start, prod(shape) // elements * size)
 
     def _value(self, kind: int, nested: int = 0) -> Value:
@@ -181,12 +181,12 @@ class GgufHeader:
             return self._text().decode(errors="replace")
         if kind == _ARRAY:
             return self._array(nested + 1)
-        raise DamageError(f"it holds a value of the unknown type number {kind}")
+        raise DamageError(f"it has a value of the unknown type number {kind}")
 
     def _array(self, nested: int) -> GgufArray:
         """Skip an array with all its elements."""
         if nested > _MOST_NESTED:
-            raise DamageError("it holds arrays in arrays in arrays")
+            raise DamageError("it has arrays that are nested too deeply")
         kind = self._number(_U32)
         if kind in _NUMBERS:
             count = self._count("values", _NUMBERS[kind].size)
@@ -202,7 +202,7 @@ class GgufHeader:
 
     def _pass_strings(self, count: int) -> None:
         if count > _MOST_STRINGS:
-            raise DamageError(f"it holds an array of {count} strings")
+            raise DamageError(f"it has an array of too many strings ({count})")
         position, last, read = self.position, self._size - _U64.size, _U64.unpack_from
         for _ in range(count):
             if position > last:
@@ -244,7 +244,7 @@ class GgufHeader:
 def _about_version(version: int) -> str:
     if version & 0xFFFF == 0:
         return "it is big-endian, which paceline does not read"
-    return f"it is of version {version}, and paceline reads {' and '.join(map(str, _VERSIONS))}"
+    return f"it has version {version}, but paceline reads {' and '.join(map(str, _VERSIONS))}"
 
 
 def _check_apart(tensors: dict[str, GgufTensor]) -> None:

@@ -40,8 +40,9 @@ def unread_tensor(file: GgufFile) -> GgufTensor | None:
 def why_unread(file: GgufFile, tensor: GgufTensor) -> str:
     """One sentence about a tensor in an unreadable format."""
     return (
-        f"{file.path} holds {tensor.name} as {tensor.type}, which neither paceline nor this "
-        f"transformers reads: use a file with {', '.join(sorted(FORMATS | _FLOATS.keys()))}"
+        f"{file.path} holds {tensor.name} as {tensor.type}, which neither paceline nor the "
+        "installed transformers reads: use a file with "
+        f"{', '.join(sorted(FORMATS | _FLOATS.keys()))}"
     )
 
 
@@ -185,8 +186,8 @@ class _Reading:
         left = [name for name, each in model.named_parameters() if _is_placeholder(each)]
         if left:
             raise ModelError(
-                f"{type(model).__name__} uses a weight in two places ({left[0]}), which must not "
-                'stay in its blocks: load it with weights="packed"'
+                f"{type(model).__name__} uses a weight in two places ({left[0]}), so it cannot "
+                'stay in blocks: load the model with weights="packed"'
             )
 
     def _matrix(self, kept: _Kept) -> BlockMatrix:

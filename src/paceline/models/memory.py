@@ -55,7 +55,7 @@ def check_memory(
     place = "" if device.type == "cpu" else f" on {device}"
     raise ModelError(
         f"{source.name} needs about {needed / 1e9:.1f} GB{form} "
-        f"and {free / 1e9:.1f} GB are free{place}: choose {shorter} or close other programs"
+        f"but only {free / 1e9:.1f} GB are free{place}: choose {shorter} or close other programs"
     )
 
 
@@ -70,8 +70,8 @@ def check_room(what: str, needed: int, instead: str) -> None:
     free = free_memory()
     if free is not None and needed > free:
         raise ModelError(
-            f"{what} needs about {needed / 1e9:.2f} GB and {free / 1e9:.2f} GB are free: {instead} "
-            "or close other programs"
+            f"{what} needs about {needed / 1e9:.2f} GB but only {free / 1e9:.2f} GB are free: "
+            f"{instead} or close other programs"
         )
 
 

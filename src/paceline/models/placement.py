@@ -29,7 +29,7 @@ def placement(
         raise UsageError(f"there is no device {device!r}: use cpu, cuda or cuda:N") from error
     if place.type == "cuda" and not cuda:
         raise UsageError(
-            "this PyTorch sees no CUDA device: use device='cpu' or install one for GPU"
+            "this PyTorch sees no CUDA device: use device='cpu' or install a CUDA build of PyTorch"
         )
     on_gpu = cuda and (device_map != "cpu" if device_map is not None else place.type == "cuda")
     options: dict[str, Any] = {"dtype": _dtype(dtype, on_gpu)}

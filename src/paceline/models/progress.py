@@ -21,11 +21,11 @@ Stage = Literal["wait", "renew", "download", "verify", "convert", "measure"]
 
 _LABELS: dict[Stage, str] = {
     "wait": "another process is fetching {}",
-    "renew": "making {} again, which an older paceline kept in another form",
+    "renew": "preparing {} again (stored by an older paceline)",
     "download": "downloading {}",
     "verify": "verifying {}",
     "convert": "reading the vocabulary of {}",
-    "measure": "measuring, once, what passes of {} cost here",
+    "measure": "measuring pass costs of {} (only once)",
 }
 
 

@@ -50,9 +50,9 @@ def find_damage(folder: Path, alias: Alias) -> str | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return f"{RECORD_NAME} is missing or unreadable"
     if origin != alias.weights_sha256:
-        return "they were made from another file than this paceline knows"
+        return "they were made from a file that this paceline does not know"
     if outdated:
-        return "an older paceline keeps them in another form"
+        return "an older paceline stored them in another format"
     for name, size in sizes.items():
         path = folder / name
         found = path.stat().st_size if path.is_file() else None

@@ -139,7 +139,7 @@ class ModelStore:
         if alias.layout != "gguf":
             having = [other.name for other in self.aliases.values() if other.layout == "gguf"]
             raise ModelError(
-                f"{name} is not made from a GGUF file: those that are: {', '.join(having) or 'none'}"
+                f"{name} is not made from a GGUF file; these are: {', '.join(having) or 'none'}"
             )
         if file.exists():
             raise ModelError(f"{file} exists already: delete it or name another file")

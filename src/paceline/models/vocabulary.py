@@ -34,15 +34,15 @@ def shared_tokens(
         for token in sorted(texts.keys() & other_texts.keys()):
             if texts[token] != other_texts[token]:
                 raise ModelError(
-                    f"{name} cannot draft for this model: its tokenizer gives token {token} "
-                    f"another text ({other_texts[token]!r} instead of {texts[token]!r})"
+                    f"{name} cannot draft for this model: token {token} is "
+                    f"{other_texts[token]!r} in its tokenizer and {texts[token]!r} in the model's"
                 )
         added = {*tokenizer.get_added_vocab().values(), *other.get_added_vocab().values()}
         missing = sorted((texts.keys() ^ other_texts.keys()) - added)
         if missing:
             raise ModelError(
                 f"{name} cannot draft for this model: its tokenizer has {len(theirs)} tokens and "
-                f"the model's {len(own)}, token {missing[0]} is the first that one of them lacks"
+                f"the model's {len(own)}; token {missing[0]} is the first that only one of them has"
             )
     return 1 + max({*own.values()} & {*theirs.values()}, default=-1)
 
@@ -56,7 +56,7 @@ def check_same_size(size: int, other: int, name: str) -> None:
     if abs(size - other) >= _PADDING:
         raise ModelError(
             f"{name} cannot draft for this model: it has a vocabulary of {other} tokens and the "
-            f"model one of {size}, so they cannot have one tokenizer"
+            f"model one of {size}, so they cannot share a tokenizer"
         )
 
 

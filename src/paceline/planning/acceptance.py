@@ -40,13 +40,13 @@ class AcceptanceTable:
 
     def __post_init__(self) -> None:
         if not self.rows or not self.rows[0]:
-            raise ValueError("a table of acceptance needs at least one distance and one rank")
+            raise ValueError("an acceptance table needs at least one distance and one rank")
         for distance, row in enumerate(self.rows, start=1):
-            where = f"distance {distance} of the table of acceptance"
+            where = f"distance {distance} of the acceptance table"
             if len(row) != len(self.rows[0]):
                 raise ValueError(f"{where} has {len(row)} ranks, not {len(self.rows[0])}")
             if not all(isfinite(share) and 0 <= share <= 1 for share in row):
-                raise ValueError(f"{where} holds what is no probability: {row}")
+                raise ValueError(f"{where} has a value that is not a probability: {row}")
             if sum(row) > 1 + _ROUNDING:
                 raise ValueError(f"{where} adds up to {sum(row):.6f}, which is more than 1")
 
@@ -89,15 +89,15 @@ class AcceptanceTable:
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
             if (record["format"], record["kind"]) != (_FORMAT, _KIND):
-                raise ValueError("it is of another format or kind")
+                raise ValueError("it has another format or kind")
             return cls(tuple(tuple(float(share) for share in row) for row in record[_KIND]))
         except OSError as error:
             raise ModelError(
-                f"cannot read the table of acceptance {path}: {error.strerror}"
+                f"cannot read the acceptance table {path}: {error.strerror}"
             ) from error
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise ModelError(
-                f"{path} is no table of acceptance ({error}): measure it again"
+                f"{path} is not an acceptance table ({error}): measure it again"
             ) from error
 
 

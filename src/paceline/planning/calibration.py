@@ -70,7 +70,7 @@ class Watch:
         if len(tree):
             self._open.append((tree, ROOT, 0))
 
-    def hear(self, tokens: Sequence[int]) -> Iterator[Evidence]:
+    def observe(self, tokens: Sequence[int]) -> Iterator[Evidence]:
         """Yield the evidence in these committed tokens, wrong guesses included."""
         for token in tokens:
             if not self._open:

@@ -47,9 +47,9 @@ class CostCurve:
             raise ValueError("a cost curve needs at least one point")
         for point in self.points:
             if point.width < 1 or point.context < 0:
-                raise ValueError(f"{point} has no such width or context")
+                raise ValueError(f"{point} has a width below 1 or a context below 0")
             if not (isfinite(point.milliseconds) and point.milliseconds > 0):
-                raise ValueError(f"{point} has no such time")
+                raise ValueError(f"{point} has a time that is not positive")
         if len({(point.width, point.context) for point in self.points}) < len(self.points):
             raise ValueError("a width was given twice at one context")
         for context, costs in self._costs.items():
@@ -149,7 +149,7 @@ class CostCurve:
                 for record in records
             )
         except (KeyError, TypeError, OverflowError) as error:
-            raise ValueError(f"these are no records of a cost curve: {error!r}") from error
+            raise ValueError(f"these are not the records of a cost curve: {error!r}") from error
         return cls(points)
 
     def _at(self, context: int | None) -> dict[int, float]:

@@ -132,7 +132,7 @@ def _grid(
     room = target.max_context
     if room is not None:
         if room < 2:
-            raise UsageError(f"the model's context is {room}: there is no pass to measure")
+            raise UsageError(f"the model's context of {room} is too short to measure a pass")
         lengths = sorted({min(length, max(room - fitting[-1], 1)) for length in lengths})
         fitting = [width for width in fitting if lengths[-1] + width <= room]
     return fitting, lengths

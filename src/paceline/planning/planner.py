@@ -137,7 +137,7 @@ class TreePlanner:
         self._trials.earn(whole / plain)
         for round in rounds:
             text = self._texts[round.key]
-            text.calibration.hear(round.path.tokens)
+            text.calibration.observe(round.path.tokens)
             if text.asked:
                 text.fresh = False
                 self._follow_size(text, len(round.tree))

@@ -51,7 +51,7 @@ class TextCalibration(ABC):
         """Watch the tree, and choose the nodes that pay; see `best_count`."""
 
     @abstractmethod
-    def hear(self, tokens: Sequence[int]) -> None:
+    def observe(self, tokens: Sequence[int]) -> None:
         """Count the evidence in these committed tokens, for this text and for all."""
 
 
@@ -98,9 +98,9 @@ class _CountedText(TextCalibration):
             kept = list(compress(kept, [tree.weights[node] for node in nodes]))
         return Chosen(nodes, sum(kept))
 
-    def hear(self, tokens: Sequence[int]) -> None:
-        """See `TextCalibration.hear`."""
-        for seen in self._watch.hear(tokens):
+    def observe(self, tokens: Sequence[int]) -> None:
+        """See `TextCalibration.observe`."""
+        for seen in self._watch.observe(tokens):
             self._own.add(seen)
             self._all.add(seen)
 
@@ -211,13 +211,13 @@ class _NativeText(TextCalibration):
         self._native.size_tree(columns.address)
         return columns.chosen()
 
-    def hear(self, tokens: Sequence[int]) -> None:
-        """See `TextCalibration.hear`."""
+    def observe(self, tokens: Sequence[int]) -> None:
+        """See `TextCalibration.observe`."""
         room = len(self._said)
         for begin in range(0, len(tokens), room):
             some = tokens[begin : begin + room]
             self._said[: len(some)] = list(some)
-            self._native.hear(self._held, self._all, self._said_at, len(some))
+            self._native.observe(self._held, self._all, self._said_at, len(some))
 
 
 def new_calibration(memory: float) -> SessionCalibration:

@@ -40,12 +40,12 @@ _SCHEMA = (
     END""",
 )
 _ADVICE = {
-    sqlite3.SQLITE_BUSY: "(another process keeps it locked): try again when that has finished",
+    sqlite3.SQLITE_BUSY: "(another process has locked it): try again when that one has finished",
     sqlite3.SQLITE_CANTOPEN: "(it cannot be opened): check its folder, or name another file",
     sqlite3.SQLITE_CORRUPT: "(it is damaged): delete it to begin a new one",
     sqlite3.SQLITE_FULL: "(the disk is full): free some space",
-    sqlite3.SQLITE_NOTADB: "(it is no SQLite database): name another file, or move it away",
-    sqlite3.SQLITE_READONLY: "(it cannot be written): mend its permissions, or name another file",
+    sqlite3.SQLITE_NOTADB: "(it is not an SQLite database): name another file, or move it away",
+    sqlite3.SQLITE_READONLY: "(it cannot be written): fix its permissions, or name another file",
 }
 
 
@@ -80,7 +80,8 @@ class Database:
         # SQLite's locks do not survive a fork, and the lock here may be held forever.
         if self._process != os.getpid():
             raise StoreError(
-                f"the reference store {self.path} was opened by the parent process: open it anew"
+                f"the reference store {self.path} was opened by the parent process: open it again "
+                "in this one"
             )
         with self._lock, self._explained():
             if self._connection is None:
@@ -109,12 +110,12 @@ class Database:
         except (sqlite3.Error, OSError) as error:
             if "no such module: fts5" in str(error):
                 raise StoreError(
-                    "the reference store needs SQLite's FTS5, which this Python's sqlite3 is "
+                    "the reference store needs SQLite's FTS5, which this Python's sqlite3 was "
                     "built without: use a Python that has it"
                 ) from error
             # The low byte is the kind of the error, the rest its details.
             kind = getattr(error, "sqlite_errorcode", -1) & 0xFF
-            advice = _ADVICE.get(kind, f"({error}): mend that, or name another file")
+            advice = _ADVICE.get(kind, f"({error}): fix that, or name another file")
             raise StoreError(f"cannot use the reference store {self.path} {advice}") from error
 
 
@@ -127,7 +128,9 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
                 connection.execute(f"PRAGMA application_id = {_APPLICATION}")
                 connection.execute(f"PRAGMA user_version = {_FORMAT}")
     if _pragma(connection, "application_id") != _APPLICATION:
-        raise StoreError(f"{path} is an SQLite database of something else: name another file")
+        raise StoreError(
+            f"{path} is an SQLite database, but not a reference store: name another file"
+        )
     if (found := _pragma(connection, "user_version")) > _FORMAT:
         raise StoreError(
             f"the reference store {path} has format {found}, newer than the "

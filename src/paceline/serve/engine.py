@@ -170,7 +170,7 @@ class Engine:
             if text.ticket.failed:
                 continue  # another text of the request has just failed
             try:
-                news = text.heard(self._metrics)
+                news = text.poll(self._metrics)
             except Exception as error:
                 self._fail(text.ticket, _as_answer(error), touched)
                 continue

@@ -36,7 +36,7 @@ class RunningText:
         self._counted = Stats()
         self._first = self._last = 0.0
 
-    def heard(self, metrics: Metrics) -> News | None:
+    def poll(self, metrics: Metrics) -> News | None:
         """News of the last round; None if there are none. Raises errors of the text."""
         chunks = self._stream.poll()
         self._measure(metrics)

@@ -40,4 +40,4 @@ CACHE_DTYPES = {
 def check_cache_dtype(name: str) -> None:
     """Raises UsageError for a name that is not in `CACHE_DTYPES`."""
     if name not in CACHE_DTYPES:
-        raise UsageError(f"unknown cache dtype {name!r}; there are: {', '.join(CACHE_DTYPES)}")
+        raise UsageError(f"unknown cache dtype {name!r}: use one of {', '.join(CACHE_DTYPES)}")

@@ -40,19 +40,19 @@ class Engine:
 
 ENGINES = {
     DEFAULT_ENGINE: Engine(
-        "a pass in one call on a CPU, where the model is fit for that; else as transformers",
+        "compiled passes on a CPU, if the model can be compiled; otherwise like transformers",
         lambda model, done, check, cache: CausalLMTarget(
             model, preparation=done, check=check, cache_dtype=cache
         ),
     ),
     "transformers": Engine(
-        "the model's own forward of transformers, on any device",
+        "the model's own forward in transformers, on any device",
         lambda model, done, check, cache: CausalLMTarget(
             model, preparation=done, check=check, compiled=False, cache_dtype=cache
         ),
     ),
     "transformers-eager": Engine(
-        "the same, on a GPU without CUDA graphs",
+        "like transformers, without CUDA graphs on a GPU",
         lambda model, done, check, cache: CausalLMTarget(
             model,
             preparation=done,
@@ -68,7 +68,7 @@ ENGINES = {
 def check_engine(name: str) -> None:
     """Raises UsageError for a name that is not in `ENGINES`."""
     if name not in ENGINES:
-        raise UsageError(f"unknown engine {name!r}; there are: {', '.join(ENGINES)}")
+        raise UsageError(f"unknown engine {name!r}: use one of {', '.join(ENGINES)}")
 
 
 def check_choices(engine: str, weights: str, cache_dtype: str) -> None:

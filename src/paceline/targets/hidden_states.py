@@ -67,7 +67,9 @@ def call_with_states(
             hooks.callback(noted.remove)
         result = call()
     if len(caught) != 1 or not isinstance(caught[0], torch.Tensor):
-        raise ModelError(f"{type(model).__name__} shows no hidden states: choose another method")
+        raise ModelError(
+            f"{type(model).__name__} does not expose its hidden states: choose another method"
+        )
     states = caught[0]
     return result, torch.cat([states, *(outputs[each].to(states) for each in layers)], dim=-1)
 

@@ -96,8 +96,8 @@ class ModelPass:
             self.compiled.keep_outputs(layers)
         elif max(layers, default=0) > len(decoder_layers(self._model)):
             raise UsageError(
-                f"{type(self._model).__name__} shows no output of layer {max(layers)}: choose "
-                f"another method"
+                f"{type(self._model).__name__} does not expose the output of layer {max(layers)}: "
+                f"choose another method"
             )
         self._kept = layers
 
@@ -108,8 +108,8 @@ class ModelPass:
             self.compiled.cache_dtype = cache_dtype
         elif cache_dtype != FLOAT32:
             raise UsageError(
-                f"a cache in {cache_dtype} needs passes in one call, and this model's own forward "
-                f"runs: {self.own_forward}; leave the cache in {FLOAT32}"
+                f"a cache in {cache_dtype} needs compiled passes, but this model runs its own "
+                f"forward ({self.own_forward}): leave the cache in {FLOAT32}"
             )
 
     @property
@@ -140,7 +140,7 @@ class ModelPass:
     def follow(self, start: int, cached: int, pending: Sequence[int]) -> TokenScores:
         """Run one compiled pass over a text's next tokens; see `CompiledPass.follow`."""
         if self.compiled is None:
-            raise ValueError("nothing can be followed: passes are not compiled")
+            raise ValueError("cannot follow a text: passes are not compiled")
         return self.compiled.follow(start, cached, pending, self.cache, self.keeps_states)
 
     def generate_chain(
@@ -148,7 +148,7 @@ class ModelPass:
     ) -> ChainFound:
         """Run compiled passes over the model's own tokens; see `CompiledPass.generate_chain`."""
         if self.compiled is None:
-            raise ValueError("nothing can go on: passes are not compiled")
+            raise ValueError("cannot generate a chain: passes are not compiled")
         where = start, cached, pending, self.cache, self.keeps_states
         return self.compiled.generate_chain(*where, wanted)
 

@@ -80,7 +80,7 @@ multiplies such numbers, else packed; on other devices native."""
 def check_weights(weights: str) -> None:
     """Raises UsageError for a name that is not in `WEIGHTS`."""
     if weights not in WEIGHTS:
-        raise UsageError(f"unknown weights {weights!r}; there are: {', '.join(WEIGHTS)}")
+        raise UsageError(f"unknown weights {weights!r}: use one of {', '.join(WEIGHTS)}")
 
 
 @torch.no_grad()
@@ -106,8 +106,8 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
         done.weights = BLOCKS if in_blocks and (exact or not linears) else _fastest(linears)
     elif in_blocks and not linears:
         raise UsageError(
-            f"the model's weights are in the blocks of their file and cannot become {weights}: load "
-            f"it with weights={weights!r}"
+            f"the model's weights are in the blocks of their file and cannot be converted to "
+            f"{weights}: load the model with weights={weights!r}"
         )
     in_floats = done.weights in _IN_PANELS and can_compute_in_floats(model, linears)
     head_is_table = head_reads_table(model)
@@ -125,7 +125,7 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
     _replace_all(model, shared, linears, places, done, light_head)
     if done.weights in _ROUNDED and not done.linears:
         reasons = "; ".join(done.left) or "it has no linear layers"
-        raise UsageError(f"this model cannot run on {done.weights} weights here: {reasons}")
+        raise UsageError(f"this model cannot run with {done.weights} weights here: {reasons}")
     if in_floats:
         done.halves = str(model.dtype).removeprefix("torch.")
         compute_in_floats(model, head_is_table)
@@ -288,7 +288,7 @@ def _stack(group: list[Layer]) -> tuple[torch.Tensor, torch.Tensor | None]:
     if len(group) == 1:
         return weights[0].contiguous(), group[0].bias
     if len({(weight.dtype, weight.device) for weight in weights}) > 1:
-        raise UnpackableError("layers of one input that differ in precision or device")
+        raise UnpackableError("layers with the same input that differ in precision or device")
     biases = [layer.bias for layer in group]
     if all(bias is None for bias in biases):
         return torch.cat(weights), None

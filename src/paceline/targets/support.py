@@ -62,7 +62,9 @@ def check_supported(model: PreTrainedModel) -> None:
     name = type(model).__name__
     config = model.config.get_text_config()
     if model.config.is_encoder_decoder:
-        raise ModelError(f"{name} is an encoder-decoder model: paceline serves decoder-only ones")
+        raise ModelError(
+            f"{name} is an encoder-decoder model: paceline runs only decoder-only models"
+        )
     if getattr(model, "_is_stateful", False):
         raise ModelError(
             f"{name} keeps a recurrent state, which cannot be rolled back to an accepted path: "

@@ -41,6 +41,6 @@ def compare(model: PreTrainedModel, before: torch.Tensor, weights: str, quantise
     limit = _QUANTISED_TOLERANCE if quantised else _TOLERANCE.get(dtype, 1e-3)
     if not error <= limit:
         raise ModelError(
-            f"{type(model).__name__} scores a text otherwise on {weights} weights ({error:.1%} off): "
+            f"the scores of {type(model).__name__} differ by {error:.1%} with {weights} weights: "
             'load it with weights="native"'
         )

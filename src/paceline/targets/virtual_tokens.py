@@ -58,8 +58,8 @@ class VirtualTokens:
         process."""
         if largest >= self.first + len(self):
             raise UsageError(
-                f"the tree holds the virtual token id {largest}, but embeddings were given for "
-                f"{len(self)} ids from {self.first} on: add them with add_virtual_tokens"
+                f"the tree holds the virtual token id {largest}, but only {len(self)} ids from "
+                f"{self.first} up have embeddings: add them with add_virtual_tokens"
             )
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,6 @@
 """Compile paceline's C library: `python build.py`.
 
-The package's build hook loads this file by path, before anything is installed: it imports only the
-standard library.
+The package's build hook loads this file by path, before installation: standard library only.
 """
 
 from __future__ import annotations

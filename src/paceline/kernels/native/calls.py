@@ -40,7 +40,7 @@ class Kernels:
         self.cut_union: Callable[[int, int], None] = found.pl_cut_union
         self.union_ends: Callable[[int, int, int], int] = found.pl_union_ends
         self.forget_calibration: Callable[[int], None] = found.pl_calibration_free
-        self._hear = found.pl_calibration_hear
+        self._observe = found.pl_calibration_observe
         self._most = usable_cores()
 
     @property
@@ -147,9 +147,9 @@ class Kernels:
         if failed := self._size_tree(sizing):
             _check(failed)
 
-    def hear(self, own: int, everyone: int, tokens: int, count: int) -> None:
-        """See `pl_calibration_hear`."""
-        if failed := self._hear(own, everyone, tokens, count):
+    def observe(self, own: int, everyone: int, tokens: int, count: int) -> None:
+        """See `pl_calibration_observe`."""
+        if failed := self._observe(own, everyone, tokens, count):
             _check(failed)
 
     def run(self, steps: int, count: int, one_pass: int) -> None:
@@ -185,14 +185,14 @@ class Kernels:
 
 def _check(failed: int) -> None:
     if failed == _NO_MEMORY:
-        raise MemoryError("the C library has no memory left for this call")
+        raise MemoryError("the C library ran out of memory")
     if failed:
-        raise ValueError("sizes or ids out of range in a call of the C library")
+        raise ValueError("sizes or ids are out of range in a call to the C library")
 
 
 def _made(address: int | None) -> int:
     if address is None:
-        raise MemoryError("the C library has no memory left for counts")
+        raise MemoryError("the C library ran out of memory for counts")
     return address
 
 

@@ -34,7 +34,7 @@ def find(folder: Path) -> tuple[ctypes.CDLL | None, str]:
     cure = (
         f"run `{shlex.join([sys.executable, str(folder / 'build.py')])}`"
         if in_checkout
-        else "install paceline again where there is a C compiler"
+        else "reinstall paceline on a machine that has a C compiler"
     )
     if not path.is_file():
         return None, f"paceline's C library was not built; {cure}."
@@ -42,7 +42,7 @@ def find(folder: Path) -> tuple[ctypes.CDLL | None, str]:
         library = ctypes.CDLL(str(path))
         _declare(library, "pl_sources")
         if in_checkout and library.pl_sources().decode() != sources_hash(folder):
-            return None, f"{path} was built from other C sources than those beside it; {cure}."
+            return None, f"{path} was not built from the C sources beside it; {cure}."
         _declare(library, *SIGNATURES)
     except (OSError, AttributeError) as error:
         return None, f"paceline's C library cannot be opened ({error}); {cure}."

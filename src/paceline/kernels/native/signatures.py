@@ -60,7 +60,7 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "pl_calibration_new": (c_void_p, (c_void_p, c_double)),
     "pl_calibration_heir": (c_void_p, (c_void_p, c_double, c_double)),
     "pl_calibration_free": (None, (c_void_p,)),
-    "pl_calibration_hear": (c_int, (c_void_p, c_void_p, c_void_p, c_int64)),
+    "pl_calibration_observe": (c_int, (c_void_p, c_void_p, c_void_p, c_int64)),
     "pl_size_tree": (c_int, (c_void_p,)),
     "pl_run": (c_int, (c_void_p, c_int64, c_void_p, c_int)),
     "pl_run_texts": (c_int, (c_void_p, c_int64, c_void_p, c_void_p, c_int)),

@@ -150,7 +150,7 @@ class Builder:
         if out is None:
             out = self.map(self.part(self.given, 0, 1), Join.PLUS, self.part(self.given, 0, 1))
         if out.value is None:
-            raise ValueError("a program gives a value")
+            raise ValueError("a program needs an output")
         return GivenRows(Lowered(self._steps, out.value, self._rotary), self.given.period)
 
     def _made(self, op: Op, count: int, *of: Operand, **others: object) -> Operand:

@@ -57,7 +57,7 @@ def survey_figure(
     axes.set_xticks([one.width for one in survey], [str(one.width) for one in survey])
     axes.minorticks_off()
     axes.set_xlabel("rows of a pass: root, guesses and prompt tokens")
-    axes.set_ylabel("over plain decoding")
+    axes.set_ylabel("speed-up over plain decoding")
     axes.grid(axis="y", alpha=0.3)
     axes.legend(frameon=False)
     return figure

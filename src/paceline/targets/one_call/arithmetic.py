@@ -29,7 +29,7 @@ class Arithmetic:
         what, output = node.what, node.outputs[0]
         name = what.overloadpacket
         if node.outputs[0].dtype != torch.float32:
-            raise UnfitError(f"{what} in {output.dtype}")
+            raise UnfitError(f"it computes {what} in {output.dtype}")
         if name in BINARY:
             value, axis = self._binary(node, BINARY[name])
         elif name in CURVES or name is _ATEN.pow:
@@ -48,16 +48,16 @@ class Arithmetic:
         elif what == _ATEN.index_copy_.default:
             return self._scatter(node)
         else:
-            raise UnfitError(f"it computes {what}")
+            raise UnfitError(f"it uses the unsupported operator {what}")
         if name._qualified_op_name.endswith("_") and self._has_views(node.inputs[0]):
-            raise UnfitError(f"{what} changes what others see")
+            raise UnfitError(f"{what} changes a tensor that has other views")
         return value, axis
 
     def _scatter(self, node: Node) -> tuple[Value, int]:
         """Scatter scores of some tokens into a constant for those never generated."""
         others, axis, places, rows = node.inputs
         if id(others) in self._codes or axis not in (-1, others.dim() - 1):
-            raise UnfitError(f"{node.what} into what was computed")
+            raise UnfitError(f"{node.what} writes into a computed tensor")
         features = features_of(self._codes[id(rows)])
         number = self._recorded_number(others, node)
         return self._emit.scatter(features, places, others.shape[-1], number), features.axis
@@ -68,13 +68,13 @@ class Arithmetic:
             if node is not user and any(each is tensor for each in node.outputs):
                 place = {_ATEN.new_full: 2, _ATEN.full_like: 1}.get(node.what.overloadpacket)
                 return 0.0 if place is None else float(node.inputs[place])
-        raise UnfitError(f"{user.what} into a constant")
+        raise UnfitError(f"{user.what} writes into a constant")
 
     def _binary(self, node: Node, join: Join) -> tuple[Value, int]:
         left, right = node.inputs[:2]
         shape = node.outputs[0].shape
         if node.options.get("alpha", 1) != 1 or len(node.inputs) > 2:
-            raise UnfitError(f"{node.what} with a factor")
+            raise UnfitError(f"it uses {node.what} with a factor")
         known = left if id(left) in self._codes else right
         axis = features_of(self._codes[id(known)].broadcast_to(shape)).axis
         operands = [self._spread(each, shape, axis) for each in (left, right)]
@@ -93,7 +93,7 @@ class Arithmetic:
         wide = given.detach().float().broadcast_to(shape)
         first = wide.select(axis, 0)
         if not bool((wide == first.unsqueeze(axis)).all()):
-            raise UnfitError("a constant that differs by row")
+            raise UnfitError("it uses a constant that differs by row")
         numbers = first.reshape(-1)
         if bool((numbers == numbers[0]).all()):
             numbers = numbers[:1]
@@ -114,7 +114,7 @@ def _function_of(node: Node) -> Function:
     name = node.what.overloadpacket
     if name is _ATEN.pow:
         if node.inputs[1] not in POWERS:
-            raise UnfitError(f"a power of {node.inputs[1]}")
+            raise UnfitError(f"it raises to the power {node.inputs[1]}")
         return POWERS[node.inputs[1]]
     if name is _ATEN.gelu and node.options.get("approximate", "none") == "tanh":
         return Function.GELU_TANH

@@ -39,9 +39,9 @@ def compiled(model: PreTrainedModel, windows: Windows) -> Lowered:
     if unavailable():
         raise UnfitError(unavailable())
     if model.config._attn_implementation != GROUPED:
-        raise UnfitError("its layers or its attention are its own, not paceline's")
+        raise UnfitError("it does not run on paceline's layers and attention")
     if model.dtype != torch.float32:
-        raise UnfitError(f"it computes in {str(model.dtype).removeprefix('torch.')}")
+        raise UnfitError(f"it computes in {str(model.dtype).removeprefix('torch.')}, not float32")
     try:
         recording = record(model, windows)
         return lower(model, recording, longest_context(model.config.get_text_config()))

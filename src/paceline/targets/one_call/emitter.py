@@ -131,21 +131,21 @@ class Emitter:
     def _made(self, step: Step) -> Value:
         found = self.step(step)
         if found is None:
-            raise UnfitError("a step makes nothing")
+            raise UnfitError("a step has no output")
         return found
 
     def _kind(self, operand: Operand) -> Kind:
         if operand.value is None or operand.value.kind == Kind.PLACE:
-            raise UnfitError("a step that reads no rows")
+            raise UnfitError("a step reads no rows")
         return operand.value.kind
 
     def _gather(self, features: Features) -> Operand:
         numbers = features.values
         if len(numbers) > 2 or len(features.feature) >= _OTHER:
-            raise UnfitError(f"a value that is put together from {len(numbers)}")
+            raise UnfitError(f"a value is put together from {len(numbers)} others, or is too long")
         sources = [self._values[number] for number in numbers]
         if any(source.kind == Kind.PLACE for source in sources):
-            raise UnfitError("positions that are put together")
+            raise UnfitError("position values are put together")
         second = (features.value != numbers[0]).long() * _OTHER
         order = (features.sign * (1 + features.feature + second)).int().contiguous()
         key = (tuple(numbers), order.numpy().tobytes())

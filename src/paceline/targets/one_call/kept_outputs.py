@@ -29,5 +29,7 @@ def kept_outputs(steps: Lowered, layers: Sequence[int]) -> Lowered:
     found = [*chosen()]
     there = {step.layer for step in found if step.op == Op.STATES}
     if missing := [each for each in layers if each not in there]:
-        raise UsageError(f"the model shows no output of layer {missing[0]}: choose another method")
+        raise UsageError(
+            f"the model does not expose the output of layer {missing[0]}: choose another method"
+        )
     return Lowered(found, steps.logits, steps.tables)

@@ -72,10 +72,10 @@ class _Lowering:
         """Return the program. Raises UnfitError if no step makes the logits."""
         codes = self._codes.get(id(self._recording.logits))
         if codes is None:
-            raise UnfitError("its logits come from nothing that was seen")
+            raise UnfitError("its logits do not come from a recorded operator")
         logits = self._emit.operand(features_of(codes))
         if logits.value is None or not logits.whole or logits.value.kind != Kind.KEPT:
-            raise UnfitError("its logits are not what the last step makes")
+            raise UnfitError("its logits are not the output of the last step")
         return Lowered(live_steps(self._emit.steps, logits.value), logits.value, self._tables)
 
     def take(self, node: Node) -> None:
@@ -90,7 +90,7 @@ class _Lowering:
         elif isinstance(node.what, nn.Module):
             self._module(node)
         elif coded and not all(isinstance(each, torch.Tensor) for each in node.outputs):
-            raise UnfitError(f"its own code reads a number of a tensor ({node.what})")
+            raise UnfitError(f"its code reads a number out of a tensor ({node.what})")
         elif node.what.overloadpacket in CONSTANTS:
             pass
         elif coded and node.what in MOVES:
@@ -122,7 +122,7 @@ class _Lowering:
         def coded(given: Any) -> Any:
             if isinstance(given, torch.Tensor):
                 if id(given) not in self._codes:
-                    raise UnfitError(f"{node.what} of a constant")
+                    raise UnfitError(f"{node.what} reads a constant")
                 return self._codes[id(given)]
             if isinstance(given, list | tuple) and any(map(torch.is_tensor, given)):
                 return [coded(each) for each in given]
@@ -132,7 +132,7 @@ class _Lowering:
         several = isinstance(found, tuple | list)
         for output, codes in zip(node.outputs, found if several else [found], strict=True):
             if output.shape != codes.shape:
-                raise UnfitError(f"{node.what} moves what it should not")
+                raise UnfitError(f"{node.what} has an output of unexpected shape")
             self._codes[id(output)] = codes
 
     def _place(self, output: torch.Tensor) -> Codes:
@@ -169,7 +169,9 @@ class _Lowering:
             return
         linear = module.shared.linear if isinstance(module, Projection) else module
         if not isinstance(linear, BlockLinear):
-            raise UnfitError(f"a product on {type(linear).__name__}")
+            raise UnfitError(
+                f"it has a linear layer of the unsupported class {type(linear).__name__}"
+            )
         key = id(linear), self._emit.in_a_row(features)
         if key not in self._products:
             self._products[key] = self._emit.product(linear, key[1])
@@ -204,7 +206,7 @@ class _Lowering:
             self._emit.in_a_row(features_of(self._codes_of(each))) for each in node.inputs
         )
         if self._stored is None or tuple(others) != self._stored[1:]:
-            raise UnfitError("a layer attends to something else than it has just stored")
+            raise UnfitError("a layer attends to keys and values that it has not just stored")
         made = self._emit.new_value(query.shape[0] * value.shape[2], Kind.ROWS)
         self._emit.step(
             Step(
@@ -242,7 +244,7 @@ class _Lowering:
 
     def _codes_of(self, tensor: torch.Tensor) -> Codes:
         if id(tensor) not in self._codes:
-            raise UnfitError("a layer reads what does not come from the text")
+            raise UnfitError("a layer reads a tensor that does not depend on the text")
         return self._codes[id(tensor)]
 
 
@@ -272,7 +274,7 @@ def _table_of(module: Any) -> dict[str, Any]:
         return {"matrix": module.matrix}
     weight = module.weight.detach()
     if weight.dtype != torch.float32 or not weight.is_contiguous():
-        raise UnfitError(f"a table of tokens in {weight.dtype}")
+        raise UnfitError(f"its embeddings in {weight.dtype} are not a contiguous float32 table")
     return {"table": weight}
 
 

@@ -26,7 +26,7 @@ def _view(codes: torch.Tensor, shape: Any) -> torch.Tensor:
 
 def _converted(codes: torch.Tensor, **options: Any) -> torch.Tensor:
     if options.get("dtype") not in (None, torch.float32):
-        raise UnfitError(f"a conversion to {options['dtype']}")
+        raise UnfitError(f"it converts to {options['dtype']}")
     return codes
 
 

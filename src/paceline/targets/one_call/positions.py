@@ -89,7 +89,7 @@ class PositionTables:
         try:
             found = node.what(*map(now, node.inputs), **node.options)
         except (RuntimeError, IndexError) as error:
-            raise UnfitError(f"positions cannot be tabled ({error})") from error
+            raise UnfitError(f"its position values cannot be tabulated ({error})") from error
         outputs = found if isinstance(found, tuple | list) else (found,)
         for output, one in zip(node.outputs, outputs, strict=True):
             known[id(output)] = one

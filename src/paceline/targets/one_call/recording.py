@@ -195,10 +195,10 @@ def record(model: PreTrainedModel, windows: Mapping[str, Any]) -> Recording:
             rows_seen=seen,
         )
     if len(caught) != 1:
-        raise UnfitError("it shows no hidden states")
+        raise UnfitError("it does not expose its hidden states")
     states = getattr(caught[0], "last_hidden_state", None)
     found.states = caught[0][0] if states is None else states
     found.nodes, found.logits = recorder.nodes, out.logits
     if not any(isinstance(node.what, Attended) for node in found.nodes):
-        raise UnfitError("it takes no attention of ours")
+        raise UnfitError("it does not use paceline's attention")
     return found

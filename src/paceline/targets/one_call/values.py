@@ -26,9 +26,9 @@ def row_axis(shape: torch.Size) -> int:
     """The axis of a tensor's rows: the only one of length `ROWS`."""
     axes = [axis for axis, size in enumerate(shape) if size == ROWS]
     if not axes:
-        raise UnfitError("it makes one number of all positions (as longrope does)")
+        raise UnfitError("it computes one number from all positions (as longrope does)")
     if len(axes) != 1:
-        raise UnfitError(f"a tensor of {list(shape)} does not show which axis its rows are")
+        raise UnfitError(f"the axis of rows is ambiguous in a tensor of shape {list(shape)}")
     return axes[0]
 
 
@@ -40,7 +40,7 @@ def new_codes(value: int, shape: torch.Size, axis: int) -> Codes:
     for size in others:
         count *= size
     if count >= 1 << _FEATURE_BITS:
-        raise UnfitError(f"a value has {count} numbers per row")
+        raise UnfitError(f"a value has too many numbers per row ({count})")
     features = torch.arange(count).view(others).unsqueeze(axis)
     rows = torch.arange(ROWS).view([-1 if place == axis else 1 for place in range(len(shape))])
     return ((value << _FEATURE_BITS) + features << _ROW_BITS) + rows
@@ -81,4 +81,4 @@ def features_of(codes: Codes) -> Features:
             place = flat.abs() >> _ROW_BITS
             feature = place & (1 << _FEATURE_BITS) - 1
             return Features(place >> _FEATURE_BITS, feature, flat.sign(), axis)
-    raise UnfitError(f"rows are mixed in a tensor of {list(codes.shape)}")
+    raise UnfitError(f"rows are mixed in a tensor of shape {list(codes.shape)}")

@@ -131,7 +131,7 @@ PL_API void pl_calibration_free(struct pl_calibration *of);
 /* How likely nodes are, and which are worth their rows; see calibration.h. */
 PL_API int pl_size_tree(struct pl_sizing *in);
 /* Judges the trees that `own` watches by these tokens of the text; counts in `own` and in `all`. */
-PL_API int pl_calibration_hear(struct pl_calibration *own, struct pl_calibration *all,
+PL_API int pl_calibration_observe(struct pl_calibration *own, struct pl_calibration *all,
                                const int64_t *tokens, int64_t count);
 
 #endif

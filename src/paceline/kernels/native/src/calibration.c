@@ -221,7 +221,7 @@ static int judge(struct pl_calibration *own, struct pl_calibration *all,
     return PL_OK;
 }
 
-PL_API int pl_calibration_hear(struct pl_calibration *own, struct pl_calibration *all,
+PL_API int pl_calibration_observe(struct pl_calibration *own, struct pl_calibration *all,
                                const int64_t *tokens, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
         int64_t open = own->open_count;

@@ -74,7 +74,7 @@ static int grow_level(struct draft *on, int64_t depth, int64_t count, const floa
     }
     const int failed = pl_run_part(level, count, &on->level.pass, on->threads);
     if (failed) return failed;
-    pl_hear(&of->guesses, level->out, count, depth, 0);
+    pl_add_noise(&of->guesses, level->out, count, depth, 0);
     return pl_add_level(&on->tree, &of->guesses, level->out, count);
 }
 

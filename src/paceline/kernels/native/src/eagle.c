@@ -86,7 +86,7 @@ static int guess(struct draft *on, float *outputs, int64_t count) {
     head.given = outputs;
     const int failed = pl_run_part(&head, count, &on->level.pass, on->threads);
     if (failed) return failed;
-    pl_hear(&on->of->guesses, head.out, count, on->of->grown, 0);
+    pl_add_noise(&on->of->guesses, head.out, count, on->of->grown, 0);
     return pl_add_level(&on->tree, &on->of->guesses, head.out, count);
 }
 

@@ -17,7 +17,7 @@ void pl_put_word(const void *words, int64_t format, int64_t hidden, int64_t toke
     else pl_row_values((enum pl_format)format, words, hidden, token, to);
 }
 
-void pl_hear(const struct pl_guesses *of, float *logits, int64_t rows, int64_t depth, int64_t step) {
+void pl_add_noise(const struct pl_guesses *of, float *logits, int64_t rows, int64_t depth, int64_t step) {
     if (!of->noise) return;
     for (int64_t row = 0; row < rows; row++, depth += step, logits += of->outputs) {
         if (depth >= of->heard) return;

@@ -12,7 +12,7 @@ void pl_put_word(const void *words, int64_t format, int64_t hidden, int64_t toke
 
 /* Adds noise to rows of logits: that of `depth` to the first row, of depth + step to the second, and so
    on. */
-void pl_hear(const struct pl_guesses *of, float *logits, int64_t rows, int64_t depth, int64_t step);
+void pl_add_noise(const struct pl_guesses *of, float *logits, int64_t rows, int64_t depth, int64_t step);
 
 /* The likeliest tokens [rows, ranks] by rows of logits, and their chances, which sum to at most 1 per
    row. shares: scratch memory of this size. */

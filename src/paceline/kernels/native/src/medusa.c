@@ -77,7 +77,7 @@ PL_API int pl_draft_medusa(struct pl_medusa *of, int threads) {
         memcpy(of->head.given, of->blocks.out, (size_t)(of->heads * of->hidden) * sizeof(float));
         failed = pl_run_part(&of->head, of->heads, &pass, threads);
     }
-    if (!failed) pl_hear(to, of->head.out, of->heads, 0, 1);
+    if (!failed) pl_add_noise(to, of->head.out, of->heads, 0, 1);
     if (!failed) failed = pl_guess(to, of->head.out, of->heads, tokens, shares, chances);
     if (!failed) grow(of, tokens, chances, (struct path *)memory);
     free(memory);
