@@ -334,7 +334,7 @@ def test_bench_run_goes_on_where_it_was_interrupted(
     before = result_file(data).read_bytes()
     refused = bench(command, data, "small")
     assert (refused.code, len(refused.notes)) == (2, 1)
-    assert "holds results already" in refused.err
+    assert "already holds results" in refused.err
     assert result_file(data).read_bytes() == before
     assert bench(command, data, "small", "--resume").code == 0
     after = result_file(data).read_bytes()
@@ -393,8 +393,8 @@ def test_bench_run_leaves_out_what_does_not_fit(command: Command, data: Path) ->
     [
         ("smal --data {data}", "unknown suite 'smal' (did you mean small?)"),
         ("mbpp --data {data}", "has no mbpp.jsonl for the suite 'mbpp'"),
-        ("small", "where is 'small'?"),
-        ("small --data {data}/none", "is no folder"),
+        ("small", "cannot find 'small'"),
+        ("small --data {data}/none", "is not a folder"),
         ("all --data {data}/..", "holds no JSONL files"),
         ("{data}/none.jsonl", "cannot read the prompt file"),
         ("small {data}/../small.jsonl --data {data}", "two files are named small.jsonl"),

@@ -351,7 +351,7 @@ def test_without_an_answer_of_plain_decoding_a_conversation_ends() -> None:
     session, _ = clocked_session()
     plain = Fixed("plain", [[1], [2], RuntimeError("broken"), [3]])
     entries, left_out = lines_of(comparison(session, [plain, "pld"], [TALK, PROMPT], TWO))
-    assert left_out == [LeftOut("suite", "", "talk", 2, "plain decoding failed before it")]
+    assert left_out == [LeftOut("suite", "", "talk", 2, "plain decoding failed on an earlier turn")]
     group = summarise(entries).overall
     assert group.methods["plain"].failures == {("suite", "talk", 1): "RuntimeError: broken"}
     assert list(group.methods["pld"].speedups) == [("suite", "talk", 0), ("suite", "story", 0)]
@@ -414,5 +414,5 @@ def test_plain_decoding_has_to_come_first() -> None:
     session = toy_session()
     for names in (["pld", "plain"], ["pld"], []):
         made = [Method(name, session) for name in names]
-        with pytest.raises(UsageError, match="plain decoding has to be the first"):
+        with pytest.raises(UsageError, match="plain decoding must be the first"):
             Comparison(session, made, [Text("suite", PROMPT)], GREEDY)

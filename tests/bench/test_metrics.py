@@ -234,7 +234,7 @@ def test_texts_on_which_plain_decoding_failed_count_for_nobody() -> None:
     assert found.methods["plain"].failures == {("suite", "b", 0): "broke"}
     nothing = summarise(lines[2:]).overall
     assert nothing.methods == {}
-    assert nothing.failed == {"plain": "broke", "fast": "plain decoding did not come through"}
+    assert nothing.failed == {"plain": "broke", "fast": "plain decoding did not finish"}
 
 
 def test_one_failed_repeat_spoils_a_text() -> None:

@@ -150,7 +150,7 @@ def test_the_sentences_state_exactly_the_known_numbers(tmp_path: Path) -> None:
     assert limits(run) == [
         "No output of plain decoding loops (a fifth or more of its tokens in runs of twenty that "
         "occur more than once).",
-        "Intervals of tasks with fewer than 5 texts rest on these few: copy (3), chat (2).",
+        "Tasks whose intervals come from fewer than 5 texts: copy (3), chat (2).",
     ]
 
 
@@ -188,11 +188,11 @@ def test_what_went_wrong_is_said_in_both(tmp_path: Path) -> None:
             "(95 % interval 0.50 to 0.50): slower.",
             "Its texts differ from those of plain decoding on 1 of 3 texts; the largest logit gap "
             "is 0.0025.",
-            "It failed on 1 text, not counted for it; the first reason: RuntimeError: no room.",
+            "It failed on 1 text, not counted for it; first reason: RuntimeError: no room.",
             "Without the texts that loop: 0.50x (0.50 to 0.50) on 2 texts.",
             "The output of plain decoding loops on 1 of 4 texts",
             "1 text was left out: it does not fit (1).",
-            "Where anpd parts from plain decoding",
+            "Where anpd differs from plain decoding",
             "copy/long, turn 2",
             "no, 1 text",
         ):
@@ -218,10 +218,10 @@ def test_lossy_texts_are_called_that_and_not_compared(tmp_path: Path) -> None:
 def test_a_method_that_never_came_through_is_there(tmp_path: Path) -> None:
     lines = [trial("plain", "copy/0", 2.0), trial("anpd", "copy/0", 0, error="OSError: disk")]
     write(tmp_path, lines)
-    assert sentences(tmp_path)["anpd"] == "anpd came through on no text: OSError: disk."
+    assert sentences(tmp_path)["anpd"] == "anpd finished no text: OSError: disk."
     page, markdown = report(tmp_path)
     for text in (words_of(page), markdown):
-        assert "anpd came through on no text: OSError: disk." in text
+        assert "anpd finished no text: OSError: disk." in text
     assert "| anpd | every text | OSError: disk |" in markdown
 
 
@@ -229,7 +229,7 @@ def test_plain_decoding_that_never_came_through_leaves_nothing_to_compare(tmp_pa
     write(tmp_path, [trial("plain", "copy/0", 0, error="OSError: disk"), guesser("copy/0", 1.0)])
     page, markdown = report(tmp_path)
     for text in (words_of(page), markdown):
-        assert "Plain decoding came through on no text: OSError: disk." in text
+        assert "Plain decoding finished no text: OSError: disk." in text
         assert "All methods" not in text
 
 
@@ -385,7 +385,10 @@ def test_a_simulation_says_that_it_followed_recorded_texts(tmp_path: Path) -> No
     write(tmp_path, two_tasks(), "simulate-tiny", kind="simulate")
     _, markdown = report(tmp_path)
     assert "## tiny-model, simulated" in markdown
-    assert "The tokens are those of recorded texts, followed by force" in markdown
+    assert (
+        "The tokens are those of recorded texts, which every method was forced to follow"
+        in markdown
+    )
     assert "anpd ran at 1.25x the speed of plain decoding" in markdown
     assert "wrote the same tokens" not in markdown
 
@@ -442,7 +445,7 @@ def test_a_file_of_any_name_has_a_report_of_its_own(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_reported_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is not there"):
+    with pytest.raises(UsageError, match="does not exist"):
         write_report(tmp_path / "nowhere")
     (tmp_path / "notes.jsonl").write_text("{}")
     with pytest.raises(UsageError, match=r"notes\.jsonl"):

@@ -224,7 +224,7 @@ def test_results_that_are_there_are_not_touched(
     path = tmp_path / "run.jsonl"
     path.write_bytes(undisturbed + rest)
     message = refusal(lambda: ResultFile(path, HEADER))
-    assert f"{path} holds results already" in message and "--resume" in message
+    assert f"{path} already holds results" in message and "--resume" in message
     assert path.read_bytes() == undisturbed + rest
 
 
@@ -271,11 +271,11 @@ def test_another_run_is_named(tmp_path: Path, name: str, value: object) -> None:
     ("line", "expected"),
     [
         (b'{"suite": "torn', "line 2 is damaged"),
-        (b"[1]", "line 2 is no JSON object"),
-        (b"{}", "line 2 is no result of a trial"),
-        (b'{"reason": "x"}', "line 2 is no result of a trial"),
-        (b'{"suite": "s", "stats": {}}', "line 2 is no result of a trial"),
-        (b'{"stats": 3}', "line 2 is no result of a trial"),
+        (b"[1]", "line 2 is not a JSON object"),
+        (b"{}", "line 2 is not the result of a trial"),
+        (b'{"reason": "x"}', "line 2 is not the result of a trial"),
+        (b'{"suite": "s", "stats": {}}', "line 2 is not the result of a trial"),
+        (b'{"stats": 3}', "line 2 is not the result of a trial"),
     ],
 )
 def test_a_damaged_line_is_named(
@@ -303,8 +303,8 @@ def test_a_line_lost_in_the_middle_is_measured_again(undisturbed: bytes, tmp_pat
 def test_a_file_of_another_version_is_no_result_file(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     path.write_text(json.dumps({"format": FORMAT + 1, **HEADER}) + "\n", encoding="utf-8")
-    assert "no result file of this version" in refusal(lambda: read_results(path))
-    assert "no result file of this version" in refusal(lambda: ResultFile(path, HEADER, True))
+    assert "not a result file of this version" in refusal(lambda: read_results(path))
+    assert "not a result file of this version" in refusal(lambda: ResultFile(path, HEADER, True))
 
 
 def test_reading_passes_over_a_torn_line(undisturbed: bytes, tmp_path: Path) -> None:

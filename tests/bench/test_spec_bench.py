@@ -110,7 +110,7 @@ def test_speeds_are_means_over_questions_as_in_spec_bench() -> None:
     ("content", "reason"),
     [
         ("", "holds no answers"),
-        ("{", "line 1 is no answer in Spec-Bench's format"),
+        ("{", "line 1 is not an answer in Spec-Bench's format"),
         ('{"question_id": 1, "category": "qa", "model_id": "m", "choices": []}', "line 1"),
         ("[1]", "line 1"),
     ],
@@ -141,4 +141,4 @@ def test_the_command_line(
     refused = command("bench", "spec-bench", "show", paths[0], tmp_path / "missing.jsonl")
     assert (refused.code, "cannot read the answers" in refused.said) == (2, True)
     refused = command("bench", "spec-bench", "export", paths[0], "--out", tmp_path)
-    assert (refused.code, "is no result file" in refused.said) == (2, True)
+    assert (refused.code, "is not a result file" in refused.said) == (2, True)

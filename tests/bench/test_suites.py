@@ -127,13 +127,15 @@ def test_categories_may_be_the_tasks(tmp_path: Path) -> None:
 
 
 def test_without_a_folder_only_paths_are_known() -> None:
-    assert "where is 'xsum'? name the folder that holds it with --data" in refusal(["xsum"], None)
+    assert "cannot find 'xsum': name the folder that holds it with --data" in refusal(
+        ["xsum"], None
+    )
     assert "--data" in refusal([ALL], None)
 
 
 def test_a_folder_that_is_none(tmp_path: Path) -> None:
-    assert f"{tmp_path / 'no'} is no folder" in refusal(["xsum"], tmp_path / "no")
-    assert "is no folder" in refusal(["xsum"], write(tmp_path, "file"))
+    assert f"{tmp_path / 'no'} is not a folder" in refusal(["xsum"], tmp_path / "no")
+    assert "is not a folder" in refusal(["xsum"], write(tmp_path, "file"))
 
 
 def test_an_empty_folder(tmp_path: Path) -> None:
@@ -143,7 +145,7 @@ def test_an_empty_folder(tmp_path: Path) -> None:
 def test_a_suite_that_is_not_there_says_what_gets_it(tmp_path: Path) -> None:
     message = refusal(["cnndm"], tmp_path)
     assert "has no cnndm.jsonl or llma_cnndm.jsonl for the suite 'cnndm'" in message
-    assert f"'paceline bench fetch cnndm --data {tmp_path}' gets it" in message
+    assert f"fetch it with 'paceline bench fetch cnndm --data {tmp_path}'" in message
 
 
 @pytest.mark.parametrize(
@@ -151,7 +153,7 @@ def test_a_suite_that_is_not_there_says_what_gets_it(tmp_path: Path) -> None:
     [
         ("spec-bnech", "unknown suite 'spec-bnech' (did you mean spec-bench?)"),
         ("mime", "(did you mean mine?)"),
-        ("qqqqqq", "unknown suite 'qqqqqq'; there are: spec-bench"),
+        ("qqqqqq", "unknown suite 'qqqqqq': choose one of spec-bench"),
         ("", "unknown suite ''"),
     ],
 )

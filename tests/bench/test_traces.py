@@ -79,7 +79,7 @@ def test_a_trajectory_keeps_roles_and_writes_calls_as_json(tmp_path: Path) -> No
         pytest.param({"turns": ["q"]}, '"turns" and "outputs"', id="no outputs"),
         pytest.param({"outputs": ["a"]}, '"turns" and "outputs"', id="no turns"),
         pytest.param({"turns": [], "outputs": []}, '"turns" and "outputs"', id="no texts"),
-        pytest.param({"turns": ["q", "r"], "outputs": ["a"]}, "as many", id="not aligned"),
+        pytest.param({"turns": ["q", "r"], "outputs": ["a"]}, "equally many", id="not aligned"),
         pytest.param({"turns": ["q"], "outputs": [None]}, '"turns" and "outputs"', id="null"),
         pytest.param({"turns": ["q"], "outputs": "a"}, '"turns" and "outputs"', id="text"),
         pytest.param({"turns": ["q"], "outputs": [" \n"]}, "empty text", id="blank output"),
@@ -91,17 +91,17 @@ def test_a_trajectory_keeps_roles_and_writes_calls_as_json(tmp_path: Path) -> No
         pytest.param({"messages": [USER]}, "must hold one", id="nobody answers"),
         pytest.param(
             {"messages": [{"role": "assistant", "content": "hi"}, USER]},
-            "another role's before it",
+            "after one of another role",
             id="the assistant begins",
         ),
         pytest.param(
             {"messages": [USER, {"role": "assistant", "content": None}]},
-            "empty message",
+            "empty assistant message",
             id="neither text nor calls",
         ),
         pytest.param(
             {"messages": [USER, {"role": "assistant", "content": ["a"]}]},
-            "no text",
+            "content is not text",
             id="content of parts",
         ),
         pytest.param(

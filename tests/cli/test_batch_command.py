@@ -48,7 +48,7 @@ def test_a_batch_from_end_to_end(command: Command, tiny: Path, tmp_path: Path) -
         file.write("broken\n")
     broken = command(*words)
     assert broken.code == 1
-    assert "0 answered, 1 failed (invalid_json_line 1), 5 were there already" in broken.said
+    assert "0 answered, 1 failed (invalid_json_line 1), 5 already had results" in broken.said
 
 
 def test_mistakes_are_told_before_a_model_is_loaded(command: Command, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_mistakes_are_told_before_a_model_is_loaded(command: Command, tmp_path: 
     asked.write_bytes(2 * asked.read_bytes())
     twice = command(*words)
     assert twice.code == 2
-    assert "have one custom_id" in twice.said
+    assert "have the same custom_id" in twice.said
 
 
 def test_ctrl_c_leaves_a_file_that_goes_on(command: Command, tiny: Path, tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_ctrl_c_leaves_a_file_that_goes_on(command: Command, tiny: Path, tmp_pat
     running.send_signal(signal.SIGINT)
     _, said = running.communicate(timeout=60)
     assert running.returncode == 130, said
-    assert "interrupted: the same command goes on" in said
+    assert "interrupted: repeat the command to continue" in said
     assert "Traceback" not in said
     assert 0 < len(results(output)) < count
     assert command(*words, "--output", output).code == 0

@@ -204,7 +204,7 @@ def places(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> dict[str, ob
         ("generate hi --min-p -1", "min_p must be in [0, 1]"),
         ("generate hi --top-k 0", "top_k must be >= 1"),
         ("generate hi --budget -1", "budget must be at least 0"),
-        ("generate hi --regex a --json-object", "give one of --json-object, --json-schema"),
+        ("generate hi --regex a --json-object", "give only one of --json-object, --json-schema"),
         ("generate hi --json-schema {dir}/missing", "cannot read the JSON schema"),
         ("generate hi --json-schema {dir}/list.jsonl", "cannot read the JSON schema"),
         ("generate hi --grammar {dir}/latin", "cannot read the grammar file"),
@@ -232,7 +232,10 @@ def places(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> dict[str, ob
         ("compare hi --model {tiny} --json {dir}", "cannot write"),
         (f"generate hi --model {{tiny}} --json {{dir}}/{'x' * 300}", "cannot write"),
         (f"store info {{dir}}/{'x' * 300}", "cannot use"),
-        ("tune --model {tiny} --plot {dir}/plots", "without a method there is nothing to verify"),
+        (
+            "tune --model {tiny} --plot {dir}/plots",
+            "--verify, --plot and --prompt-file need a method",
+        ),
         ("tune --model {tiny} --prompt-file {dir}/good.jsonl", "add --method ppd"),
         ("generate hi --model {tiny} --store {dir}", "cannot use the reference store"),
         ("generate hi --model {tiny} --store {dir}/junk.db", "not an SQLite database"),
@@ -610,7 +613,7 @@ def test_at_a_terminal_a_chat_goes_on_after_an_error(command: Command, tiny: Pat
     assert result.out == f"> > {greedy(tiny, asked('hello'), 9)}\n> \n"
     (error,) = [line for line in result.notes if line.startswith("error: ")]
     assert "the model's context is 4096" in error
-    assert "/clear starts anew" in error
+    assert "/clear starts over" in error
 
 
 # compare

@@ -52,8 +52,8 @@ def test_it_is_refused_where_it_says_nothing() -> None:
     with pytest.raises(UsageError) as caught:
         chosen_method("anpd:n=4,k=5", "b")
     assert str(caught.value) == (
-        "method anpd:n=4,k=5 takes no draft model: leave --draft-model out, or name it as the "
-        "draft model's own drafter, as in --method speculative:inner=(anpd:n=4,k=5)"
+        "method anpd:n=4,k=5 takes no draft model: leave out --draft-model, or let the method "
+        "draft for the draft model: --method speculative:inner=(anpd:n=4,k=5)"
     )
     with pytest.raises(UsageError, match="unknown method 'anpx'"):
         chosen_method("anpx", "b")

@@ -46,7 +46,7 @@ def test_it_answers_interrupted_or_not(
     out = tmp_path / "interrupted"
     monkeypatch.setattr(self_distillation, "answer_batch", interrupted)
     ran = command("train", "data", *words, "--out", out)
-    assert ran.code == 130 and "repeat the command to go on" in ran.said
+    assert ran.code == 130 and "repeat the command to continue" in ran.said
     assert len(TrainingData(out, unfinished=True)) == 4
     assert command("train", "data", *words, "--out", out)[0] == 0
     there, whole = content(out), content(tmp_path / "whole")
@@ -62,8 +62,8 @@ def test_it_says_what_was_left_out_and_when_prompts_are_used_up(
     words = ["-m", tiny, "--prompts", path, "--tokens", 50, "-n", 4, "--out", tmp_path / "data"]
     ran = command("train", "data", *words)
     assert (ran.code, ran.out) == (0, "")
-    assert "prompts left out: 1, longer than 1024 tokens or than the model can read" in ran.said
-    assert "used up after" in ran.said and "of 50 tokens" in ran.said
+    assert "prompts left out: 1, longer than 1024 tokens or the model's context" in ran.said
+    assert "ran out after" in ran.said and "of 50 tokens" in ran.said
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_a_draft_that_stands_alone_is_a_model(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--layers", "0,x"], "layers are numbers with commas between, got '0,x'"),
+        (["--layers", "0,x"], "layers must be numbers separated by commas, got '0,x'"),
         (["--layers", "1,0"], "layers must be ascending"),
         (["--layers", "0,7"], "has the layers 0 to 1, got 0, 7"),
         (["--vocabulary", "999"], "the model has 257 tokens"),
@@ -87,7 +87,7 @@ def test_a_draft_that_stands_alone_is_a_model(
         (["--texts", "missing.jsonl"], "cannot read the prompt file missing.jsonl"),
         (["--licence", "MIT"], "name some with --texts"),
         (["--data", "nowhere"], "nowhere holds no training data"),
-        (["--test", "0.000001"], "take a larger share for it"),
+        (["--test", "0.000001"], "increase its share"),
     ],
 )
 def test_mistakes_are_one_sentence(

@@ -70,9 +70,9 @@ def test_it_shows_writes_and_stores_the_curve(
         "memory bandwidth",
         "floor: ",
         "plain decoding: ",
-        "10% more",
-        "50% more",
-        "a plan for",
+        "10% slower",
+        "50% slower",
+        "best chain if",
     ):
         assert words in out
 

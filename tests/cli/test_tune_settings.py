@@ -68,8 +68,8 @@ def test_settings_are_tried_and_the_best_ones_are_said(
     ("words", "message"),
     [
         (("--method", "speculative", "--verify"), "leave out --verify and --plot"),
-        (("--method", "medusa"), "there is nothing to tune beforehand"),
-        (("--method", "speculative:length=1,branches=0"), "there is nothing to tune beforehand"),
+        (("--method", "medusa"), "there is nothing to tune for"),
+        (("--method", "speculative:length=1,branches=0"), "there is nothing to tune for"),
         (("--method", "anpd", "--draft-model", "x"), "takes no draft model"),
         (("--method", "speculative", "--repeats", "0"), "--repeats"),
     ],

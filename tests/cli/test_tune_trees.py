@@ -54,7 +54,7 @@ def test_trees_are_predicted_drawn_and_measured(
     ("words", "message"),
     [
         (("--verify",), "add --method ppd"),
-        (("--method", "anpd"), "trees of anpd are sized round by round"),
+        (("--method", "anpd"), "nothing to tune for anpd, whose trees are sized"),
         (("--method", "pdp"), "did you mean ppd"),
         (("--method", "ppd:size=8,width=8"), "a size or a width, not both"),
         (("--method", "ppd"), "there are no prompt tokens for this model"),

@@ -251,7 +251,7 @@ def test_references_reach_the_drafter(model: PreTrainedModel) -> None:
     [
         ({"num_beams": 4}, "beam search"),
         ({"output_scores": True, "return_dict_in_generate": True}, "output_scores"),
-        ({"attention_mask": torch.tensor([[1] * 8 + [0] * 2])}, "pad in front"),
+        ({"attention_mask": torch.tensor([[1] * 8 + [0] * 2])}, "pad on the left"),
         ({"inputs_embeds": torch.zeros(1, 4, 32), "inputs": None}, "inputs_embeds"),
     ],
     ids=["beams", "scores", "right padding", "embeddings"],
@@ -280,7 +280,7 @@ def test_continuing_from_a_filled_cache_is_refused(model: PreTrainedModel) -> No
 
 
 def test_a_streamer_refuses_a_batch(model: PreTrainedModel) -> None:
-    with pytest.raises(UsageError, match="one text at a time"):
+    with pytest.raises(UsageError, match="shows only one text"):
         model.generate(
             **padded_batch(), max_new_tokens=4, custom_generate=Pace("anpd", streamer=Recorder())
         )

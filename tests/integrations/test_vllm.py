@@ -251,7 +251,7 @@ def test_a_drafter_that_fails_fails_for_its_text_alone(
     runner.join(request)
     play(runner, other, 25)
     assert [record.message for record in caplog.records] == [
-        "Anpd failed: its text goes on without drafts"
+        "Anpd failed: its text continues without drafts"
     ]
     assert not any(draft for length, draft in request.drafts.items() if length > 30)
     monkeypatch.undo()

@@ -265,7 +265,7 @@ def test_layers_that_are_not_there_are_refused() -> None:
 def test_layers_that_depend_on_their_place_are_refused() -> None:
     base = new_model("gpt2", scale_attn_by_inverse_layer_idx=True)
     cut(base, [0, 1])  # where they are what they were
-    with pytest.raises(ModelError, match="GPT2LMHeadModel depend on where they stand"):
+    with pytest.raises(ModelError, match="GPT2LMHeadModel depend on their position"):
         cut(base, [0, 2])
     # The second layer has no experts where every other one has them.
     base = new_model("qwen3_moe", mlp_only_layers=[1])

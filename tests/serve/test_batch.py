@@ -235,7 +235,7 @@ def test_a_torn_last_line_is_done_again(rig: Rig) -> None:
 def test_files_of_other_kinds_are_left_alone(rig: Rig, content: bytes) -> None:
     rig.fill(chat("a"))
     rig.output.write_bytes(content)
-    with pytest.raises(UsageError, match="no result of a batch"):
+    with pytest.raises(UsageError, match="is not a batch result"):
         rig.run()
     assert rig.output.read_bytes() == content
 

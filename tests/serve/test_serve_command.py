@@ -84,7 +84,7 @@ def test_after_a_kill_it_starts_again(tiny: Path) -> None:
         (["--method", "nothing"], "nothing"),
         (["--port", 70000], "65535"),
         (["--host", "192.0.2.1"], "cannot listen on 192.0.2.1"),
-        (["--allowed-host", "http://box:80"], "a name or an address alone"),
+        (["--allowed-host", "http://box:80"], "must be a name or address"),
     ],
 )
 def test_what_cannot_be_served_is_one_sentence(

@@ -109,7 +109,7 @@ def test_what_cannot_be_said_is_a_miss() -> None:
 def test_settings_that_cannot_be_are_refused() -> None:
     with pytest.raises(UsageError, match="leave out --vocabulary or --standalone"):
         DraftSettings(vocabulary=5, standalone=True)
-    with pytest.raises(UsageError, match="numbers with commas between, got '0,x'"):
+    with pytest.raises(UsageError, match="numbers separated by commas, got '0,x'"):
         DraftSettings(layers="0,x")
     assert DraftSettings().kept(30) == (0, 29)
     assert DraftSettings(layers="0,10").kept(30) == (0, 10)

@@ -101,7 +101,7 @@ def test_what_cannot_be_trained_is_one_sentence(data: Path, cache: Path, tmp_pat
             train(data, tmp_path, "draft", cache, **settings)
         assert "\n" not in str(caught.value)
     odd = new_model("gpt2", vocab_size=VOCAB, scale_attn_by_inverse_layer_idx=True)
-    with pytest.raises(ModelError, match="depend on where they stand"):
+    with pytest.raises(ModelError, match="depend on their position"):
         train(data, tmp_path, "draft", tmp_path / "odd", model=odd)
 
 

@@ -133,7 +133,7 @@ def test_blocks_are_as_large_as_a_layer() -> None:
 def test_settings_that_cannot_be_are_refused() -> None:
     with pytest.raises(UsageError, match="features must be one of last, three, got 'two'"):
         EagleSettings(features="two")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="leave the weight of states at 0, or features at last"):
+    with pytest.raises(UsageError, match="leave it at 0, or leave features at last"):
         EagleSettings(features="three", state_weight=1.0)
     assert Eagle.taps(EagleSettings(features="three"), 30) == (2, 15, 27)
     assert Eagle.taps(EagleSettings(features="three"), 2) == (1, 2)

@@ -199,7 +199,7 @@ def test_what_does_not_go_together_is_refused(data: Path, cache: Path, tmp_path:
         train(data, tmp_path, "medusa", cache, model=model)
     with pytest.raises(UsageError, match="a vocabulary of 5000 cannot be made"):
         train(data, tmp_path, "medusa", cache, vocabulary=5000)
-    with pytest.raises(UsageError, match="no answer falls to the test split"):
+    with pytest.raises(UsageError, match="no answer falls into the test split"):
         train(data, tmp_path, "medusa", cache, test=1e-9)
     gpt = new_model("gpt2", vocab_size=VOCAB)
     with pytest.raises(ModelError, match="leave block at random"):

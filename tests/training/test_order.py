@@ -72,7 +72,7 @@ def test_what_cannot_be_asked(tmp_path: Path) -> None:
         read_prompt_files([])
     with pytest.raises(UsageError, match="2 licences for 3 files"):
         read_prompt_files(paths, ["MIT", "MIT"])
-    with pytest.raises(UsageError, match=r"a\.jsonl is there twice"):
+    with pytest.raises(UsageError, match=r"a\.jsonl was given twice"):
         read_prompt_files([paths[0], paths[0]])
     with pytest.raises(UsageError, match=r"cannot read the prompt file .*missing"):
         read_prompt_files([tmp_path / "missing.jsonl"])

@@ -53,7 +53,7 @@ class Comparison:
     def __post_init__(self) -> None:
         names = [each.name for each in self.contenders]
         if names[:1] != [PLAIN]:
-            raise UsageError("plain decoding has to be the first contender of a comparison")
+            raise UsageError("plain decoding must be the first contender of a comparison")
         if not self.texts:
             raise UsageError("there is nothing to compare on: give at least one prompt")
         if self.repeats < 1:
@@ -126,7 +126,7 @@ class Comparison:
             yield _sentence(error)
             return
         if turns < text.turns(self.session):
-            yield "plain decoding failed before it"
+            yield "plain decoding failed on an earlier turn"
 
     def _warm_up(self, request: Request) -> None:
         """Allocate, choose kernels, capture graphs; what fails here fails again on record."""

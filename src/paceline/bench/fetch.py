@@ -162,8 +162,8 @@ def _get(url: str, waits: Sequence[float]) -> bytes:
         error.close()
         busy = error.code in _TRY_AGAIN
         if not (busy and waits):
-            hint = "try again later" if busy else "it has moved or is closed, leave this set out"
-            raise UsageError(f"{url} cannot be had (HTTP {error.code}): {hint}") from error
+            hint = "try again later" if busy else "it has moved or is closed, so leave this set out"
+            raise UsageError(f"cannot fetch {url} (HTTP {error.code}): {hint}") from error
     sleep(waits[0])
     return _get(url, waits[1:])
 
@@ -196,6 +196,5 @@ def _expected(url: str) -> Iterator[None]:
     ) as error:
         what = f"{type(error).__name__}: {error}".rstrip(": ").replace("\n", " ")
         raise UsageError(
-            f"what came from {url} is not what was expected ({what}): try again, or leave this "
-            "set out"
+            f"unexpected response from {url} ({what}): try again, or leave this set out"
         ) from error

@@ -172,7 +172,7 @@ def _group(name: str, cells: Mapping[Key, Cell]) -> Group:
         if both:
             summaries[method] = _summary(method, both, failures)
         else:
-            failed[method] = next(iter(failures.values()), "plain decoding did not come through")
+            failed[method] = next(iter(failures.values()), "plain decoding did not finish")
     return Group(name, len(cells), sum(map(_loops, cells.values())), summaries, failed)
 
 

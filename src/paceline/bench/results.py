@@ -62,7 +62,7 @@ class ResultFile:
             content = path.read_bytes() if path.exists() else b""
         if content and not resume:
             raise UsageError(
-                f"{path} holds results already: go on with --resume, or choose another --out"
+                f"{path} already holds results: continue with --resume, or choose another --out"
             )
         begun = b"\n" in content or content[: len(_BEGIN)] != _BEGIN[: len(content)]
         if begun:
@@ -81,7 +81,7 @@ class ResultFile:
 
     def _write(self, record: dict[str, Any]) -> None:
         line = json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n"
-        hint = "; what was measured so far is kept there, go on with --resume"
+        hint = "; what was measured so far is kept there: continue with --resume"
         with _writing(self.path, hint), self.path.open("ab") as file:
             file.write(line.encode())
             file.flush()
@@ -102,15 +102,15 @@ def read_results(path: Path) -> tuple[dict[str, Any], list[Entry | LeftOut]]:
         raise UsageError(f"cannot read the results {path}: {reason}") from error
     records = [_parse(line, f"{path}, line {number}") for number, line in _full(lines)]
     if not records or records[0].get("format") != FORMAT:
-        raise UsageError(f"{path} is no result file of this version of paceline")
+        raise UsageError(f"{path} is not a result file of this version of paceline")
     entries: list[Entry | LeftOut] = []
     for (number, _), record in list(zip(_full(lines), records))[1:]:
         try:
             entries.append(parse_line(record))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UsageError(
-                f"{path}, line {number} is no result of a trial ({error}): delete the line and "
-                "go on with --resume"
+                f"{path}, line {number} is not the result of a trial ({error}): delete the line "
+                "and continue with --resume"
             ) from error
     return records[0], entries
 
@@ -123,9 +123,11 @@ def _parse(line: str, where: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except ValueError as error:
-        raise UsageError(f"{where} is damaged: delete the line and go on with --resume") from error
+        raise UsageError(
+            f"{where} is damaged: delete the line and continue with --resume"
+        ) from error
     if not isinstance(record, dict):
-        raise UsageError(f"{where} is no JSON object: this is no result file")
+        raise UsageError(f"{where} is not a JSON object: this is not a result file")
     return record
 
 

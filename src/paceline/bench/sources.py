@@ -97,4 +97,4 @@ def _stems(name: str) -> list[str]:
     known += [stem for stem in SOURCES if stem not in known]
     close = get_close_matches(name, known, n=1)
     hint = f" (did you mean {close[0]}?)" if close else ""
-    raise UsageError(f"no source is known for {name!r}{hint}; there are: {ALL}, {', '.join(known)}")
+    raise UsageError(f"unknown set {name!r}{hint}: choose one of {ALL}, {', '.join(known)}")

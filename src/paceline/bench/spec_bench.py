@@ -166,9 +166,9 @@ def _parsed(line: str, where: str) -> Answer:
         )
         sums = [sum(choices[0].new_tokens), sum(choices[0].accept_lengths)]
         if not (sum(choices[0].wall_time) > 0 and min(sums) >= 0):
-            raise ValueError("its times are no times")
+            raise ValueError("its times or counts are out of range")
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise UsageError(f"{where} is no answer in Spec-Bench's format ({error})") from error
+        raise UsageError(f"{where} is not an answer in Spec-Bench's format ({error})") from error
     return answer
 
 

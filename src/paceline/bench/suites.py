@@ -83,11 +83,11 @@ def _files(name: str, folder: Path | None) -> list[Path]:
         return [Path(name)]
     if folder is None:
         raise UsageError(
-            f"where is {name!r}? name the folder that holds it with --data, or give the path of a "
-            "JSONL file"
+            f"cannot find {name!r}: name the folder that holds it with --data, or give the path of "
+            "a JSONL file"
         )
     if not folder.is_dir():
-        raise UsageError(f"{folder} is no folder: name the one that holds the suites with --data")
+        raise UsageError(f"{folder} is not a folder: name the one with the suites with --data")
     if name == ALL:
         found = sorted(folder.glob("*.jsonl"))
         if not found:
@@ -100,13 +100,15 @@ def _files(name: str, folder: Path | None) -> list[Path]:
     if name in SUITES:
         wanted = " or ".join(f"{stem}.jsonl" for stem in stems)
         raise UsageError(
-            f"{folder} has no {wanted} for the suite {name!r}: 'paceline bench fetch {name} --data "
-            f"{folder}' gets it"
+            f"{folder} has no {wanted} for the suite {name!r}: fetch it with 'paceline bench fetch "
+            f"{name} --data {folder}'"
         )
     known = [*SUITES, *(path.stem for path in sorted(folder.glob("*.jsonl")))]
     close = get_close_matches(name, known, n=1)
     hint = f" (did you mean {close[0]}?)" if close else ""
-    raise UsageError(f"unknown suite {name!r}{hint}; there are: {', '.join(dict.fromkeys(known))}")
+    raise UsageError(
+        f"unknown suite {name!r}{hint}: choose one of {', '.join(dict.fromkeys(known))}"
+    )
 
 
 def _texts(path: Path, limit: int | None, by_category: bool) -> list[Text]:

@@ -95,7 +95,7 @@ def _exchanges(record: dict[str, Any], where: str) -> list[tuple[str, str]]:
         outputs = [reference] if isinstance(reference, str) else reference
     if not (are_texts(turns) and are_texts(outputs) and turns and len(turns) == len(outputs)):
         raise UsageError(
-            f'{where} needs "turns" and "outputs", two lists of as many texts, or "messages"'
+            f'{where} needs "turns" and "outputs", two lists of equally many texts, or "messages"'
         )
     if not all(text.strip() for text in (*turns, *outputs)):
         raise UsageError(f"{where} has an empty text among its turns or outputs")
@@ -113,7 +113,7 @@ def _trajectory(record: dict[str, Any], where: str) -> list[dict[str, Any]]:
     roles = [message.get("role") for message in messages]
     if not roles or roles[0] == ASSISTANT or ASSISTANT not in roles:
         raise UsageError(
-            f'{where}: "messages" must hold one of the "{ASSISTANT}", and another role\'s before it'
+            f'{where}: "messages" must hold one of the "{ASSISTANT}" after one of another role'
         )
     return messages
 
@@ -125,8 +125,8 @@ def _message(message: dict[str, Any], where: str, system: str | None) -> tuple[s
     if calls:
         parts.append(json.dumps(calls, ensure_ascii=False))
     if not (isinstance(role, str) and are_texts(parts)):
-        raise UsageError(f"{where} has a message without a role, or whose content is no text")
+        raise UsageError(f"{where} has a message without a role, or whose content is not text")
     text = system if role == _SYSTEM and system is not None else "\n".join(parts)
     if role == ASSISTANT and not text.strip():
-        raise UsageError(f"{where} has an empty message of the {ASSISTANT}")
+        raise UsageError(f"{where} has an empty {ASSISTANT} message")
     return role, text

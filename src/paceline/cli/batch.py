@@ -38,12 +38,12 @@ class Files:
     output: Annotated[
         Path,
         typer.Option(
-            "--output", help="JSONL file of results; what is in it already is not done again."
+            "--output", help="JSONL file of results; requests already in it are not repeated."
         ),
     ]
     errors: Annotated[
         Path | None,
-        typer.Option("--errors", help="Another file, for results of requests that failed."),
+        typer.Option("--errors", help="JSONL file for failed requests; default: --output."),
     ] = None
 
 
@@ -54,7 +54,7 @@ def batch(
     choice: Choice,
     alias: AliasOption = None,
     max_batch: Annotated[
-        int, typer.Option("--max-batch", min=1, help="Most texts that are written at a time.")
+        int, typer.Option("--max-batch", min=1, help="Most texts written at once.")
     ] = 16,
     budget: flags.BudgetOption = None,
     machine: Machine,
@@ -134,7 +134,7 @@ def _answer_all(answer: Answer, work: Work) -> BatchCounts:
             latest = answer(work, heard)
             return latest
         except KeyboardInterrupt:
-            common.note("interrupted: the same command goes on")
+            common.note("interrupted: repeat the command to continue")
             raise
         finally:
             common.note(_summary(latest, perf_counter() - began))
@@ -146,6 +146,6 @@ def _summary(counts: BatchCounts, seconds: float) -> str:
         codes = ", ".join(f"{code} {number}" for code, number in counts.codes.most_common())
         parts.append(f"{counts.failed} failed ({codes})")
     if counts.known:
-        parts.append(f"{counts.known} were there already")
+        parts.append(f"{counts.known} already had results")
     speed = counts.tokens / seconds
     return f"{', '.join(parts)}; {counts.tokens} tokens in {seconds:.1f} s, {speed:.1f} a second"

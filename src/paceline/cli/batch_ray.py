@@ -50,18 +50,19 @@ class RayOptions:
 
     ray: Annotated[
         bool,
-        typer.Option("--ray", help="Answer on Ray: on the one that runs here, else on a new one."),
+        typer.Option("--ray", help="Answer on Ray: on a running cluster, or else a new one."),
     ] = False
     ray_address: Annotated[
-        str | None, typer.Option("--ray-address", help="Of Ray elsewhere, e.g. ray://HOST:10001.")
+        str | None,
+        typer.Option("--ray-address", help="Ray cluster elsewhere, e.g. ray://HOST:10001."),
     ] = None
     ray_actors: Annotated[
-        int, typer.Option("--ray-actors", min=1, help="Each of them loads the model.")
+        int, typer.Option("--ray-actors", min=1, help="Number of actors; each loads the model.")
     ] = 1
     ray_cpus: Annotated[
-        float, typer.Option("--ray-cpus", min=0.0, help="Of an actor, which has as many threads.")
+        float, typer.Option("--ray-cpus", min=0.0, help="CPUs per actor, and default of --threads.")
     ] = 1.0
-    ray_gpus: Annotated[float, typer.Option("--ray-gpus", min=0.0, help="Of an actor.")] = 0.0
+    ray_gpus: Annotated[float, typer.Option("--ray-gpus", min=0.0, help="GPUs per actor.")] = 0.0
 
     @property
     def wanted(self) -> bool:
@@ -104,7 +105,9 @@ def on_ray(given: AnswersOf, options: RayOptions) -> How:
             with closing(answers(rows, given, pool)) as found:
                 yield from outcomes(found, waiting)
         if waiting:
-            raise UsageError(f"Ray left out {len(waiting)} requests: the same command goes on")
+            raise UsageError(
+                f"Ray left {len(waiting)} requests unanswered: repeat the command to continue"
+            )
 
     def answer(work: Work, heard: Heard) -> BatchCounts:
         from paceline.serve.batch_run import take_down

@@ -17,7 +17,7 @@ from paceline.errors import PacelineError, UsageError
 if TYPE_CHECKING:
     from paceline.session import Session
 
-_HELP = "Type a message. /clear starts anew, /stats shows or hides figures, /quit ends."
+_HELP = "Type a message. /clear starts over, /stats shows or hides statistics, /quit ends."
 
 
 @grouped
@@ -32,8 +32,8 @@ def chat(
 ) -> None:
     """Talk with a model; each turn reads only what is new.
 
-    The turns of a prompt file are said first, each record as a conversation of its own. --json takes
-    a list of conversations.
+    The turns of a prompt file are sent first, each record as its own conversation. --json writes a
+    list of conversations.
     """
     options, references = request.options(), opening.references()
     common.check_stdin()
@@ -105,7 +105,7 @@ def _converse(
                 if not sys.stdin.isatty():
                     raise
                 messages.pop()
-                common.note(f"error: {error} (/clear starts anew)", style="red")
+                common.note(f"error: {error} (/clear starts over)", style="red")
                 continue
             messages.append({"role": "assistant", "content": completion.text})
             if show_stats:

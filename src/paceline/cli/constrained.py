@@ -24,27 +24,29 @@ class Constrained:
 
     json_object: Annotated[
         bool,
-        typer.Option("--json-object", help="The answer is a JSON object.", rich_help_panel=_PANEL),
+        typer.Option("--json-object", help="Answer with a JSON object.", rich_help_panel=_PANEL),
     ] = False
     json_schema: Annotated[
         Path | None,
         typer.Option(
             "--json-schema",
-            help="File with the JSON schema that the answer follows.",
+            help="File with a JSON schema that the answer must follow.",
             rich_help_panel=_PANEL,
         ),
     ] = None
     regex: Annotated[
         str | None,
         typer.Option(
-            "--regex", help="Regular expression that the answer matches.", rich_help_panel=_PANEL
+            "--regex",
+            help="Regular expression that the answer must match.",
+            rich_help_panel=_PANEL,
         ),
     ] = None
     grammar: Annotated[
         Path | None,
         typer.Option(
             "--grammar",
-            help="File with the grammar of the answer, in llguidance's Lark.",
+            help="File with a grammar that the answer must follow, in llguidance's Lark format.",
             rich_help_panel=_PANEL,
         ),
     ] = None
@@ -57,7 +59,7 @@ class Constrained:
         from paceline.constraints import Constraint
 
         if sum(each not in (None, False) for each in astuple(self)) > 1:
-            raise UsageError("give one of --json-object, --json-schema, --regex and --grammar")
+            raise UsageError("give only one of --json-object, --json-schema, --regex and --grammar")
         if self.json_object:
             return Constraint.json_object()
         if self.regex is not None:

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from paceline.datastore import Datastore, DatastoreInfo
 
 app = typer.Typer(
-    help="Build, look into or clear a datastore of texts for a model.", no_args_is_help=True
+    help="Build, inspect or clear a datastore of texts for a model.", no_args_is_help=True
 )
 
 _FIELDS = ("outputs", "output", "answer", "text")
 _AT_ONCE = 256  # texts tokenised together
 
 Folder = Annotated[
-    Path | None, typer.Argument(help="Of the datastore; without it the model's own one.")
+    Path | None, typer.Argument(help="Folder of the datastore; default: the model's own.")
 ]
 
 
@@ -31,18 +31,19 @@ Folder = Annotated[
 @common.interruptible()
 def build(
     files: Annotated[
-        list[Path], typer.Argument(help="Texts: files, JSONL files of them, folders of either.")
+        list[Path], typer.Argument(help="Text files, JSONL files of texts, or folders of either.")
     ],
     model: flags.ModelOption = DEFAULT_MODEL,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Its folder; without it the model's own one.")
+        Path | None,
+        typer.Option("--out", help="Folder of the datastore; default: the model's own."),
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", min=1, help="Tokens that are kept; the oldest texts go."),
+        typer.Option("--limit", min=1, help="Most tokens to keep; the oldest texts are dropped."),
     ] = None,
 ) -> None:
-    """Add texts, and what its log holds, to a datastore."""
+    """Add texts, and the contents of its log, to a datastore."""
     from paceline.datastore import MOST_TOKENS
 
     texts = [text for path in files for text in _texts(path)]
@@ -143,4 +144,6 @@ def _recorded(path: Path) -> Iterator[str]:
                     count += 1
                     yield text
     if not count:
-        raise UsageError(f"no record of {path} has a text: give one of {', '.join(_FIELDS)}")
+        raise UsageError(
+            f"no record of {path} has a text: use one of the fields {', '.join(_FIELDS)}"
+        )

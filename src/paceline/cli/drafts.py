@@ -18,7 +18,7 @@ DraftModelOption = Annotated[
     str | None,
     typer.Option(
         "--draft-model",
-        help="Smaller model that drafts: alias, folder, GGUF, hub id.",
+        help="Smaller model that drafts: alias, folder, GGUF file or hub id.",
         rich_help_panel=flags.DRAFTING,
     ),
 ]
@@ -45,7 +45,7 @@ def chosen_method(method: str | None, draft_model: str | None) -> str:
     found = add_draft(_DRAFTING if method is None else method, draft_model)
     if found is None:
         raise UsageError(
-            f"method {method} takes no draft model: leave --draft-model out, or name it as the "
-            f"draft model's own drafter, as in --method {_DRAFTING}:inner={bracketed(str(method))}"
+            f"method {method} takes no draft model: leave out --draft-model, or let the method "
+            f"draft for the draft model: --method {_DRAFTING}:inner={bracketed(str(method))}"
         )
     return found

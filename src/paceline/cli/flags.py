@@ -31,7 +31,9 @@ ReferenceOption = Annotated[
         rich_help_panel=DRAFTING,
     ),
 ]
-TokensOption = Annotated[int, typer.Option("--max-new-tokens", "-n", help="At least 1.")]
+TokensOption = Annotated[
+    int, typer.Option("--max-new-tokens", "-n", help="Most new tokens, at least 1.")
+]
 TemperatureOption = Annotated[
     float, typer.Option("--temperature", help="0 is greedy.", rich_help_panel=SAMPLING)
 ]
@@ -51,7 +53,7 @@ BudgetOption = Annotated[
     int | None,
     typer.Option(
         "--budget",
-        help="Most tokens guessed per round; without it as many as pay.",
+        help="Most tokens guessed per round; default: as many as pay off.",
         rich_help_panel=DRAFTING,
     ),
 ]
@@ -62,7 +64,7 @@ TypicalOption = Annotated[
     bool,
     typer.Option(
         "--typical",
-        help="LOSSY: accept guesses that are likely enough; see docs.",
+        help="LOSSY: accept guesses that are likely enough; see docs/lossless.md.",
         rich_help_panel=SAMPLING,
     ),
 ]
@@ -90,7 +92,9 @@ WeightsOption = Annotated[
 CacheDtypeOption = Annotated[
     str,
     typer.Option(
-        "--cache-dtype", help="Of keys and values: float32, float16, int8.", rich_help_panel=MACHINE
+        "--cache-dtype",
+        help="Type of cached keys and values: float32, float16, int8.",
+        rich_help_panel=MACHINE,
     ),
 ]
 DtypeOption = Annotated[
@@ -98,7 +102,7 @@ DtypeOption = Annotated[
 ]
 JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the result here as JSON.")]
 RawOption = Annotated[
-    bool, typer.Option("--raw", help="Continue the text as it stands, without the chat template.")
+    bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")
 ]
 ShowDraftsOption = Annotated[
     bool, typer.Option("--show-drafts", help="Colour the tokens that were guessed right.")
@@ -115,7 +119,7 @@ DatastoreOption = Annotated[
     str | None,
     typer.Option(
         "--datastore",
-        help='Folder of texts to guess from, which keeps the answers; "own" is the model\'s own.',
+        help='Folder of texts to guess from and to add answers to; "own" is the model\'s own.',
         rich_help_panel=DRAFTING,
     ),
 ]

@@ -65,7 +65,7 @@ def gguf(
     name: Name,
     file: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
 ) -> None:
-    """Write the GGUF file that a model is made from, for software that reads no other."""
+    """Write the GGUF file that a model is made from, for software that reads no other format."""
     from paceline.models import ModelStore, RichProgress
 
     with interruptible(), RichProgress(name) as progress:
@@ -75,7 +75,7 @@ def gguf(
 
 @app.command()
 def clear() -> None:
-    """Delete what is kept so that models start faster; it is made again when it is needed."""
+    """Delete the caches that make models start faster; they are rebuilt when needed."""
     from paceline.models import clear_descriptions, clear_prepared
 
     note(f"{(clear_descriptions() + clear_prepared()) / 1e6:.0f} MB freed")

@@ -25,23 +25,23 @@ class Listening:
     """Where the server listens, and to whom."""
 
     host: Annotated[
-        str, typer.Option("--host", help="Address to listen on; by default of this machine alone.")
+        str, typer.Option("--host", help="Address to listen on; default: this machine only.")
     ] = "127.0.0.1"
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any that is free.")] = (
-        8000
-    )
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: any free one.")
+    ] = 8000
     api_key: Annotated[
         Path | None,
         typer.Option(
-            "--api-key", help=f"File of keys, one a line; without it the variable {KEY_VARIABLE}."
+            "--api-key", help=f"File of keys, one per line; default: the variable {KEY_VARIABLE}."
         ),
     ] = None
     allowed_host: Annotated[
         list[str] | None,
         typer.Option(
             "--allowed-host",
-            help="Name by which requests may call the server, besides loopback's and --host; may "
-            "be repeated. Default: where it listens on loopback no others, else any, as '*'.",
+            help="Host name that requests may use, in addition to loopback names and --host; may "
+            "be repeated. Default: none if the server listens on loopback, else any ('*').",
         ),
     ] = None
 
@@ -85,5 +85,5 @@ def _keys(file: Path | None) -> list[str]:
     else:
         found = common.read_references([file], "file of keys")[0].split()
         if not found:
-            raise UsageError(f"the file of keys {file} is empty: write one key a line")
+            raise UsageError(f"the file of keys {file} is empty: write one key per line")
     return checked_keys(found)

@@ -10,7 +10,7 @@ import typer
 from paceline.cli.common import note
 from paceline.errors import StoreError
 
-app = typer.Typer(help="Look into or clear a store of earlier answers.", no_args_is_help=True)
+app = typer.Typer(help="Inspect or clear a store of earlier answers.", no_args_is_help=True)
 
 StorePath = Annotated[Path, typer.Argument(help="The file given to --store.")]
 

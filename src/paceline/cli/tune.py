@@ -33,7 +33,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 class _Tuned(Choice):
     method: Annotated[
         str | None,
-        typer.Option("--method", help="Look for its best trees or settings, e.g. ppd, ouroboros."),
+        typer.Option("--method", help="Find its best trees or settings, e.g. ppd, ouroboros."),
     ] = None
 
     @property
@@ -48,10 +48,10 @@ class _Tried(PromptFile):
 
     max_new_tokens: flags.TokensOption = 128
     verify: Annotated[
-        bool, typer.Option("--verify", help="Decode with trees around the best one, too.")
+        bool, typer.Option("--verify", help="Also decode with trees around the best one.")
     ] = False
     plots: Annotated[
-        Path | None, typer.Option("--plot", help="Folder for plots of widths and tree.")
+        Path | None, typer.Option("--plot", help="Folder for plots of the widths and the tree.")
     ] = None
 
 
@@ -62,7 +62,9 @@ def tune(
     repeats: Annotated[
         int | None,
         typer.Option(
-            "--repeats", min=1, help="Passes per width, 7; trials per text, 7 for trees, else 2."
+            "--repeats",
+            min=1,
+            help="Passes per width (default: 7), and trials per text (7 for trees, else 2).",
         ),
     ] = None,
     tried: _Tried,
@@ -72,12 +74,13 @@ def tune(
     """Measure what a pass costs on this machine, by the number of tokens it scores.
 
     Shows the curve, how near plain decoding comes to what memory allows, and how large a tree may
-    be for little more than one token. The curve is kept in the cache folder: from now on it
-    plans the trees of requests that set no budget.
+    be at little more than the cost of one token. The curve is kept in the cache folder: from now on
+    it plans the trees of requests that set no budget.
 
-    With a --method trained for the model: what its trees promise by width, and the best one as a
-    picture; with --verify, what those around it gain on prompts, by default the bundled ones. With
-    one that has a draft model or a window: the best of its settings, tried on such prompts.
+    With a --method trained for the model: the expected gain of its trees by width, and the best
+    one as a picture; with --verify, what those around it gain on prompts, by default the bundled
+    ones. With one that has a draft model or a window: the best of its settings, tried on such
+    prompts.
     """
     common.check_writable(json_file)
     method, model = choice.wanted, choice.model
@@ -110,10 +113,7 @@ def _study(method: str | None, tried: _Tried) -> Study | None:
 
     if method is None:
         if tried.verify or tried.plots or tried.prompt_file:
-            raise UsageError(
-                "without a method there is nothing to verify, to draw or to try on prompts: add "
-                "--method ppd"
-            )
+            raise UsageError("--verify, --plot and --prompt-file need a method: add --method ppd")
         return None
 
     if shapes_trees(method):
@@ -127,13 +127,13 @@ def _study(method: str | None, tried: _Tried) -> Study | None:
 
         if tried.verify or tried.plots:
             raise UsageError(
-                f"settings of {method} are always tried on prompts, and have no plots: leave out "
-                "--verify and --plot"
+                f"{method} is tuned by its settings, which are always tried on prompts and have no "
+                "plots: leave out --verify and --plot"
             )
         return SettingsStudy(method)
     raise UsageError(
-        f"the trees of {method} are sized round by round while it decodes: there is nothing to "
-        "tune beforehand but what passes cost, which is measured without --method"
+        f"there is nothing to tune for {method}, whose trees are sized while it decodes: leave "
+        "out --method to measure what passes cost"
     )
 
 
@@ -221,16 +221,16 @@ def _summary(curve: CostCurve, floor: Floor, key: CurveKey) -> list[str]:
     context = curve.contexts[0]
     return [
         f"memory bandwidth, measured just now: {floor.gb_per_s:.1f} GB/s",
-        f"floor: reading {floor.weight_bytes / 1e6:,.1f} MB of weights takes a pass at least "
+        f"floor: a pass reads {floor.weight_bytes / 1e6:,.1f} MB of weights, which takes at least "
         f"{floor.milliseconds:.2f} ms",
         f"plain decoding: {curve.cost(1):.2f} ms per token at context {context}, "
         f"{floor.share(curve):.0%} of the speed the floor allows",
         *(
-            f"at most {extra:.0%} more than one token: {_tree(curve.widest(extra))}"
+            f"at most {extra:.0%} slower than one token: {_tree(curve.widest(extra))}"
             for extra in _EXTRAS
         ),
         *(
-            f"a plan for guesses of which {share:.0%} are right: "
+            f"best chain if {share:.0%} of guesses are right: "
             f"{_count(best_chain(curve, share), 'guess')}"
             for share in _ACCEPTANCES
         ),

@@ -67,14 +67,14 @@ class SettingsStudy:
 
     def table(self) -> Table:
         """One row per trial, with its settings."""
-        title = f"{self.method}: what settings bring here"
+        title = f"{self.method}: gain by setting"
         columns = list(self.steps[0].best.settings)
         tried = [
             [", ".join(step.names), *_cells(trial, columns, " *" if trial is step.best else "")]
             for step in self.steps
             for trial in step.trials
         ]
-        again = [["once more", *_cells(trial, columns, "")] for trial in self.last]
+        again = [["again", *_cells(trial, columns, "")] for trial in self.last]
         headings = ["tried", *columns, "tokens per pass", "speed-up"]
         return Table.of_text(title, headings, [*tried, *again])
 
@@ -86,9 +86,9 @@ class SettingsStudy:
             f"{best.tokens_per_pass:.2f} tokens per pass"
         )
         if best.speedup <= 1:
-            verdict += ": guessing does not pay here, and planned requests decode plainly"
+            verdict += ": guessing does not pay off here, so planned requests use plain decoding"
         different = sum(trial.different for step in self.steps for trial in step.trials)
-        texts = [f"{different} texts were not plain decoding's"] if different else []
+        texts = [f"{different} texts differed from plain decoding's"] if different else []
         return [f"--method {self._named(best.settings)}", verdict, *texts]
 
     def as_json(self) -> dict[str, Any]:
@@ -148,7 +148,7 @@ class SettingsStudy:
             one = methods.get(name)
             if one is None:
                 reasons = [why for (method, _), why in found.failures.items() if method == name]
-                raise UsageError(f"{name} came through on no prompt: {reasons[0]}")
+                raise UsageError(f"{name} failed on every prompt: {reasons[0]}")
             speedup = one.decode_speedup or one.speedup
             length = one.stats.mean_acceptance_length
             trials.append(Trial(settings, speedup, length, len(one.differences)))

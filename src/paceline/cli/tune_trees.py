@@ -71,7 +71,7 @@ class TreeStudy:
         headings = ["rows", "tokens per pass", "ms", "speed-up"]
         headings += ["measured", "tokens per pass"] if self.measured else []
         rows = [[*self._promised(one), *self._brought(one.width)] for one in self.survey]
-        return Table.of_text(f"{self.method}: what trees promise here", headings, rows, left=0)
+        return Table.of_text(f"{self.method}: expected gain by width", headings, rows, left=0)
 
     def _promised(self, one: FittedTree) -> list[str]:
         return [
@@ -95,10 +95,10 @@ class TreeStudy:
 
         gain = f"a tree of {self.best.width} rows promises {self.best.speedup:.2f}x"
         if self.best.speedup <= 1:
-            gain += ": guessing does not pay here, and planned requests decode plainly"
+            gain += ": guessing does not pay off here, so planned requests use plain decoding"
         found = self.best_measured
         if found is not None:
-            gain += f"; of those measured, {found} rows brought most"
+            gain += f"; of those measured, {found} rows gained most"
         return [tree_text(self.best.tree), gain]
 
     def as_json(self) -> dict[str, Any]:

@@ -67,7 +67,9 @@ def cluster(address: str | None, pool: Pool) -> Iterator[None]:
         _check_room(pool)
         yield
     except RayError as error:
-        raise UsageError(f"Ray gave up ({_first_line(error)}): the same command goes on") from error
+        raise UsageError(
+            f"Ray failed ({_first_line(error)}): repeat the command to continue"
+        ) from error
     finally:
         ray.shutdown()
 
@@ -124,8 +126,8 @@ def _check_room(pool: Pool) -> None:
     for name, wanted in (("CPU", pool.num_cpus), ("GPU", pool.num_gpus)):
         if wanted > room.get(name, 0):
             raise UsageError(
-                f"one actor is to have {wanted:g} {name}, and all of Ray has "
-                f"{room.get(name, 0):g}: see --ray-cpus and --ray-gpus"
+                f"an actor needs {wanted:g} {name}, but all of Ray has {room.get(name, 0):g}: "
+                "lower --ray-cpus or --ray-gpus"
             )
 
 

@@ -41,7 +41,7 @@ def check_request(
         )
     for flag in ("output_scores", "output_logits", "output_attentions", "output_hidden_states"):
         if getattr(config, flag, False):
-            raise UsageError(f"{flag}=True is not supported: generate without it")
+            raise UsageError(f"{flag}=True is not supported: leave it out")
     cache = model_kwargs.get("past_key_values")
     if cache is not None and cache.get_seq_length() > 0:
         raise UsageError(

@@ -124,7 +124,7 @@ def split_rows(input_ids: torch.Tensor, model_kwargs: Mapping[str, Any]) -> list
         pads = int((~row).sum())
         if not bool(row[pads:].all()):
             raise UsageError(
-                "the batch is padded after or inside its prompts: pad in front "
+                "the batch is padded after or inside its prompts: pad on the left "
                 '(tokenizer.padding_side = "left")'
             )
         length = len(row) - pads

@@ -102,7 +102,9 @@ class Pace:
         check_request(model, config, model_kwargs)
         rows = split_rows(input_ids, model_kwargs)
         if self.streamer is not None and len(rows) > 1:
-            raise UsageError("a streamer shows one text at a time: generate without, or one by one")
+            raise UsageError(
+                "a streamer shows only one text: leave it out, or generate texts one by one"
+            )
         # A batch attends text by text, in the caller's model too.
         with attending_by_text(model) if len(rows) > 1 else nullcontext():
             if self.streamer is not None:

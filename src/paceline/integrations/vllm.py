@@ -152,7 +152,10 @@ class Proposer:
     def _check(self, drafter: Drafter) -> None:
         check_capabilities(drafter, self._host.target)
         if drafter.sized_by != "nodes":
-            raise UsageError(f"trees of {self.method} must stay whole: vLLM takes chains only")
+            raise UsageError(
+                f"trees of {self.method} must stay whole, but vLLM takes only chains: choose "
+                "another method"
+            )
 
 
 class Anpd(Proposer):
@@ -224,7 +227,7 @@ def _alone(text: _Text) -> Iterator[None]:
     try:
         yield
     except Exception:
-        _log.exception("%s failed: its text goes on without drafts", type(text.drafter).__name__)
+        _log.exception("%s failed: its text continues without drafts", type(text.drafter).__name__)
         text.drafter = Plain()
 
 
@@ -233,7 +236,7 @@ def _check_version() -> None:
 
     if ".".join(version.split(".")[:2]) not in KNOWN_VERSIONS:
         raise UsageError(
-            f"vLLM {version} may call drafters in another way than this paceline knows: use "
+            f"vLLM {version} may call drafters in a way that this paceline does not know: use "
             f"vLLM {' or '.join(KNOWN_VERSIONS)}"
         )
 

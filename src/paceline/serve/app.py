@@ -175,7 +175,7 @@ class Server:
             known = ", ".join(self.names)
             raise ApiError(
                 404,
-                f"there is no model {name[:100]!r} here; there is: {known}",
+                f"unknown model {name[:100]!r}: choose one of {known}",
                 param="model",
                 code="model_not_found",
             )

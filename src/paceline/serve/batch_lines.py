@@ -106,8 +106,8 @@ def check_custom_ids(path: Path) -> int:
             continue
         if line.custom_id in first:
             raise UsageError(
-                f"{path}, lines {first[line.custom_id]} and {line.number} have one custom_id, "
-                f"{line.custom_id[:100]!r}: give each request its own"
+                f"lines {first[line.custom_id]} and {line.number} of {path} have the same "
+                f"custom_id {line.custom_id[:100]!r}: give each request its own"
             )
         first[line.custom_id] = line.number
     if not lines:
@@ -125,7 +125,7 @@ def _line(number: int, content: bytes) -> BatchLine:
         record = json.loads(content)
         json.dumps(record, ensure_ascii=False).encode()  # JSON can encode half a character
     except UnicodeError:
-        return broken("invalid_json_line", "this is not UTF-8 text, or holds half a character")
+        return broken("invalid_json_line", "this is not UTF-8 text, or has a lone surrogate")
     except RecursionError:
         return broken("invalid_json_line", "this is nested too deeply")
     except ValueError as error:
@@ -134,7 +134,7 @@ def _line(number: int, content: bytes) -> BatchLine:
         return broken("invalid_json_line", "this is not a JSON object")
     custom_id = record.get("custom_id")
     if not isinstance(custom_id, str) or not custom_id:
-        return broken("missing_required_parameter", "'custom_id' must be a text, and not empty")
+        return broken("missing_required_parameter", "'custom_id' must be a non-empty string")
     if record.get("method") != "POST":
         return broken("invalid_method", "'method' must be 'POST'", custom_id)
     if record.get("url") not in URLS:
@@ -143,5 +143,7 @@ def _line(number: int, content: bytes) -> BatchLine:
     if not isinstance(body, dict):
         return broken("invalid_request", "'body' must be a JSON object", custom_id)
     if body.get("stream"):
-        return broken("invalid_request", "answers of a batch cannot be streamed", custom_id)
+        return broken(
+            "invalid_request", "batch answers cannot be streamed: leave out 'stream'", custom_id
+        )
     return BatchLine(number, line_id, custom_id, record["url"], body)

@@ -39,8 +39,8 @@ class Results:
         known = self._ids.get(line.custom_id)
         if known not in (None, line.id):
             raise UsageError(
-                f"the output file has a result for custom_id {line.custom_id[:100]!r}, but of "
-                f"another request than the one in line {line.number}: choose another output file"
+                f"the result for custom_id {line.custom_id[:100]!r} in the output file is for "
+                f"another request than line {line.number}: choose another output file"
             )
         return known is not None
 
@@ -95,7 +95,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout as error:
-        raise UsageError(f"another process is writing {path}: wait until it is done") from error
+        raise UsageError(f"another process is writing to {path}: wait until it is done") from error
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
     with lock:
@@ -118,9 +118,11 @@ def _take_in(results: Results, file: BinaryIO, name: str) -> None:
     for number, line in enumerate(file, start=1):
         if line.endswith(b"\n"):
             if line.strip() and not results.remember(line):
-                raise UsageError(f"{name}, line {number} is no result of a batch: choose another file")  # fmt: skip
+                raise UsageError(
+                    f"{name}, line {number} is not a batch result: choose another file"
+                )
             end += len(line)
         elif not line.startswith(_HEAD[: len(line)]):
-            raise UsageError(f"the end of {name} is no result of a batch: choose another file")
+            raise UsageError(f"the end of {name} is not a batch result: choose another file")
     file.seek(end)
     file.truncate()

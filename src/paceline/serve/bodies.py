@@ -31,15 +31,15 @@ _REFUSED = {
 }
 _REFUSED_UNLESS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "use_beam_search": ("texts are sampled, not searched", (False,)),
-    "best_of": ("texts are not compared: use 'n'", (1,)),
+    "best_of": ("answers are not ranked: use 'n'", (1,)),
     "length_penalty": ("texts are sampled, not searched", (1, 0)),
-    "continue_final_message": ("a new message is written", (False,)),
-    "add_generation_prompt": ("a new message is written", (True,)),
+    "continue_final_message": ("answers are always new messages", (False,)),
+    "add_generation_prompt": ("answers are always new messages", (True,)),
     "add_special_tokens": ("give token ids as 'prompt'", (True,)),
     "truncate_prompt_tokens": ("shorten the prompt", ()),
-    "chat_template": ("the model's own is used", ("",)),
-    "chat_template_kwargs": ("the template takes messages and tools", ({},)),
-    "include_stop_str_in_output": ("stop strings are no part of the text", (False,)),
+    "chat_template": ("the model's own is always used", ("",)),
+    "chat_template_kwargs": ("the template takes only messages and tools", ({},)),
+    "include_stop_str_in_output": ("the answer ends before the stop string", (False,)),
     "min_tokens": ("use 'ignore_eos'", (0,)),
     "stop_token_ids": ("use 'stop'", ([],)),
     "bad_words": ("use 'logit_bias'", ([],)),
@@ -60,7 +60,7 @@ async def json_body(request: Request, settings: ServeSettings) -> dict[str, Any]
     except TimeoutError as error:
         raise ApiError(408, "the request did not arrive in time", code="timeout") from error
     except ClientDisconnect as error:
-        raise bad_request("the request broke off") from error
+        raise bad_request("the connection closed before the whole request arrived") from error
     body = _parsed(data)
     if not isinstance(body, dict):
         raise bad_request("the request must be a JSON object")
@@ -121,7 +121,7 @@ def _parsed(data: bytes) -> Any:
         if "\\ud" in text or "\\uD" in text:
             json.dumps(body, ensure_ascii=False).encode("utf-8")
     except UnicodeError as error:
-        raise bad_request("the request is not UTF-8 text, or holds half a character") from error
+        raise bad_request("the request is not UTF-8 text, or has a lone surrogate") from error
     except RecursionError as error:
         raise bad_request("the request is nested too deeply") from error
     except ValueError as error:
@@ -130,11 +130,11 @@ def _parsed(data: bytes) -> Any:
 
 
 def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _finite(digits: str) -> float:
     number = float(digits)
     if not math.isfinite(number):
-        raise ValueError(f"{digits[:20]} is too large a number")
+        raise ValueError(f"the number {digits[:20]} is too large")
     return number

@@ -32,7 +32,7 @@ class Reader:
         functions = [tool.model_dump(exclude_none=True) for tool in tools]
         with self._turn:
             if functions and not self._knows_tools(functions):
-                raise bad_request("this model's chat template takes no tools", "tools")
+                raise bad_request("this model's chat template does not support tools", "tools")
             try:
                 return self._checked(self._encode(conversation, functions), "messages")
             except UsageError as error:
@@ -71,7 +71,7 @@ class Reader:
         """Raise ApiError for an id beyond the model's vocabulary."""
         size = self._session.target.vocab_size
         if tokens and max(tokens) >= size:
-            raise bad_request(f"token ids of this model are below {size}, got {max(tokens)}", param)
+            raise bad_request(f"token ids must be below {size}, got {max(tokens)}", param)
 
     def _encode(
         self, conversation: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
@@ -152,7 +152,7 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     """A call of an earlier turn. Templates expect the arguments as an object."""
     function = call.get("function")
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise bad_request("messages: a tool call has no function with a name", "messages")
+        raise bad_request("messages: a tool call has no function name", "messages")
     arguments = function.get("arguments", {})
     if isinstance(arguments, str):
         try:

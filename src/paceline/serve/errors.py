@@ -73,7 +73,7 @@ def stopping() -> ApiError:
     """The server accepts no new requests."""
     return ApiError(
         503,
-        "the server is stopping: try another one",
+        "the server is stopping: try again later",
         code="stopping",
         headers={"Retry-After": str(_SHED_RETRY)},
     )

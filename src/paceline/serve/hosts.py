@@ -49,7 +49,9 @@ def known_hosts(address: str, host: str, allowed: Sequence[str]) -> KnownHosts |
     """
     for each in allowed:
         if each != _ANY and not (_NAME.fullmatch(each) or _address(_bare(each))):
-            raise UsageError(f"an allowed host is a name or an address alone, not {each!r}")
+            raise UsageError(
+                f"an allowed host must be a name or address without scheme or port, got {each!r}"
+            )
     if _ANY in allowed or not (allowed or is_loopback(address)):
         return None
     return KnownHosts(frozenset(map(_bare, [host, *allowed])))

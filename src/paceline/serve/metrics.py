@@ -42,19 +42,19 @@ _COUNTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 5
 _COUNTERS = {
     "spec_decode_num_drafts": "Rounds in which something was guessed.",
     "spec_decode_num_draft_tokens": "Guessed tokens.",
-    "spec_decode_num_accepted_tokens": "Guessed tokens that were right.",
+    "spec_decode_num_accepted_tokens": "Guessed tokens that were accepted.",
     "prompt_tokens": "Tokens of prompts.",
-    "prompt_tokens_cached": "Tokens of prompts that the cache held already.",
+    "prompt_tokens_cached": "Tokens of prompts that were already in the cache.",
     "generation_tokens": "Generated tokens.",
 }
 _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
-    "time_to_first_token_seconds": ("From a request's arrival to its first token.", _LONG),
-    "inter_token_latency_seconds": ("Between rounds that brought tokens of a text.", _SHORT),
-    "request_time_per_output_token_seconds": ("Of a text, mean after the first.", _SHORT),
-    "e2e_request_latency_seconds": ("From a request's arrival to its end.", _LONG),
-    "request_queue_time_seconds": ("From a request's arrival to its first round.", _LONG),
-    "request_prompt_tokens": ("Tokens of a text's prompt.", _COUNTS),
-    "request_generation_tokens": ("Tokens of a text.", _COUNTS),
+    "time_to_first_token_seconds": ("Time from a request's arrival to its first token.", _LONG),
+    "inter_token_latency_seconds": ("Time between rounds that added tokens to a text.", _SHORT),
+    "request_time_per_output_token_seconds": ("Mean time per token after the first.", _SHORT),
+    "e2e_request_latency_seconds": ("Time from a request's arrival to its end.", _LONG),
+    "request_queue_time_seconds": ("Time from a request's arrival to its first round.", _LONG),
+    "request_prompt_tokens": ("Tokens in a text's prompt.", _COUNTS),
+    "request_generation_tokens": ("Generated tokens of a text.", _COUNTS),
 }
 _FINISHED = {"eos": "stop", "interrupted": "abort"}
 
@@ -81,15 +81,15 @@ class Metrics:
             name: labelled(Histogram, name, text, buckets=buckets)
             for name, (text, buckets) in _HISTOGRAMS.items()
         }
-        self._running = labelled(Gauge, "num_requests_running", "Texts that are written.")
-        self._waiting = labelled(Gauge, "num_requests_waiting", "Requests that wait.")
+        self._running = labelled(Gauge, "num_requests_running", "Texts being written.")
+        self._waiting = labelled(Gauge, "num_requests_waiting", "Requests waiting.")
         self._cache = labelled(Gauge, "kv_cache_usage_perc", "Share of the cache in use, 0 to 1.")
         self._accepted_at = self._counter(
             "spec_decode_num_accepted_tokens_per_pos",
-            "Guesses that were right, by depth.",
+            "Guessed tokens that were accepted, by depth.",
             "position",
         )
-        self._finished = self._counter("request_success", "Texts that ended.", "finished_reason")
+        self._finished = self._counter("request_success", "Finished texts.", "finished_reason")
         self._rejected = self._counter("admission_rejections", "Requests turned away.", "reason")
 
     def text(self) -> bytes:

@@ -23,5 +23,5 @@ def public_name(model: str) -> str:
 def checked_keys(keys: Sequence[str]) -> list[str]:
     """The keys. Raises UsageError for one that is easily guessed."""
     if any(len(key) < _SHORTEST_KEY for key in keys):
-        raise UsageError(f"an API key has at least {_SHORTEST_KEY} characters")
+        raise UsageError(f"an API key must have at least {_SHORTEST_KEY} characters")
     return list(keys)

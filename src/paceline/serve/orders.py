@@ -63,8 +63,11 @@ class Orders:
     def of_completion(self, request: CompletionRequest) -> list[Order]:
         """The `n` continuations of each prompt."""
         if request.echo and request.logprobs is not None:
-            raise bad_request("'echo' with 'logprobs' needs scores of the prompt, which there are "
-                              "not", "echo", "unsupported_parameter")  # fmt: skip
+            raise bad_request(
+                "'echo' with 'logprobs' is not supported: prompts are not scored",
+                "echo",
+                "unsupported_parameter",
+            )
         given = request.prompt
         several = isinstance(given, list) and bool(given) and not isinstance(given[0], int)
         prompts: Sequence[Any] = given if several else [given]
@@ -90,7 +93,7 @@ class Orders:
         n = request.n or 1
         if n * prompts > self.settings.max_n:
             raise bad_request(
-                f"a request may order at most {self.settings.max_n} texts, got {n * prompts}", "n"
+                f"a request may ask for at most {self.settings.max_n} texts, got {n * prompts}", "n"
             )
         return n
 
@@ -99,7 +102,8 @@ class Orders:
         stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
         if len(stop) > self.settings.max_stop or any(len(each) > 1000 for each in stop):
             raise bad_request(
-                f"'stop' takes at most {self.settings.max_stop} strings of 1000 characters", "stop"
+                f"'stop' takes at most {self.settings.max_stop} strings of up to 1000 characters",
+                "stop",
             )
         # The smallest nucleus is the likeliest token.
         likeliest = request.top_p == 0
@@ -122,7 +126,7 @@ class Orders:
         biases: dict[int, float] = {}
         for token, bias in (request.logit_bias or {}).items():
             if not (token.isascii() and token.isdecimal() and len(token) < 10):
-                raise bad_request("'logit_bias': keys are token ids", "logit_bias")
+                raise bad_request("'logit_bias': keys must be token ids", "logit_bias")
             self.reader.check_vocabulary([int(token)], "logit_bias")
             biases[int(token)] = bias
         return biases
@@ -135,7 +139,7 @@ class Orders:
         """Most new tokens of a text; the model's context may limit it further."""
         most = self.settings.max_tokens
         if wanted is not None and most and wanted > most:
-            raise bad_request(f"at most {most} new tokens, got {wanted}", "max_tokens")
+            raise bad_request(f"ask for at most {most} new tokens, got {wanted}", "max_tokens")
         if wanted is not None or most:
             return wanted or most
         context = self.session.target.max_context
@@ -149,7 +153,7 @@ class Orders:
         own = self.session.method if isinstance(self.session.method, str) else "custom"
         if method not in (None, own):
             raise bad_request(
-                f"'paceline.method' is '{own}' or '{OFF}' on this server", "paceline.method"
+                f"'paceline.method' must be '{own}' or '{OFF}' on this server", "paceline.method"
             )
         return None
 
@@ -159,7 +163,7 @@ class Orders:
             texts.insert(0, joined_text(request.prediction.content, "prediction", ""))
         if len(texts) > self.settings.max_references:
             raise bad_request(
-                f"at most {self.settings.max_references} references", "paceline.references"
+                f"give at most {self.settings.max_references} references", "paceline.references"
             )
         return [*self.reader.references([text for text in texts if text])]
 
@@ -189,13 +193,13 @@ def tools_of(request: ChatRequest) -> list[Tool]:
     choice = request.tool_choice
     names = [tool.function.name for tool in tools]
     if len({*names}) < len(names):
-        raise bad_request("'tools': two functions have one name", "tools")
+        raise bad_request("'tools': two functions have the same name", "tools")
     if choice in (None, "none", "auto"):
         return [] if choice == "none" else list(tools)
     if not tools:
         raise bad_request("'tool_choice' needs 'tools'", "tool_choice")
     if isinstance(choice, NamedTool) and choice.function.name not in names:
-        raise bad_request("'tool_choice' names no function of 'tools'", "tool_choice")
+        raise bad_request("'tool_choice' names a function that is not in 'tools'", "tool_choice")
     return list(tools)
 
 
@@ -217,7 +221,7 @@ def _constraint(request: ChatRequest | CompletionRequest) -> Constraint | None:
         return None if schema is None else Constraint.json_schema(schema)
     given = [name for name in type(other).model_fields if getattr(other, name) is not None]
     if len(given) != 1 or schema is not None:
-        raise bad_request("say in one way only what the answer has to be", "structured_outputs")
+        raise bad_request("constrain the answer in exactly one way", "structured_outputs")
     try:
         if other.json_ is not None:
             return Constraint.json_schema(other.json_)

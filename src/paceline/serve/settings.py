@@ -21,18 +21,18 @@ class ServeSettings:
     Raises UsageError for a number out of range.
     """
 
-    max_batch: int = _setting(16, "Most texts that are written at a time.")
-    max_queue: int = _setting(64, "Most requests that wait; further ones are answered with 429.")
-    max_tokens: int = _setting(0, "Most new tokens of a text; 0: what the model's context holds.")
+    max_batch: int = _setting(16, "Most texts written at once.")
+    max_queue: int = _setting(64, "Most waiting requests; further ones get status 429.")
+    max_tokens: int = _setting(0, "Most new tokens of a text; 0: as many as fit the context.")
     max_n: int = _setting(16, "Most texts of one request.")
     max_stop: int = _setting(4, "Most stop strings of one request.")
     max_references: int = _setting(16, "Most reference texts of one request.")
     max_body: int = _setting(4_000_000, "Bytes of the largest request.")
-    time_limit: float = _setting(600.0, "Seconds after which a request is broken off.")
+    time_limit: float = _setting(600.0, "Seconds after which a request is aborted.")
     body_limit: float = _setting(30.0, "Seconds within which the body of a request must arrive.")
-    grace: float = _setting(30.0, "Seconds that requests have to finish when the server stops.")
+    grace: float = _setting(30.0, "Seconds that a stopping server gives requests to finish.")
     log_prompts: bool = _setting(False, "Write prompts and answers into the log.")
-    cors: str = _setting("", "Origin that pages may use this server from; none by default.")
+    cors: str = _setting("", "Origin of web pages that may use this server; default: none.")
 
     def __post_init__(self) -> None:
         for each in fields(self):

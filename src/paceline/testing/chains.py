@@ -34,8 +34,8 @@ def check_chains(watched: WatchedTarget, reference: Reference, tolerance: float)
         fresh = reference.row(text).float().cpu().numpy()
         require(
             np.allclose(row, fresh, rtol=0, atol=tolerance),
-            f"the scores of a text that was followed are not those of its {len(text)} tokens: "
-            f"they differ by {np.nanmax(np.abs(row - fresh)):.3g}",
+            f"follow did not return the scores of its text of {len(text)} tokens: they differ by "
+            f"{np.nanmax(np.abs(row - fresh)):.3g}",
         )
         watched.play(other, 2)
     _check_going_on(watched, slot, text)
@@ -56,7 +56,7 @@ def _check_going_on(watched: WatchedTarget, slot: int, text: list[int]) -> None:
         best = scores.token(int(scores.numbers.argmax()))
         require(
             best == ranked[0][0],
-            f"after {len(text)} tokens a chain in one call goes on with {ranked[0][0]}, "
+            f"after {len(text)} tokens a chain in one call continues with {ranked[0][0]}, "
             f"one pass with {best}",
         )
         text.append(best)

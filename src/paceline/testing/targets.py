@@ -146,7 +146,7 @@ class _Suite:
         again = watched.open(text)
         require(
             watched.target.pending(again) == len(text) - 1,
-            "forget kept something: a text that nobody has open is to be read again",
+            "forget kept something: a text that is not open must be read again",
         )
         watched.target.forget()
         watched.compare_all()
@@ -262,18 +262,18 @@ class _Suite:
         for slot, states in before.items():
             found, given = target.states(slot), target.states(slot, (1,))
             same = torch.allclose(found[: len(states)], states, atol=1e-3, rtol=1e-3)
-            require(same, "the last states are others where outputs of layers are kept beside them")
+            require(same, "the last states change if outputs of layers are kept as well")
             require(
                 given.shape == found.shape and not torch.equal(given, found),
                 f"the outputs of a layer are {tuple(given.shape)}, its last states "
-                f"{tuple(found.shape)}: they must be numbers of their own, of the same size",
+                f"{tuple(found.shape)}: they must be other numbers of the same shape",
             )
 
     def _check_states_of(self, target: Target, slot: int, text: list[int]) -> None:
         states = target.states(slot)
         require(
             len(states) == len(text) - 1,
-            f"{len(states)} states of a text of {len(text)} tokens: all but the root have one",
+            f"{len(states)} states of a text of {len(text)} tokens: all but the root must have one",
         )
         weights, biases = target.output_head()
         for place, state in enumerate(states):
@@ -281,7 +281,7 @@ class _Suite:
             row = self._reference.row(text[: place + 1])
             require(
                 float(row[said]) >= float(row.max()) - self._tolerance,
-                f"the output head makes token {said} of state {place}, which is not the likeliest",
+                f"the output head maps state {place} to token {said}, which is not the likeliest",
             )
 
 

@@ -39,7 +39,7 @@ class WatchedDrafter(Drafter):
 
     def observe_states(self, states: torch.Tensor) -> None:
         """Forward."""
-        with self._doing("see"):
+        with self._doing("observe_states"):
             self._drafter.observe_states(states)
 
     def stop(self) -> None:
@@ -88,7 +88,7 @@ class WatchedDrafter(Drafter):
             tell(text)
         require(
             before == [list(tokens) for tokens in (text.context, *text.references)],
-            f"{self.where}: {verb} changed the text that it was told: work on a copy",
+            f"{self.where}: {verb} changed the text that it was given: work on a copy",
         )
 
     @contextmanager

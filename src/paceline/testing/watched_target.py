@@ -47,7 +47,7 @@ class WatchedTarget:
     def open(self, context: Sequence[int]) -> int:
         """Open a text, and check that its slot is not in use."""
         slot = self.target.open(context)
-        require(slot not in self.texts, f"open gave out slot {slot}, which another text has")
+        require(slot not in self.texts, f"open returned slot {slot}, which another text has")
         self.texts[slot] = list(context)
         pending = self.target.pending(slot)
         require(
@@ -73,7 +73,7 @@ class WatchedTarget:
         self._check_prefill({slot: most}, {slot: before})
         require(
             left == self.target.pending(slot),
-            f"prefill says that {left} tokens are left, pending {self.target.pending(slot)}",
+            f"prefill returned {left} tokens left, but pending {self.target.pending(slot)}",
         )
 
     def score(
@@ -92,7 +92,7 @@ class WatchedTarget:
             now = self.target.pending(slot)
             require(
                 now == before[slot],
-                f"a pass without slot {slot} changed what it has pending from {before[slot]} to "
+                f"a pass without slot {slot} changed its pending tokens from {before[slot]} to "
                 f"{now}",
             )
         for slot, tree in trees.items():
@@ -112,7 +112,7 @@ class WatchedTarget:
             require(
                 pending == 0,
                 f"after a commit {pending} tokens are pending in front of the root: the cache "
-                "holds all but that",
+                "must hold all but the root",
             )
 
     def some_path(self, tree: Tree) -> list[int]:
@@ -150,8 +150,8 @@ class WatchedTarget:
                 which = "the root" if node < 0 else f"node {node} of {tree.parents}"
                 most = float((row - fresh).abs().nan_to_num(0.0, float("inf")).max())
                 raise AssertionError(
-                    f"the row of {which} is not that of its text of {len(text)} tokens, read "
-                    f"anew: they differ by {most:.3g}"
+                    f"the row of {which} is not that of its text of {len(text)} tokens read "
+                    f"from scratch: they differ by {most:.3g}"
                 )
 
     def _check_prefill(self, pieces: Mapping[int, int], before: Mapping[int, int]) -> None:
@@ -160,6 +160,6 @@ class WatchedTarget:
             least = 1 if min(before[slot], most) > 0 else 0
             require(
                 least <= read <= most,
-                f"of {before[slot]} pending tokens {read} were read where {most} were allowed at "
-                "most",
+                f"{read} of {before[slot]} pending tokens were read, where at most {most} were "
+                "allowed",
             )

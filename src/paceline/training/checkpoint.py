@@ -66,13 +66,13 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
     try:
         index = json.loads(path.read_text(encoding="utf-8"))
         if index["format"] != _FORMAT:
-            raise ValueError("it is of another format")
+            raise ValueError("it has another format")
         if index.pop("index_sha256") != _hash(index):
-            raise ValueError("its sha256 is another one")
+            raise ValueError("its sha256 does not match")
         path = folder / index["file"]
         content = path.read_bytes()
         if hashlib.sha256(content).hexdigest() != index["sha256"]:
-            raise ValueError("its sha256 is another one")
+            raise ValueError("its sha256 does not match")
         return Checkpoint(load(content), dict(index["numbers"]), dict(index["run"]), index["log"])
     except (FileNotFoundError, NotADirectoryError):
         if path.name == _INDEX:

@@ -58,12 +58,13 @@ def cut(
     except Exception as error:  # whatever a class with unlike layers raises
         reason = str(error).partition("\n")[0]
         raise ModelError(
-            f"{name} cannot do with some of its layers ({reason}): choose another model to draft for"
+            f"{name} cannot run with only some of its layers ({reason}): choose another model to "
+            "draft for"
         ) from error
     if not gap <= (_EXACT if base.dtype == torch.float32 else _ROUGH):
         raise ModelError(
-            f"the layers of {name} depend on where they stand, a part of them is {gap:.1%} off: "
-            "choose another model to draft for"
+            f"the layers of {name} depend on their position, so some of them alone are {gap:.1%} "
+            "off: choose another model to draft for"
         )
     return draft
 

@@ -30,7 +30,9 @@ class TrainingData:
     ) -> None:
         manifest = load_manifest(folder)
         if manifest is None:
-            raise UsageError(f"{folder} holds no training data: 'paceline train data' makes some")
+            raise UsageError(
+                f"{folder} holds no training data: make some with 'paceline train data'"
+            )
         made_by = manifest.run.get("model")
         if fingerprint is not None and made_by != fingerprint:
             raise UsageError(
@@ -40,7 +42,7 @@ class TrainingData:
         if not (manifest.complete or unfinished):
             raise UsageError(
                 f"the data in {folder} is unfinished, {manifest.tokens} of {manifest.wanted} tokens:"
-                " repeat its command to go on"
+                " repeat its command to continue"
             )
         self.folder = folder
         self.manifest = manifest

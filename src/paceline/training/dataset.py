@@ -114,8 +114,8 @@ class Dataset:
         for name in ("train", "validation", "test"):
             if not getattr(found, name):
                 raise UsageError(
-                    f"no answer falls to the {name} split: make more training data, or take a larger "
-                    "share for it"
+                    f"no answer falls into the {name} split: make more training data, or increase "
+                    "its share"
                 )
         return found
 

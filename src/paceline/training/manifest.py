@@ -104,7 +104,7 @@ def load_manifest(folder: Path) -> Manifest | None:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         if (record["format"], record["kind"]) != (_FORMAT, _KIND):
-            raise ValueError("it is of another format or kind")
+            raise ValueError("it has another format or kind")
         return Manifest(
             run=dict(record["run"]),
             about=dict(record["about"]),

@@ -43,7 +43,7 @@ def read_prompt_files(paths: Sequence[Path], licences: Sequence[str] = ()) -> li
     cannot be read or is malformed.
     """
     if not paths:
-        raise UsageError("there is nothing to ask: name at least one file of prompts")
+        raise UsageError("no prompts were given: name at least one file of prompts")
     if len(licences) not in (0, 1, len(paths)):
         raise UsageError(
             f"{len(licences)} licences for {len(paths)} files of prompts: give one for all, or one "
@@ -53,7 +53,7 @@ def read_prompt_files(paths: Sequence[Path], licences: Sequence[str] = ()) -> li
     files = [_read(path, licence) for path, licence in zip(paths, each)]
     twice = [file for file in files if [other.sha256 for other in files].count(file.sha256) > 1]
     if twice:
-        raise UsageError(f"{twice[0].path} is there twice: name every file of prompts once")
+        raise UsageError(f"{twice[0].path} was given twice: name every file of prompts once")
     return files
 
 

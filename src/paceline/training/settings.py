@@ -45,28 +45,30 @@ class TrainerSettings:
     Raises UsageError for a value out of range.
     """
 
-    heads: int = option(4, "How far ahead is guessed.", WHAT)
-    vocabulary: int = option(0, "Most frequent tokens that are guessed; 0 for all.", WHAT)
-    save_dtype: Saved = option("float16", "Of the weights: float16, bfloat16, float32, int8.", WHAT)
+    heads: int = option(4, "How many tokens ahead to guess.", WHAT)
+    vocabulary: int = option(0, "Guess only this many frequent tokens; 0: all.", WHAT)
+    save_dtype: Saved = option(
+        "float16", "Type of the saved weights: float16, bfloat16, float32, int8.", WHAT
+    )
     steps: int = option(2000, "Batches to learn from.")
     rows: int = option(16, "Windows per batch.")
     length: int = option(256, "Tokens per window.")
     context: int = option(96, "Tokens read before the first place of a text.")
-    read_share: float = option(0.25, "Share of windows that are texts only read, see --texts.")
+    read_share: float = option(0.25, "Share of windows of texts that are only read, see --texts.")
     loss: SoftLoss = option("kl", "kl, blend (kl and total variation) or labels.")
-    decay: float = option(0.8, "Weight of a head over the one before.")
-    learning_rate: float = option(5e-4, "Of AdamW, after the warm-up.")
-    weight_decay: float = option(0.0, "Of AdamW.")
-    clip: float = option(0.5, "Longest gradient; 0 for any.")
+    decay: float = option(0.8, "Loss weight of a head relative to the one before.")
+    learning_rate: float = option(5e-4, "Learning rate of AdamW after the warm-up.")
+    weight_decay: float = option(0.0, "Weight decay of AdamW.")
+    clip: float = option(0.5, "Largest gradient norm; 0: no limit.")
     schedule: Schedule = option("constant", "constant (then linear to 0) or cosine.")
     warm_up: float = option(0.04, "Share of the steps in which the rate rises.")
     cool_down: float = option(0.2, "Share of the steps in which a constant rate falls to 0.")
-    validation: float = option(0.03, "Share of texts that choose the best step.")
-    test: float = option(0.03, "Share of texts for the figures at the end.")
-    validate_every: int = option(200, "Steps.")
-    patience: int = option(0, "Validations without progress to stop after; 0 never stops.")
-    checkpoint_every: int = option(100, "Steps.")
-    precision: Precision = option("auto", "Of products: auto, float32 or bfloat16.")
+    validation: float = option(0.03, "Share of texts for choosing the best step.")
+    test: float = option(0.03, "Share of texts for the final figures.")
+    validate_every: int = option(200, "Steps between validations.")
+    patience: int = option(0, "Stop after this many validations without progress; 0: never.")
+    checkpoint_every: int = option(100, "Steps between checkpoints.")
+    precision: Precision = option("auto", "Precision of products: auto, float32 or bfloat16.")
     seed: int = option(0, "Same seed, same result.")
 
     def __post_init__(self) -> None:
@@ -84,7 +86,7 @@ class TrainerSettings:
         if self.length < self.context + self.heads + 2:
             raise UsageError(
                 f"a window of {self.length} tokens has no room for places after {self.context} "
-                f"tokens of context: take a larger length, or less context"
+                f"tokens of context: increase the length, or reduce the context"
             )
         self._check_choices()
 

@@ -55,18 +55,18 @@ def unpack(path: Path, sha256: str) -> list[Answer]:
         content = path.read_bytes()
     except OSError as error:
         raise UsageError(
-            f"cannot read the shard {path}: {error.strerror}; repeating its 'paceline train data' "
-            "makes it again"
+            f"cannot read the shard {path}: {error.strerror}; repeat its 'paceline train data' to "
+            "make it again"
         ) from error
     try:
         if hashlib.sha256(content).hexdigest() != sha256:
-            raise ValueError("its sha256 is another one")
+            raise ValueError("its sha256 does not match")
         # Not `splitlines`, which also splits at characters that a JSON text may hold.
         lines = gzip.decompress(content).decode().split("\n")
         return [Answer(**json.loads(line)) for line in lines[:-1]]
     except (ValueError, TypeError, EOFError, OSError, zlib.error) as error:
         raise UsageError(
-            f"the shard {path} is damaged ({error}): repeating its 'paceline train data' makes it "
+            f"the shard {path} is damaged ({error}): repeat its 'paceline train data' to make it "
             "again"
         ) from error
 
@@ -81,5 +81,6 @@ def write_file(path: Path, content: bytes) -> None:
         replace_file(path, content, path.with_name(f".{path.name}.tmp"))
     except OSError as error:
         raise UsageError(
-            f"cannot write {path}: {error.strerror}; repeat the command to go on with what is there"
+            f"cannot write {path}: {error.strerror}; repeat the command to continue with what is "
+            "there"
         ) from error

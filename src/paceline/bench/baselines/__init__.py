@@ -54,5 +54,5 @@ def make_baseline(name: str, native: Native) -> Any:
 def _parse(name: str) -> Baseline:
     kind, settings = parse_method(name)
     if kind not in BASELINES:
-        raise UsageError(f"there is no baseline {kind!r}: use one of {', '.join(BASELINES)}")
+        raise UsageError(f"unknown baseline {kind!r}: use one of {', '.join(BASELINES)}")
     return build(BASELINES[kind], kind, settings)

@@ -45,7 +45,7 @@ class LlamaCpp:
         if gguf is None:
             raise UsageError(
                 f"{self.name} needs the model's GGUF file: name it with --gguf ('paceline models "
-                "gguf' writes those of the short names)"
+                "gguf' writes that of an alias)"
             )
         if not gguf.is_file():
             raise UsageError(f"there is no GGUF file {gguf}: name one with --gguf")

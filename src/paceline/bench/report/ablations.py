@@ -23,7 +23,7 @@ def blocks(ablation: Ablation) -> list[Block]:
     """The picture, then the tables."""
     found: list[Block] = [Picture(path) for path in ablation.pictures[:1]]
     found += _tables(ablation.tables)
-    return found or [Paragraph("Neither a table nor a picture lies beside the results.")]
+    return found or [Paragraph("There is no table or plot next to the results.")]
 
 
 def _tables(markdown: str) -> Iterator[Block]:

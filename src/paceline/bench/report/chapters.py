@@ -21,23 +21,24 @@ from paceline.tables import Cell, Table
 __all__ = ["document"]
 
 _WORDS = {
-    "speed-up": "tokens per second over plain decoding's on the same texts; the time of a text is "
-    "the median of its trials, from the token ids of the prompt to those of the output",
-    "interval": "where the speed-up lies with 95 % confidence, from resampling texts in pairs; it "
-    "knows how texts differ, not how another machine would; one text has none",
+    "speed-up": "tokens per second relative to plain decoding of the same texts; the time of a "
+    "text is the median of its trials, from the token ids of the prompt to those of the output",
+    "interval": "95 % confidence interval of the speed-up, from resampling texts in pairs; it "
+    "covers differences between texts, not between machines; a single text has none",
     "after the prompt": "the speed-up without the first pass, which reads the prompt",
-    "ratio of means": "mean speed of texts over plain decoding's mean speed, as Spec-Bench has it",
-    "acceptance length": "tokens gained per round, the one that comes without a guess included",
+    "ratio of means": "mean speed of texts divided by plain decoding's, as in Spec-Bench",
+    "acceptance length": "tokens gained per round, including the one that needs no guess",
     "draft hit ratio": "share of guessed tokens that were accepted",
-    "memory over plain": "most memory held during a text, over plain decoding of it: the median",
+    "memory over plain": "peak memory during a text, minus that of plain decoding: the median",
     "in loops": "share of tokens inside a run of twenty that occurs more than once in its text; a "
-    "text loops where a fifth or more of plain decoding's tokens do",
+    "text loops if this is a fifth or more in plain decoding's output",
     "same text": "whether every output is plain decoding's, token for token",
-    "lossy": "guesses were accepted that are likely enough (typical acceptance): other texts than "
-    "plain decoding's by design, not compared with them",
-    "gap": "the target's logit of plain decoding's token less that of the other's, where they part",
-    "rest": "time of a trial that no part accounts for; of other software only its passes are "
-    "seen, so everything else of it stands here",
+    "lossy": "guesses that are likely enough were accepted (typical acceptance): texts differ from "
+    "plain decoding's by design and are not compared with them",
+    "gap": "the target's logit of plain decoding's token minus that of the other token, where the "
+    "texts start to differ",
+    "rest": "time of a trial that no part accounts for; for other software only passes are seen, "
+    "so everything else counts here",
 }
 
 
@@ -141,8 +142,8 @@ def _cost(tuning: Tuning) -> list[Block]:
             headings,
             rows,
             note=f"Reading all weights once takes {tuning.floor:.2f} ms at {tuning.gb_per_s:.1f} "
-            f"GB/s, the floor. Plain decoding has {words.percent(tuning.share)} of the speed that "
-            "it allows.",
+            f"GB/s, the floor. Plain decoding reaches {words.percent(tuning.share)} of the speed "
+            "that it allows.",
         ),
     ]
 

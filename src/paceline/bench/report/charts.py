@@ -99,7 +99,7 @@ def side_by_side(name: str, group: Group) -> Plot:
                 bars = axes.barh(rows, rates, height=0.66, color=hue, label=label)
                 axes.bar_label(bars, [words.rate(value) for value in rates], padding=4)
         _method_rows(axes, methods)
-        axes.set_xlabel("tokens per second, reading the prompt included")
+        axes.set_xlabel("tokens per second, including the prompt")
         axes.margins(x=0.12)
         _legend(drawn, axes)
     return Plot(name, "Tokens per second over all texts.", drawn.svg)
@@ -160,7 +160,7 @@ def acceptance(name: str, group: Group) -> Plot | None:
         _legend(drawn, axes)
     return Plot(
         name,
-        "Guesses accepted, by position, of the rounds that guessed so far ahead.",
+        "Guesses accepted, by position, in rounds that guessed that far ahead.",
         drawn.svg,
     )
 
@@ -187,7 +187,7 @@ def gains(name: str, group: Group) -> Plot | None:
         for axes in panels:
             axes.set_ylim(0, 1.1 * highest)
         _whole_ticks(panels[-1], min(longest, _MOST_GAINED))
-        more = f" ({_MOST_GAINED} stands for more, too)" if longest > _MOST_GAINED else ""
+        more = f" ({_MOST_GAINED}: or more)" if longest > _MOST_GAINED else ""
         panels[-1].set_xlabel(f"tokens gained in a round{more}")
         drawn.figure.supylabel("rounds, %", fontsize=11.5)
     return Plot(name, "Tokens gained per round: share of rounds.", drawn.svg)

@@ -102,8 +102,8 @@ def read_folder(path: Path) -> Folder:
         return Folder([_run(path)], [], [])
     if not path.is_dir():
         raise UsageError(
-            f"{path} is not there: name a file of results, or the folder that 'paceline bench run' "
-            "wrote to"
+            f"{path} does not exist: name a file of results, or the folder that 'paceline bench "
+            "run' wrote to"
         )
     found = Folder([], [], [])
     for file in sorted(path.glob("*.jsonl")):
@@ -117,7 +117,7 @@ def read_folder(path: Path) -> Folder:
         if tuning is not None:
             found.tunings.append(tuning)
     if not found:
-        raise UsageError(f"{path} holds no results: 'paceline bench run … --out {path}' makes some")
+        raise UsageError(f"{path} holds no results: run 'paceline bench run … --out {path}' first")
     return found
 
 
@@ -146,7 +146,7 @@ def _tuning(path: Path) -> Tuning | None:
     try:
         record = json.loads(_text(path))
     except ValueError as error:
-        raise UsageError(f"{path} is damaged, it is no JSON: delete it or make it anew") from error
+        raise UsageError(f"{path} is not JSON: delete it, or make it again") from error
     if not (isinstance(record, dict) and {"curve", "floor_milliseconds"} <= record.keys()):
         return None
     try:
@@ -160,7 +160,7 @@ def _tuning(path: Path) -> Tuning | None:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(
-            f"{path} is damaged ({error}): make it anew with 'paceline tune --json {path}'"
+            f"{path} is damaged ({error}): make it again with 'paceline tune --json {path}'"
         ) from error
 
 

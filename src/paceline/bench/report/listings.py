@@ -35,7 +35,7 @@ def _differences(run: Run) -> Iterator[Table]:
         ]
         if rows:
             yield Table(
-                f"Where {method.method} parts from plain decoding",
+                f"Where {method.method} differs from plain decoding",
                 ["text", "position", "plain's token", "its token", "logit gap"],
                 rows[:_MOST],
                 note=_note(method, len(rows)),
@@ -56,7 +56,7 @@ def _difference(name: str, difference: Difference) -> list[Cell]:
 def _note(method: MethodSummary, rows: int) -> str:
     note = (
         "Position: counted from 0 in the output. Logit gap: the target's logit of plain's token "
-        "less that of the other, by a pass over one token."
+        "minus that of the other, from a pass over one token."
     )
     if rows > _MOST:
         note += f" These are the first {_MOST} of {rows}; the result file has them all."
@@ -93,12 +93,12 @@ def circumstances(run: Run) -> list[Block]:
         if value not in _NOTHING
     ]
     command = str(run.header.get("command", ""))
-    where = "The command, in the folder and on the machine it was given:"
+    where = "The command, as it was run:"
     again = (
-        "To measure again, install the versions named below and give this command another folder "
-        "for its results; the prompts are the same where the digest under “texts” is."
+        "To measure again, install the versions named below and run this command with another "
+        "folder for results; the prompts are the same if the digest under “texts” is."
     )
-    facts = Table(f"As {run.path.name} has it", ["what", "value"], rows, left=2)
+    facts = Table(f"From {run.path.name}", ["what", "value"], rows, left=2)
     return [Paragraph(where), Listing(command), Paragraph(again), facts] if command else [facts]
 
 

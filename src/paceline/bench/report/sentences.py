@@ -29,8 +29,8 @@ def basis(run: Run) -> str:
     sentences = [", ".join([*parts, *settings])]
     if run.simulated:
         sentences.append(
-            "The tokens are those of recorded texts, followed by force; the passes were made by "
-            "the model"
+            "The tokens are those of recorded texts, which every method was forced to follow; the "
+            "passes were made by the model"
         )
     return ". ".join(sentences) + "."
 
@@ -57,7 +57,7 @@ def verdicts(run: Run) -> list[Verdict]:
             words.NOTHING,
             "",
             "",
-            [f"{name} came through on no text: {_ended(reason)}"],
+            [f"{name} finished no text: {_ended(reason)}"],
         )
         for name, reason in group.failed.items()
         if name != PLAIN
@@ -73,8 +73,7 @@ def limits(run: Run) -> list[str]:
     ]
     if few:
         sentences.append(
-            f"Intervals of tasks with fewer than {_FEW_TEXTS} texts rest on these few: "
-            f"{', '.join(few)}."
+            f"Tasks whose intervals come from fewer than {_FEW_TEXTS} texts: {', '.join(few)}."
         )
     return sentences
 
@@ -110,8 +109,8 @@ def _speed(run: Run, method: MethodSummary) -> str:
 def _identity(run: Run, method: MethodSummary) -> list[str]:
     if method.lossy:
         return [
-            "It accepted what is likely enough (typical acceptance): its texts are lossy and were "
-            f"not compared with those of {_PLAIN}."
+            "It accepted guesses that are likely enough (typical acceptance): its texts are lossy "
+            f"and were not compared with those of {_PLAIN}."
         ]
     if method.identical:
         return []
@@ -122,7 +121,7 @@ def _identity(run: Run, method: MethodSummary) -> list[str]:
     )
     gap = words.largest_gap(list(chain.from_iterable(method.differences.values())))
     if gap is None:
-        return [f"{sentence}; in each case one text ends where the other goes on."]
+        return [f"{sentence}; in each case one text ends where the other continues."]
     return [f"{sentence}; the largest logit gap is {words.gap(gap)}."]
 
 
@@ -187,8 +186,8 @@ def _failures(group: Group, method: MethodSummary) -> list[str]:
     if method.failures:
         reason = next(iter(method.failures.values()))
         sentences.append(
-            f"It failed on {words.count(len(method.failures), 'text')}, not counted for it; the "
-            f"first reason: {_ended(reason)}"
+            f"It failed on {words.count(len(method.failures), 'text')}, not counted for it; first "
+            f"reason: {_ended(reason)}"
         )
     plain = group.methods[PLAIN].failures if PLAIN in group.methods else {}
     not_run = group.texts - method.texts - len({*method.failures, *plain})
@@ -200,18 +199,18 @@ def _failures(group: Group, method: MethodSummary) -> list[str]:
 def _about_plain(run: Run) -> list[str]:
     group = run.summary.overall
     if PLAIN in group.failed:
-        return [f"Plain decoding came through on no text: {_ended(group.failed[PLAIN])}"]
+        return [f"Plain decoding finished no text: {_ended(group.failed[PLAIN])}"]
     plain = group.methods[PLAIN]
     sentences = []
     if plain.failures:
         reason = next(iter(plain.failures.values()))
         sentences.append(
             f"Plain decoding failed on {words.count(len(plain.failures), 'text')}, which are not "
-            f"counted; the first reason: {_ended(reason)}"
+            f"counted; first reason: {_ended(reason)}"
         )
     if plain.differences:
         sentences.append(
-            f"Plain decoding did not repeat its own first text on {len(plain.differences)} of "
+            f"Plain decoding did not reproduce its first output on {len(plain.differences)} of "
             f"{words.count(plain.texts, 'text')}."
         )
     return sentences

@@ -116,7 +116,7 @@ def tasks(caption: str, groups: Sequence[Group]) -> Table:
         ]
         for group in (*by_task, everyone)
     ]
-    return Table(caption, ["task", "texts", "that loop", *methods], rows)
+    return Table(caption, ["task", "texts", "looping", *methods], rows)
 
 
 def _speedup(method: MethodSummary) -> Cell:
@@ -137,7 +137,7 @@ def acceptance(caption: str, groups: Sequence[Group]) -> Table | None:
     found = guessing(groups[0])
     if not found:
         return None
-    headings = ["method", "rounds", "guessed in", "mean", "median", "most", "gained 1 token"]
+    headings = ["method", "rounds", "with guesses", "mean", "median", "most", "gained 1 token"]
     rows = []
     for name, method in found.items():
         stats = method.stats
@@ -173,7 +173,7 @@ def positions(caption: str, groups: Sequence[Group]) -> Table | None:
         ]
         for name, found in shares.items()
     ]
-    note = "Of the rounds that guessed so far ahead: the share in which that guess was accepted."
+    note = "Share of guesses that were accepted, in rounds that guessed that far ahead."
     if deepest > shown:
         note += f" Positions up to {deepest} were guessed; the plot has them all."
     headings = ["method", *(str(place) for place in range(1, shown + 1))]
@@ -198,11 +198,11 @@ def sources(caption: str, groups: Sequence[Group]) -> Table | None:
     if not rows:
         return None
     headings = ["method", "source", "rounds asked", "proposed", "scored", "accepted", "gained"]
-    headings += ["ms per round", "of the time"]
+    headings += ["ms per round", "share of time"]
     note = (
-        "Scored: proposed nodes that were left when trees were cut to what pays. Accepted nodes may "
-        "be other sources' as well; without the source the texts would have gained so many tokens "
-        "less. Its own time is that of asking it and of telling it what was said."
+        "Scored: proposed nodes that were left after trees were cut to what pays off. Accepted: "
+        "other sources may have proposed these nodes, too. Gained: tokens that would be missing "
+        "without the source. Time: of asking the source and of telling it what was written."
     )
     return Table(f"{caption}: guesses by source", headings, rows, left=2, note=note)
 

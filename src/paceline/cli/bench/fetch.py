@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 @common.interruptible()
 def fetch(
     suites: Annotated[list[str], typer.Argument(help='Suites, sets, or "all".')],
-    data: Annotated[Path, typer.Option("--data", help="Folder to put the JSONL files into.")],
+    data: Annotated[Path, typer.Option("--data", help="Folder for the JSONL files.")],
     limit: shared.LimitOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Fetch what is there again.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Fetch existing files again.")] = False,
 ) -> None:
     """Get public evaluation sets, each with its source and its licence.
 
-    What is there already is left alone. The sets belong to their authors: the licence that is
-    printed is in every record, too.
+    Existing files are left alone. The sets belong to their authors: their licences are printed, and
+    stored in every record.
     """
     from paceline.bench.fetch import Fetcher
     from paceline.bench.sources import find_sources
@@ -34,7 +34,7 @@ def fetch(
     for stem, source in find_sources(suites).items():
         path = fetcher.path(stem)
         if path.exists() and not force:
-            common.note(f"{path} is there already: --force fetches it again")
+            common.note(f"{path} already exists: use --force to fetch it again")
             continue
         count = _fetch(fetcher, stem, source, limit)
         typer.echo(f"{path}: {count} records of {source.place.page}, licence: {source.licence}")

@@ -25,9 +25,7 @@ _METHODS = "plain,auto,anpd,llma,pld,transformers,transformers-lookup"
 class _Texts(shared.SuiteTexts):
     by_category: Annotated[
         bool,
-        typer.Option(
-            "--by-category", help="Tasks are the categories that suites name, as writing."
-        ),
+        typer.Option("--by-category", help="Use the suites' categories, e.g. writing, as tasks."),
     ] = False
 
 

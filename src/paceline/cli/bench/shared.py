@@ -29,7 +29,7 @@ DataOption = Annotated[
     Path | None, typer.Option("--data", help="Folder with the suites' JSONL files.")
 ]
 LimitOption = Annotated[
-    int | None, typer.Option("--limit", min=1, help="At most so many prompts of each task.")
+    int | None, typer.Option("--limit", min=1, help="Most prompts of each task.")
 ]
 SuitesArgument = Annotated[
     list[str], typer.Argument(help='Suites, JSONL files, or "all" for every file in --data.')
@@ -41,14 +41,16 @@ class Contenders:
     """Methods and baselines, and how they start."""
 
     methods: Annotated[
-        str, typer.Option("--methods", help="Methods and baselines with settings, by commas.")
+        str,
+        typer.Option("--methods", help="Methods and baselines with settings, separated by commas."),
     ] = "plain,auto,anpd,llma,pld"
     draft_model: DraftModelOption = None
     warm: Annotated[
         bool,
         typer.Option(
             "--warm",
-            help="Methods keep cache and what they learned from text to text; baselines begin cold.",
+            help="Methods keep their cache and what they learned between texts; baselines start "
+            "cold.",
         ),
     ] = False
     gguf: Annotated[
@@ -78,9 +80,9 @@ class Trials:
 
     out: Annotated[Path, typer.Option("--out", help="Folder for results and reports.")]
     repeats: Annotated[
-        int, typer.Option("--repeats", min=1, help="Trials per text and method; medians count.")
+        int, typer.Option("--repeats", min=1, help="Trials per text and method; the median counts.")
     ] = 3
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,7 @@ def play(comparison: Comparison, results: ResultFile) -> None:
     try:
         run_with_bar(comparison, results, "measuring")
     except KeyboardInterrupt:
-        common.note(f"interrupted: {results.path} keeps what was measured, see --resume")
+        common.note(f"interrupted: {results.path} keeps what was measured; continue with --resume")
         raise
 
 

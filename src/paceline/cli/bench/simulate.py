@@ -27,15 +27,17 @@ class _Recorded:
     data: shared.DataOption = None
     limit: Annotated[
         int | None,
-        typer.Option("--limit", min=1, help="So many records of each file, evenly spaced."),
+        typer.Option("--limit", min=1, help="Most records of each file, evenly spaced."),
     ] = None
     answers: Annotated[
         int,
-        typer.Option("--answers", min=0, help="Other outputs for the same prompt as references."),
+        typer.Option("--answers", min=0, help="Other outputs of a prompt to use as references."),
     ] = 0
     system: Annotated[
         Path | None,
-        typer.Option("--system", help="Text for system messages, where a trace leaves it out."),
+        typer.Option(
+            "--system", help="File with the text of system messages, for traces that leave it out."
+        ),
     ] = None
 
 
@@ -58,10 +60,10 @@ def simulate(
     budget: flags.BudgetOption = None,
     placement: Placement,
 ) -> None:
-    """Follow recorded outputs by force, while every pass really runs on the model.
+    """Force methods to follow recorded outputs, while every pass really runs on the model.
 
-    Acceptance is then that of the recorded text, and cost that of the model: what methods would
-    gain on answers that the model itself cannot write.
+    Acceptance is then that of the recorded text, and cost that of the model. This shows what
+    methods would gain on answers that the model itself cannot write.
     """
     options = sampling.options(budget=budget)
     names = _checked(methods)

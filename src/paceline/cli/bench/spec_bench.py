@@ -39,7 +39,7 @@ def export(
     entries = [line for line in lines if isinstance(line, Entry)]
     run = header.get("run", {})
     if run.get("kind") != "run" or not entries:
-        raise UsageError(f"{results} holds no answers: name a file of 'paceline bench run'")
+        raise UsageError(f"{results} holds no answers: name a file that 'paceline bench run' wrote")
     model = run["model"]["name"]
     tokenizer = load_tokenizer(model)
     for method in dict.fromkeys(entry.method for entry in entries):

@@ -29,9 +29,7 @@ class _Asked:
     ] = 1024
     temperature: flags.TemperatureOption = 0.0
     seed: flags.SeedOption = 0
-    batch: Annotated[
-        int, typer.Option("--batch", min=1, help="Prompts that are answered together.")
-    ] = 8
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Prompts answered together.")] = 8
     method: flags.MethodOption = "anpd"
     budget: flags.FixedBudgetOption = 64
 
@@ -41,22 +39,22 @@ def data(
     *,
     prompts: Annotated[
         list[Path],
-        typer.Option("--prompts", help="JSONL file, gzip or not; may be repeated."),
+        typer.Option("--prompts", help="JSONL file of prompts, gzip or not; may be repeated."),
     ],
-    tokens: Annotated[int, typer.Option("--tokens", min=1, help="New tokens to make.")],
+    tokens: Annotated[int, typer.Option("--tokens", min=1, help="New tokens to generate.")],
     out: Annotated[Path, typer.Option("--out", help="Folder for the data.")],
     model: flags.ModelOption = DEFAULT_MODEL,
     licence: Annotated[
         list[str] | None,
-        typer.Option("--licence", help="Of the prompts: one for all files, or one for each."),
+        typer.Option("--licence", help="Licence of the prompts: one for all files or one each."),
     ] = None,
     asked: _Asked,
     placement: Placement,
 ) -> None:
     """Let a model answer prompts, and keep its answers to train drafters with.
 
-    The answers are the model's own, whatever the method, which only makes them faster. Killed at
-    any moment, the same command continues where it was and makes the same data.
+    The answers are the model's own, whatever the method, which only makes them faster. If the
+    command is killed, repeat it to continue where it stopped; the data will be the same.
     """
     files, asking = _checked(prompts, licence or [], asked)
     with common.writing(out):
@@ -100,19 +98,19 @@ def _make(
                 on_tokens=lambda count: bars.advance(task, count),
             )
         except KeyboardInterrupt:
-            common.note(f"interrupted: {out} keeps whole shards; repeat the command to go on")
+            common.note(f"interrupted: {out} keeps whole shards; repeat the command to continue")
             raise
 
 
 def _report(manifest: Manifest, out: Path, asking: Asking) -> None:
     if manifest.tokens < manifest.wanted:
         common.note(
-            f"the prompts are used up after {manifest.tokens} of {manifest.wanted} tokens: name "
-            "more of them in a folder of their own"
+            f"the prompts ran out after {manifest.tokens} of {manifest.wanted} tokens: repeat with "
+            "more prompts and another --out"
         )
     if manifest.skipped:
         common.note(
             f"prompts left out: {manifest.skipped}, longer than {asking.longest_prompt} tokens or "
-            "than the model can read"
+            "the model's context"
         )
     common.note(f"{out} holds {manifest.answers} answers with {manifest.tokens} tokens")

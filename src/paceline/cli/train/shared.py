@@ -25,10 +25,10 @@ def option(flag: str, help_text: str, panel: str = HOW) -> Any:
 
 TextsOption = Annotated[
     list[Path] | None,
-    option("--texts", "JSONL file of prompts that are read without an answer; may be repeated."),
+    option("--texts", "JSONL file of prompts to read without answers; may be repeated."),
 ]
 LicenceOption = Annotated[
-    list[str] | None, option("--licence", "Of these texts: one for all files, or one for each.")
+    list[str] | None, option("--licence", "Licence of these texts: one for all files or one each.")
 ]
 
 
@@ -38,7 +38,7 @@ def text_files(texts: list[Path] | None, licences: list[str] | None) -> list[Pro
     from paceline.training.order import read_prompt_files
 
     if licences and not texts:
-        raise UsageError("--licence is that of texts: name some with --texts")
+        raise UsageError("--licence applies to the files of --texts: name some with --texts")
     return read_prompt_files(texts, licences or []) if texts else []
 
 

@@ -39,18 +39,18 @@ class _Given:
         list[Path],
         typer.Option("--data", help="Folder made by 'paceline train data'; may be repeated."),
     ]
-    out: Annotated[Path, typer.Option("--out", help="Folder for what is trained.")]
+    out: Annotated[Path, typer.Option("--out", help="Folder for the trained parts.")]
     model: flags.ModelOption = DEFAULT_MODEL
     texts: shared.TextsOption = None
     licence: shared.LicenceOption = None
     cache: Annotated[
         Path | None,
         shared.option(
-            "--cache", "Folder for the model's states, which trainings may share; else OUT-states."
+            "--cache", "Folder for the model's states; runs may share it. Default: OUT-states."
         ),
     ] = None
     cache_size: Annotated[
-        float, shared.option("--cache-size", "Most gigabytes of states; 0: what the disk has.")
+        float, shared.option("--cache-size", "Most gigabytes of states; 0: all free disk space.")
     ] = 0.0
     threads: flags.ThreadsOption = None
     device: flags.DeviceOption = None
@@ -73,8 +73,8 @@ def command_of(kind: Kind) -> Callable[..., None]:
     train.__signature__ = Signature(shown)  # type: ignore[attr-defined]
     train.__annotations__ = {each.name: each.annotation for each in shown}
     train.__doc__ = (
-        f"{kind.summary}\n\n    The model itself stays as it is. Killed at any moment, the same "
-        "command goes on from its latest\n    checkpoint. The folder is for 'paceline generate "
+        f"{kind.summary}\n\n    The model itself does not change. If the command is killed, repeat "
+        "it to continue from the latest checkpoint. Use the folder with 'paceline generate "
         f"--method {kind.used('FOLDER')}'.\n    "
     )
     return train
@@ -144,7 +144,9 @@ def _trained(
         try:
             return train_method(open_reader, open_model, run, out, show, show_read)
         except KeyboardInterrupt:
-            common.note(f"interrupted: {out} keeps the latest checkpoint; repeat the command")
+            common.note(
+                f"interrupted: {out} keeps the latest checkpoint; repeat the command to continue"
+            )
             raise
 
 

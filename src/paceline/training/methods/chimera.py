@@ -34,31 +34,35 @@ class ChimeraSettings(TrainerSettings):
     Raises UsageError for a value out of range.
     """
 
-    heads: int = option(3, "How far ahead is guessed.", WHAT)
+    heads: int = option(3, "How many tokens ahead to guess.", WHAT)
     order: int = option(3, "Tokens that the n-gram encoder sees.", WHAT)
     form: Form = option("compact", "compact (ends in the model's own head) or full.", WHAT)
     layers: int = option(0, "Residual blocks of a head.", WHAT)
-    rank: int = option(0, "Of the matrices of n-gram block and heads; 0: whole.", WHAT)
-    residual: bool = option(True, "Heads see the model's last state, too.", WHAT)
+    rank: int = option(0, "Rank of the matrices of n-gram block and heads; 0: full.", WHAT)
+    residual: bool = option(True, "Heads also see the model's last state.", WHAT)
     bottom: Bottom = option(
         "ngram", "ngram; for the study: transformer frozen, transformer finetune.", WHAT
     )
     block: Block = option(
-        "random", "The context encoder begins random, or as the last-layer of the model.", WHAT
+        "random", "How the context encoder starts: random, or last-layer (the model's).", WHAT
     )
-    final_norm: bool = option(False, "It ends in a normalisation, as the model does.", WHAT)
-    intermediate: int = option(0, "Of its feed-forward; 0: as in the model's layers.", WHAT)
-    decay: float = option(1.0, "Weight of a head over the one before.")
-    state_weight: float = option(1.0, "Of the distance from the model's states in the loss.")
-    own_guesses: bool = option(False, "Learn after own guesses instead of the text.")
+    final_norm: bool = option(
+        False, "Normalise the context encoder's output, as the model does.", WHAT
+    )
+    intermediate: int = option(
+        0, "Width of the context encoder's feed-forward; 0: as in the model's layers.", WHAT
+    )
+    decay: float = option(1.0, "Loss weight of a head relative to the one before.")
+    state_weight: float = option(1.0, "Loss weight of the distance from the model's states.")
+    own_guesses: bool = option(False, "Learn after its own guesses instead of the text.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_range(("state_weight", "intermediate"), 0, None)
         if self.own_guesses and self.bottom != "ngram":
             raise UsageError(
-                "a transformer at the bottom learns after the tokens of texts only: leave own "
-                "guesses out"
+                "a transformer at the bottom can learn only after the tokens of texts: leave out "
+                "own guesses"
             )
         try:
             self.config()

@@ -29,20 +29,22 @@ class DraftSettings(TrainerSettings):
     """
 
     layers: str = option(
-        "", "Layers that are kept, e.g. 0,10,20,29; by default the first and the last.", WHAT
+        "", "Layers to keep, e.g. 0,10,20,29; default: the first and the last.", WHAT
     )
-    standalone: bool = option(False, "Keep the embeddings in the folder, too.", WHAT)
-    save_dtype: SavedFloats = option("float16", "Of the weights: float16, bfloat16, float32.", WHAT)
-    heads: int = option(4, "Longest chain of guesses that is measured.")
-    decay: float = option(1.0, "Weight of a guess over the one before it, in validation.")
-    learning_rate: float = option(1e-3, "Of AdamW, after the warm-up.")
+    standalone: bool = option(False, "Also store the embeddings in the folder.", WHAT)
+    save_dtype: SavedFloats = option(
+        "float16", "Type of the saved weights: float16, bfloat16, float32.", WHAT
+    )
+    heads: int = option(4, "Longest chain of guesses to measure.")
+    decay: float = option(1.0, "Weight of a guess relative to the one before it, in validation.")
+    learning_rate: float = option(1e-3, "Learning rate of AdamW after the warm-up.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.standalone and self.vocabulary:
             raise UsageError(
-                "a draft model that stands alone is an ordinary one, with its whole vocabulary: "
-                "leave out --vocabulary or --standalone"
+                "a standalone draft model needs its whole vocabulary: leave out --vocabulary or "
+                "--standalone"
             )
         self.kept(1)
 
@@ -54,7 +56,7 @@ class DraftSettings(TrainerSettings):
             return tuple(int(layer) for layer in self.layers.split(","))
         except ValueError as error:
             raise UsageError(
-                f"layers are numbers with commas between, got {self.layers!r}"
+                f"layers must be numbers separated by commas, got {self.layers!r}"
             ) from error
 
 

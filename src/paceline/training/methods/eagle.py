@@ -37,15 +37,19 @@ class EagleSettings(TrainerSettings):
     Raises UsageError for a value out of range.
     """
 
-    heads: int = option(3, "Steps of drafting that are learned, one after the other.", WHAT)
-    features: Features = option("last", "last (state, EAGLE 1 and 2) or three (layers, 3).", WHAT)
-    block: Block = option(
-        "last-layer", "The block begins random, or as the last-layer of the model.", WHAT
+    heads: int = option(3, "Drafting steps to learn, one after the other.", WHAT)
+    features: Features = option(
+        "last", "last (the last state, EAGLE 1 and 2) or three (layers, EAGLE 3).", WHAT
     )
-    intermediate: int = option(0, "Of its feed-forward; 0: as in the model's layers.", WHAT)
+    block: Block = option(
+        "last-layer", "How the block starts: random, or last-layer (the model's).", WHAT
+    )
+    intermediate: int = option(
+        0, "Width of the block's feed-forward; 0: as in the model's layers.", WHAT
+    )
     loss: SoftLoss = option("blend", "kl, blend (kl and total variation) or labels.")
     state_weight: float = option(
-        0.0, "Of the distance of its output from the model's next state in the loss (EAGLE 1)."
+        0.0, "Loss weight of the distance from the model's next state (EAGLE 1)."
     )
 
     def __post_init__(self) -> None:
@@ -53,8 +57,8 @@ class EagleSettings(TrainerSettings):
         self._check_range(("state_weight", "intermediate"), 0, None)
         if self.state_weight and self.features != "last":
             raise UsageError(
-                "outputs can be near the next feature only where features are last states: leave "
-                "the weight of states at 0, or features at last"
+                "state_weight compares outputs with last states: leave it at 0, or leave features "
+                "at last"
             )
 
 
@@ -64,7 +68,7 @@ class Eagle(TrainedMethod[EagleSettings]):
     module: EagleModel
 
     name = "eagle"
-    summary = "Train EAGLE's draft model: one block that goes on from the model's own features."
+    summary = "Train EAGLE's draft model: one block that continues from the model's own features."
     Settings = EagleSettings
 
     def __init__(self, base: Base, settings: EagleSettings) -> None:

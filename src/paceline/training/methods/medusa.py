@@ -30,7 +30,7 @@ class MedusaSettings(TrainerSettings):
 
     layers: int = option(1, "Residual blocks of a head.", WHAT)
     form: Form = option("compact", "compact (ends in the model's own head) or full.", WHAT)
-    learning_rate: float = option(1e-3, "Of AdamW, after the warm-up.")
+    learning_rate: float = option(1e-3, "Learning rate of AdamW after the warm-up.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -33,24 +33,26 @@ class PpdSettings(TrainerSettings):
     Raises UsageError for a value out of range.
     """
 
-    heads: int = option(3, "Prompt tokens: how far ahead is guessed.", WHAT)
-    epts: int = option(1, "Embeddings per prompt token.", WHAT)
+    heads: int = option(3, "Prompt tokens: how many tokens ahead to guess.", WHAT)
+    epts: int = option(1, "Embeddings (EPTs) per prompt token.", WHAT)
     mask: Mask = option(
-        "ensemble", "What they see of one another: ensemble, decoder, encoder.", WHAT
+        "ensemble", "What EPTs see of one another: ensemble, decoder, encoder.", WHAT
     )
-    learned_weights: bool = option(False, "Weigh their guesses instead of averaging.", WHAT)
+    learned_weights: bool = option(
+        False, "Learn weights for the guesses of EPTs instead of averaging them.", WHAT
+    )
     prefix_tokens: int = option(0, "Trained keys and values per layer.", WHAT)
     output_head: OutputHead = option(
         "shared", "shared (the model's), small (a block before it) or full (a copy).", WHAT
     )
-    exits: int = option(1, "Last layers that are averaged.", WHAT)
-    start: str = option("", "Folder of prompt tokens to begin with.", WHAT)
+    exits: int = option(1, "Number of last layers to average.", WHAT)
+    start: str = option("", "Folder of prompt tokens to start from.", WHAT)
     save_dtype: SavedFloats = option(
-        "float32", "Of the embeddings: float16, bfloat16, float32.", WHAT
+        "float32", "Type of the saved embeddings: float16, bfloat16, float32.", WHAT
     )
-    points: int = option(64, "Places of a window that are learned from in a step.")
-    learning_rate: float = option(1e-2, "Of AdamW, after the warm-up.")
-    head_rate: float = option(0.1, "Of an output head, relative to that.")
+    points: int = option(64, "Places of a window to learn from in a step.")
+    learning_rate: float = option(1e-2, "Learning rate of AdamW after the warm-up.")
+    head_rate: float = option(0.1, "Rate of an output head, relative to learning_rate.")
     schedule: Schedule = option("cosine", "constant (then linear to 0) or cosine.")
 
     def __post_init__(self) -> None:

@@ -76,7 +76,7 @@ class PromptModel(nn.Module):
         for name in own.keys() & tensors.keys():
             if own[name].shape != tensors[name].shape:
                 raise UsageError(
-                    f"the {name} to begin with are {tuple(tensors[name].shape)}, not "
+                    f"the {name} to start from have the shape {tuple(tensors[name].shape)}, not "
                     f"{tuple(own[name].shape)}: train with the same prompt tokens and EPTs"
                 )
         with torch.no_grad():
@@ -146,7 +146,9 @@ class PromptModel(nn.Module):
         for name in ("keys", "values"):
             sizes = {getattr(layer, name).shape[1::2] for layer in cache.layers}
             if len(sizes) > 1:
-                raise ModelError("prefix tokens need layers with keys and values of one size")
+                raise ModelError(
+                    "prefix tokens need keys and values of the same size in all layers"
+                )
             shape = (len(cache.layers), self.config.prompt_tokens, self.config.prefix_tokens)
             start = 0.02 * torch.randn(*shape, *sizes.pop(), generator=noise)
             setattr(self, f"prefix_{name}", nn.Parameter(start))
