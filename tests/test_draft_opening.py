@@ -227,7 +227,7 @@ def test_another_text_for_a_token_is_refused_by_its_number() -> None:
 
 def test_a_shorter_vocabulary_is_refused() -> None:
     with pytest.raises(
-        ModelError, match="has 255 tokens and the model's 257, token 100 is the first"
+        ModelError, match="has 255 tokens and the model's 257; token 100 is the first"
     ):
         shared_tokens(byte_tokenizer(), with_vocabulary(dropped=(100, 101)), "x")
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event
+from contextlib import ExitStack
+from threading import Event, Lock
 from typing import Any
 
 import pytest
 import torch
 
 import paceline
+from paceline.drafters import Plain
 from paceline.errors import UsageError
 from paceline.generation import Generation
+from paceline.options import Options
+from paceline.records import Round
 from paceline.session import Session, Stream
 from paceline.stopping import Stopping
 from paceline.targets.toy import ToyTarget
@@ -286,6 +290,128 @@ def test_texts_that_heard_tokens_which_were_not_committed_end(monkeypatch: Any) 
     list(other)  # it took no part
     assert other.completion.tokens == alone("two", max_new_tokens=30)
     assert open_slots(session) == 0
+
+
+WINDOWS: dict[str, Callable[[Session, Stream], tuple[object, str]]] = {
+    "the planner learns": lambda session, _: (session.texts.batch._batch._planner, "observe"),
+    "the round is filed": lambda session, _: (session.texts.batch._batch, "step"),
+    "it is handed out": lambda session, _: (session.texts.batch, "next_round"),
+    "it is read": lambda _, stream: (stream.output, "push"),
+    "it is counted": lambda _, stream: (stream.stats, "add"),
+    "it is shown": lambda _, stream: (stream.output, "release"),
+}
+
+
+@pytest.mark.parametrize("at", [6, 30])
+@pytest.mark.parametrize("window", WINDOWS)
+def test_a_text_that_an_interrupt_has_robbed_of_tokens_ends(
+    window: str, at: int, monkeypatch: Any
+) -> None:
+    """In the middle, and at its last token."""
+    session = toy_session("plain")
+    stream = session.stream("once upon a time", max_new_tokens=30)
+    other = session.stream("another text", max_new_tokens=30)
+    next(other)
+    owner, method = WINDOWS[window](session, stream)
+    real, calls = getattr(owner, method), 0
+
+    def interrupted(*args: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        result = real(*args, **named)
+        if calls == at:
+            raise KeyboardInterrupt
+        return result
+
+    monkeypatch.setattr(owner, method, interrupted)
+    for _ in range(2):  # not as if it ended where it was interrupted
+        with pytest.raises(KeyboardInterrupt):
+            list(stream)
+    part = stream.completion
+    assert part.finish_reason == "interrupted" and isinstance(part.error, KeyboardInterrupt)
+    assert part.tokens == alone("once upon a time", max_new_tokens=30)[: len(part.tokens)]
+    assert at - 1 <= len(part.tokens) <= at
+    assert part.text == session.tokenizer.decode(part.tokens).rstrip("�")
+    list(other)  # it took no part
+    assert other.completion.tokens == alone("another text", max_new_tokens=30)
+    assert open_slots(session) == 0
+
+
+class FailsToLearn(Plain):
+    """Raises in its third round."""
+
+    rounds = 0
+
+    def observe(self, round: Round) -> None:
+        self.rounds += 1
+        if self.rounds == 3:
+            raise ValueError("this drafter has failed")
+
+
+def test_a_drafter_that_fails_to_learn_is_an_error_of_its_text() -> None:
+    (done,) = toy_session(FailsToLearn).generate_batch(["one"], max_new_tokens=9)
+    assert done.finish_reason == "error" and str(done.error) == "this drafter has failed"
+    assert done.tokens == alone("one", max_new_tokens=9)[: len(done.tokens)]
+
+
+def test_rounds_that_wait_for_their_texts_owner_hold_no_logits() -> None:
+    session = toy_session("anpd")
+    streams = [session.stream(text, max_new_tokens=20, logprobs=2) for text in ("one", "two")]
+    with ExitStack() as awaited:
+        for stream in streams:
+            awaited.enter_context(stream.awaited())
+        for _ in range(4):
+            session.texts.batch.play()
+        waiting = [round for heard in session.texts.batch._heard.values() for round in heard]
+        assert len(waiting) == 8
+        assert all(round.logits.untyped_storage().nbytes() == 0 for round in waiting)
+        assert all(len(round.logprobs) == len(round.path.tokens) for round in waiting)
+        done = [stream.run() for stream in streams]
+    assert [each.tokens for each in done] == [alone(t, max_new_tokens=20) for t in ("one", "two")]
+
+
+class EveryOther:
+    """A processor that keeps state: at every other token, even ids are out."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.part = torch.nn.Linear(2, 2)
+
+    def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if self.calls % 2:
+            scores[:, ::2] = -torch.inf
+        return scores
+
+
+def test_texts_of_a_batch_have_processors_of_their_own() -> None:
+    mine, prompts = EveryOther(), ["one", "two two"]
+    done = toy_session("anpd").generate_batch(prompts, processors=(mine,), max_new_tokens=9)
+    assert [each.tokens for each in done] == [
+        alone(prompt, processors=(EveryOther(),), max_new_tokens=9) for prompt in prompts
+    ]
+    assert mine.calls == 0
+    toy_session().generate_batch(["one"], processors=(mine,), max_new_tokens=9)
+    assert mine.calls == 9  # a single text needs no copy
+
+
+def test_what_keeps_no_state_is_not_copied() -> None:
+    stateful, stateless = EveryOther(), EveryOther()
+    stateless.stateless = True  # type: ignore[attr-defined]
+    texts = Options(processors=(stateful, stateless)).of_texts(2)
+    assert all(each.processors[1] is stateless for each in texts)
+    copies = [each.processors[0] for each in texts]
+    assert len({id(each) for each in (stateful, *copies)}) == 3
+    assert all(each.part is stateful.part for each in copies)  # type: ignore[attr-defined]
+
+
+def test_a_processor_that_cannot_be_copied_serves_one_text_alone() -> None:
+    locked = EveryOther()
+    locked.lock = Lock()  # type: ignore[attr-defined]
+    session = toy_session()
+    with pytest.raises(UsageError, match="cannot be copied for each text"):
+        session.generate_batch(["one", "two"], processors=(locked,), max_new_tokens=9)
+    assert len(session.generate("one", processors=(locked,), max_new_tokens=9).tokens) == 9
 
 
 @pytest.fixture(scope="module")

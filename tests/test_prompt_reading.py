@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -11,6 +12,7 @@ from paceline.drafters.plain import Plain
 from paceline.fixed_budget import FixedBudget
 from paceline.generation import Generation
 from paceline.loop import Batch
+from paceline.prompt_reading import BatchText
 from paceline.stopping import Stopping
 from paceline.targets.toy import ToyTarget
 from paceline.tree import Tree
@@ -73,3 +75,26 @@ def test_prompts_that_have_parted_are_read_together() -> None:
         batch.step()
     assert all(each.finished for each in texts)
     assert target.passes == 2, "one for the first, one for all the others"
+
+
+class Watched(list[int]):
+    """Counts the tokens that are taken out of it."""
+
+    taken = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        found = super().__getitem__(place)
+        self.taken += len(found) if isinstance(place, slice) else 1
+        return found
+
+
+def test_prompts_that_part_after_a_long_prefix_are_not_compared_from_the_start() -> None:
+    system = DRAW.choices(range(16), k=4000)
+    one, two, same = (BatchText(text([*system, *own]), 0) for own in ([1] * 50, [2] * 50, [1] * 50))
+    watched = one.generation.context = Watched(one.generation.context)
+    assert not two.begins_like(one, 4016) and not one.begins_like(two, 4016)
+    assert watched.taken < 100
+    assert same.begins_like(one, 4016) and two.begins_like(one, 4000)
+    assert not same.begins_like(one, 4050), "the last token is a root"
+    early = BatchText(text([(system[0] + 1) % 16, *system[1:], *[1] * 50]), 0)
+    assert not early.begins_like(one, 4016)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from paceline.datastore import Datastore
 from paceline.drafters import Anpd, Plain
@@ -16,6 +18,8 @@ from paceline.errors import StoreError, UsageError
 from paceline.loop import DEFAULT_BUDGET
 from paceline.messages import query_of
 from paceline.models.vocabulary import vocabulary_mark
+from paceline.noise import gumbel
+from paceline.options import Options
 from paceline.records import Round
 from paceline.session import Session
 from paceline.targets.causal_lm import CausalLMTarget
@@ -248,6 +252,9 @@ def test_a_function_may_make_the_drafter() -> None:
         ("x", {"stop": ("",)}, "stop string is empty"),
         ("x", {"budget": -1}, "budget must be at least 0"),
         ("x", {"temprature": 1.0}, "did you mean temperature"),
+        ("x", {"seed": 1.5}, "seed must be a whole number, got 1.5"),
+        ("x", {"max_new_tokens": 5.5}, "max_new_tokens must be a whole number"),
+        ("x", {"budget": "7"}, "budget must be a whole number"),
         (["a", "b"], {}, "for several prompts use generate_batch"),
         ([5, -1], {}, "the prompt holds token -1"),
     ],
@@ -256,6 +263,84 @@ def test_bad_requests_are_one_sentence(prompt: Any, options: dict[str, Any], wor
     with pytest.raises(UsageError, match=words) as caught:
         toy_session().generate(prompt, **options)
     assert "\n" not in str(caught.value)
+
+
+HI = {"role": "user", "content": "hi"}
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (np.array([5, 6, 7]), [5, 6, 7]),
+        (torch.tensor([5, 6, 7]), [5, 6, 7]),
+        ((5, np.int64(6), torch.tensor(7)), [5, 6, 7]),
+        (iter([5, 6, 7]), [5, 6, 7]),
+        (HI, [HI]),
+    ],
+)
+def test_prompts_whose_meaning_is_clear(given: Any, meant: Any) -> None:
+    session, options = toy_session(store=Memory()), {"max_new_tokens": 5}
+    expected = toy_session().generate(meant, **options)
+    assert session.generate(given, **options).tokens == expected.tokens
+    assert session.store is not None and len(session.store.kept) == (given is HI)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("prompt", [None, 5, 2.5, [2.5], {}, {"input_ids": [5]}, [HI, "x"], [[5]]])
+def test_what_is_no_prompt_fails_alone(prompt: Any) -> None:
+    session = toy_session(store=Memory())
+    with pytest.raises(UsageError, match="a prompt must be a text"):
+        session.generate(prompt)
+    refused, served = session.generate_batch([prompt, "hi"], max_new_tokens=3)
+    assert isinstance(refused.error, UsageError) and refused.finish_reason == "error"
+    assert len(served.tokens) == 3
+
+
+def test_a_single_message_is_a_chat() -> None:
+    session = toy_session()
+    chat = session.chat(HI, max_new_tokens=4)
+    assert chat.tokens == session.chat("hi", max_new_tokens=4).tokens
+
+
+def test_references_whose_meaning_is_clear() -> None:
+    session = toy_session("llma")
+    ids = [[5, 6, 7]]
+    for given in (
+        ids,
+        np.array(ids),
+        torch.tensor(ids),
+        [np.array(ids[0])],
+        [torch.tensor([5, 6, 7])],
+    ):
+        assert session.encode_references(given) == ids  # type: ignore[arg-type]
+    assert session.encode_references(None) == []
+    assert len(session.generate("hi", references=None, max_new_tokens=4).tokens) == 4
+    for wrong in (5, [5, 6], [None], [[2.5]]):
+        with pytest.raises(UsageError, match="references must be texts or lists of token ids"):
+            session.generate("hi", references=wrong)  # type: ignore[arg-type]
+    refused, served, bare = session.generate_batch(
+        ["hi"] * 3,
+        references=[[5], ["hello"], None],  # type: ignore[list-item]
+        max_new_tokens=3,
+    )
+    assert isinstance(refused.error, UsageError)
+    assert len(served.tokens) == len(bare.tokens) == 3
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Options)])
+def test_none_is_the_default_of_every_setting(name: str) -> None:
+    options = Options(**{name: None})
+    assert options == Options()
+    done = toy_session("plain").generate("hi", **{"max_new_tokens": 5, name: None})
+    assert done.finish_reason in ("length", "eos")
+
+
+@pytest.mark.parametrize("seed", [np.int64(5), np.uint32(5), torch.tensor(5)])
+def test_any_whole_number_is_a_seed(seed: Any) -> None:
+    request = {"max_new_tokens": 8, "temperature": 1.0}
+    expected = toy_session().generate_batch(["a", "b"], seed=5, **request)
+    found = toy_session().generate_batch(["a", "b"], seed=seed, **request)
+    assert [each.tokens for each in found] == [each.tokens for each in expected]
+    assert gumbel(seed, 3, 4).tolist() == gumbel(5, 3, 4).tolist()
 
 
 def test_without_a_chat_template_messages_are_refused() -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
 
 from paceline.text import OutputText
 from tests.tiny import EOS, byte_tokenizer
@@ -82,3 +86,47 @@ def test_what_may_become_a_stop_string_is_held_back() -> None:
 def test_special_tokens_are_not_text(word: str) -> None:
     output, _ = feed([*TOKENIZER(word).input_ids, TOKENIZER.convert_tokens_to_ids(EOS)])
     assert output.text == word
+
+
+def words_tokenizer() -> PreTrainedTokenizerFast:
+    """Words that begin with a space, which the first one loses, as with Llama 2; and <tool>."""
+    words = ["▁Once", "▁upon", "▁a", "▁", "x"]
+    model = models.BPE({word: i for i, word in enumerate(words)}, [])
+    tokenizer = Tokenizer(model)
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    fast.add_special_tokens({"additional_special_tokens": ["<tool>"]})
+    return fast
+
+
+@pytest.mark.parametrize(
+    "words", ["▁Once <tool> ▁upon ▁a", "▁Once <tool> <tool> ▁upon <tool> x", "▁ <tool> ▁ ▁a"]
+)
+def test_special_tokens_inside_the_output_take_no_space_away(words: str) -> None:
+    tokenizer = words_tokenizer()
+    ids = tokenizer.convert_tokens_to_ids(words.split())
+    output, released = OutputText(tokenizer), []
+    for token in ids:
+        output.push(token)
+        released += [piece.text for piece in output.release()]
+    output.finish()
+    released += [piece.text for piece in output.release(final=True)]
+    assert output.text == "".join(released) == tokenizer.decode(ids, skip_special_tokens=True)
+
+
+def test_a_long_run_of_special_tokens_is_not_decoded_again_and_again() -> None:
+    tokenizer, lengths = words_tokenizer(), []
+
+    class Watched:
+        def decode(self, ids: list[int], **options: Any) -> str:
+            lengths.append(len(ids))
+            text: str = tokenizer.decode(ids, **options)
+            return text
+
+    output = OutputText(Watched())  # type: ignore[arg-type]
+    once, tool = tokenizer.convert_tokens_to_ids(["▁Once", "<tool>"])
+    for token in [once, *[tool] * 500, once]:
+        output.push(token)
+    assert max(lengths) < 200

@@ -164,7 +164,7 @@ class Generation:
 
         prefill: the pass also read a prompt.
         """
-        first = len(self.context) == len(self.prompt)
+        begin = len(self.context) - len(self.prompt)
         self.context.extend(path.tokens)
         sources = self.drafter.report()
         if self._scout is not None:
@@ -176,7 +176,8 @@ class Generation:
             logits,
             path,
             prefill,
-            first,
+            first=not begin,
+            begin=begin,
             vocab_size=self._vocab_size,
             sources=sources,
             logprobs=() if self.logprobs is None else path_logprobs(logits, path, self.logprobs),

@@ -108,10 +108,11 @@ class Batch:
             times.append(self._clock())
             self.target.commit({self._texts[key].slot: path for key, path in paths.items()})
             times.append(self._clock())
-            heard = [self._observe(key, trees, scores, path) for key, path in paths.items()]
+            beside = bool(pieces)
+            heard = [self._observe(k, trees, scores, path, beside) for k, path in paths.items()]
             times.append(self._clock())
-        rounds = self._timed([round for round in heard if round], pieces, times)
-        self._planner.observe(rounds)
+            rounds = self._timed([round for round in heard if round], pieces, times)
+            self._planner.observe(rounds)
         for key, text in taking_part.items():
             if text.generation.finished:
                 self.drop(key)
@@ -157,11 +158,18 @@ class Batch:
             return None
 
     def _observe(
-        self, key: int, trees: Mapping[int, Tree], scores: Mapping[int, torch.Tensor], path: Path
+        self,
+        key: int,
+        trees: Mapping[int, Tree],
+        scores: Mapping[int, torch.Tensor],
+        path: Path,
+        beside: bool,
     ) -> Round | None:
+        """beside: whether the pass read prompts, too, so that its time says little."""
         text = self._texts[key]
+        prefill = text.has_read or beside
         try:
-            return text.generation.observe(key, trees[key], scores[key], path, text.has_read)
+            return text.generation.observe(key, trees[key], scores[key], path, prefill)
         except Exception as error:
             text.generation.fail(error)
             return None
@@ -169,7 +177,7 @@ class Batch:
     @contextmanager
     def _all_or_none(self, keys: Collection[int]) -> Iterator[None]:
         """End these texts on an interruption or a failed commit: they may have taken tokens that
-        the cache does not hold."""
+        the cache does not hold, or that nobody will hear of."""
         try:
             yield
         except BaseException as error:
@@ -187,13 +195,13 @@ class Batch:
         each = target / max(1, sum(rows.values()) + sum(pieces.values()))
         for key, piece in pieces.items():
             self._texts[key].reading += each * piece
-        beside, timed = bool(pieces), []
+        timed = []
         for round in rounds:
             text, texts = self._texts[round.key], len(rounds)
             spent = each * rows[round.key] + text.reading
             text.reading, text.has_begun = 0.0, True
             seconds = Seconds((draft + observe) / texts, spent, commit / texts)
-            timed.append(round.with_(seconds=seconds, prefill=round.prefill or beside))
+            timed.append(round.with_(seconds=seconds))
         return timed
 
 

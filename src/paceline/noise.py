@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import exp
+from operator import index
 
 import numpy as np
 
@@ -60,6 +61,7 @@ def _noise_of(bits: np.ndarray) -> np.ndarray:
 @lru_cache(_KEPT)
 def _bits(seed: int, position: int, size: int) -> np.ndarray:
     """52 random bits for each token [size] uint64. Shared: do not write to it."""
+    seed = index(seed)  # numpy's integers overflow below
     # As arrays: numpy would turn a list of large numbers into floats.
     key = np.array([seed % 2**64, seed // 2**64 % 2**64], dtype=np.uint64)
     counter = np.array([0, position, 0, 0], dtype=np.uint64)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from copy import deepcopy
+from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
+from operator import index
 from typing import Any
+
+from torch import nn
 
 from paceline.constraints import Constraint
 from paceline.errors import UsageError
@@ -17,10 +21,13 @@ __all__ = ["MOST_LOGPROBS", "Options"]
 MOST_LOGPROBS = 20
 """Most alternatives reported per log-probability."""
 
+_WHOLE = ("max_new_tokens", "top_k", "seed", "budget", "logprobs")
+
 
 @dataclass(frozen=True)
 class Options:
-    """Settings of one generation. The default is greedy decoding of up to 256 tokens.
+    """Settings of one generation. The default is greedy decoding of up to 256 tokens. None is the
+    default of every setting.
 
     max_new_tokens: at least 1; the model's context limits it further.
     temperature … processors, presence_penalty, frequency_penalty: see `Sampler`.
@@ -36,7 +43,7 @@ class Options:
     typical: lossy: accept guesses that are likely enough, see `Typical`; True for its defaults.
     record: add the answer to the session's datastore, if it has one.
 
-    Raises UsageError for values out of range.
+    Raises UsageError for values out of range, and for a fraction in place of a whole number.
     """
 
     max_new_tokens: int = 256
@@ -59,6 +66,7 @@ class Options:
     record: bool = True
 
     def __post_init__(self) -> None:
+        self._fill_in()
         if self.max_new_tokens < 1:
             raise UsageError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
         if self.budget is not None and self.budget < 0:
@@ -84,6 +92,22 @@ class Options:
                 raise UsageError(f"unknown option {name!r}{hint}: use one of {', '.join(known)}")
         return replace(self, **changes)
 
+    def of_texts(self, count: int) -> list[Options]:
+        """The settings of each text of a batch. Text i has the seed `seed + (i << 64)` and, if
+        there are several, a deep copy of the processors; those marked stateless and the modules
+        that they hold are shared.
+
+        Raises UsageError for processors that cannot be copied.
+        """
+        return [
+            replace(
+                self,
+                seed=self.seed + (place << 64),
+                processors=_copied(self.processors) if count > 1 else self.processors,
+            )
+            for place in range(count)
+        ]
+
     @property
     def acceptance(self) -> Typical | None:
         """Which guesses are accepted even if plain decoding differs; None for none: lossless."""
@@ -104,3 +128,35 @@ class Options:
             logit_bias=tuple(self.logit_bias.items()),
             prompt_tokens=prompt_tokens,
         )
+
+    def _fill_in(self) -> None:
+        """Replace None by defaults, and what counts as a whole number by an int."""
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            if value is None:
+                made = setting.default_factory
+                value = setting.default if made is MISSING else made()
+            elif setting.name in _WHOLE:
+                value = _whole(setting.name, value)
+            object.__setattr__(self, setting.name, value)
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        return index(value)
+    except TypeError as error:
+        raise UsageError(f"{name} must be a whole number, got {value}") from error
+
+
+def _copied(processors: tuple[LogitsProcessor, ...]) -> tuple[LogitsProcessor, ...]:
+    shared: list[object] = [each for each in processors if getattr(each, "stateless", False)]
+    for each in processors:
+        held = getattr(each, "__dict__", {}).values()
+        shared += [part for part in held if isinstance(part, nn.Module)]
+    try:
+        return deepcopy(processors, {id(each): each for each in shared})
+    except Exception as error:  # classes raise whatever they like
+        raise UsageError(
+            "a processor cannot be copied for each text of the batch: mark it stateless if it "
+            f"keeps no state, or generate the texts one by one ({str(error)[:200]})"
+        ) from error

@@ -39,7 +39,11 @@ class BatchText:
     def begins_like(self, other: BatchText, count: int) -> bool:
         """Whether both texts begin with the same `count` tokens, none of them a root."""
         one, two = self.generation.context, other.generation.context
-        return count < min(len(one), len(two)) and one[:count] == two[:count]
+        if count >= min(len(one), len(two)):
+            return False
+        # The last of them first: texts with a common system prompt usually part right after it.
+        last = slice(max(0, count - _WORTH_WAITING), count)
+        return one[last] == two[last] and one[:count] == two[:count]
 
     def known(self, target: Target) -> int:
         """How many of its tokens are read."""

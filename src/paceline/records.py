@@ -143,9 +143,9 @@ class Round:
 
     key: the text's, see `Batch.add`.
     logits: [len(tree) + 1, vocabulary], the target's raw logits; row 0 belongs to the root and
-    row i + 1 to node i.
+    row i + 1 to node i. Only the drafter sees them in a session: its streams get none.
     prefill: the pass also read a prompt, or a piece of one: the text's own in its first round.
-    first: it is the text's first round.
+    first: it is the text's first round. begin: how many tokens of the output come before it.
     sources: what each source of the drafter did, if it has any.
     logprobs: of the path's tokens, if requested.
     vocab_size: of the target; nodes with ids at or beyond it are virtual.
@@ -161,6 +161,7 @@ class Round:
     vocab_size: int = sys.maxsize
     sources: tuple[SourceRound, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
+    begin: int = 0
 
     def with_(self, **fields: Any) -> Round:
         """A copy with these fields changed. Every round needs it, and it takes a fifth of the time

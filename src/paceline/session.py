@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache, partial
-from operator import index
 from typing import Any
 
 from paceline.constraints.grammars import Grammars
@@ -15,7 +14,14 @@ from paceline.defaults import DEFAULT_METHOD
 from paceline.drafters import Host, Opener, make_drafter
 from paceline.errors import UsageError
 from paceline.generation import Generation
-from paceline.messages import Message, Prompt, Reference, as_messages
+from paceline.messages import (
+    Message,
+    Prompt,
+    Reference,
+    as_messages,
+    as_prompt,
+    as_references,
+)
 from paceline.models.vocabulary import vocabulary_mark
 from paceline.options import Options
 from paceline.planning.cost_curve import CostCurve
@@ -98,7 +104,7 @@ class Session:
         return self.host.fingerprint
 
     def generate(
-        self, prompt: Prompt, *, references: Sequence[Reference] = (), **options: Any
+        self, prompt: Prompt, *, references: Sequence[Reference] | None = (), **options: Any
     ) -> Completion:
         """Generate to the end.
 
@@ -111,7 +117,7 @@ class Session:
         return self.stream(prompt, references=references, **options).run()
 
     def stream(
-        self, prompt: Prompt, *, references: Sequence[Reference] = (), **options: Any
+        self, prompt: Prompt, *, references: Sequence[Reference] | None = (), **options: Any
     ) -> Stream:
         """Like `generate`, as an iterator over the text as it is generated.
 
@@ -122,9 +128,9 @@ class Session:
 
     def chat(
         self,
-        messages: str | Sequence[Message],
+        messages: str | Message | Sequence[Message],
         *,
-        references: Sequence[Reference] = (),
+        references: Sequence[Reference] | None = (),
         **options: Any,
     ) -> Completion:
         """Answer the last message; a string is one user message.
@@ -137,7 +143,7 @@ class Session:
         self,
         prompts: Sequence[Prompt],
         *,
-        references: Sequence[Sequence[Reference]] = (),
+        references: Sequence[Sequence[Reference] | None] | None = (),
         **options: Any,
     ) -> list[Completion]:
         """Generate for several prompts in shared target passes.
@@ -145,23 +151,18 @@ class Session:
         references: one sequence of texts per prompt, or none.
 
         Equal prompts get different noise: text i is that of `generate` with the seed
-        `seed + (i << 64)`. A prompt that cannot be served, or a text that fails, does not stop the
-        others: see `Completion.error`.
+        `seed + (i << 64)`, and with copies of the processors, see `Options.of_texts`. A prompt that
+        cannot be served, or a text that fails, does not stop the others: see `Completion.error`.
         """
-        chosen = self.options.with_(**options)
-        if references and len(references) != len(prompts):
+        prompts, given = list(prompts), list(() if references is None else references)
+        chosen = self.options.with_(**options).of_texts(len(prompts))
+        if given and len(given) != len(prompts):
             raise UsageError(
-                f"got {len(references)} lists of references for {len(prompts)} prompts: give one "
-                "each"
+                f"got {len(given)} lists of references for {len(prompts)} prompts: give one each"
             )
         streams = [
-            Stream(
-                self,
-                prompt,
-                references[place] if references else (),
-                replace(chosen, seed=chosen.seed + (place << 64)),
-            )
-            for place, prompt in enumerate(prompts)
+            Stream(self, prompt, own, each)
+            for prompt, own, each in zip(prompts, given or [None] * len(prompts), chosen)
         ]
         with ExitStack() as awaited:
             for stream in streams:
@@ -239,19 +240,19 @@ class Session:
 
         tools: tools the model may call, in the form that transformers' chat templates take.
         """
-        if isinstance(prompt, str):
-            if not prompt:
-                raise UsageError("the prompt is empty: give at least one character")
-            return self._tokenize(prompt, special=True)
-        if prompt and not isinstance(prompt[0], Mapping):
-            return _token_ids(prompt)
-        if not prompt:
-            raise UsageError("the prompt is empty: give at least one message or token")
+        given = as_prompt(prompt)
+        if not given:
+            raise UsageError("the prompt is empty: give at least one character, message or token")
+        if isinstance(given, str):
+            return self._tokenize(given, special=True)
+        ids = [token for token in given if isinstance(token, int)]
+        if ids:
+            return ids
         if not self.tokenizer.chat_template:
             raise UsageError(
                 "this model has no chat template: give the prompt as plain text instead"
             )
-        messages = [message for message in prompt if isinstance(message, Mapping)]
+        messages = [message for message in given if not isinstance(message, int)]
         try:
             text = self.tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True, tools=list(tools) or None
@@ -262,10 +263,10 @@ class Session:
             ) from error
         return self._tokenize(text)
 
-    def encode_references(self, references: Sequence[Reference]) -> list[list[int]]:
+    def encode_references(self, references: Sequence[Reference] | None) -> list[list[int]]:
         """Token ids of reference texts, without special tokens; ids stay as they are."""
-        texts = [references] if isinstance(references, str) else references
-        return [self._tokenize(text) if isinstance(text, str) else list(text) for text in texts]
+        texts = as_references(references)
+        return [self._tokenize(text) if isinstance(text, str) else text for text in texts]
 
     def _tokenize(self, text: str, special: bool = False) -> list[int]:
         try:
@@ -279,13 +280,3 @@ class Session:
         if isinstance(self.method, str):
             return make_drafter(self.method, self.host, **self._settings)
         return self.method()
-
-
-def _token_ids(prompt: Sequence[Any]) -> list[int]:
-    try:
-        return [index(token) for token in prompt]
-    except TypeError as error:
-        raise UsageError(
-            "a prompt must be a text, messages with a role and content, or token ids: for several "
-            "prompts use generate_batch"
-        ) from error

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock, get_ident
 
+import torch
+
 from paceline.errors import UsageError
 from paceline.generation import Generation
 from paceline.loop import Batch
@@ -21,6 +23,7 @@ from paceline.records import Round
 __all__ = ["SharedBatch", "Texts"]
 
 _IDLE_DRAFTERS = 8
+_NO_LOGITS = torch.empty(0)
 
 
 class SharedBatch:
@@ -111,7 +114,9 @@ class SharedBatch:
         rounds = self._batch.step(awaited)
         with self._lock:
             for round in rounds:
-                self._heard[round.key].append(round)
+                # A round may wait long for its text's owner, who needs no logits; a view of them
+                # would keep those of all texts of the pass.
+                self._heard[round.key].append(round.with_(logits=_NO_LOGITS))
 
     def _drop(self, key: int) -> None:
         self._batch.drop(key)

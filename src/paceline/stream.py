@@ -17,7 +17,7 @@ from paceline.protocols import Drafter
 from paceline.records import FinishReason, Round, TokenLogprob
 from paceline.shared_batch import Texts
 from paceline.stats import Stats
-from paceline.text import OutputText, Tokenizer
+from paceline.text import Chunk, OutputText, Tokenizer
 
 __all__ = ["Chunk", "Completion", "Home", "Store", "Stream"]
 
@@ -43,7 +43,8 @@ class Completion:
     prompt_tokens: how many the prompt has; `cached_tokens` of these were already in the cache.
     lossless: whether the tokens are plain decoding's; True without typical acceptance.
     logprobs: of each of `tokens`, if requested.
-    error: why the text was aborted, if its finish reason is "error".
+    error: why the text was aborted, with the finish reason "error" or, if that was an interruption,
+    "interrupted".
     unkept: why the answer could not be kept in the datastore or the store of answers.
     """
 
@@ -59,21 +60,6 @@ class Completion:
     unkept: StoreError | None = None
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """Newly certain text, and whether it came from an accepted guess of the drafter.
-
-    sources: names of those that proposed it, if the drafter has sources.
-    logprobs: if requested, of the tokens that became certain since the last chunk. Tokens at the
-    end that are not part of the text, such as the one that ended it, are in no chunk.
-    """
-
-    text: str
-    drafted: bool
-    sources: tuple[str, ...] = ()
-    logprobs: tuple[TokenLogprob, ...] = ()
-
-
 class Home(Protocol):
     """What a stream needs of its session."""
 
@@ -86,7 +72,7 @@ class Home(Protocol):
         """See `Session.encode`."""
         ...
 
-    def encode_references(self, references: Sequence[Reference]) -> list[list[int]]:
+    def encode_references(self, references: Sequence[Reference] | None) -> list[list[int]]:
         """See `Session.encode_references`."""
         ...
 
@@ -108,14 +94,13 @@ class Stream(Iterator[Chunk]):
     """
 
     def __init__(
-        self, home: Home, prompt: Prompt, references: Sequence[Reference], options: Options
+        self, home: Home, prompt: Prompt, references: Sequence[Reference] | None, options: Options
     ) -> None:
         self.stats = Stats()
         self.output = OutputText(home.tokenizer, options.stop)
         self._home = home
-        self._query = query_of(prompt)
-        # Compared with None below, because an empty store is falsy.
-        self._store = home.store if self._query else None
+        self._query = ""
+        self._store: Store | None = None
         self._prompt, self._references, self._options = prompt, references, options
         self._text: tuple[Generation, int] | None = None
         self._error: BaseException | None = None
@@ -133,20 +118,19 @@ class Stream(Iterator[Chunk]):
         while not self._chunks:
             if self._ended:
                 raise StopIteration
-            self._chunks.extend(self._play())
+            self._play()
         return self._chunks.popleft()
 
     def poll(self) -> list[Chunk]:
         """The chunks that rounds played elsewhere made certain; plays none itself. For a caller
         that drives many streams with `SharedBatch.play`. Once `ended`, no more follow."""
-        _, key = self._begun()
-        rounds, goes_on = self._home.texts.batch.take_rounds(key)
-        for round in rounds:
-            self._take(round)
-        if not goes_on:
-            self._ended = True
-            self.finish()
-        return list(self._release(final=self._ended))
+        rounds, goes_on = self._home.texts.batch.take_rounds(self._begun()[1])
+        if not (all(self._take(round) for round in rounds) and goes_on):
+            self._end()
+        self._release()
+        chunks = list(self._chunks)
+        self._chunks.clear()
+        return chunks
 
     @property
     def ended(self) -> bool:
@@ -167,10 +151,9 @@ class Stream(Iterator[Chunk]):
     def run(self, raise_errors: bool = True) -> Completion:
         """Generate to the end, without chunks."""
         with self.awaited():
-            while self._error is None and self._next_round() is not None:
+            while self._next_round():
                 pass
-        self._ended = True
-        return self.finish(raise_errors)
+        return self._end(raise_errors)
 
     @contextmanager
     def awaited(self) -> Iterator[None]:
@@ -188,20 +171,20 @@ class Stream(Iterator[Chunk]):
     def completion(self) -> Completion:
         """The result, partial if the generation has not ended."""
         if self._text is None:
-            reason: FinishReason = "interrupted" if self._error is None else "error"
-            return Completion("", [], reason, self.stats, 0, error=self._error)
+            return Completion("", [], _why(self._error), self.stats, 0, error=self._error)
         generation, _ = self._text
+        error = generation.error or self._error
         tokens = generation.output[: self.stats.tokens]
-        heard_all = len(tokens) == len(generation.output)
+        whole = error is None and len(tokens) == len(generation.output)
         return Completion(
             text=self.output.of(len(tokens)),
             tokens=tokens,
-            finish_reason=(generation.stopping.reason if heard_all else None) or "interrupted",
+            finish_reason=(generation.stopping.reason if whole else None) or _why(error),
             stats=self.stats,
             prompt_tokens=len(generation.prompt),
             cached_tokens=generation.reused,
             lossless=generation.typical is None,
-            error=generation.error,
+            error=error,
             logprobs=tuple(self._logprobs[: len(tokens)]),
             unkept=self._unkept,
         )
@@ -234,8 +217,11 @@ class Stream(Iterator[Chunk]):
         """The text and its key; it joins the others when it is first needed."""
         if self._text is None:
             home, options = self._home, self._options
-            similar = [] if self._store is None else self._store.search(self._query)
             prompt, references = home.encode(self._prompt), home.encode_references(self._references)
+            self._query = query_of(self._prompt)
+            # Compared with None here and below, because an empty store is falsy.
+            self._store = home.store if self._query else None
+            similar = [] if self._store is None else self._store.search(self._query)
             references += home.encode_references([entry.output for entry in similar])
             self._text = home.texts.begin(home.texts_of(options, prompt, references))
             # Once the stream is garbage collected, nothing will ask for the text again.
@@ -246,36 +232,68 @@ class Stream(Iterator[Chunk]):
         if self._text is not None and self._given_up.detach():
             self._home.texts.end(*self._text)
 
-    def _next_round(self) -> Round | None:
-        _, key = self._begun()
-        round = self._home.texts.batch.next_round(key)
-        if round is not None:
-            self._take(round)
-        return round
+    def _next_round(self) -> bool:
+        """Take the text's next round; False if it has ended or failed."""
+        if self._error is not None:
+            return False
+        round = self._home.texts.batch.next_round(self._begun()[1])
+        return round is not None and self._take(round)
 
-    def _take(self, round: Round) -> None:
-        self.stats.add(round)
-        # This may grow: a text may take over the prefix that another one has read.
-        self.stats.reused = self._begun()[0].reused
-        self._logprobs += round.logprobs
-        for token in round.path.tokens:
-            self.output.push(token)
-        self._drafted += [(True, round.proposers(node)) for node in round.path.nodes]
-        self._drafted.append((False, ()))
+    def _take(self, round: Round) -> bool:
+        """Add a round to what was heard; False if the text has failed."""
+        self._expect(round.begin)
+        if self._error is not None:
+            return False
+        with self._or_fail():
+            self._logprobs += round.logprobs
+            for token in round.path.tokens:
+                self.output.push(token)
+            self._drafted += [(True, round.proposers(node)) for node in round.path.nodes]
+            self._drafted.append((False, ()))
+            # This may grow: a text may take over the prefix that another one has read.
+            self.stats.reused = self._begun()[0].reused
+            self.stats.add(round)  # last: the completion has the tokens that are counted here
+        return True
 
-    def _play(self) -> Iterator[Chunk]:
-        """The chunks that one more round makes certain; the rest if the text has ended."""
-        _, key = self._begun()
-        with self._home.texts.batch.awaiting(key):
-            round = self._next_round()
-        self._ended = round is None
-        if round is None:
-            self.finish()
-        return self._release(final=self._ended)
+    def _expect(self, tokens: int) -> None:
+        """Fail the text if not all its tokens so far were heard: a round was lost on the way."""
+        if self._error is None and self.stats.tokens < tokens:
+            self._error = KeyboardInterrupt("an interruption has cut off this text: begin it again")
 
-    def _release(self, final: bool = False) -> Iterator[Chunk]:
-        for piece in self.output.release(final):
-            # A chunk may complete what several tokens began, and a token may span two chunks.
-            known = slice(self._released, piece.token + 1)
-            self._released = max(self._released, piece.token + 1)
-            yield Chunk(piece.text, *self._drafted[piece.token], tuple(self._logprobs[known]))
+    @contextmanager
+    def _or_fail(self) -> Iterator[None]:
+        """Fail the text if this is interrupted: tokens or text may be missing then."""
+        try:
+            yield
+        except BaseException as error:
+            self._error = error
+            raise
+
+    def _play(self) -> None:
+        """Hand out what one more round makes certain; the rest if the text has ended."""
+        with self._home.texts.batch.awaiting(self._begun()[1]):
+            goes_on = self._next_round()
+        if not goes_on:
+            self._end()
+        self._release()
+
+    def _end(self, raise_errors: bool = True) -> Completion:
+        """No round follows."""
+        if self._text is not None and not self._ended:
+            self._expect(len(self._text[0].output))
+        self._ended = True
+        return self.finish(raise_errors)
+
+    def _release(self) -> None:
+        with self._or_fail():
+            for piece in self.output.release(final=self._ended):
+                # A chunk may complete what several tokens began, and a token may span two chunks.
+                known = slice(self._released, piece.token + 1)
+                self._released = max(self._released, piece.token + 1)
+                drafted, logprobs = self._drafted[piece.token], tuple(self._logprobs[known])
+                self._chunks.append(Chunk(piece.text, *drafted, logprobs))
+
+
+def _why(error: BaseException | None) -> FinishReason:
+    """The finish reason of a text that was cut off."""
+    return "error" if isinstance(error, Exception) else "interrupted"

@@ -7,9 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["OutputText", "Piece", "Tokenizer"]
+from paceline.records import TokenLogprob
+
+__all__ = ["Chunk", "OutputText", "Piece", "Tokenizer"]
 
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
+_MOST_SILENT = 64
+"""Most tokens without text that are decoded again with the next one."""
 
 
 class Tokenizer(Protocol):
@@ -36,6 +40,21 @@ class Piece:
 
     token: int
     text: str
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Newly certain text, and whether it came from an accepted guess of the drafter.
+
+    sources: names of those that proposed it, if the drafter has sources.
+    logprobs: if requested, of the tokens that became certain since the last chunk. Tokens at the
+    end that are not part of the text, such as the one that ended it, are in no chunk.
+    """
+
+    text: str
+    drafted: bool
+    sources: tuple[str, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class OutputText:
@@ -97,7 +116,9 @@ class OutputText:
         now = self._read(self._ids[self._anchor :])
         if complete and now.endswith(_INCOMPLETE):
             return ""
-        self._anchor, self._decoded = self._decoded, len(self._ids)
+        # Not after special tokens alone: without text before it, a token may lose its space.
+        if len(now) > len(before) or len(self._ids) > self._decoded + _MOST_SILENT:
+            self._anchor, self._decoded = self._decoded, len(self._ids)
         return now[len(before) :]
 
     def _read(self, ids: Sequence[int]) -> str:

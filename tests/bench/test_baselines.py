@@ -203,7 +203,7 @@ def test_rivals_are_known_by_name() -> None:
         ("transformers-lookup:k=x", "transformers-lookup:k must be a whole number"),
         ("transformers-lookup:n=1", "no setting 'n'"),
         ("transformers-assisted", "needs a draft model"),
-        ("vllm", "there is no baseline 'vllm': use one of transformers, "),
+        ("vllm", "unknown baseline 'vllm': use one of transformers, "),
     ],
 )
 def test_wrong_settings_are_refused_before_a_model_is_loaded(name: str, words: str) -> None:

@@ -461,9 +461,12 @@ def test_what_cannot_be_reported_is_refused_in_one_sentence(tmp_path: Path) -> N
     with pytest.raises(UsageError, match=r"run-tiny\.jsonl holds no trial of plain decoding"):
         write_report(tmp_path)
     path.write_text(whole)
-    for text in ("{torn", json.dumps(tuned() | {"curve": [{"width": 0}]})):
+    for text, wrong in (
+        ("{torn", "not JSON"),
+        (json.dumps(tuned() | {"curve": [{"width": 0}]}), "damaged"),
+    ):
         (tmp_path / "tune.json").write_text(text)
-        with pytest.raises(UsageError, match=r"tune\.json is damaged"):
+        with pytest.raises(UsageError, match=rf"tune\.json is {wrong}"):
             write_report(tmp_path)
     assert not (tmp_path / "report.html").exists()
 

@@ -90,7 +90,7 @@ class Failing(Drafter):
         self._do("resume", self.drafter.resume, text)
 
     def observe_states(self, states: torch.Tensor) -> None:
-        self._do("see", self.drafter.see, states)
+        self._do("see", self.drafter.observe_states, states)
 
     def propose(self, budget: int) -> Tree:
         tree = self._do("propose", self.drafter.propose, budget)

@@ -77,8 +77,10 @@ def _how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
         pytest.skip(module.unavailable())
 
 
-@given(texts)
-def test_places_are_sorted_by_what_stands_before_them(tokens: list[int]) -> None:
+@given(tokens=texts, above=st.sampled_from([0, 100_000, 2**31 - 3]))
+def test_places_are_sorted_by_what_stands_before_them(tokens: list[int], above: int) -> None:
+    """Also if ids are larger than the text is long."""
+    tokens = [one if one == BORDER else above + one for one in tokens]
     assert sort_places(np.array(tokens, dtype=np.int32)).tolist() == naive_order(tokens)
 
 
@@ -195,13 +197,14 @@ changes = st.one_of(
 
 
 @pytest.mark.usefixtures("_how")
-@pytest.mark.parametrize("sort_from", [4, 1000])
+@pytest.mark.parametrize("inserted", [3, 1000])
 @given(steps=st.lists(changes, max_size=12))
 def test_a_text_that_grows_is_as_one_that_was_sorted_at_once(
-    sort_from: int, steps: list[list[int] | float | None]
+    inserted: int, steps: list[list[int] | float | None]
 ) -> None:
     """Tokens come at the end, some are taken back there, and whole documents go at the front."""
-    before_all, module._SORT_FROM = module._SORT_FROM, sort_from
+    before_all = module._INSERTED, module._SLOWLY_INSERTED
+    module._INSERTED = module._SLOWLY_INSERTED = inserted
     try:
         array, tokens = GrowingSuffixArray(), list[int]()
         for step in steps:
@@ -219,7 +222,31 @@ def test_a_text_that_grows_is_as_one_that_was_sorted_at_once(
             assert array.tokens.tolist() == tokens
             assert array._order[: array._call.size].tolist() == naive_order(tokens)
     finally:
-        module._SORT_FROM = before_all
+        module._INSERTED, module._SLOWLY_INSERTED = before_all
+
+
+@pytest.mark.parametrize(("library", "most"), [(True, 4096), (False, 4 + 20_000 // 256)])
+def test_an_answer_is_sorted_into_what_is_there_unless_it_is_long(
+    library: bool, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if library and module.unavailable():
+        pytest.skip(module.unavailable())
+    sizes: list[int] = []
+
+    def counted(tokens: np.ndarray) -> np.ndarray:
+        sizes.append(len(tokens))
+        return sort_places(tokens)
+
+    array = GrowingSuffixArray()
+    array.add(np.random.default_rng(0).integers(0, 50_000, 20_000).tolist())
+    if not library:
+        array._native = None
+    monkeypatch.setattr(module, "sort_places", counted)
+    array.add([BORDER, *range(most - 1)])
+    assert sizes == []
+    array.take_back(20_000)
+    array.add([BORDER, *range(most)])
+    assert sizes == [20_000 + most + 1]
 
 
 def test_what_follows_the_last_token_is_not_known() -> None:

@@ -221,6 +221,58 @@ def test_a_draft_model_that_has_rested_catches_up_in_its_next_pass() -> None:
     assert 1 <= sum(new.values()) <= 3
 
 
+class Noting(Told):
+    """Asks all, and notes what it is told."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__(*names)
+        self.now = True
+        self.times: list[tuple[str, int]] = []
+        self.passes: list[float | None] = []
+
+    def took(self, name: str, milliseconds: float, unread: int = 0) -> None:
+        self.times.append((name, unread))
+
+    def played(
+        self, context: int, width: int, tokens: int, drafting: float, target: float | None
+    ) -> None:
+        self.passes.append(target)
+
+
+@pytest.mark.parametrize(("works", "times"), [(False, []), (True, [("mute", 9)])])
+def test_a_source_that_cannot_guess_says_nothing_about_its_time(
+    works: bool, times: list[tuple[str, int]]
+) -> None:
+    """Unless it has read the text."""
+
+    class Mute(Scripted):
+        left = 9
+
+        def propose(self, budget: int) -> Tree:
+            self.left = 0 if works else 9
+            return EMPTY
+
+        def unread(self) -> int:
+            return self.left
+
+    costly = Noting("mute")
+    auto = Auto({"anpd": Anpd(), "mute": Mute(ALL_NEW, lambda place: 0)}, costly)
+    auto.start(TextStart([1, 2, 1]))
+    auto.propose(4)
+    assert costly.times == times
+
+
+def test_a_round_beside_a_prompt_counts_but_its_pass_is_not_timed() -> None:
+    costly = Noting("costly")
+    auto = Auto({"anpd": Anpd(), "costly": Scripted(ALL_NEW, lambda place: 1)}, costly)
+    auto.start(TextStart([1, 2, 1]))
+    for prefill, first in [(True, True), (True, False), (False, False)]:
+        auto.propose(4)
+        auto.observe(said(2).with_(prefill=prefill, first=first))
+    beside, alone = costly.passes
+    assert beside is None and alone is not None
+
+
 def test_lookups_continue_costly_guesses() -> None:
     """The costly source says 7, which is new here; what follows 7 stands in the text."""
     costly = Told("costly")

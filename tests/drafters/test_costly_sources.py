@@ -93,6 +93,41 @@ def test_one_that_gains_nothing_reads_no_prompts() -> None:
         assert not costly.asks("draft", 0.0, 1000, 10**6)
 
 
+def test_short_prompts_that_took_no_longer_than_asking_say_nothing_about_long_ones() -> None:
+    costly = CostlySources(["draft"])
+    for _ in range(100):
+        costly.took("draft", 1.0)
+        costly.judge("draft", 0.0, 1, 1.0, 1, 0)
+        costly.played(100, 1, 2, 1.0, PASS)
+    for _ in range(5):
+        costly.took("draft", 0.5, unread=10)
+    assert not costly.asks("draft", 0.0, unread=4000, left=50)
+    assert costly.asks("draft", 0.0, unread=0, left=50)
+
+
+@pytest.mark.parametrize(("gained", "least", "most"), [(0, 2, 40), (1, 380, 400)])
+def test_rounds_beside_prompts_count_though_their_passes_are_not_timed(
+    gained: int, least: int, most: int
+) -> None:
+    costly, asked = CostlySources(["draft"]), 0
+    for _ in range(400):
+        if now := costly.asks("draft", 0.2):
+            asked += 1
+            costly.took("draft", 1.0)
+            costly.judge("draft", 0.2, gained, 0.5, 3, 1)
+        costly.played(100, 3, 1 + gained * now, 1.0, None)
+    assert least <= asked <= most
+
+
+def test_a_text_that_falls_behind_beside_prompts_asks_nobody() -> None:
+    costly = seasoned(1)
+    assert costly.asks("draft", 0.0)
+    costly.begin()
+    for _ in range(5):
+        costly.played(100, 1, 1, 2 * PASS, None)
+    assert not costly.asks("draft", 0.0)
+
+
 def test_what_has_shone_elsewhere_is_soon_given_up_where_it_gains_nothing() -> None:
     costly, asked = seasoned(2), 0
     costly.begin()

@@ -249,9 +249,7 @@ def test_parts_in_eight_bits_draft_as_those_in_sixteen(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     parts = load_file(path)
     save_file({name: part for name, part in parts.items() if name != "enter.weight.scale"}, path)
-    with pytest.raises(
-        ModelError, match=r"damaged: its enter.weight.scale are None, not \(32, 2\)"
-    ):
+    with pytest.raises(ModelError, match=r"damaged: its enter\.weight\.scale is missing$"):
         EagleParts.from_pretrained(tmp_path)
 
 
@@ -269,7 +267,7 @@ def test_damaged_folders_and_those_of_others_are_refused(tmp_path: Path) -> None
     path.write_bytes(whole)
     parts = load_file(path)
     save_file({**parts, "enter.weight": parts["enter.weight"][:, 1:].contiguous()}, path)
-    with pytest.raises(ModelError, match=r"is damaged: its enter.weight are \("):
+    with pytest.raises(ModelError, match=r"is damaged: the shape of its enter.weight is \("):
         find_parts(EagleParts, str(folder), "toy")
     save_file({**parts, "own_norm": parts["own_norm"] * torch.inf}, path)
     with pytest.raises(ModelError, match="contains NaN or infinite values"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.draft_hosts import TOY
 from tests.head_parts import saved_chimera
 from tests.helpers import generate, unweighted
 
-from paceline.drafters import Chimera, Host
+from paceline.drafters import Chimera, Host, ngram_cache
 from paceline.drafters.ngram_cache import Ngram, NgramCache, State
 from paceline.drafters.trained_heads import ChimeraParts
 from paceline.errors import UsageError
@@ -94,6 +95,38 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     file.write_text("this is no database, but a text that is long enough to be read as one" * 20)
     with pytest.raises(UsageError, match=r"text\.sqlite"):
         NgramCache(Encoder(), capacity=1, spill=file)
+
+
+def test_a_file_that_fails_is_a_warning_and_states_are_encoded_anew(tmp_path: Path) -> None:
+    file, encoder = tmp_path / "spill.sqlite", Encoder()
+    cache = NgramCache(encoder, capacity=1, spill=file)
+    cache.states([(0,)])
+    database = sqlite3.connect(file)
+    database.execute("DROP TABLE states")
+    database.close()
+    with pytest.warns(RuntimeWarning, match=r"no longer kept in .*spill\.sqlite"):
+        cache.states([(1,)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for number in [2, 1, 0, 3]:
+            assert same(cache.states([(number,)]), Encoder()([(number,)]))
+    assert (cache.counts.encoded, cache.counts.disk) == (6, 0)
+
+
+def test_a_file_holds_the_states_evicted_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ngram_cache, "_MOST_ON_DISK", 20)
+    file = tmp_path / "spill.sqlite"
+    caches = [NgramCache(Encoder(), 1, spill=file, parts=name) for name in ("one", "two")]
+    for number in range(30):
+        for cache in caches:
+            cache.states([(number,)])
+    (rows,) = sqlite3.connect(file).execute("SELECT COUNT(*) FROM states").fetchone()
+    assert rows == 20
+    again = NgramCache(Encoder(), 1, spill=file, parts="two")
+    again.states([(number,) for number in range(30)])
+    assert again.counts.disk == 10
 
 
 def test_encoders_share_a_file_and_never_get_one_anothers_states(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ REFUSED = [
     (f"{HERE}:Missing", f"cannot load method '{HERE}:Missing': AttributeError: "),
     (f"{HERE}:NUMBER", f"method '{HERE}:NUMBER' is neither a subclass of paceline.protocols.Dr"),
     (f"{HERE}:StutterSettings", "is neither a subclass of paceline.protocols.Drafter nor a Method"),
-    (f"{HERE}:Half", f"method '{HERE}:Half' does not define observe, propose: a drafter needs"),
+    (f"{HERE}:Half", f"method '{HERE}:Half' does not define observe, propose: a drafter must"),
     (f"{HERE}:Loose", f"the Settings of method '{HERE}:Loose' are not a dataclass: decorate"),
     (f"{HERE}:Stutter:times=0", "times must be a whole number >= 1, got 0"),
     (f"{HERE}:Nested:times=much", f"{HERE}:Nested:times must be a whole number, got 'much'"),

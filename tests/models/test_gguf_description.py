@@ -72,6 +72,15 @@ def test_a_file_is_described_once_wherever_it_lies(
     assert (describer.count, len(entries(root))) == (2, 2)
 
 
+def test_what_killed_processes_have_left_is_deleted(
+    file: Path, describer: Describer, root: Path
+) -> None:
+    (root / ".new-left" / "new").mkdir(parents=True)
+    (root / ".new-left" / "new" / "config.json").write_text("half")
+    text(file)
+    assert [path.name for path in entries(root)] == [GgufFile(file).mark()[:32]]
+
+
 @pytest.mark.parametrize(
     "damage",
     [

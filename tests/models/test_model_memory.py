@@ -47,7 +47,7 @@ def test_what_is_needed_is_the_parameters_in_the_wanted_format(
     load_causal_lm(str(tiny), device="cpu", dtype=dtype)
     room(needed - 1)
     with pytest.raises(
-        ModelError, match=f"{tiny} needs about 0.0 GB in {dtype} and 0.0 GB are"
+        ModelError, match=f"{tiny} needs about 0.0 GB in {dtype} but only 0.0 GB are"
     ) as c:
         load_causal_lm(str(tiny), device="cpu", dtype=dtype)
     hint = "a smaller model" if size == 2 else r"a smaller dtype \(--dtype bfloat16\)"

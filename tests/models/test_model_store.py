@@ -291,7 +291,7 @@ def test_a_model_made_from_another_file_is_made_again(store: ModelStore) -> None
     record = json.loads((folder / "paceline.json").read_text())
     record["weights_sha256"] = "0" * 64
     (folder / "paceline.json").write_text(json.dumps(record))
-    with pytest.raises(ModelError, match="another file"):
+    with pytest.raises(ModelError, match="a file that this paceline does not know"):
         store.path("tiny")
     store.pull("tiny")
     assert len(store.download.calls) == 2

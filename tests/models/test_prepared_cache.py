@@ -118,6 +118,19 @@ def test_a_disk_that_is_nearly_full_is_left_alone(
     assert [path.name for path in root.iterdir()] == [".lock"]
 
 
+def test_what_killed_processes_have_left_is_deleted(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if they have left the disk nearly full."""
+    left = root / ".new-left" / "new"
+    left.mkdir(parents=True)
+    (left / "tensors.safetensors").write_bytes(b"half")
+    usage = namedtuple("usage", ["free"])
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0 if left.exists() else 1 << 30))
+    assert keep_prepared("mark", RECORD, TENSORS)
+    assert {path.name for path in root.iterdir()} == {"mark", ".lock"}
+
+
 def test_tensors_of_other_kinds_are_not_kept() -> None:
     assert not keep_prepared("mark", RECORD, {"halves": torch.zeros(3, dtype=torch.bfloat16)})
     assert find_prepared("mark") is None

@@ -115,7 +115,6 @@ def test_widths_count_the_root_and_all_prompt_tokens() -> None:
     candidates = CandidateTree(((0,), (1,), (0, 0)), (0.5, 0.2, 0.1))
     tree = StateTree(candidates, (2, 1, 1), root_prompts=2)
     assert tree.width == 1 + 2 + 3 + 4
-    assert tree.prompt_counts == {1: 2, 2: 1}
     # 0.4 end at the first node, 0.2 and 0.1 at the others, and 0.3 at the root.
     assert tree.next_states == pytest.approx([0, 0.3, 0.7])
 

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
+import torch
 from tests.planning.replay import Device, Scripted, replay
 from tests.planning.test_cost_curve import CLIFF, curve_of
 
@@ -14,6 +15,7 @@ from paceline.planning.drafting_time import DraftingTime
 from paceline.planning.gate import TRIAL, Gates, TrialBudget
 from paceline.planning.pass_costs import PassCosts
 from paceline.planning.planner import TreePlanner
+from paceline.records import Path, Round, Seconds
 from paceline.tree import EMPTY, Tree
 
 STORY = random.Random(0).sample(range(10**5), 400)
@@ -137,3 +139,18 @@ def test_trees_shrink_while_prompts_are_read() -> None:
     planner.prefill(1, 1, 512)
     beside = planned()
     assert planned() == alone > beside, "and grow again when they have been read"
+
+
+def test_guesses_are_made_though_prompts_are_read_in_every_pass() -> None:
+    """What a pass takes is unknown then, with a millisecond or two for drafting."""
+    planner, trees = TreePlanner(), []
+    planner.add(0, Scripted(STORY, lambda place: 1))
+    for number in range(60):
+        tree = planner.plan({0: lambda budget: Tree((7,), (-1,), (0.8,))})[0]
+        planner.prefill(1, 1, 512)
+        path = Path((0,), (7, 9)) if len(tree) else Path((), (7,))
+        spent = Seconds(draft=2e-3 if len(tree) else 1e-4, target=20e-3)
+        rows = torch.empty(1 + len(tree), 0)
+        planner.observe([Round(0, tree, rows, path, True, number == 0, spent)])
+        trees.append(tree)
+    assert [len(tree) for tree in trees] == [0, 0, 0, *[1] * 57]

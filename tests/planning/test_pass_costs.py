@@ -7,6 +7,7 @@ import random
 import pytest
 from tests.planning.test_cost_curve import CLIFF, curve_of
 
+from paceline.planning.cost_curve import CostCurve
 from paceline.planning.pass_costs import PassCosts
 
 
@@ -93,6 +94,7 @@ def test_another_number_of_texts_inherits_the_corrections() -> None:
         costs.observe(1, 10.0)
         costs.observe(4, 30.0)
     inherited = costs.inherited(2)
+    assert inherited.of(1) == pytest.approx(costs.of(1), rel=0.05)
     inherited.observe(1, 12.0)
     assert inherited.of(1) == pytest.approx(12.0)
     assert relative(inherited, 4) > 2.5
@@ -141,3 +143,38 @@ def test_one_slow_pass_of_plain_decoding_changes_little() -> None:
     costs.observe(1, 10 * CLIFF[1])
     assert costs.doubts_plain
     assert relative(costs, 8) == pytest.approx(before, rel=0.12)
+
+
+NEAR, FAR = {1: 10.0, 4: 11.0, 8: 14.0, 16: 20.0}, {1: 14.0, 4: 17.0, 8: 25.0, 16: 40.0}
+
+
+@pytest.mark.parametrize("seen", [(1,), (1, 8), (1, 4, 8)])
+def test_a_long_text_costs_what_its_passes_take(seen: tuple[int, ...]) -> None:
+    """And a width that was not seen, what the curve says at that length."""
+    curve = CostCurve(curve_of(NEAR).points + curve_of(FAR, context=1024).points)
+    costs = PassCosts(curve)
+    for step in range(300):
+        width = seen[step % len(seen)]
+        costs.observe(width, 1.5 * FAR[width])
+    live = costs.curve(1000)
+    assert live is not None
+    assert {width: live.cost(width) for width in seen} == pytest.approx(
+        {width: costs.of(width) for width in seen}
+    )
+    for width in FAR:
+        assert live.cost(width) == pytest.approx(1.5 * FAR[width], rel=0.03)
+
+
+def test_what_a_text_of_several_pays_is_made_once_in_sixteen_passes() -> None:
+    costs = PassCosts(curve_of(CLIFF), texts=4)
+    assert costs.share(100) is None
+    costs.observe(1, 40.0)
+    first = costs.share(100)
+    assert first is not None and first.cost(1) == pytest.approx(10.0)
+    for _ in range(15):
+        costs.observe(1, 80.0)
+        assert costs.share(5000) is first
+    costs.observe(1, 80.0)
+    later = costs.share(100)
+    assert later is not None and later.cost(1) == pytest.approx(costs.of(1) / 4)
+    assert later.cost(1) > 15.0

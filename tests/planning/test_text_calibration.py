@@ -62,6 +62,8 @@ def test_both_decide_alike(rounds: list[tuple[Tree, list[int]]], seed: int) -> N
             assert one.promised == pytest.approx(other.promised, abs=1e-12)
         for text in texts:
             text.observe(tokens)
+            if len(tokens) == 4:
+                text.forget_trees()
         if rng.random() < 0.2:
             texts = [session.begin(16.0, 8.0) for session in sessions]
 
@@ -112,6 +114,21 @@ def test_guesses_of_no_weight_promise_nothing(make: Make) -> None:
     tree = Tree((5, 6), (-1, 0), (0.9, 0.0))
     nodes, promised = text.choose(tree, 1, [1.0, 1.0, 0.5])
     assert nodes == [0, 1] and promised == pytest.approx(text.expect(tree)[0])
+
+
+def test_trees_of_a_text_that_was_changed_are_forgotten(make: Make) -> None:
+    """And what came true of them before is not."""
+    texts, tree = [make(400.0).begin(32.0, 8.0) for _ in range(2)], Tree.chain([5, 6])
+    for text in texts:
+        for _ in range(30):
+            text.expect(tree)
+            text.observe([5])
+            if text is texts[0]:
+                text.forget_trees()
+            text.observe([9])
+    (first, second), (same, wrong) = (text.expect(tree) for text in texts)
+    assert first > 0.9 and second > 0.45
+    assert same > 0.9 and wrong < 0.15
 
 
 def test_a_text_begins_with_what_others_have_shown(make: Make) -> None:

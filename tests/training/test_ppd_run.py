@@ -65,7 +65,9 @@ def test_a_start_of_another_shape_is_refused(
     data: Path, cache: Path, whole: Path, tmp_path: Path
 ) -> None:
     for changes in ({"heads": 3}, {"epts": 3}):
-        with pytest.raises(UsageError, match=r"embeddings to begin with are \(2, 1, 32\)"):
+        with pytest.raises(
+            UsageError, match=r"embeddings to start from have the shape \(2, 1, 32\)"
+        ):
             train(data, tmp_path, "ppd", cache, start=str(whole), **changes)
 
 

@@ -34,18 +34,20 @@ def sort_places(tokens: Int32) -> Int32:
     # ranks[p]: rank of the run of tokens before place p among all runs of that length. Runs start
     # with one token; two neighbouring runs make one of twice the length.
     ranks = np.zeros(count + 1, dtype=np.int64)
-    np.add(tokens, 1, out=ranks[1:])
+    np.add(tokens, 1, out=ranks[1:], dtype=np.int64)
     # within[p]: tokens between place p and the border before it.
     borders = np.where(ranks == 0, np.arange(count + 1, dtype=np.int32), np.int32(0))
     within = np.arange(count + 1, dtype=np.int32) - np.maximum.accumulate(borders)
-    distinct, length = int(ranks.max(initial=0)) + 1, 1
-    while length < LONGEST and distinct <= count:
+    above, length = int(ranks.max(initial=0)) + 1, 1  # above all ranks; in the end, their number
+    while length < LONGEST:
         earlier = np.zeros(count + 1, dtype=np.int64)
         if length <= count:
             earlier[length:] = ranks[: count + 1 - length]
         earlier[within < length] = 0  # beyond a border everything is a border, which sorts first
-        ranks, distinct = _numbered(ranks * distinct + earlier)
+        ranks, above = _numbered(ranks * above + earlier)
         length *= 2
+        if above > count:  # no two are equal
+            break
     order = np.argsort(ranks, kind="stable")
     order = order[is_in_order(tokens, order)]
     return order.astype(np.int32)

@@ -256,11 +256,12 @@ class Auto(Drafter):
             if known.asks(name, sure, unread, left):
                 if HIDDEN_STATES in source.requires and self._states is not None:
                     source.offer_states(self._states)
-                began = self._clock()
-                self._add(place, source.propose(budget), began)
+                began, tree = self._clock(), source.propose(budget)
+                self._add(place, tree, began)
                 self._asked[place] = sure
                 sure = self._united.sure
-                taken[name] = self._clock() - began, unread
+                if len(tree) or source.unread() != unread:  # else it could not even begin
+                    taken[name] = self._clock() - began, unread
         if taken:
             began = self._clock()
             self._continue_ends()
@@ -291,7 +292,8 @@ class Auto(Drafter):
             rows, claimed = round.rows_owed_to(place)
             tokens = round.owed_to(place) if rows else 0
             self._known.judge(self.source_names[place], sure, tokens, claimed, width, rows)
-        if not round.prefill:
+        if not (round.prefill and round.first):  # its own prompt: sources read it, too
             drafting, target = self._drafted - self._wanted, self._clock() - self._drafted
-            tokens = len(round.path.tokens)
-            self._known.played(len(self._text) - 1, width, tokens, 1e3 * drafting, 1e3 * target)
+            context, tokens = len(self._text) - 1, len(round.path.tokens)
+            timed = None if round.prefill else 1e3 * target
+            self._known.played(context, width, tokens, 1e3 * drafting, timed)

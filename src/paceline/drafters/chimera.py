@@ -54,8 +54,8 @@ class ChimeraSettings:
     cache: n-grams whose states are kept in memory, 0 for none (section 4.1.1). On a CPU, where a
     draft is one call, only those of prompts: encoding guesses is faster than looking them up.
     dictionary: number of common n-grams whose states are made beforehand, if the parts name any.
-    spill: a file for states evicted from memory, which other parts may share; "" discards them.
-    Drafters of a host share the store.
+    spill: a file for the last 65,536 states evicted from memory, which other parts may share; ""
+    discards them. Drafters of a host share the store.
     weights: of the linear layers, see `HeadWeights`.
 
     Raises UsageError for a setting out of range; ModelError for a folder without such parts.

@@ -76,9 +76,13 @@ class ModuleLevels(Levels):
 
     def read(self, states: torch.Tensor, greens: Sequence[State]) -> None:
         """See `Levels.read`."""
-        self._mature = states[-1]
+        self._mature = states[-1].clone()  # a view would keep all states of the target
         if greens:
             self._context.extend(states[self.length :], _rows_of(greens))
+
+    def keep(self, length: int) -> None:
+        """See `TextLevels.keep`."""
+        self._context.truncate(length)
 
     def begin(self) -> None:
         """See `Levels.begin`."""
@@ -122,7 +126,7 @@ class ProgramLevels(Levels):
         # No torch from here on: after a pass of the target has evicted it from the caches, one
         # operator of torch takes longer than a small program.
         numbers = states.float().numpy()
-        self._mature = numbers[-1]
+        self._mature = numbers[-1].copy()  # a view would keep all states of the target
         for first in range(0, len(greens), AT_ONCE):
             self._read(numbers[self.length :], greens[first : first + AT_ONCE])
 
@@ -143,6 +147,10 @@ class ProgramLevels(Levels):
 
         program.run(count, end, see)
         self.length = end
+
+    def keep(self, length: int) -> None:
+        """See `TextLevels.keep`."""
+        self.length = min(self.length, length)
 
     def draft(
         self,

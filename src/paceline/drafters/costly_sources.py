@@ -113,9 +113,9 @@ class CostlySources:
         if spare < 0:
             return False
         reading = self._reading(account, unread) if unread > _FEW else 0.0
-        price = PRICE if account.time.value is None else self._prices.in_passes(account.time.value)
+        price = self._price(account)
         gain = source.gain(sure, price, self._prices.each) - _MARGIN
-        gain -= self._prices.in_passes(_PLANNING)
+        gain -= self._prices.in_passes(_PLANNING) or 0.0
         if gain > 0 and (not reading or gain * left / self._prices.tokens > _RETURN * reading):
             source.trial = False
             return True
@@ -146,8 +146,8 @@ class CostlySources:
         account = self._accounts[name]
         if unread <= _FEW:
             account.time.add(milliseconds)
-        else:
-            account.reading.add(max(0.0, milliseconds - (account.time.value or 0.0)) / unread)
+        elif (reading := milliseconds - (account.time.value or 0.0)) > 0:
+            account.reading.add(reading / unread)
 
     def judge(
         self, name: str, sure: float, tokens: int, claimed: float, width: int, own: int
@@ -165,13 +165,16 @@ class CostlySources:
             return
         # A narrower pass may cost more than a wider one, but no plan would have chosen it.
         rows = max(0.0, prices.relative(width) - prices.relative(width - own))
-        price = prices.in_passes(source.account.time.value) + rows
+        price = self._price(source.account) + rows
         source.judge(sure, tokens * prices.each - price, expected * prices.each - price)
 
-    def played(self, context: int, width: int, tokens: int, drafting: float, target: float) -> None:
+    def played(
+        self, context: int, width: int, tokens: int, drafting: float, target: float | None
+    ) -> None:
         """Record a round, after all its sources were judged.
 
-        context: tokens in the cache. drafting, target: milliseconds.
+        context: tokens in the cache. drafting, target: milliseconds; target is None if the pass
+        also read a prompt, so that its time says nothing about this round.
         """
         prices = self._prices
         passes = prices.played(context, width, tokens, drafting, target)
@@ -183,7 +186,12 @@ class CostlySources:
             account.earn(earned)
         self._rounds += 1
 
+    def _price(self, account: SourceAccount) -> float:
+        """Passes that asking costs."""
+        known = self._prices.in_passes(account.time.value)
+        return PRICE if known is None else known
+
     def _reading(self, account: SourceAccount, unread: int) -> float:
         """Passes to read `unread` tokens, more than a few."""
-        each = account.reading.value
-        return unread * (_READING if each is None else self._prices.in_passes(each))
+        each = self._prices.in_passes(account.reading.value)
+        return unread * (_READING if each is None else each)

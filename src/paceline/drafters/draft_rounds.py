@@ -12,6 +12,7 @@ from paceline.chains import ChainEnd
 from paceline.drafters.draft_passes import Guess, Said, Speaker, guess_of
 from paceline.kernels.likeliest import likeliest
 from paceline.loop import Batch, Generation
+from paceline.planning.planner import TreePlanner
 from paceline.protocols import Drafter, Planner, Target
 from paceline.records import Round
 from paceline.sampling import GREEDY, Sampler
@@ -57,6 +58,7 @@ class DraftRounds(Speaker):
     ) -> None:
         self._inner = inner
         self._others = others
+        self._planner = planner
         self._batch = Batch(target, planner, clock)
         self._sampler = _Noted()
         self._text = Generation([0], inner, Stopping(1), GREEDY)
@@ -101,6 +103,8 @@ class DraftRounds(Speaker):
             self._key = self._batch.add(text)
         elif self._corrected:
             self._batch.rewrite(self._key)
+            if isinstance(self._planner, TreePlanner):  # the other kind remembers nothing
+                self._planner.forget_trees(self._key)
         self._corrected = False
         while self._key in self._batch:
             for round in self._batch.step():

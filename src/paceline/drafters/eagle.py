@@ -33,9 +33,7 @@ from paceline.drafters.level_tree import LevelTree, check_beam, grown
 from paceline.drafters.parts import check_parts, find_parts
 from paceline.errors import UsageError
 from paceline.planning.draft_length import LONGEST
-from paceline.prefix import common_prefix
 from paceline.protocols import LAYER_OUTPUTS
-from paceline.records import TextStart
 from paceline.tree import ROOT, Tree
 
 if TYPE_CHECKING:
@@ -96,15 +94,6 @@ class Eagle(LevelDrafter["Levels"]):
         self.layers = found.config.layers
         if self.layers:
             self.requires |= {LAYER_OUTPUTS}
-
-    def resume(self, text: TextStart) -> None:
-        """Continue with other last tokens; rows of unchanged ones are kept."""
-        levels, same = self._levels, common_prefix(self._text, text.context)
-        self.start(text)
-        if levels is not None:
-            # A row reads its own token. The root's is read again, since its output is needed.
-            levels.keep(max(0, min(same - 1, len(self._text) - 2)))
-            self._levels = levels
 
     def _read(self, levels: Levels, states: torch.Tensor) -> None:
         if levels.length < len(states):

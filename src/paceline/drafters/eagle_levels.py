@@ -32,6 +32,10 @@ class Levels(TextLevels):
     come after these and are overwritten when the text continues. The text has `length` rows.
     """
 
+    # A row reads the token after its feature. So the root's is always read again: a draft needs its
+    # output, which is not kept.
+    ahead = 1
+
     def __init__(self, columns: torch.Tensor) -> None:
         self.length = 0
         self._held = columns  # keys and values [2, KV heads, room, head size]
@@ -44,7 +48,7 @@ class Levels(TextLevels):
         return self._held.shape[2]
 
     def keep(self, length: int) -> None:
-        """Keep only the first `length` rows."""
+        """See `TextLevels.keep`."""
         self.length = min(self.length, length)
 
     @abstractmethod

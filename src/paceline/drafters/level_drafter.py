@@ -16,6 +16,7 @@ from paceline.drafters.host import Host
 from paceline.drafters.level_plan import LevelPlan
 from paceline.drafters.level_tree import BeamSettings
 from paceline.planning.draft_length import LONGEST
+from paceline.prefix import common_prefix
 from paceline.protocols import HIDDEN_STATES, Drafter
 from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, Tree
@@ -32,14 +33,20 @@ _HEARD = 8
 class TextLevels(ABC):
     """What is kept of one text, and a draft after it.
 
-    length: tokens read by the target that were taken over. most_fresh: most new ones that `draft`
-    takes over. noise: float32 [levels, outputs], of the target's draws at the places of the next
-    draft's first levels; None for none.
+    length: tokens read by the target that were taken over. ahead: how many tokens after its own
+    decide what is kept of one. most_fresh: most new ones that `draft` takes over. noise: float32
+    [levels, outputs], of the target's draws at the places of the next draft's first levels; None
+    for none.
     """
 
     length: int
+    ahead = 0
     most_fresh = 0
     noise: torch.Tensor | None = None
+
+    @abstractmethod
+    def keep(self, length: int) -> None:
+        """Keep only what was taken over of the first `length` tokens."""
 
     def draft(
         self,
@@ -93,11 +100,23 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
         self._seen: torch.Tensor | None = None
 
     def start(self, text: TextStart) -> None:
-        """Begin with nothing read. References are ignored."""
+        """Begin a text. What was read of the tokens that it shares with the last one is kept, as
+        states depend on tokens alone, unless these are less than half of the last one, whose memory
+        is then released. References are ignored."""
+        same, before = common_prefix(self._text, text.context), len(self._text)
         self._text = list(text.context)
         self._noise = self._noise.for_text(text.sampler)
-        self._levels = self._seen = None
+        self._seen = None
         self._plan.begin_text()
+        if 2 * same < before:
+            self._levels = None
+        elif self._levels is not None:
+            # The target has not read the root.
+            self._levels.keep(max(0, min(same, len(self._text) - 1) - self._levels.ahead))
+
+    def stop(self) -> None:
+        """Let go of the target's states. What was read of them is kept: a chat goes on."""
+        self._seen = None
 
     def unread(self) -> int:
         """See `Drafter.unread`."""

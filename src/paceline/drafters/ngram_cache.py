@@ -8,10 +8,12 @@ what that evicts.
 from __future__ import annotations
 
 import sqlite3
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +22,14 @@ from numpy.typing import NDArray
 from paceline.errors import UsageError
 
 __all__ = ["CacheCounts", "Ngram", "NgramCache", "State", "last_ngram"]
+
+_MOST_ON_DISK = 1 << 16
+"""States; 150 MB of 576 numbers each, 1 GB of 4096."""
+
+_TAKE = "SELECT state FROM states WHERE parts = ? AND ngram = ?"
+_PUT = "INSERT OR REPLACE INTO states VALUES (?, ?, ?)"
+# A row that is replaced gets a new number, so the lowest ones have not been put for longest.
+_DROP = "DELETE FROM states WHERE rowid <= (SELECT MAX(rowid) FROM states) - ?"
 
 Ngram = tuple[int, ...]
 State = torch.Tensor | NDArray[np.float32]
@@ -50,7 +60,8 @@ class NgramCache:
     restore: numbers [hidden] -> a state as `encode` makes them.
     capacity: n-grams kept in memory; 0 remembers nothing.
     beforehand: n-grams -> their states [hidden]; never evicted.
-    spill: a file for what memory evicts, created if missing; None discards it.
+    spill: a file for what memory evicts, created if missing; None discards it. It holds the last
+    65,536 states; after an error, which is a warning, it is not used any more.
     parts: identifies the encoder. A file may hold states of any number of encoders; each gets back
     only its own.
 
@@ -115,34 +126,47 @@ class _Disk:
     """N-grams in an SQLite file; several processes and encoders may share it."""
 
     def __init__(self, path: Path, parts: str) -> None:
-        self._parts = parts
+        self._path, self._parts = path, parts
         try:
-            self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            self._database.execute("PRAGMA synchronous = OFF")  # what is lost is encoded anew
-            self._database.execute(
+            database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            database.execute("PRAGMA synchronous = OFF")  # what is lost is encoded anew
+            database.execute(
                 "CREATE TABLE IF NOT EXISTS states "
                 "(parts TEXT, ngram TEXT, state BLOB, PRIMARY KEY (parts, ngram))"
             )
-            self.take(())  # fails if the table is of another kind
-            (found,) = self._database.execute("PRAGMA quick_check(1)").fetchone()
+            database.execute(_TAKE, ("", ""))  # fails if the table is of another kind
+            (found,) = database.execute("PRAGMA quick_check(1)").fetchone()
             if found != "ok":
                 raise sqlite3.DatabaseError("it is damaged")
         except sqlite3.Error as error:
             raise UsageError(
                 f"cannot store n-gram states in {path}: {error}; name another file"
             ) from error
+        self._database: sqlite3.Connection | None = database
 
     def take(self, ngram: Ngram) -> torch.Tensor | None:
-        row = self._database.execute(
-            "SELECT state FROM states WHERE parts = ? AND ngram = ?", (self._parts, _key(ngram))
-        ).fetchone()
-        return None if row is None else torch.frombuffer(bytearray(row[0]), dtype=torch.float32)
+        found = self._run(_TAKE, self._parts, _key(ngram))
+        return torch.frombuffer(bytearray(found[0][0]), dtype=torch.float32) if found else None
 
     def put(self, ngram: Ngram, state: State) -> None:
         content = torch.as_tensor(state).float().cpu().numpy().tobytes()
-        self._database.execute(
-            "INSERT OR REPLACE INTO states VALUES (?, ?, ?)", (self._parts, _key(ngram), content)
-        )
+        self._run(_PUT, self._parts, _key(ngram), content)
+        self._run(_DROP, _MOST_ON_DISK)
+
+    def _run(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """The rows that a statement yields; none once the file has failed."""
+        if self._database is None:
+            return []
+        try:
+            return self._database.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            self._database = None
+            warnings.warn(
+                f"n-gram states are no longer kept in {self._path} ({error}): name another file",
+                RuntimeWarning,
+                stacklevel=1,
+            )
+            return []
 
 
 def _key(ngram: Ngram) -> str:

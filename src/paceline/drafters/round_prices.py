@@ -46,18 +46,20 @@ class RoundPrices:
             known = self._costs_of[width] = self._curve.relative(width)
         return known
 
-    def in_passes(self, milliseconds: float | None) -> float:
-        """A time in passes of plain decoding; 0 while either is unknown."""
+    def in_passes(self, milliseconds: float | None) -> float | None:
+        """A time in passes of plain decoding; None while either is unknown."""
         plain = self._share or self._plain.value
-        return (milliseconds or 0.0) / plain if plain else 0.0
+        return milliseconds / plain if plain and milliseconds is not None else None
 
     def played(
-        self, context: int, width: int, tokens: int, drafting: float, target: float
+        self, context: int, width: int, tokens: int, drafting: float, target: float | None
     ) -> float:
-        """Record a round; returns the passes that it took. See `CostlySources.played`."""
+        """Record a round; returns the passes that it took, which are expected rather than measured:
+        the pass may have served others, too. See `CostlySources.played`."""
         relative = self.relative(width)
-        self._plain.add(target / relative)
-        passes = relative + self.in_passes(drafting)
+        if target is not None:
+            self._plain.add(target / relative)
+        passes = relative + (self.in_passes(drafting) or 0.0)
         self.passes += (passes - self.passes) / _AVERAGED
         self.tokens += (tokens - self.tokens) / _AVERAGED
         if self._rounds % _LOOK == 0:
@@ -69,5 +71,7 @@ class RoundPrices:
         live = None if self._costs is None else self._costs(context)
         self._share = None if live is None else live.cost(1)
         stored = None if live or self._stored is None else self._stored.at(context)
-        self._curve = live or stored or MILD
-        self._costs_of.clear()
+        curve = live or stored or MILD
+        if curve is not self._curve:  # other texts often find the same
+            self._curve = curve
+            self._costs_of.clear()

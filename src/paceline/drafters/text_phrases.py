@@ -31,7 +31,7 @@ class TextPhrases:
         """
         self._tail = []
         if learn:
-            self.said(context)
+            self.drafted(context)
         self._tail = list(context[-self._size :])
 
     def said(self, tokens: Sequence[int]) -> None:

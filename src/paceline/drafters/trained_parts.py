@@ -165,7 +165,9 @@ class TrainedParts(Generic[ConfigT]):
     def check_tensors(self, path: Path) -> None:
         """Raises ModelError, naming the file `path`, if tensors are not as required."""
         for name, expected in self.expected_shapes().items():
-            found = tuple(self.tensors[name].shape) if name in self.tensors else None
+            if name not in self.tensors:
+                raise ModelError(f"{path} is damaged: its {name} is missing")
+            found = tuple(self.tensors[name].shape)
             if found != expected:
                 raise ModelError(
                     f"{path} is damaged: the shape of its {name} is {found}, not {expected}"

@@ -7,7 +7,6 @@ plain text, and cuts streams off.)
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
@@ -19,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from paceline.serve.errors import ApiError, too_many
 from paceline.serve.inside import Head, Query
+from paceline.serve.leaving import unless_left
 
 __all__ = ["Front"]
 
@@ -52,16 +52,7 @@ class Front:
         except ApiError as error:
             await _refusal(error)(scope, receive, send)
             return
-        working = asyncio.ensure_future(self._answer(query, _Out(scope, receive, send)))
-        watching = asyncio.ensure_future(_hung_up(receive))
-        try:
-            await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (working, watching):
-                task.cancel()
-            await asyncio.gather(working, watching, return_exceptions=True)
-        if not working.cancelled():
-            working.result()
+        await unless_left(receive, self._answer(query, _Out(scope, receive, send)))
 
     async def _query(self, request: Request) -> Query:
         body = bytearray()
@@ -151,8 +142,3 @@ def _lost() -> ApiError:
     """A retry may well succeed."""
     message = "the replica that worked on this request has stopped: try again"
     return ApiError(503, message, code="replica_lost", headers={"Retry-After": "1"})
-
-
-async def _hung_up(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

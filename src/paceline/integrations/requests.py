@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,6 +29,13 @@ _PREPARED = {
     "use_cache",
 }
 
+# Methods of transformers that write other texts, and the options that choose them.
+_OTHER_METHODS = {
+    "constrained_beam_search": "constraints and force_words_ids",
+    "contrastive_search": "penalty_alpha",
+    "dola_generation": "dola_layers",
+}
+
 
 def check_request(
     model: PreTrainedModel, config: GenerationConfig, model_kwargs: dict[str, Any]
@@ -38,6 +46,11 @@ def check_request(
     if (config.num_beams or 1) > 1:
         raise UsageError(
             f"beam search (num_beams={config.num_beams}) is not supported: use num_beams=1"
+        )
+    method = config.get_generation_mode().value
+    if method in _OTHER_METHODS:
+        raise UsageError(
+            f"{method.replace('_', ' ')} is not supported: leave out {_OTHER_METHODS[method]}"
         )
     for flag in ("output_scores", "output_logits", "output_attentions", "output_hidden_states"):
         if getattr(config, flag, False):
@@ -52,16 +65,21 @@ def check_request(
             raise UsageError(f"model input {name!r} is not supported: pass token ids only")
 
 
-def stopping_of(
-    row: PromptRow, config: GenerationConfig, criteria: Sequence[Callable[..., Any]]
-) -> Stopping:
-    """What ends the text of a row."""
-    eos = config.eos_token_id
-    eos_ids = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
-    own = (MaxLengthCriteria, EosTokenCriteria)  # the core handles these two
-    others = [criterion for criterion in criteria if not isinstance(criterion, own)]
+def stopping_of(row: PromptRow, criteria: Sequence[Any]) -> Stopping:
+    """What ends the text of a row: the criteria alone. `generate` has put the limit and the
+    end-of-sequence ids of its configuration among them, unless the caller passed others."""
+    limits, eos_ids, others = [], [], []
+    for criterion in criteria:
+        if type(criterion) is MaxLengthCriteria:
+            limits.append(criterion.max_length)
+        elif type(criterion) is EosTokenCriteria:
+            eos_ids += criterion.eos_token_id.flatten().tolist()
+        else:
+            others.append(criterion)
     conditions = [row.condition(others)] if others else []
-    return Stopping(config.max_length - row.padded_length, eos_ids, conditions)
+    # Like all criteria, a limit is asked only after a token.
+    most = max(1, min(limits, default=sys.maxsize) - row.padded_length)
+    return Stopping(most, eos_ids, conditions)
 
 
 def sampler_of(

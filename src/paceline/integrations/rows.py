@@ -8,6 +8,7 @@ the padded row, in a batch of the same size.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +17,13 @@ from transformers import (
     EpsilonLogitsWarper,
     InfNanRemoveLogitsProcessor,
     LogitNormalization,
+    MaxTimeCriteria,
     MinPLogitsWarper,
     NoRepeatNGramLogitsProcessor,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
     RepetitionPenaltyLogitsProcessor,
+    StopStringCriteria,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
@@ -28,7 +33,7 @@ from transformers import (
 from paceline.errors import UsageError
 from paceline.sampling import LogitsProcessor
 
-__all__ = ["PromptRow", "split_rows"]
+__all__ = ["PromptRow", "RowRules", "for_each_row", "split_rows"]
 
 # Their result depends on their arguments alone, on any device.
 _STATELESS = {
@@ -43,6 +48,10 @@ _STATELESS = {
     TopPLogitsWarper,
     TypicalLogitsWarper,
 }
+
+# What rows may share: it keeps nothing of a text, and some of it is large.
+_SHARED = _STATELESS | {MaxTimeCriteria, StopStringCriteria}
+_SHARED_PARTS = (PreTrainedModel, PreTrainedTokenizerBase)
 
 
 @dataclass(frozen=True)
@@ -109,6 +118,54 @@ class _RowProcessor:
     def stateless(self) -> bool:
         """See `LogitsProcessor`. Third-party classes may keep any state."""
         return type(self.processor) in _STATELESS
+
+
+@dataclass(frozen=True)
+class RowRules:
+    """The logits processors and stopping criteria of one row."""
+
+    processors: Sequence[Callable[..., Any]]
+    criteria: Sequence[Callable[..., Any]]
+
+
+def for_each_row(
+    rows: Sequence[PromptRow],
+    model: PreTrainedModel,
+    processors: Sequence[Callable[..., Any]],
+    criteria: Sequence[Callable[..., Any]],
+) -> list[RowRules]:
+    """Processors and criteria for every row. They may keep state, and rows are not in step, so each
+    of several rows gets copies.
+
+    Raises UsageError for one that cannot be copied.
+    """
+    if len(rows) == 1:
+        return [RowRules(processors, criteria)]
+    shared = _shared_by_rows(model, [*processors, *criteria])
+    # With one memo per row, what a processor and a criterion share, their copies share as well.
+    memos = [dict(shared) for _ in rows]
+    return [
+        RowRules([_copied(p, memo) for p in processors], [_copied(c, memo) for c in criteria])
+        for memo in memos
+    ]
+
+
+def _shared_by_rows(model: PreTrainedModel, rules: Sequence[Callable[..., Any]]) -> dict[int, Any]:
+    """What is not copied, by id: a memo of `deepcopy`."""
+    parts = [part for rule in rules for part in getattr(rule, "__dict__", {}).values()]
+    shared = [rule for rule in rules if type(rule) in _SHARED]
+    shared += [part for part in (model, *parts) if isinstance(part, _SHARED_PARTS)]
+    return {id(each): each for each in shared}
+
+
+def _copied(rule: Callable[..., Any], memo: dict[int, Any]) -> Callable[..., Any]:
+    try:
+        return deepcopy(rule, memo)
+    except Exception as error:
+        raise UsageError(
+            f"{type(rule).__name__} cannot be copied for each row of a batch ({error}): generate "
+            "the rows one by one"
+        ) from error
 
 
 def split_rows(input_ids: torch.Tensor, model_kwargs: Mapping[str, Any]) -> list[PromptRow]:

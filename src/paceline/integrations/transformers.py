@@ -8,10 +8,11 @@ the model so that all three work as usual.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from copy import copy
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import (
@@ -28,12 +29,14 @@ from paceline.defaults import DEFAULT_METHOD
 from paceline.drafters import check_method, make_drafter, needs_host
 from paceline.errors import UsageError
 from paceline.integrations.known_model import KnownModel
+from paceline.integrations.lent_drafters import LentDrafters
 from paceline.integrations.requests import check_request, packed, sampler_of, stopping_of
-from paceline.integrations.rows import PromptRow, split_rows
+from paceline.integrations.rows import PromptRow, RowRules, for_each_row, split_rows
 from paceline.kernels.attention import attending_by_text
 from paceline.loop import Generation, decode
 from paceline.planning.planner import TreePlanner
 from paceline.protocols import Drafter, Target
+from paceline.records import Round
 from paceline.stats import Stats
 from paceline.targets.engines import open_target
 from paceline.targets.preparation import NATIVE
@@ -57,6 +60,8 @@ class Pace:
 
     After a call `stats` holds the statistics of each row. Greedy output is identical to that of
     transformers; sampling draws from the same distribution with our own noise.
+
+    Threads may share one; `stats` are then those of the call that ended last. A copy starts afresh.
     """
 
     def __init__(
@@ -76,7 +81,7 @@ class Pace:
         self._make = partial(make_drafter, method, **settings)
         # Kept between calls, so that a drafter can keep learning from one conversation. One that is
         # trained for a model starts afresh with every call, which has a new target.
-        self._drafter = None if needs_host(method) else self._make()
+        self._lent = None if needs_host(method) else LentDrafters(self._make)
         self._plans = method != "plain" and budget is None
         self._checked: set[tuple[type[PreTrainedModel], str]] = set()
         self._known: KnownModel | None = None
@@ -89,41 +94,44 @@ class Pace:
         stopping_criteria: StoppingCriteriaList | None = None,
         generation_config: GenerationConfig | None = None,
         references: Sequence[Sequence[int]] = (),
+        streamer: BaseStreamer | None = None,
         **model_kwargs: Any,
     ) -> torch.Tensor | GenerateDecoderOnlyOutput:
         """Called by `generate`; input_ids [batch, length] -> sequences [batch, length + new].
 
         references: token ids of texts that the outputs may resemble; pass them to `generate`.
+        streamer: of this call; `generate` never passes one on, `accelerate` does.
 
-        Raises UsageError for unsupported requests: beams, a cache to continue from, scores or
-        attentions in the output, inputs other than token ids, several texts with a streamer.
+        Raises UsageError for unsupported requests: beams, contrastive search, DoLa, a cache to
+        continue from, scores or attentions in the output, inputs other than token ids, several
+        texts with a streamer, processors or criteria that a batch needs copies of but cannot copy.
         """
         config = generation_config or model.generation_config
         check_request(model, config, model_kwargs)
         rows = split_rows(input_ids, model_kwargs)
-        if self.streamer is not None and len(rows) > 1:
+        streamer = self.streamer if streamer is None else streamer
+        if streamer is not None and len(rows) > 1:
             raise UsageError(
                 "a streamer shows only one text: leave it out, or generate texts one by one"
             )
+        rules = for_each_row(rows, model, logits_processor or [], stopping_criteria or [])
         # A batch attends text by text, in the caller's model too.
         with attending_by_text(model) if len(rows) > 1 else nullcontext():
-            if self.streamer is not None:
-                self.streamer.put(input_ids.cpu())
-            generations = self._generate(
-                model, rows, config, logits_processor or [], stopping_criteria or [], references
-            )
-            if self.streamer is not None:
-                self.streamer.end()
+            if streamer is not None:
+                streamer.put(input_ids.cpu())
+            generations = self._generate(model, rows, rules, config, references, streamer)
+            if streamer is not None:
+                streamer.end()
         return packed(input_ids, generations, config)
 
     def _generate(
         self,
         model: PreTrainedModel,
         rows: Sequence[PromptRow],
+        rules: Sequence[RowRules],
         config: GenerationConfig,
-        processors: Sequence[Callable[..., Any]],
-        criteria: Sequence[Callable[..., Any]],
         references: Sequence[Sequence[int]],
+        streamer: BaseStreamer | None,
     ) -> list[Generation]:
         kind = type(model), model.config._attn_implementation
         target = open_target(model, weights=NATIVE, check=kind not in self._checked)
@@ -132,45 +140,63 @@ class Pace:
         seed = self.seed
         if seed is None and config.do_sample:
             seed = int(torch.randint(2**62, (1,)))
-        drafters = self._drafters(known, model, target, len(rows))
-        generations = [
-            Generation(
-                row.tokens,
-                drafter,
-                stopping_of(row, config, criteria),
-                sampler_of(row, config, processors, seed or 0),
-                references,
-            )
-            for row, drafter in zip(rows, drafters)
-        ]
         sizing = known.planner if self.budget is None else self.budget
-        self._play(target, generations, sizing)
+        with self._drafters(known, model, target, len(rows)) as drafters:
+            generations = [
+                Generation(
+                    row.tokens,
+                    drafter,
+                    stopping_of(row, own.criteria),
+                    sampler_of(row, config, own.processors, seed or 0),
+                    references,
+                )
+                for row, own, drafter in zip(rows, rules, drafters)
+            ]
+            self._play(target, generations, sizing, streamer)
         return generations
 
     def _meet(self, model: PreTrainedModel, target: Target) -> KnownModel:
         """What is known about the model; starts afresh if it is another one or has moved."""
-        if self._known is None or not self._known.fits(model):
-            self._known = KnownModel.of(model, target, measure=self._plans)
-        return self._known
+        known = self._known  # another thread may replace it
+        if known is None or not known.fits(model):
+            known = self._known = KnownModel.of(model, target, measure=self._plans)
+        return known
 
+    @contextmanager
     def _drafters(
         self, known: KnownModel, model: PreTrainedModel, target: Target, count: int
-    ) -> list[Drafter]:
-        """One per text."""
-        if self._drafter is None:
+    ) -> Iterator[list[Drafter]]:
+        """One per text, for this call alone."""
+        if self._lent is None:
             host = known.host(model, target)
-            return [self._make(host=host) for _ in range(count)]
-        return [self._drafter] if count == 1 else [self._make() for _ in range(count)]
+            yield [self._make(host=host) for _ in range(count)]
+        elif count > 1:
+            yield [self._make() for _ in range(count)]
+        else:
+            with self._lent.lend(known) as drafter:
+                yield [drafter]
 
     def _play(
-        self, target: Target, generations: Sequence[Generation], sizing: int | TreePlanner
+        self,
+        target: Target,
+        generations: Sequence[Generation],
+        sizing: int | TreePlanner,
+        streamer: BaseStreamer | None,
     ) -> None:
-        self.stats = [Stats() for _ in generations]
-        for round in decode(target, generations, sizing):
-            self.stats[round.key].add(round)
-            if self.streamer is not None:
-                for token in round.path.tokens:
-                    self.streamer.put(torch.tensor([token]))
+        stats = [Stats() for _ in generations]
+        rounds = cast("Generator[Round, None, None]", decode(target, generations, sizing))
+        try:
+            for round in rounds:
+                stats[round.key].add(round)
+                if streamer is not None:
+                    for token in round.path.tokens:
+                        streamer.put(torch.tensor([token]))
+        finally:
+            rounds.close()  # a streamer may have raised, and the drafter is lent again at once
+            self.stats = stats
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_known": None}  # it refers to the model weakly
 
 
 class Accelerated:
@@ -186,36 +212,61 @@ class Accelerated:
     def generate(
         self,
         inputs: torch.Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        logits_processor: Sequence[Any] | None = None,
+        stopping_criteria: Sequence[Any] | None = None,
         *,
         streamer: BaseStreamer | None = None,
         tokenizer: Any = None,
-        stop_strings: str | list[str] | None = None,
-        stopping_criteria: Sequence[Any] | None = None,
         **kwargs: Any,
     ) -> torch.Tensor | GenerateDecoderOnlyOutput:
         """Generate; arguments and result are those of transformers' `generate`.
 
-        Raises UsageError for unsupported requests, see `Pace`.
+        Raises UsageError for unsupported requests, see `Pace`, and for stop strings without a
+        tokenizer.
         """
         criteria = StoppingCriteriaList(stopping_criteria or ())
-        if stop_strings is not None:
+        strings, generation_config = self._take_stop_strings(generation_config, kwargs)
+        if strings is not None:
             if tokenizer is None:
                 raise UsageError("stop_strings need the tokenizer: pass tokenizer=… as well")
-            criteria.append(StopStringCriteria(tokenizer, stop_strings))
-        held, self.pace.streamer = self.pace.streamer, streamer or self.pace.streamer
-        try:
-            return self.model.generate(
-                inputs, stopping_criteria=criteria, custom_generate=self.pace, **kwargs
-            )
-        finally:
-            self.pace.streamer = held
+            criteria.append(StopStringCriteria(tokenizer, strings))
+        return self.model.generate(
+            inputs,
+            generation_config,
+            logits_processor,
+            criteria,
+            custom_generate=partial(self.pace, streamer=streamer),
+            **kwargs,
+        )
+
+    def _take_stop_strings(
+        self, config: GenerationConfig | None, options: dict[str, Any]
+    ) -> tuple[str | list[str] | None, GenerationConfig | None]:
+        """The stop strings that apply, and the configuration without them; `generate` must find
+        none, since it drops the tokenizer."""
+        strings = own = self.model.generation_config.stop_strings
+        if config is not None and config.stop_strings is not None:
+            strings, config = config.stop_strings, copy(config)
+            config.stop_strings = None
+        strings = options.pop("stop_strings", strings)
+        if own is not None:
+            options["stop_strings"] = None
+        return strings, config
 
     @property
     def stats(self) -> list[Stats]:
         """Statistics of the last call, per row."""
         return self.pace.stats
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """A forward pass of the model."""
+        return self.model(*args, **kwargs)
+
     def __getattr__(self, name: str) -> Any:
+        # `copy` and `pickle` look for methods of their own before there is a model.
+        if name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.model, name)
 
 

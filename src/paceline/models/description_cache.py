@@ -30,6 +30,7 @@ from paceline.models.cache import (
 from paceline.models.gguf_description import describe_gguf
 from paceline.models.gguf_file import GgufFile
 from paceline.models.progress import ProgressCallback, ignore_progress
+from paceline.models.scratch import scratch_in
 
 __all__ = ["clear_descriptions", "described", "hash_of"]
 
@@ -128,10 +129,10 @@ def _write_record(folder: Path) -> None:
 def _keep(made: Path, place: Path) -> None:
     """Copy a description to its place in one step, and delete the least recently used ones."""
     try:
-        with _changing(), tempfile.TemporaryDirectory(dir=_root(), prefix=".new-") as staging:
-            new = Path(shutil.copytree(made, Path(staging, "new")))
+        with _changing(), scratch_in(_root()) as staging:
+            new = Path(shutil.copytree(made, staging / "new"))
             if place.exists():
-                place.replace(Path(staging, "old"))
+                place.replace(staging / "old")
             new.replace(place)
             keep_newest(_root(), _RECORD, _MOST)
     except OSError:

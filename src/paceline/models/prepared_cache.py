@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.json_files import json_bytes
 from paceline.models.cache import LOCK, cache_root, clear_folder, held, keep_newest
+from paceline.models.scratch import scratch_in
 
 if TYPE_CHECKING:
     import torch
@@ -56,20 +56,19 @@ def keep_prepared(mark: str, record: Mapping[str, Any], tensors: Tensors) -> boo
         return False
     needed = sum(each.nbytes for each in tensors.values())
     try:
-        with held(_root() / LOCK, lambda: None):
+        with held(_root() / LOCK, lambda: None), scratch_in(_root()) as scratch:
             if shutil.disk_usage(_root()).free < _SPARE * needed:
                 return False
-            with tempfile.TemporaryDirectory(dir=_root(), prefix=".new-") as scratch:
-                new = Path(scratch, "new")
-                new.mkdir()
-                text = json_bytes(record)
-                (new / _RECORD).write_bytes(text)
-                digest = _write_tensors(new / _TENSORS, tensors)
-                hashes = {_TENSORS: digest, _RECORD: hashlib.sha256(text).hexdigest()}
-                (new / _HASHES).write_bytes(json_bytes(hashes))
-                if (_root() / mark).exists():
-                    (_root() / mark).replace(Path(scratch, "old"))
-                new.replace(_root() / mark)
+            new = scratch / "new"
+            new.mkdir()
+            text = json_bytes(record)
+            (new / _RECORD).write_bytes(text)
+            digest = _write_tensors(new / _TENSORS, tensors)
+            hashes = {_TENSORS: digest, _RECORD: hashlib.sha256(text).hexdigest()}
+            (new / _HASHES).write_bytes(json_bytes(hashes))
+            if (_root() / mark).exists():
+                (_root() / mark).replace(scratch / "old")
+            new.replace(_root() / mark)
             keep_newest(_root(), _HASHES, _MOST)
         return True
     except OSError:

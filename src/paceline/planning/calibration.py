@@ -220,7 +220,7 @@ def _claims(tree: Tree) -> list[float]:
     """How likely each node is if its parent is right, by the drafter's own estimate."""
     if tree.weights is None:
         return [UNKNOWN] * len(tree)
-    return [min(MOST, max(LEAST, claim)) for claim in tree.claims]
+    return [_bounded(claim) for claim in tree.claims]
 
 
 def _bounded(claim: float) -> float:

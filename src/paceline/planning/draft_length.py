@@ -55,8 +55,9 @@ class DraftLength:
     _priced: tuple[CostCurve | None, int, Sequence[float]] | None = None
     _useful: int = LONGEST
     _draft_pass: RunningTime = field(default_factory=RunningTime)
-    _target_pass: RunningTime = field(default_factory=RunningTime)
+    _plain_pass: RunningTime = field(default_factory=RunningTime)
     _round: RunningTime = field(default_factory=RunningTime)
+    _scored: int = 0
     _tokens_per_draft_pass: float = 1.0
     # Over the same rounds, recent ones most: lengths change, and both change with them.
     _spent: float = 0.0
@@ -110,11 +111,11 @@ class DraftLength:
 
     @property
     def token_milliseconds(self) -> float | None:
-        """Current time per token, at most a target pass; None before the first round."""
-        if not self._gained or self._target_pass.value is None:
+        """Current time per token, at most a target pass without guesses; None before the first
+        round."""
+        if not self._gained or self._plain_pass.value is None:
             return None
-        plain = self._target_pass.value if self.curve is None else self.curve.cost(1)
-        return min(plain, self._spent / self._gained)
+        return min(self._plain_pass.value, self._spent / self._gained)
 
     def drafted(self, milliseconds: float, tokens: int, first: bool = False) -> None:
         """Record a pass of the draft model that took `milliseconds` and gained `tokens` guesses.
@@ -129,11 +130,13 @@ class DraftLength:
         self._tokens_per_draft_pass += (tokens - self._tokens_per_draft_pass) * _STEP
 
     def played(self, target_milliseconds: float, milliseconds: float, tokens: int) -> None:
-        """Record a round that gained `tokens` tokens.
+        """Record a round that gained `tokens` tokens; `scored` comes before.
 
         target_milliseconds: from the guesses to their result; milliseconds: of the whole round.
         """
-        self._target_pass.add(target_milliseconds)
+        # The curve only says what guesses add: passes slow down as the text grows.
+        relative = 1.0 if self.curve is None else self.curve.relative(1 + self._scored)
+        self._plain_pass.add(target_milliseconds / relative)
         self._round.add(milliseconds)
         usual = milliseconds if self._round.value is None else self._round.value
         self._spent += min(milliseconds, 2 * usual) - _FORGOTTEN * self._spent
@@ -144,6 +147,7 @@ class DraftLength:
         cut, the next draft tries one more than that; if nothing was cut, more."""
         cut = scored < guesses
         self._useful = 1 + scored if cut else max(self._useful, 2 * guesses)
+        self._scored = scored
 
     def judge(self, claims: Sequence[float], right: int) -> None:
         """Record that the first `right` guesses with these claims came true, and the next one, if

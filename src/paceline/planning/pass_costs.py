@@ -15,6 +15,8 @@ from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass
 from math import exp, log
 
+import numpy as np
+
 from paceline.planning.cost_curve import CostCurve, CostPoint
 
 __all__ = ["PassCosts"]
@@ -35,6 +37,10 @@ _FADING = 0.5
 """Factor for corrections after as many passes of other widths: what slowed a width down may have
 passed, which a planner that avoids the width would never notice."""
 _NO_OUTLIER = 3
+_UNKNOWN = 1000.0
+"""Milliseconds of a pass before one was measured: so many that the time to draft does not count."""
+_LOOK = 16
+"""Passes between two curves for a text of several: making one takes long."""
 _WARM_UP = 0.3
 """The first pass of a width may build what later ones use: it does not count if it is slower than
 expected by more than this (as a logarithm)."""
@@ -64,13 +70,15 @@ class PassCosts:
         # For widths 1, 2, …: the shape, without and with corrections, as multiples of the level.
         self._shape: list[float] = []
         self._factors: list[float] = []
-        self._level = _Term(0.0, 1.0)
+        self._level = _Term(log(_UNKNOWN) if curve is None else 0.0, 1.0)
         self._doubt = _GUESS_DOUBT if curve is None else _CURVE_DOUBT
         self._widths: dict[int, _Term] = {1: _Term(0.0, 0.0)}
         self._known = [1]  # widths that have terms, ascending
         self._warmed: set[int] = set()
         self._measured = 0
         self._last, self._calm = 0, True
+        # By measured context: what `share` returned last, and the passes before that.
+        self._shares: dict[int, tuple[int, CostCurve]] = {}
 
     @property
     def doubts_plain(self) -> bool:
@@ -80,6 +88,7 @@ class PassCosts:
     def inherited(self, texts: int) -> PassCosts:
         """The costs to expect of passes over another number of texts, before the first of them."""
         made = PassCosts(self._curve, texts)
+        made._level = _Term(self._level.value, 1.0)
         made._widths |= {
             width: _Term(term.value, made._doubt)
             for width, term in self._widths.items()
@@ -112,20 +121,37 @@ class PassCosts:
 
     def curve(self, context: int) -> CostCurve | None:
         """Current costs by width for a text with `context` tokens in the cache; None before the
-        first pass."""
+        first pass.
+
+        Measured widths cost what they do in `of`: the level and the corrections contain what the
+        context adds. The stored curve at this context is the shape between and beyond them.
+        """
         if not self._measured:
             return None
         shape = None if self._curve is None else self._curve.at(context)
         widths = sorted({*self._widths, *(_GRID if shape is None else shape.widths)})
-        level = self._level.value
-        points = []
-        for width in widths:
-            rows = width - 1 + self._texts
-            expected = self._expected(width) if shape is None else shape.cost(rows)
-            points.append(
-                CostPoint(width, context, expected * exp(level + self._correction(width)))
-            )
-        return CostCurve(tuple(points))
+        expected = {width: self._expected(width, shape) for width in widths}
+        self._extend_to(widths[-1])
+        known = [
+            self._widths[width].value + log(self._shape[width - 1] / expected[width])
+            for width in self._known
+        ]
+        level, corrections = self._level.value, np.interp(widths, self._known, known).tolist()
+        costs = [expected[width] * exp(level + more) for width, more in zip(widths, corrections)]
+        return CostCurve(tuple(CostPoint(n, context, cost) for n, cost in zip(widths, costs)))
+
+    def share(self, context: int) -> CostCurve | None:
+        """What a pass costs one of its texts, see `CostCurve.shared_by`; else like `curve`, but up
+        to sixteen passes old."""
+        near = 0 if self._curve is None else self._curve.at(context).contexts[0]
+        made_after, share = self._shares.get(near, (0, None))
+        if share is not None and self._measured < made_after + _LOOK:
+            return share
+        curve = self.curve(context)
+        if curve is not None:
+            curve = curve.shared_by(self._texts)
+            self._shares[near] = self._measured, curve
+        return curve
 
     def observe(self, width: int, milliseconds: float) -> None:
         """Record the time of a pass."""
@@ -206,10 +232,10 @@ class PassCosts:
     def _extend_to(self, widest: int) -> None:
         """Compute factors up to this width."""
         for width in range(len(self._shape) + 1, widest + 1):
-            self._shape.append(self._expected(width))
+            self._shape.append(self._expected(width, self._curve))
         for width in range(len(self._factors) + 1, widest + 1):
             self._factors.append(self._factor(width))
 
-    def _expected(self, width: int) -> float:
+    def _expected(self, width: int, shape: CostCurve | None) -> float:
         rows = width - 1 + self._texts
-        return 1 + _ROW * (rows - 1) if self._curve is None else self._curve.cost(rows)
+        return 1 + _ROW * (rows - 1) if shape is None else shape.cost(rows)

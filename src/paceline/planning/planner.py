@@ -86,6 +86,10 @@ class TreePlanner:
         """Remove a text that has ended; see `Planner.drop`."""
         self._texts.pop(key, None)
 
+    def forget_trees(self, key: int) -> None:
+        """Expect nothing more of a text's trees so far: its last tokens were changed."""
+        self._texts[key].calibration.forget_trees()
+
     def plan(self, proposals: Mapping[int, Propose]) -> dict[int, Tree]:
         """The trees of the next pass; see `Planner.plan`."""
         texts = {key: self._texts[key] for key in proposals}
@@ -111,8 +115,7 @@ class TreePlanner:
         context: the text's tokens in the cache.
         """
         passes = self._passes.get(self._together)
-        curve = None if passes is None else passes.costs.curve(context)
-        return None if curve is None else curve.shared_by(self._together)
+        return None if passes is None else passes.costs.share(context)
 
     def prefill(self, rows: int, texts: int, tokens: int) -> int:
         """As many prompt tokens as fit their share of the time; see `Planner.prefill`."""
@@ -129,9 +132,11 @@ class TreePlanner:
         count, nodes = len(rounds), sum(len(round.tree) for round in rounds)
         passes, width = self._of(count), 1 + nodes
         passes.since_plain = 0 if width == 1 else passes.since_plain + 1
+        # Passes beside prompts are not timed, but count: where many come, there may be no others.
+        if not all(round.prefill and round.first for round in rounds):
+            self._plain_passes += width == 1
         if not any(round.prefill for round in rounds):
             passes.costs.observe(width, 1e3 * sum([round.seconds.target for round in rounds]))
-            self._plain_passes += width == 1
         self._time_drafting(rounds)
         plain, whole = passes.costs.of(1), passes.costs.of(width, self._beside)
         self._trials.earn(whole / plain)

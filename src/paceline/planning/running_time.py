@@ -7,27 +7,33 @@ from dataclasses import dataclass, field
 __all__ = ["RunningTime"]
 
 _FIRST_TIMES = 5
+_NO_OUTLIER = 3
 
 
 @dataclass
 class RunningTime:
     """The median of the first few times, then a running average in which an outlier counts at most
-    twice the average.
+    twice the average. The third outlier in a row is none: the times start anew with it.
 
     value: in the unit of the times; None before the first.
     """
 
     value: float | None = None
     _first: list[float] = field(default_factory=list)
+    _outliers: int = 0
 
     def add(self, value: float) -> None:
         """Add one more time."""
-        if self.value is None or len(self._first) < _FIRST_TIMES:
-            self._first.append(value)
-            self.value = sorted(self._first)[(len(self._first) - 1) // 2]
-        else:
-            self.value += (min(value, 2 * self.value + 1e-6) - self.value) / 16
+        if self.value is not None and len(self._first) == _FIRST_TIMES:
+            most = 2 * self.value + 1e-6
+            self._outliers = self._outliers + 1 if value > most else 0
+            if self._outliers < _NO_OUTLIER:
+                self.value += (min(value, most) - self.value) / 16
+                return
+            self.learn_anew()
+        self._first.append(value)
+        self.value = sorted(self._first)[(len(self._first) - 1) // 2]
 
     def learn_anew(self) -> None:
         """Start over: the next times replace what was known."""
-        self._first = []
+        self._first, self._outliers = [], 0

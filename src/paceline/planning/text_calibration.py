@@ -9,6 +9,7 @@ import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import compress
+from math import inf
 from typing import NamedTuple
 from weakref import finalize
 
@@ -53,6 +54,10 @@ class TextCalibration(ABC):
     @abstractmethod
     def observe(self, tokens: Sequence[int]) -> None:
         """Count the evidence in these committed tokens, for this text and for all."""
+
+    @abstractmethod
+    def forget_trees(self) -> None:
+        """Watch none of the trees so far any longer: the text's last tokens were changed."""
 
 
 class SessionCalibration(ABC):
@@ -103,6 +108,10 @@ class _CountedText(TextCalibration):
         for seen in self._watch.observe(tokens):
             self._own.add(seen)
             self._all.add(seen)
+
+    def forget_trees(self) -> None:
+        """See `TextCalibration.forget_trees`."""
+        self._watch = Watch()
 
 
 class _Columns:
@@ -181,16 +190,16 @@ class _NativeSession(SessionCalibration):
 
     def begin(self, memory: float, evidence: float) -> TextCalibration:
         """See `SessionCalibration.begin`."""
-        return _NativeText(self, self.native.inherited_by(self.held, memory, evidence))
+        return _NativeText(self, self.native.inherited_by(self.held, memory, evidence), memory)
 
 
 class _NativeText(TextCalibration):
     """In the library. held: its handle there, which is freed at the end."""
 
-    def __init__(self, session: _NativeSession, held: int) -> None:
+    def __init__(self, session: _NativeSession, held: int, memory: float) -> None:
         self._session, self._native, self._columns = session, session.native, session.columns
-        self._held, self._all = held, session.held
-        finalize(self, self._native.forget_calibration, held)
+        self._held, self._all, self._memory = held, session.held, memory
+        self._free = finalize(self, self._native.forget_calibration, held)
         self._said = (ctypes.c_int64 * 64)()
         self._said_at = ctypes.addressof(self._said)
 
@@ -218,6 +227,12 @@ class _NativeText(TextCalibration):
             some = tokens[begin : begin + room]
             self._said[: len(some)] = list(some)
             self._native.observe(self._held, self._all, self._said_at, len(some))
+
+    def forget_trees(self) -> None:
+        """See `TextCalibration.forget_trees`. Heirs know the same, and watch nothing yet."""
+        heir = self._native.inherited_by(self._held, self._memory, inf)
+        self._free()
+        self._held, self._free = heir, finalize(self, self._native.forget_calibration, heir)
 
 
 def new_calibration(memory: float) -> SessionCalibration:

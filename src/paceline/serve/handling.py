@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -16,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from paceline.serve.answering import Answer
 from paceline.serve.engine import Engine
 from paceline.serve.errors import ApiError
+from paceline.serve.leaving import unless_left
 from paceline.serve.logs import log
 from paceline.serve.settings import ServeSettings
 from paceline.serve.ticket import News, Order, Ticket
@@ -25,8 +25,6 @@ __all__ = ["Handler"]
 
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 _CLIENT_LEFT = 499
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -54,12 +52,12 @@ class Handler:
         answer = answer_for(ticket)
         self.engine.submit(ticket)
         try:
-            first = await _unless_left(request, ticket.news())
+            first = await unless_left(request.receive, ticket.news())
             if first is None:
                 return self._left(ticket)
             if stream:
                 return _Events(self._pieces(ticket, answer, first), lambda: self._finish(ticket))
-            completions = await _unless_left(request, _all(ticket, first))
+            completions = await unless_left(request.receive, _all(ticket, first))
         except BaseException:
             self._finish(ticket)
             raise
@@ -138,24 +136,6 @@ async def _all(ticket: Ticket, news: list[News]) -> list[Completion]:
         if len(completions) == len(ticket.orders):
             return [completions[place] for place in sorted(completions)]
         news = await ticket.news()
-
-
-async def _unless_left(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
-    """The result of `work`; None if the client hangs up first."""
-    working = asyncio.ensure_future(work)
-    watching = asyncio.ensure_future(_hung_up(request))
-    try:
-        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else None
-    finally:
-        for task in (working, watching):
-            task.cancel()
-        await asyncio.gather(working, watching, return_exceptions=True)
-
-
-async def _hung_up(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _event(piece: dict[str, Any]) -> str:

@@ -11,7 +11,6 @@ The root always carries all m prompt tokens. If nothing is accepted, the next st
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -51,11 +50,6 @@ class StateTree:
     def width(self) -> int:
         """Rows of a pass: the root, the guesses, and the prompt tokens after them."""
         return 1 + len(self.candidates) + self.epts * (self.root_prompts + sum(self.prompts))
-
-    @property
-    def prompt_counts(self) -> dict[int, int]:
-        """Number of prompt tokens -> how many guesses carry that many."""
-        return dict(sorted(Counter(self.prompts).items()))
 
     @cached_property
     def next_states(self) -> Vector:

@@ -1,0 +1,27 @@
+"""A draft model's rounds, and what its planner hears of corrections."""
+
+from __future__ import annotations
+
+import pytest
+from tests.draft_hosts import Ticking
+
+from paceline.drafters import make_drafter
+from paceline.drafters.draft_rounds import DraftRounds
+from paceline.planning.planner import TreePlanner
+from paceline.sampling import GREEDY
+from paceline.targets.toy import ToyTarget
+
+
+def test_trees_before_a_correction_are_not_judged_by_what_comes_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planner, forgotten = TreePlanner(), list[int]()
+    monkeypatch.setattr(planner, "forget_trees", forgotten.append)
+    speaker = DraftRounds(ToyTarget(), make_drafter("anpd"), planner, 1, Ticking(1e-3))
+    text = speaker.start([3, 1, 4, 1, 5], (), GREEDY)
+    for corrections in range(3):
+        for _ in range(2):
+            assert speaker.say(100, 2)
+            assert len(forgotten) == corrections
+        text[-1] = (text[-1] + 1) % 16
+        speaker.correct(len(text) - 1)

@@ -1,0 +1,158 @@
+"""EAGLE and Chimera from text to text: what they keep, and what they let go of."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+from weakref import ref
+
+import pytest
+import torch
+from tests.draft_hosts import Ticking
+from tests.drafters.test_heads_drafting import own_states
+from tests.head_parts import saved_chimera, saved_eagle
+from tests.helpers import naive_stream, play
+from tests.tiny_models import VOCAB, some_prompt, tiny_model
+
+from paceline.drafters import Chimera, Eagle, Host
+from paceline.drafters.level_drafter import LevelDrafter
+from paceline.loop import Generation
+from paceline.records import TextStart
+from paceline.sampling import GREEDY, Sampler
+from paceline.stopping import Stopping
+from paceline.targets.causal_lm import CausalLMTarget
+from paceline.tree import Tree
+
+TINY = "tiny"
+SIZES = {"hidden": 32, "vocab": VOCAB, "fingerprint": TINY}
+FIXED = {"depth": 3, "least": 0.0}
+
+Made = Callable[[CausalLMTarget], LevelDrafter[Any]]
+
+
+def eagle(target: CausalLMTarget, **config: Any) -> LevelDrafter[Any]:
+    folder = str(saved_eagle(**SIZES, **config))
+    return Eagle(Host(target, TINY, clock=Ticking(1e-3)), parts=folder, **FIXED)
+
+
+def chimera(target: CausalLMTarget) -> LevelDrafter[Any]:
+    folder = str(saved_chimera(**SIZES))
+    return Chimera(Host(target, TINY, clock=Ticking(1e-3)), parts=folder, **FIXED)
+
+
+def step_by_step(make: Made) -> Made:
+    """Drafts are not made in one call, as on a GPU."""
+
+    def made(target: CausalLMTarget) -> LevelDrafter[Any]:
+        drafter = make(target)
+        programs = drafter._model.programs  # type: ignore[attr-defined]
+        if programs is not None:
+            programs.call = None
+        return drafter
+
+    return made
+
+
+def by_modules(make: Made) -> Made:
+    """Drafts are made by the modules alone, as without the library."""
+
+    def made(target: CausalLMTarget) -> LevelDrafter[Any]:
+        drafter = make(target)
+        drafter._model.programs = None  # type: ignore[attr-defined]
+        return drafter
+
+    return made
+
+
+WAYS = {
+    "eagle": eagle,
+    "eagle, step by step": step_by_step(eagle),
+    "eagle, by modules": by_modules(eagle),
+    "chimera": chimera,
+    "chimera, step by step": step_by_step(chimera),
+    "chimera, by modules": by_modules(chimera),
+}
+
+
+@pytest.fixture
+def target() -> CausalLMTarget:
+    return CausalLMTarget(tiny_model("llama"), check=False)
+
+
+@torch.no_grad()
+def drafts(drafter: LevelDrafter[Any], target: CausalLMTarget, text: list[int]) -> Tree:
+    """What is proposed where the target has read all but the last token."""
+    drafter.observe_states(own_states(target.model, text[:-1]))
+    return drafter.propose(12)
+
+
+@pytest.mark.parametrize("make", WAYS.values(), ids=WAYS)
+def test_the_next_text_of_a_chat_reads_only_what_is_new(make: Made, target: CausalLMTarget) -> None:
+    """And drafts as if it had read everything, with noise of its own."""
+    drafter, sampled = make(target), Sampler(seed=3, temperature=0.9)
+    before = some_prompt(40)
+    drafter.start(TextStart(before))
+    drafts(drafter, target, before)
+    drafter.stop()
+    turns = [
+        ([*before, *some_prompt(9, seed=1)], GREEDY, 11),  # the next turn
+        ([*before, *some_prompt(9, seed=1)], sampled, 2),  # the same again
+        ([*before[:30], *some_prompt(9, seed=2)], GREEDY, 11),  # an earlier turn is changed
+        (before[:24], sampled, 2),  # and taken back
+    ]
+    for text, sampler, most in turns:
+        drafter.start(TextStart(text, sampler=sampler))
+        assert drafter.unread() <= most
+        fresh = make(target)
+        fresh.start(TextStart(text, sampler=sampler))
+        assert fresh.unread() == len(text) - 1
+        found, expected = drafts(drafter, target, text), drafts(fresh, target, text)
+        assert drafter.unread() == 0
+        assert (found.tokens, found.parents) == (expected.tokens, expected.parents)
+        assert found.weights == pytest.approx(expected.weights, rel=1e-4)
+        drafter.stop()
+
+
+@pytest.mark.parametrize("make", WAYS.values(), ids=WAYS)
+def test_a_stopped_drafter_does_not_hold_the_targets_states(
+    make: Made, target: CausalLMTarget
+) -> None:
+    drafter, text = make(target), some_prompt(40)
+    drafter.start(TextStart(text))
+    pool = own_states(target.model, text[:-1]).detach().numpy().copy()
+    drafter.observe_states(torch.from_numpy(pool))
+    assert len(drafter.propose(12))
+    held = ref(pool)
+    del pool
+    drafter.stop()
+    gc.collect()
+    assert held() is None
+
+
+@pytest.mark.parametrize("make", [eagle, chimera])
+def test_a_text_that_shares_little_releases_the_memory_of_the_last_one(
+    make: Made, target: CausalLMTarget
+) -> None:
+    drafter, long = make(target), some_prompt(200)
+    drafter.start(TextStart(long))
+    drafts(drafter, target, long)
+    held = ref(drafter._levels)
+    drafter.start(TextStart([*long[:20], 1, 2, 3]))
+    gc.collect()
+    assert held() is None and drafter.unread() == 22
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("make", [eagle, chimera])
+def test_turns_of_one_drafter_are_those_of_plain_decoding(make: Made, temperature: float) -> None:
+    model = tiny_model("llama", dtype=torch.float64)
+    target = CausalLMTarget(model, check=False)
+    drafter, text = make(target), some_prompt(11)
+    for turn in range(3):
+        sampler = Sampler(seed=turn, temperature=temperature)
+        generation = Generation(text, drafter, Stopping(10), sampler)
+        play(target, [generation], budget=9)
+        alone = CausalLMTarget(model, check=False)
+        assert generation.output == naive_stream(alone, text, 10, sampler)
+        text = [*generation.context, *some_prompt(4, seed=turn)]

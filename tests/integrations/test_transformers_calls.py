@@ -1,0 +1,154 @@
+"""Calls of one `Pace` or one accelerated model: beside each other, for other models, as copies."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.tiny import byte_tokenizer
+from tests.tiny_models import new_model, tiny_model
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.generation.streamers import BaseStreamer
+
+from paceline.errors import UsageError
+from paceline.integrations import Accelerated, Pace, accelerate
+
+PROMPT = [5, 6, 7, 8, 5, 6, 7, 8, 5, 6]
+OTHER = [9, 10, 11, 12, 9, 10]
+
+
+@pytest.fixture(scope="module")
+def model() -> PreTrainedModel:
+    return tiny_model("llama")
+
+
+class Recorder(BaseStreamer):
+    """Hears a text, and calls `then` after each of its parts."""
+
+    def __init__(self, then: Callable[[], None] = lambda: None) -> None:
+        self.heard: list[int] = []
+        self.then = then
+
+    def put(self, value: torch.Tensor) -> None:
+        self.heard += value.flatten().tolist()
+        self.then()
+
+    def end(self) -> None:
+        pass
+
+
+def answer(model: Any, prompt: list[int], **options: Any) -> list[int]:
+    found: list[int] = model.generate(torch.tensor([prompt]), **options)[0].tolist()
+    return found
+
+
+@pytest.mark.parametrize("method", ["anpd:persist=true", "suffix"])
+def test_a_call_during_another_has_its_own_streamer_and_drafter(
+    model: PreTrainedModel, method: str
+) -> None:
+    """Which is what threads do, in an order that is always the same."""
+    fast, inner = accelerate(model, method, budget=8), []
+
+    def call() -> None:
+        inner.append(Recorder())
+        told = answer(fast, OTHER, max_new_tokens=12, streamer=inner[-1])
+        assert told == inner[-1].heard
+
+    outer = Recorder(call)
+    told = answer(fast, PROMPT, max_new_tokens=40, streamer=outer)
+    assert told == outer.heard == answer(model, PROMPT, max_new_tokens=40)
+    assert {tuple(each.heard) for each in inner} == {tuple(answer(model, OTHER, max_new_tokens=12))}
+    assert [stats.tokens for stats in fast.stats] == [40]
+    # No streamer stays behind, which would refuse several texts.
+    assert fast.generate(torch.tensor([OTHER, OTHER]), max_new_tokens=2).shape == (2, 8)
+
+
+def test_a_drafter_is_kept_for_the_next_call_even_after_an_error(model: PreTrainedModel) -> None:
+    pace = Pace("anpd:persist=true", budget=8)
+
+    def fail() -> None:
+        raise OSError("closed")
+
+    request = {"max_new_tokens": 30, "custom_generate": pace}
+    first = answer(model, PROMPT, **request)
+    before = pace.stats[0].rounds
+    pace.streamer = Recorder(fail)
+    with pytest.raises(OSError, match="closed"):
+        answer(model, PROMPT, **request)
+    pace.streamer = None
+    assert answer(model, PROMPT, **request) == first
+    assert pace.stats[0].rounds < before
+
+
+@pytest.mark.parametrize("method", ["anpd:persist=true", "suffix"])
+def test_a_drafter_does_not_guess_tokens_of_another_model(method: str) -> None:
+    large, small = new_model("llama", vocab_size=200), new_model("llama", vocab_size=20)
+    pace = Pace(method, budget=8)
+    for model in (large, large, small):
+        told = answer(model, PROMPT, max_new_tokens=60, custom_generate=pace)
+        assert told == answer(model, PROMPT, max_new_tokens=60)
+
+
+@pytest.mark.parametrize("holder", ["call", "configuration", "model"])
+def test_stop_strings_may_come_from_any_configuration(holder: str) -> None:
+    model, tokenizer = new_model("llama", pad_token_id=0), byte_tokenizer()
+    stop = tokenizer.decode(answer(model, PROMPT, max_new_tokens=12)[-3:])
+    options: dict[str, Any] = {"max_new_tokens": 30}
+    if holder == "configuration":
+        options = {"generation_config": GenerationConfig(stop_strings=[stop], **options)}
+    elif holder == "model":
+        model.generation_config.stop_strings = ["never met", stop]
+    else:
+        model.generation_config.stop_strings = ["never met"]
+        options["stop_strings"] = stop
+    fast = accelerate(model, "anpd", budget=8)
+    told = answer(fast, PROMPT, tokenizer=tokenizer, **options)
+    assert told == answer(model, PROMPT, tokenizer=tokenizer, **options)
+    assert len(told) <= len(PROMPT) + 12
+    with pytest.raises(UsageError, match="need the tokenizer"):
+        answer(fast, PROMPT, **options)
+    assert options.get("generation_config", GenerationConfig()).stop_strings in (None, [stop])
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [copy.copy, copy.deepcopy, lambda fast: pickle.loads(pickle.dumps(fast))],  # noqa: S301
+    ids=["copy", "deepcopy", "pickle"],
+)
+def test_an_accelerated_model_can_be_copied(copied: Callable[[Accelerated], Accelerated]) -> None:
+    model = new_model("llama")
+    fast, expected = accelerate(model, "suffix"), answer(model, PROMPT, max_new_tokens=20)
+    for _ in range(2):  # before and after it has learned something of the model
+        twin = copied(fast)
+        assert answer(twin, PROMPT, max_new_tokens=20) == expected
+        assert answer(fast, PROMPT, max_new_tokens=20) == expected
+    with pytest.raises(AttributeError, match="__nothing__"):
+        _ = fast.__nothing__
+
+
+def test_an_accelerated_model_is_called_like_the_model(model: PreTrainedModel) -> None:
+    fast, ids = accelerate(model, "anpd", budget=8), torch.tensor([PROMPT])
+    assert torch.equal(fast(ids).logits, model(ids).logits)
+    config = GenerationConfig(max_new_tokens=9, repetition_penalty=1.3)
+    assert torch.equal(fast.generate(ids, config), model.generate(ids, config))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"penalty_alpha": 0.6, "top_k": 4}, "contrastive search .* leave out penalty_alpha"),
+        ({"dola_layers": "high"}, "dola generation .* leave out dola_layers"),
+    ],
+    ids=["contrastive search", "DoLa"],
+)
+def test_methods_that_write_another_text_are_refused(
+    model: PreTrainedModel, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        answer(model, PROMPT, max_new_tokens=4, custom_generate=Pace("anpd"), **options)
+    with pytest.raises(UsageError, match=words):
+        answer(accelerate(model, "anpd"), PROMPT, max_new_tokens=4, **options)

@@ -1,0 +1,165 @@
+"""Processors and stopping criteria of transformers that keep state or end texts, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.tiny_models import new_model
+from transformers import (
+    EosTokenCriteria,
+    LogitsProcessor,
+    MaxLengthCriteria,
+    PreTrainedModel,
+    StoppingCriteria,
+)
+
+from paceline.errors import UsageError
+from paceline.integrations import Pace
+
+PROMPT = [5, 6, 7, 8, 5, 6, 7, 8, 5, 6]
+
+
+@pytest.fixture(scope="module")
+def model() -> PreTrainedModel:
+    return new_model("llama", pad_token_id=0)
+
+
+def batch() -> dict[str, torch.Tensor]:
+    ids = torch.tensor([PROMPT, [0, 0, 0, *PROMPT[3:]], [0] * 9 + [7]])
+    mask = torch.ones_like(ids)
+    mask[1, :3] = 0
+    mask[2, :9] = 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def both(model: PreTrainedModel, request: Callable[[], dict[str, Any]]) -> tuple[Any, Any]:
+    """What `generate` answers to a request, plain and with a drafter."""
+    return tuple(
+        model.generate(**request(), **extra)
+        for extra in ({}, {"custom_generate": Pace("anpd", budget=8)})
+    )
+
+
+class Alternating(LogitsProcessor):
+    """Forbids even tokens at every second call."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if self.calls % 2:
+            scores[:, ::2] = -torch.inf
+        return scores
+
+
+class Summing(LogitsProcessor):
+    """Like a grammar: the last token of every row moves the state of that row."""
+
+    def __init__(self) -> None:
+        self.sums: list[int] = []
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        last = input_ids[:, -1].tolist()
+        self.sums = [a + b for a, b in zip(self.sums, last)] if self.sums else [0] * len(last)
+        for row, total in enumerate(self.sums):
+            scores[row, total % 7 :: 7] = -torch.inf
+        return scores
+
+
+class Remembering(StoppingCriteria):
+    """Ends rows at their second token that leaves 3."""
+
+    def __init__(self) -> None:
+        self.met: Any = 0
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        self.met = self.met + (input_ids[:, -1] % 7 == 3).int()
+        return self.met >= 2
+
+
+class AfterCalls(StoppingCriteria):
+    """Ends all rows when a processor was called so often."""
+
+    def __init__(self, processor: Alternating, calls: int) -> None:
+        self.processor = processor
+        self.calls = calls
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        return torch.full((len(input_ids),), self.processor.calls >= self.calls)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        lambda: {"guidance_scale": 1.8},
+        lambda: {"logits_processor": [Alternating()]},
+        lambda: {"logits_processor": [Summing()]},
+        lambda: {"stopping_criteria": [Remembering()], "eos_token_id": 2},
+    ],
+    ids=["guidance", "calls", "rows", "criterion"],
+)
+def test_rows_do_not_disturb_what_others_remember(
+    model: PreTrainedModel, rules: Callable[[], dict[str, Any]]
+) -> None:
+    plain, fast = both(model, lambda: {**batch(), "max_new_tokens": 25, **rules()})
+    assert torch.equal(plain, fast)
+
+
+def test_a_criterion_may_watch_a_processor_in_a_batch(model: PreTrainedModel) -> None:
+    def request() -> dict[str, Any]:
+        counter = Alternating()
+        rules = {"logits_processor": [counter], "stopping_criteria": [AfterCalls(counter, 9)]}
+        return {**batch(), "max_new_tokens": 25, **rules}
+
+    plain, fast = both(model, request)
+    assert plain.shape[1] == len(PROMPT) + 9
+    assert torch.equal(plain, fast)
+
+
+def test_what_cannot_be_copied_is_refused_in_a_batch_only(model: PreTrainedModel) -> None:
+    processor = Alternating()
+    processor.lock = Lock()  # type: ignore[attr-defined]
+    pace = Pace("anpd", budget=8)
+    rules = {"max_new_tokens": 5, "logits_processor": [processor], "custom_generate": pace}
+    assert model.generate(torch.tensor([PROMPT]), **rules).shape[1] == len(PROMPT) + 5
+    with pytest.raises(UsageError, match=r"Alternating cannot be copied .* one by one"):
+        model.generate(**batch(), **rules)
+
+
+@pytest.mark.parametrize("length", [4, 15, 45], ids=["none left", "earlier", "later"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_limit_among_the_criteria_replaces_that_of_generate(
+    model: PreTrainedModel, rows: int, length: int
+) -> None:
+    inputs = {name: value[:rows] for name, value in batch().items()}
+    limit = [MaxLengthCriteria(length)]
+    plain, fast = both(model, lambda: {**inputs, "max_new_tokens": 20, "stopping_criteria": limit})
+    assert plain.shape[1] == max(length, len(PROMPT) + 1)
+    assert torch.equal(plain, fast)
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        lambda token: {"stopping_criteria": [EosTokenCriteria(token)]},
+        lambda token: {"stopping_criteria": [EosTokenCriteria([token, 1])], "eos_token_id": 2},
+        lambda token: {"eos_token_id": torch.tensor([token])},
+        lambda token: {"eos_token_id": torch.tensor(token)},
+        lambda token: {"eos_token_id": np.int64(token)},
+    ],
+    ids=["criterion", "instead of another", "tensor", "scalar", "numpy"],
+)
+def test_end_of_sequence_ids_may_come_in_any_form(
+    model: PreTrainedModel, ending: Callable[[int], dict[str, Any]]
+) -> None:
+    request = {"inputs": torch.tensor([PROMPT]), "max_new_tokens": 40}
+    token = model.generate(**request)[0, 20].item()
+    plain, fast = both(model, lambda: {**request, **ending(token)})
+    assert plain.shape[1] <= 21
+    assert torch.equal(plain, fast)
