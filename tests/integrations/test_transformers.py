@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.integrations.processors import Alternating
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
-    LogitsProcessor,
     LogitsProcessorList,
     MaxTimeCriteria,
     PreTrainedModel,
@@ -96,19 +96,6 @@ def test_every_processor_of_generate_is_honoured_in_a_batch(
     """Several of them look at the padded length, the padding or the number of the row."""
     plain, fast = both(model, "anpd", **padded_batch(), max_new_tokens=25, **options)
     assert torch.equal(plain, fast)
-
-
-class Alternating(LogitsProcessor):
-    """Stateful: forbids even tokens at every second call."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        if self.calls % 2:
-            scores[:, ::2] = -torch.inf  # in place on purpose: callers may
-        return scores
 
 
 def test_a_stateful_processor_is_called_once_per_position_in_order(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.integrations.processors import Alternating
 from tests.tiny_models import new_model
 from transformers import (
     EosTokenCriteria,
@@ -43,19 +44,6 @@ def both(model: PreTrainedModel, request: Callable[[], dict[str, Any]]) -> tuple
         model.generate(**request(), **extra)
         for extra in ({}, {"custom_generate": Pace("anpd", budget=8)})
     )
-
-
-class Alternating(LogitsProcessor):
-    """Forbids even tokens at every second call."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        if self.calls % 2:
-            scores[:, ::2] = -torch.inf
-        return scores
 
 
 class Summing(LogitsProcessor):
