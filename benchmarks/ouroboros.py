@@ -99,7 +99,7 @@ def planned(session: Session, options: argparse.Namespace) -> Report:
 
 
 def copy(session: Session, options: argparse.Namespace) -> Report:
-    return side_by_side(session, options, studies.COPY, studies.TASKS, 3, 96, fixed=False)
+    return side_by_side(session, options, studies.COPY, studies.COPIED, 4, 256, fixed=False)
 
 
 def temperatures(session: Session, options: argparse.Namespace) -> Report:
@@ -117,9 +117,9 @@ def sensitivity(session: Session, options: argparse.Namespace) -> Report:
 
 
 def lengths(session: Session, options: argparse.Namespace) -> Report:
-    longest = options.max_new_tokens or 192
+    longest = options.max_new_tokens or 512
     marks = [longest // share for share in (8, 4, 2, 1)]
-    return side_by_side(session, options, studies.MAIN, ("gsm8k",), 2, longest, marks=marks)
+    return side_by_side(session, options, studies.KEPT, ("gsm8k",), 4, longest, marks=marks)
 
 
 def locality(session: Session, options: argparse.Namespace) -> Report:
@@ -201,7 +201,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="measure what is there already, too")
     options = parser.parse_args()
     session = paceline.load(
-        options.model, method="plain", weights=options.weights, dtype=options.dtype
+        options.model, "plain", weights=options.weights, dtype=options.dtype, measure=True
     )
     session.settle()
     for name in ALL if options.study == "all" else [options.study]:

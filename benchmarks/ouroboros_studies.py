@@ -14,6 +14,8 @@ from itertools import product
 TASKS = ("humaneval", "mbpp", "gsm8k", "cnndm", "wmt16_deen")
 TALKING = ("gsm8k", "cnndm", "wmt16_deen")
 """The tasks of table 3."""
+COPIED = ("humaneval", "gsm8k", "cnndm", "wmt16_deen", "mt_bench")
+"""The tasks of the study of quantised copies."""
 MIXED = ("mbpp", "gsm8k", "cnndm", "wmt16_deen")
 """The tasks of table 16."""
 
@@ -45,6 +47,9 @@ MAIN = {
     "ouroboros": ouroboros(),
 }
 """The rows of tables 3 and 14."""
+
+KEPT = {**MAIN, "lookahead, pool kept": "lookahead:history=true"}
+"""The rows of table 14, and Lookahead decoding with the pool of earlier texts."""
 
 PARTS = {
     "plain": "plain",

@@ -22,6 +22,7 @@ from paceline.models import load_causal_lm
 from paceline.models.draft_folder import DraftRecord, save_draft
 from paceline.models.draft_model import own_tensors
 from paceline.models.vocabulary import shared_tokens
+from paceline.planning.cost_curve import CostCurve
 from paceline.protocols import Drafter
 from paceline.records import TextStart
 from paceline.targets.late_model import LateModel
@@ -160,6 +161,28 @@ def test_a_new_host_finds_nothing_of_earlier_texts_in_the_cache(tiny: Path) -> N
     slot = drafts(choice).target.open([1, 2, 3])
     assert target.pending(slot) == 2
     target.close(slot)
+
+
+def test_costs_of_a_draft_model_are_measured_once_if_asked_for(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
+    stages = list[str]()
+
+    def curve(measure: bool) -> CostCurve | None:
+        drafts = DraftModels(
+            LateModel.opened(base_of(tiny)),
+            "",
+            byte_tokenizer(),
+            device="cpu",
+            measure=measure,
+            progress=lambda stage, done, total: stages.append(stage),
+        )
+        return drafts(ModelChoice(str(tiny))).curve
+
+    assert curve(measure=False) is None and "measure" not in stages
+    found = curve(measure=True)
+    assert found is not None and 8 in found.widths and "measure" in stages
 
 
 def test_settings_place_the_draft_model(tiny: Path) -> None:

@@ -24,6 +24,9 @@ THEIR_SAMPLING, THEIR_LENGTHS = figures("ouroboros", "3"), figures("ouroboros", 
 THEIR_LOCALITY = figures("ouroboros", "16")
 METHODS = ("speculative", "lookahead", "ouroboros")
 WHOLE = "+ history"
+COPY_METHODS = (
+    "anpd", "speculative", "speculative, anpd inside", WHOLE, "anpd inside, lengthened by phrases",
+)  # fmt: skip
 
 Report = dict[str, Any]
 Row = Mapping[str, Any]
@@ -106,6 +109,22 @@ copy_table = measured("ouroboros/copy")(_parts)
 copy_large_table = measured("ouroboros/copy", model=LARGE)(_parts)
 
 
+def _copy_tasks(report: Report) -> str:
+    """Speed-up over plain decoding by task."""
+    named = _named(report)
+    plain = named.pop("plain")["tasks"]
+    shown = [name for name in COPY_METHODS if name in named]
+    rows = _head("", *shown)
+    for task in plain:
+        cells = [_over(named[name]["tasks"][task], plain[task]) for name in shown]
+        rows.append([task.replace("_", " "), *cells])
+    return markdown_table(rows)
+
+
+copy_tasks_table = measured("ouroboros/copy")(_copy_tasks)
+copy_tasks_large_table = measured("ouroboros/copy", model=LARGE)(_copy_tasks)
+
+
 @measured("ouroboros/fixed")
 def efficiency_table(report: Report) -> str:
     """Table 12: tokens per pass of the target, ours and the paper's."""
@@ -177,10 +196,12 @@ def lengths_table(report: Report) -> str:
     named = _named(report)
     marks = list(named["plain"]["lengths"])
     rows = _head("", *(f"up to {mark}" for mark in marks), *(f"paper: {n}" for n in (64, 128, 256, 512)))  # fmt: skip
-    for name, theirs in THEIR_LENGTHS.items():
-        own = named[name]["lengths"]
-        ours = [_over(own[mark], named["plain"]["lengths"][mark]) for mark in marks]
-        rows.append([name, *ours, *(f"{speed:.2f}x" for speed in theirs)])
+    for name, one in named.items():
+        if name == "plain":
+            continue
+        ours = [_over(one["lengths"][mark], named["plain"]["lengths"][mark]) for mark in marks]
+        theirs = [f"{speed:.2f}x" for speed in THEIR_LENGTHS.get(name, ())] or [""] * 4
+        rows.append([name, *ours, *theirs])
     return markdown_table(rows)
 
 
@@ -269,6 +290,8 @@ OUROBOROS: dict[str, Callable[[], str]] = {
     "parts-planned": planned_table,
     "parts-copy": copy_table,
     "parts-copy-large": copy_large_table,
+    "tasks-copy": copy_tasks_table,
+    "tasks-copy-large": copy_tasks_large_table,
     "efficiency": efficiency_table,
     "tasks": tasks_table,
     "sampling": sampling_table,

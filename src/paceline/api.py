@@ -64,6 +64,7 @@ def load(
     place = device, dtype, device_map, attn_implementation
     order = ModelOrder(model, *place, weights, engine, cache_dtype)
     opened = open_model(order, progress)
+    plans = _plans(method, options, measure)
     return Session(
         opened.target,
         opened.tokenizer,
@@ -72,8 +73,8 @@ def load(
         store=store,
         datastore=_datastore(datastore, opened.tokenizer),
         options=options,
-        curve=_curve(opened, _plans(method, options, measure), progress),
-        drafts=_draft_models(opened, order, progress),
+        curve=_curve(opened, plans, progress),
+        drafts=_draft_models(opened, order, plans, progress),
         eos_ids=opened.eos_ids,
         fingerprint=opened.fingerprint,
     )
@@ -86,7 +87,7 @@ def _curve(opened: OpenedModel, measure: bool, progress: ProgressCallback) -> Co
 
 
 def _draft_models(
-    opened: OpenedModel, order: ModelOrder, progress: ProgressCallback
+    opened: OpenedModel, order: ModelOrder, measure: bool, progress: ProgressCallback
 ) -> DraftModels:
     return DraftModels(
         opened.model,
@@ -95,6 +96,7 @@ def _draft_models(
         target=opened.target,
         device=order.device,
         dtype=order.dtype,
+        measure=measure,
         progress=progress,
     )
 

@@ -16,7 +16,7 @@ from paceline.models.fingerprint import loaded_fingerprint
 from paceline.models.progress import ignore_progress
 from paceline.models.vocabulary import check_same_size, shared_tokens
 from paceline.own_copies import open_copy
-from paceline.planning.curve_store import curve_key, load_curve
+from paceline.planning.first_curve import known_curve
 from paceline.protocols import Target
 from paceline.targets.engines import open_target
 from paceline.targets.late_model import LateModel
@@ -42,6 +42,8 @@ class DraftModels:
     size.
     target: the target that runs the model; if None, one is opened when a copy is wanted.
     device, dtype: of draft models, unless a choice names others.
+    measure: whether to measure a draft model's pass costs if no curve is stored; without one, its
+    own drafter's first trees have the wrong size, and a slow first text may switch it off.
 
     Every model is loaded once and kept, and all hosts on it share one target, in which each text
     has its own slot. A draft model may be drafted for in turn; `SELF` is then a copy of that draft
@@ -57,6 +59,7 @@ class DraftModels:
         target: Target | None = None,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype | None = None,
+        measure: bool = False,
         progress: ProgressCallback = ignore_progress,
     ) -> None:
         self._base = base
@@ -64,7 +67,7 @@ class DraftModels:
         self._vocab_size = base.facts.vocab_size
         self._tokenizer = tokenizer
         self._device, self._dtype = device, dtype
-        self._progress = progress
+        self._measure, self._progress = measure, progress
         self._target = target
         self._opened: dict[_Path, Host] = {}
 
@@ -137,7 +140,9 @@ class DraftModels:
 
     def _host(self, target: Target, fingerprint: str, tokens: int | None) -> Host:
         """A host whose draft model has no draft model yet."""
-        curve = load_curve(curve_key(target, fingerprint))
+        curve = known_curve(
+            target, fingerprint, self._measure, lambda: self._progress("measure", 0, None)
+        )
         return Host(target, fingerprint, curve, tokens)
 
     def _own_draft(self, name: str) -> Path | None:

@@ -132,6 +132,19 @@ def test_what_is_measured_on_the_way_leaves_no_line() -> None:
     assert "measuring pass costs of tiny (only once)" in seen.getvalue()
 
 
+def test_what_a_session_opens_later_is_a_line_per_stage() -> None:
+    out = StringIO()
+    with RichProgress("tiny", Console(file=out, width=100)) as progress:
+        pass
+    progress("download", 1, 2)
+    progress("download", 2, 2)
+    progress("measure", 0, None)
+    assert out.getvalue().strip().split("\n") == [
+        "downloading the draft model",
+        "measuring pass costs of the draft model (only once)",
+    ]
+
+
 def test_muted_puts_everything_back(capsys: pytest.CaptureFixture[str]) -> None:
     before = (logging.get_verbosity(), logging.is_progress_bar_enabled(), sys.stderr)
 

@@ -33,16 +33,19 @@ class KnownModel:
     fingerprint: str
     curve: CostCurve | None
     planner: TreePlanner
+    measure: bool = False
     drafts: DraftModels | None = None
     shared: dict[Any, Any] = field(default_factory=dict)
     learned: dict[Any, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: PreTrainedModel, target: Target, measure: bool) -> KnownModel:
-        """target: runs `model`. measure: whether to measure pass costs if no curve is stored."""
+        """target: runs `model`. measure: whether to measure pass costs, and those of
+        draft models, if no curve is stored."""
         fingerprint = loaded_fingerprint(model)
         curve = known_curve(target, fingerprint, measure)
-        return cls(ref(model), torch.device(model.device), fingerprint, curve, TreePlanner(curve))
+        place = torch.device(model.device)
+        return cls(ref(model), place, fingerprint, curve, TreePlanner(curve), measure)
 
     def fits(self, model: PreTrainedModel) -> bool:
         """Whether it is the same model, on the same device."""
@@ -53,7 +56,11 @@ class KnownModel:
         """The host for the drafters of one call."""
         if self.drafts is None:
             self.drafts = DraftModels(
-                LateModel.opened(model), self.fingerprint, device=self.device, dtype=model.dtype
+                LateModel.opened(model),
+                self.fingerprint,
+                device=self.device,
+                dtype=model.dtype,
+                measure=self.measure,
             )
         return Host(
             target,

@@ -45,6 +45,8 @@ class RichProgress:
 
     with RichProgress("smollm2-135m") as progress:
         pull("smollm2-135m", progress=progress)
+
+    Afterwards, for draft models that a session opens later, it prints a line per stage.
     """
 
     def __init__(self, name: str, console: Console | None = None) -> None:
@@ -58,6 +60,8 @@ class RichProgress:
         )
         self._name = name
         self._tasks: dict[Stage, TaskID] = {}
+        self._last: Stage | None = None  # after the bars
+        self._ended = False
 
     def __enter__(self) -> RichProgress:
         return self
@@ -74,9 +78,15 @@ class RichProgress:
         if "measure" in self._tasks:
             self._bars.remove_task(self._tasks.pop("measure"))
         self._bars.stop()
+        self._ended = True
 
     def __call__(self, stage: Stage, done: int, total: int | None) -> None:
         """Move the stage's bar."""
+        if self._ended:
+            if stage != self._last:
+                self._bars.console.print(_LABELS[stage].format("the draft model"))
+            self._last = stage
+            return
         amount = "" if total is None else f"{done / 1e6:.0f}/{total / 1e6:.0f} MB"
         if stage not in self._tasks:
             # Started only when there is something to show: starting the bars moves the cursor.
