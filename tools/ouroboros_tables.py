@@ -24,9 +24,7 @@ THEIR_SAMPLING, THEIR_LENGTHS = figures("ouroboros", "3"), figures("ouroboros", 
 THEIR_LOCALITY = figures("ouroboros", "16")
 METHODS = ("speculative", "lookahead", "ouroboros")
 WHOLE = "+ history"
-COPY_METHODS = (
-    "anpd", "speculative", "speculative, anpd inside", WHOLE, "anpd inside, lengthened by phrases",
-)  # fmt: skip
+COPY_METHODS = ("anpd", "speculative", "speculative, anpd inside", WHOLE, "anpd inside, lengthened by phrases")  # fmt: skip
 
 Report = dict[str, Any]
 Row = Mapping[str, Any]
@@ -103,26 +101,16 @@ def _parts(report: Report) -> str:
     return markdown_table(rows)
 
 
-fixed_table = measured("ouroboros/fixed")(_parts)
-planned_table = measured("ouroboros/planned")(_parts)
-copy_table = measured("ouroboros/copy")(_parts)
-copy_large_table = measured("ouroboros/copy", model=LARGE)(_parts)
-
-
 def _copy_tasks(report: Report) -> str:
     """Speed-up over plain decoding by task."""
     named = _named(report)
-    plain = named.pop("plain")["tasks"]
+    plain = named["plain"]["tasks"]
     shown = [name for name in COPY_METHODS if name in named]
     rows = _head("", *shown)
     for task in plain:
         cells = [_over(named[name]["tasks"][task], plain[task]) for name in shown]
         rows.append([task.replace("_", " "), *cells])
     return markdown_table(rows)
-
-
-copy_tasks_table = measured("ouroboros/copy")(_copy_tasks)
-copy_tasks_large_table = measured("ouroboros/copy", model=LARGE)(_copy_tasks)
 
 
 @measured("ouroboros/fixed")
@@ -286,12 +274,12 @@ def memory_table(report: Report) -> str:
 
 
 OUROBOROS: dict[str, Callable[[], str]] = {
-    "parts-fixed": fixed_table,
-    "parts-planned": planned_table,
-    "parts-copy": copy_table,
-    "parts-copy-large": copy_large_table,
-    "tasks-copy": copy_tasks_table,
-    "tasks-copy-large": copy_tasks_large_table,
+    "parts-fixed": measured("ouroboros/fixed")(_parts),
+    "parts-planned": measured("ouroboros/planned")(_parts),
+    "parts-copy": measured("ouroboros/copy")(_parts),
+    "parts-copy-large": measured("ouroboros/copy", model=LARGE)(_parts),
+    "tasks-copy": measured("ouroboros/copy")(_copy_tasks),
+    "tasks-copy-large": measured("ouroboros/copy", model=LARGE)(_copy_tasks),
     "efficiency": efficiency_table,
     "tasks": tasks_table,
     "sampling": sampling_table,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path as FilePath
 
@@ -73,7 +74,8 @@ def numbers(found: MethodSummary) -> list[str]:
         stats.rounds / texts,
     ]
     low, high = found.interval
-    return [*(f"{value:.2f}" for value in values), f"{low:.2f}–{high:.2f}"]
+    interval = f"{low:.2f}–{high:.2f}" if texts > 1 else "-"
+    return [*(f"{value:.2f}" for value in values), interval]
 
 
 @pytest.mark.parametrize("name", ABLATIONS)
@@ -143,6 +145,18 @@ def test_a_method_that_failed_stands_there_with_its_reason(summary: Summary) -> 
     assert rows(markdown(more, summary), "All texts")["anpd:k=9"][0] == "not run"
     (panel, _) = draw(more, summary.overall).axes
     assert list(panel.lines[0].get_xdata()) == [1, 3]
+
+
+def test_a_single_text_has_no_interval_and_a_reason_stays_in_its_cell(summary: Summary) -> None:
+    first = next(iter(summary.overall.methods.values()))
+    one = replace(first, method="anpd:k=9", texts=1)
+    overall = replace(
+        summary.overall, methods={"anpd:k=9": one}, failed={"anpd:k=8": "either | or"}
+    )
+    more = Ablation("More", "k", {"n=2": {9: "anpd:k=9", 8: "anpd:k=8"}})
+    text = markdown(more, replace(summary, overall=overall))
+    assert rows(text, "All texts")["anpd:k=9"][-1] == "-"
+    assert r"| `anpd:k=8` | either \| or | " in text
 
 
 def test_the_plot_shows_what_was_measured(summary: Summary) -> None:

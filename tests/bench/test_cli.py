@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from paceline.bench.entries import Entry, LeftOut
 from paceline.bench.report.folder import read_folder
@@ -17,6 +18,7 @@ from paceline.bench.results import read_results
 from paceline.bench.trial import Contender, Method, Request, Trial
 from paceline.cli import common, main
 from paceline.cli.bench import shared
+from paceline.cli.findings import Findings
 from paceline.session import Session
 from tests.bench.rig import Fixed
 from tests.tiny import toy_session
@@ -204,6 +206,24 @@ def test_compare_keeps_what_came_through(
     assert row.rstrip(" │").endswith("-")
 
 
+def test_compare_has_no_interval_of_one_text(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    compare(command, write(tmp_path / "prompts.jsonl", PROMPTS[1]), "--json", path)
+    methods = json.loads(path.read_bytes())["methods"]
+    assert [each["interval"] for each in methods] == [None] * 3
+
+
+def test_prompt_files_may_have_names_that_are_no_text(command: Command, tmp_path: Path) -> None:
+    prompts = write(tmp_path / "caf\udce9.jsonl", *PROMPTS)
+    path = tmp_path / "report.json"
+    assert compare(command, prompts, "--json", path).code == 0
+    assert str(prompts) in json.loads(path.read_bytes())["command"]
+    words = ("bench", "run", prompts, "--methods", "pld", "-n", 5, "--out", tmp_path / "out")
+    assert command(*words).code == 0
+    assert command(*words, "--resume").code == 0
+    assert command("bench", "report", tmp_path / "out").code == 0
+
+
 def test_compare_says_what_was_left_out(command: Command, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     prompts = write(tmp_path / "prompts.jsonl", LONG, PROMPTS[1])
@@ -243,6 +263,16 @@ def test_where_nothing_can_be_compared_compare_says_why(
 )
 def test_plain_decoding_comes_first_and_every_name_once(methods: str, names: list[str]) -> None:
     assert shared.checked_methods(methods, None) == names
+
+
+def test_prompts_of_two_suites_with_one_id_stay_apart() -> None:
+    lines = [
+        Entry(suite, "", "1", turn, 0, method, 3, 1, 1.0, error="broke" if method == "x" else "")
+        for suite, turn in (("a", 0), ("a", 1), ("b", 0))
+        for method in ("plain", "x")
+    ]
+    found = Findings([*lines])
+    assert set(found.failures) == {("x", "a/1#1"), ("x", "a/1#2"), ("x", "b/1")}
 
 
 # bench run
@@ -377,6 +407,26 @@ def test_bench_run_goes_on_with_the_same_model_and_prompts_only(
     session.host = replace(session.host, fingerprint="toy")
     write(data / "small.jsonl", *PROMPTS, LONG)
     assert "another texts " in bench(command, data, "small", "--resume").err
+
+
+def test_bench_run_leaves_no_file_if_it_cannot_begin(command: Command, data: Path) -> None:
+    refused = bench(command, data, "small", methods="anpd,medusa")
+    assert (refused.code, "there are no Medusa heads" in refused.err) == (2, True)
+    write(data / "twice.jsonl", *PROMPTS, *PROMPTS)
+    assert "is the id of several prompts" in bench(command, data, "twice").err
+    assert bench(command, data, "small").code == 0
+    assert [*result_file(data).parent.iterdir()] == [result_file(data)]
+
+
+def test_bench_run_waits_for_nobody_who_writes_the_same_file(command: Command, data: Path) -> None:
+    assert bench(command, data, "small").code == 0
+    before = result_file(data).read_bytes()
+    with FileLock(result_file(data).with_name(f".{result_file(data).name}.lock")):
+        refused = bench(command, data, "small", "--resume")
+    assert (refused.code, len(refused.notes)) == (2, 1)
+    assert f"another process is writing to {result_file(data)}" in refused.err
+    assert bench(command, data, "small", "--resume").code == 0
+    assert result_file(data).read_bytes() == before
 
 
 def test_bench_run_leaves_out_what_does_not_fit(command: Command, data: Path) -> None:

@@ -271,7 +271,7 @@ def test_tables_hold_the_known_numbers(tmp_path: Path) -> None:
     assert "| 2.50 | 38% | - | 0% | yes | 0 |" in rows[0]
     # 16 ms per token: a quarter each for prompt, guesses and passes, an eighth for commits.
     assert rows[1] == "| anpd | 4.00 | 4.00 | 4.00 | 2.00 | 2.00 | 16.00 |"
-    assert rows[2] == "| anpd | 200 | 100% | 2.50 | 4 | 4 | 50% |"
+    assert rows[2] == "| anpd | 200 | 100% | 2.50 | 2.5 | 4 | 50% |"
     assert rows[3] == "| anpd | 50% | 50% | 50% | 0% |"
     assert "| copy | 3 | 0 | 2.00x (2.00 to 2.00) |" in markdown
     assert "| chat | 2 | 0 | 0.80x (0.80 to 0.80) |" in markdown
@@ -444,6 +444,35 @@ def test_a_file_of_any_name_has_a_report_of_its_own(tmp_path: Path) -> None:
     assert markdown.read_text("utf-8").count("### All methods") == 1
 
 
+def test_a_file_without_a_suffix_has_a_report_beside_it(tmp_path: Path) -> None:
+    file = write(tmp_path, two_tasks()).rename(tmp_path / "mine")
+    page, _ = write_report(file)
+    assert page.parent == tmp_path / "mine.report"
+
+
+def test_names_that_differ_in_a_sign_have_plots_of_their_own(tmp_path: Path) -> None:
+    for name in ("run-a_b", "run-a-b", "run-a b"):
+        write(tmp_path, two_tasks(), name)
+    page, markdown = report(tmp_path)
+    chapters = re.findall(r'<article id="([^"]*)"', page)
+    assert len({*chapters}) == len(chapters) == 4 and "run-a-b" in chapters
+    plots = re.findall(r"\]\(plots/([^)]*)\)", markdown)
+    assert {*plots} == {path.name for path in (tmp_path / "plots").iterdir()}
+    assert len({*plots}) == len(plots)
+
+
+def test_a_method_in_a_private_module_is_drawn(tmp_path: Path) -> None:
+    fast = trial("_mine:Fast", "copy/0", 1.0)
+    write(tmp_path, [trial("plain", "copy/0", 2.0), fast])
+    assert "_mine:Fast" in words_of(report(tmp_path)[0])
+
+
+def test_names_that_are_no_text_are_reported(tmp_path: Path) -> None:
+    write(tmp_path, two_tasks(), suites=["caf\udce9"])
+    page, markdown = report(tmp_path)
+    assert "caf?" in page and "caf?" in markdown
+
+
 def test_what_cannot_be_reported_is_refused_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not exist"):
         write_report(tmp_path / "nowhere")
@@ -463,6 +492,7 @@ def test_what_cannot_be_reported_is_refused_in_one_sentence(tmp_path: Path) -> N
     path.write_text(whole)
     for text, wrong in (
         ("{torn", "not JSON"),
+        ("[" * 100_000, "not JSON"),
         (json.dumps(tuned() | {"curve": [{"width": 0}]}), "damaged"),
     ):
         (tmp_path / "tune.json").write_text(text)

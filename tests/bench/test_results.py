@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from tests.bench import killed
 
 ROOT = Path(__file__).parents[2]
 HEADER = killed.HEADER
+TRIAL = Entry("s", "t", "p", 0, 0, "plain", 3, 1, 1.0, Stats(tokens=1), output=(1,))
 LEFT_OUT = LeftOut("suite", "task", "é\u2028", 0, "too long")
 
 
@@ -49,6 +51,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 def lines_of(path: Path) -> list[Any]:
     return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def line_of(**values: object) -> bytes:
+    """The line of a trial with other values."""
+    return json.dumps({**TRIAL.to_json(), **values}).encode()
 
 
 # Entries and their lines.
@@ -108,6 +115,15 @@ def test_an_entry_survives_its_file(entry: Entry | LeftOut, tmp_path: Path) -> N
     ResultFile(tmp_path / "run.jsonl", HEADER).append(entry)
     assert read_results(tmp_path / "run.jsonl")[1] == [entry]
     assert ResultFile(tmp_path / "run.jsonl", HEADER, resume=True).entries == [entry]
+
+
+def test_names_that_are_no_text_survive_their_file(tmp_path: Path) -> None:
+    """A file's name may be in another encoding."""
+    path, entry = tmp_path / "run.jsonl", replace(TRIAL, suite="caf\udce9")
+    header = {"run": {"suites": ["caf\udce9"]}}
+    ResultFile(path, header).append(entry)
+    assert read_results(path) == ({"format": FORMAT, **header}, [entry])
+    assert ResultFile(path, header, resume=True).entries == [entry]
 
 
 def test_a_line_holds_nothing_that_is_not_known() -> None:
@@ -276,6 +292,15 @@ def test_another_run_is_named(tmp_path: Path, name: str, value: object) -> None:
         (b'{"reason": "x"}', "line 2 is not the result of a trial"),
         (b'{"suite": "s", "stats": {}}', "line 2 is not the result of a trial"),
         (b'{"stats": 3}', "line 2 is not the result of a trial"),
+        (b"[" * 100_000, "line 2 is damaged"),
+        (line_of(seconds=0.0), r"line 2 is not the result of a trial (it has no tokens or no time"),
+        (line_of(tokens=0), "line 2 is not the result of a trial (it has no tokens or no time"),
+        (line_of(seconds="1"), "line 2 is not the result of a trial (seconds is '1'"),
+        (line_of(prompt=["p"]), "line 2 is not the result of a trial (prompt is ['p']"),
+        (
+            b'{"suite":1,"task":"","prompt":"","turn":0,"reason":""}',
+            "line 2 is not the result of a trial (suite is 1",
+        ),
     ],
 )
 def test_a_damaged_line_is_named(
@@ -304,6 +329,8 @@ def test_a_file_of_another_version_is_no_result_file(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     path.write_text(json.dumps({"format": FORMAT + 1, **HEADER}) + "\n", encoding="utf-8")
     assert "not a result file of this version" in refusal(lambda: read_results(path))
+    assert "not a result file of this version" in refusal(lambda: ResultFile(path, HEADER, True))
+    path.write_text(json.dumps({"format": FORMAT, "run": None}) + "\n", encoding="utf-8")
     assert "not a result file of this version" in refusal(lambda: ResultFile(path, HEADER, True))
 
 

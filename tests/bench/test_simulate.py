@@ -273,6 +273,7 @@ def test_the_command(on_the_toy: Session, tmp_path: File) -> None:
     assert result.exit_code == 0, result.output
     rows = [line for line in result.output.splitlines() if "talks" in line and "x" in line]
     assert [row.split("│")[2].strip() for row in rows] == ["plain", "llma", "anpd:n=3,k=2"]
+    assert all("–" in row for row in rows)
     header, *lines = map(
         json.loads, (tmp_path / "simulate-smollm2-135m.jsonl").read_text().splitlines()
     )
@@ -287,6 +288,8 @@ def test_the_command(on_the_toy: Session, tmp_path: File) -> None:
     before = on_the_toy.target.passes
     assert CliRunner().invoke(app, [*command, "--resume"]).exit_code == 0
     assert on_the_toy.target.passes == before
+    single = CliRunner().invoke(app, [*command, "--limit", "1", "--out", str(tmp_path / "one")])
+    assert "talks" in single.output and "–" not in single.output
     other = CliRunner().invoke(app, [*command, "--resume", "--answers", "0"])
     assert other.exit_code != 0
 

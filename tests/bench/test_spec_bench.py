@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,25 @@ def test_a_run_becomes_answers() -> None:
     assert [a.question_id for a in answers_of(RUN, "plain", "m", words)] == [81, "other"]
 
 
+def test_questions_of_several_suites_stay_apart() -> None:
+    run = [
+        replace(entry(method, prompt, 0, [1], output=(1,)), suite=suite)
+        for method in ("plain", "anpd")
+        for suite, prompt in (("gsm8k", "gsm8k/1"), ("math500", "math500/1"), ("mine", "2"))
+    ]
+    for lines in (run, run[:-2]):  # an interrupted run has the same names
+        found = [a.question_id for a in answers_of(lines, "anpd", "m", words)]
+        assert found == ["gsm8k/1", "math500/1", 2][: len(found)]
+
+
+def test_without_plain_decodings_text_there_is_no_answer() -> None:
+    with pytest.raises(UsageError, match="lack plain decoding's first trial on spec_bench/81"):
+        list(answers_of(RUN[1:], "anpd", "m", words))
+    again = replace(RUN[0], repeat=1, output=None)
+    with pytest.raises(UsageError, match="repeat the run's command with --resume"):
+        list(answers_of([again], "plain", "m", words))
+
+
 def test_files_are_read_as_they_were_written(tmp_path: Path) -> None:
     answers = list(answers_of(RUN, "plain", "m", words))
     write_answers(tmp_path / "a.jsonl", answers)
@@ -102,6 +122,8 @@ def test_speeds_are_means_over_questions_as_in_spec_bench() -> None:
     assert whole.tokens_per_second == (20 + 60) / 2
     assert whole.speedup == (20 + 60) / (10 + 30)
     assert whole.mean_accepted == (2 + 2 + 3) / 3
+    with pytest.raises(UsageError, match="answers to qa hold no tokens"):
+        compare([answer(301, "qa", 0, 1.0, [])], other)
     with pytest.raises(UsageError, match="no question in common"):
         compare(base, other[2:])
 
@@ -113,6 +135,13 @@ def test_speeds_are_means_over_questions_as_in_spec_bench() -> None:
         ("{", "line 1 is not an answer in Spec-Bench's format"),
         ('{"question_id": 1, "category": "qa", "model_id": "m", "choices": []}', "line 1"),
         ("[1]", "line 1"),
+        ("[" * 100_000, "line 1"),
+        (
+            '{"question_id": [1], "category": "qa", "model_id": "m", "choices": [{"index": 0, '
+            '"turns": [], "decoding_steps": [], "new_tokens": [1], "wall_time": [1], '
+            '"accept_lengths": []}]}',
+            "line 1",
+        ),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, content: str, reason: str) -> None:

@@ -25,11 +25,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import paceline
 from paceline.cli import main
 from paceline.cli.bench.shared import split_methods
-from paceline.cli.common import interruptible
+from paceline.cli.common import interruptible, print_table
 from paceline.cli.show import print_stream
 from paceline.models import ModelStore, load_causal_lm
 from paceline.session import Chunk, Completion
 from paceline.stats import Stats
+from paceline.tables import Table
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -219,7 +220,7 @@ def places(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> dict[str, ob
         ("generate --prompt-file {dir}/list.jsonl", "list.jsonl, line 2 is not a JSON object"),
         ("compare --prompt-file {dir}/list.jsonl", "list.jsonl, line 2 is not a JSON object"),
         (
-            "compare --prompt-file {dir}/twins.jsonl --model {tiny}",
+            "compare --prompt-file {dir}/twins.jsonl --model {tiny} --methods pld",
             "a' is the id of several prompts",
         ),
         ("generate hi --reference {dir}/missing", "cannot read the reference file"),
@@ -234,9 +235,13 @@ def places(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> dict[str, ob
         (f"store info {{dir}}/{'x' * 300}", "cannot use"),
         (
             "tune --model {tiny} --plot {dir}/plots",
-            "--verify, --plot and --prompt-file need a method",
+            "--verify, --plot, --prompt-file, --limit and --max-new-tokens need a method",
         ),
         ("tune --model {tiny} --prompt-file {dir}/good.jsonl", "add --method ppd"),
+        ("tune --model {tiny} --limit 3", "--limit and --max-new-tokens need a method"),
+        ("tune --model {tiny} -n 9", "--limit and --max-new-tokens need a method"),
+        ("tune --method ppd -n 9", "need texts to decode: add --verify"),
+        ("tune --method ppd --limit 3", "need texts to decode: add --verify"),
         ("generate hi --model {tiny} --store {dir}", "cannot use the reference store"),
         ("generate hi --model {tiny} --store {dir}/junk.db", "not an SQLite database"),
         ("store info {dir}/missing.db", "there is no store"),
@@ -691,6 +696,21 @@ def test_a_narrow_terminal_cuts_nothing_off(
     assert "".join(cells.split()) == "".join(described.split())
 
 
+@pytest.mark.parametrize("columns", [2, 20, 45])
+def test_a_terminal_cuts_no_column_off(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    speeds = [f"{100 + place}.25x" for place in range(columns)]
+    headings = ["prompt", *(f"anpd:n={place}" for place in range(columns))]
+    print_table(Table.of_text("", headings, [["first", *speeds]]))
+    _, *rows = ANSI.sub("", capsys.readouterr().out).partition("┡")[2].splitlines()[:-1]
+    cells = zip(*([cell.strip() for cell in row.split("│")[1:-1]] for row in rows), strict=True)
+    assert ["".join(cell) for cell in cells] == ["first", *speeds]
+
+
 # Processes of their own: Ctrl-C, pipes, the module as a command.
 
 
@@ -851,6 +871,33 @@ def test_a_reader_that_has_enough_is_no_error(tiny: Path) -> None:
     assert "rror" not in err
 
 
+def test_compare_keeps_its_file_if_nobody_reads_its_tables(tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "compare.json"
+    words = ("hi", "--raw", "-m", tiny, "-n", 3, "--repeats", 1, "--methods", "pld")
+    process = start("-m", "paceline", "compare", *words, "--json", path)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stdin is not None and process.stderr is not None
+    process.stdin.close()
+    assert b"rror" not in process.stderr.read()
+    process.wait(timeout=120)
+    assert len(read_json(path)["methods"]) == 2
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["store", "info", "{store}"]])
+def test_a_full_disk_is_one_sentence(words: list[str], tmp_path: Path) -> None:
+    store = tmp_path / "store.db"
+    store.touch()
+    command = [sys.executable, "-m", "paceline", *(word.format(store=store) for word in words)]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            command, check=False, stdout=full, stderr=subprocess.PIPE, timeout=120
+        )
+    assert ended.returncode == 2
+    assert ended.stderr.decode().strip() == "error: cannot write: No space left on device"
+
+
 def test_without_a_network_a_hub_model_is_one_sentence() -> None:
     process = start("-m", "paceline", "generate", "hi", "-m", "nobody/nothing", HF_HUB_OFFLINE="1")
     out, err = finish(process)
@@ -907,3 +954,14 @@ def test_chat_says_the_turns_of_a_file_first_and_writes_the_conversation(
         [*asked("one"), {"role": "assistant", "content": greedy(tiny, asked("one"), 9)}],
         [*asked("hello", first, "hello"), third],
     ]
+
+
+def test_chat_takes_no_turn_of_a_file_for_a_command(
+    command: Command, tiny: Path, tmp_path: Path
+) -> None:
+    prompts, path = tmp_path / "prompts.jsonl", tmp_path / "talk.json"
+    prompts.write_text('{"turns": ["/usr/bin fails", "/quit"]}\n{"turns": ["/clear"]}\n')
+    words = ("chat", "-m", tiny, "-n", 3, "--prompt-file", prompts, "--json", path)
+    assert command(*words).code == 0
+    said = [[each["content"] for each in talk[::2]] for talk in read_json(path)]
+    assert said == [["/usr/bin fails", "/quit"], ["/clear"]]

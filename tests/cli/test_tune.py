@@ -180,6 +180,23 @@ def test_results_are_not_lost_where_the_cache_cannot_be_written(
     assert path.exists()
 
 
+def test_results_are_kept_if_nobody_reads_them(tiny: Path, tmp_path: Path, cache: Path) -> None:
+    path = tmp_path / "curve.json"
+    words = ["tune", "-m", str(tiny), "--repeats", "1", "--json", str(path)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "paceline", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert b"Traceback" not in process.stderr.read()
+    process.wait(timeout=120)
+    (stored,) = (cache / "curves").iterdir()
+    assert json.loads(path.read_text(encoding="utf-8"))["curve"] and stored.stat().st_size
+
+
 def test_ctrl_c_ends_it_without_a_word(tiny: Path, cache: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "paceline", "tune", "-m", str(tiny), "--repeats", "100000"],
@@ -225,8 +242,11 @@ def test_what_is_tried_is_planned_by_the_curve_just_measured(
             assert isinstance(planner, TreePlanner)
             used.extend([session.host.curve, planner.curve, session.new_planner().curve])
 
+        def as_json(self) -> dict[str, Any]:
+            return {}
+
     monkeypatch.setattr(tune, "_study", lambda *options: Study())
-    monkeypatch.setattr(tune, "_shown", lambda *found: {})
+    monkeypatch.setattr(tune, "_show_study", lambda study: None)
     path = tmp_path / "tune.json"
     assert command("tune", "--method", "ppd", "--repeats", 1, "--json", path)[0] == 0
     measured = CostCurve.from_records(json.loads(path.read_text(encoding="utf-8"))["curve"])

@@ -50,6 +50,18 @@ def test_trees_are_predicted_drawn_and_measured(
     assert {path.name for path in (tmp_path / "plots").iterdir()} == {"survey.png", "tree.png"}
 
 
+def test_where_no_prompt_fits_nothing_is_measured(
+    command: Command, tiny: Path, parts: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "a,b"  # needs brackets in the notation of methods
+    folder.symlink_to(parts)
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"id": "a", "prompt": "%s"}\n' % ("x" * 300), encoding="utf-8")
+    words = ["-m", tiny, "--repeats", 1, "--method", f"ppd:parts=({folder})", "--verify"]
+    ran = command("tune", *words, "--prompt-file", prompts)
+    assert (ran.code, "there is nothing to compare: a was left out" in ran.said) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -250,6 +250,18 @@ def test_another_request_of_the_same_name_is_refused(rig: Rig) -> None:
     assert rig.output.read_bytes() == before
 
 
+def test_a_full_disk_is_one_error(rig: Rig) -> None:
+    resource = pytest.importorskip("resource")
+    rig.fill(*(completion(str(place)) for place in range(8)))
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1500, old[1]))
+    try:
+        with pytest.raises(UsageError, match="cannot write"):
+            rig.run()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+
+
 def test_names_are_given_once(rig: Rig) -> None:
     rig.fill(chat("a"), b"broken", chat("b"), chat("a", "another"))
     with pytest.raises(UsageError, match=r"lines 1 and 4 .*'a'"):

@@ -72,6 +72,16 @@ def test_a_full_queue_says_so_and_whoever_leaves_it_makes_room() -> None:
         assert 'reason="queue_full"} 1.0' in served.http.get("/metrics").text
 
 
+@pytest.mark.parametrize("most", [0, 2])
+def test_requests_that_find_room_are_not_counted_as_waiting(most: int) -> None:
+    with slow(max_batch=4, max_queue=most) as served, ThreadPoolExecutor() as threads:
+        asked = [
+            threads.submit(served.complete, "a", max_tokens=40, ignore_eos=True)
+            for _ in range(4 + most)
+        ]
+        assert [each.result().status_code for each in asked] == [200] * (4 + most)
+
+
 def test_a_request_that_takes_too_long_is_broken_off() -> None:
     with slow(time_limit=1) as served:
         late = served.complete("a", **LONG)

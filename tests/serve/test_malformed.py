@@ -92,6 +92,8 @@ CHAT_FIELDS: dict[str, dict[str, Any]] = {
     "logit_bias beyond the vocabulary": {"logit_bias": {"999999": 1}},
     "logit_bias digits of another script": {"logit_bias": {"١": 1}},
     "logit_bias too large": {"logit_bias": {"1": 101}},
+    "logit_bias text": {"logit_bias": {"1": "2"}},
+    "logit_bias true": {"logit_bias": {"1": True}},
     "logit_bias list": {"logit_bias": [1]},
     "format unknown": {"response_format": {"type": "xml"}},
     "format text": {"response_format": "json"},
@@ -261,6 +263,7 @@ def test_the_server_still_works(served: Live) -> None:
     assert served.chat(unknown_field={"a": 1}, store=True, metadata={"a": "b"}).status_code == 200
     assert served.chat(min_tokens=0, stop_token_ids=[], use_beam_search=False).status_code == 200
     assert served.chat(length_penalty=1.0, add_generation_prompt=True).status_code == 200
+    assert served.complete(n=2, best_of=2).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,12 @@ CASES: dict[str, Found] = {
     '<tool_call>{"name": "unknown"}</tool_call>': [
         ("", '<tool_call>{"name": "unknown"}</tool_call>')
     ],
+    '<tool_call>{"name": ["weather"]}</tool_call>': [
+        ("", '<tool_call>{"name": ["weather"]}</tool_call>')
+    ],
+    '<tool_call>{"name": "say", "arguments": {"text": NaN}}</tool_call>': [
+        ("", '<tool_call>{"name": "say", "arguments": {"text": NaN}}</tool_call>')
+    ],
     '<tool_call>{"name": "weather", "argum': [("", '<tool_call>{"name": "weather", "argum')],
     '<tool_call>{"name": "weather"}</tool_call>': [("weather", {})],
     "": [],
@@ -62,6 +68,14 @@ def test_an_answer_is_read_alike_however_it_is_cut(text: str) -> None:
     for size in (3, 5, 7):
         pieces = [text[place : place + size] for place in range(0, len(text), size)]
         assert read(pieces) == CASES[text], size
+
+
+def test_half_a_character_in_a_call_stays_an_escape() -> None:
+    call = '<tool_call>{"name": "say", "arguments": {"text": "\\ud83d ø"}}</tool_call>'
+    (found,) = CallReader(["say"]).feed(call)
+    assert isinstance(found, ToolCall)
+    assert found.arguments.encode().isascii()
+    assert json.loads(found.arguments) == {"text": "\ud83d ø"}
 
 
 def test_text_is_not_held_back_longer_than_it_may_become_a_call() -> None:

@@ -28,8 +28,10 @@ from paceline.targets.words import output_head
 from paceline.training.batches import Batch
 from paceline.training.data import TrainingData
 from paceline.training.dataset import TextSource
+from paceline.training.final_norm import gains_of
 from paceline.training.method import Base
 from paceline.training.method_run import MethodRun, train_method
+from paceline.training.methods.chimera import Chimera, ChimeraSettings
 from paceline.training.methods.eagle import Eagle, EagleSettings
 from paceline.training.methods.last_layer import sized_like
 
@@ -116,6 +118,26 @@ def test_it_begins_as_the_last_layer(name: str) -> None:
     assert all(tuple(row) in rows for row in narrow.gate.weight.tolist())
     with pytest.raises(ModelError, match="cannot be copied into EAGLE's block"):
         Eagle(base_of("gpt2"), EagleSettings())
+
+
+@torch.no_grad()
+def test_gains_of_normalisations_are_copied_not_their_weights() -> None:
+    """Gemma's multiply by one more than their weights."""
+    base = base_of("gemma")
+    layer: Any = base.last_layer
+    norms = layer.input_layernorm, layer.post_attention_layernorm, base.final_norm
+    for norm in norms:
+        norm.weight.normal_()
+    module = Eagle(base, EagleSettings(block="last-layer")).module
+    for own, norm in zip((module.row_norm, module.inner_norm, module.last_norm), norms):
+        torch.testing.assert_close(own, 1 + norm.weight)
+    chimera = Chimera(base, ChimeraSettings(block="last-layer", final_norm=True)).module.encoder
+    assert torch.equal(chimera.output_norm, module.last_norm)
+    for gains in (torch.randn(6), torch.zeros(6)):  # of LayerNorms, too, whatever their biases
+        other = torch.nn.LayerNorm(6)
+        other.weight.copy_(gains)
+        other.bias.normal_()
+        assert torch.equal(gains_of(other), gains)
 
 
 def test_blocks_are_as_large_as_a_layer() -> None:

@@ -270,7 +270,6 @@ def test_splits_share_no_prompt_and_texts_are_mixed_in(
     found = Dataset.of(TextSource([TrainingData(data)]), settings, None)
     for name, least, most in (("test", 0, 0.2), ("validation", 0.2, 0.4), ("train", 0.4, 1)):
         assert all(least <= share_of(text.id) < most for text in getattr(found, name))
-    assert share_of("a/1#1") == share_of("a/1#2") == share_of("a/1")
 
 
 def test_every_method_says_what_its_options_mean() -> None:

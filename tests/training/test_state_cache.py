@@ -79,13 +79,27 @@ def test_what_holds_more_layers_serves_those_who_want_fewer(tmp_path: Path) -> N
         StateCache(tmp_path, replace(SHAPE, taps=(3,))).fill(TEXTS, Counting)
 
 
+def test_an_index_of_an_earlier_version_is_used(tmp_path: Path) -> None:
+    StateCache(tmp_path, SHAPE).fill(TEXTS, Counting)
+    index = json.loads((tmp_path / "cache.json").read_text())
+    del index["sha256"]
+    (tmp_path / "cache.json").write_text(json.dumps(index))
+    assert StateCache(tmp_path, SHAPE).fill(TEXTS, Counting) == 0
+
+
 def test_a_cache_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     StateCache(tmp_path, SHAPE).fill(TEXTS, Counting)
     with pytest.raises(UsageError, match=r"holds hidden states with another base \('toy', not 'b'"):
         StateCache(tmp_path, replace(SHAPE, base="b")).fill(TEXTS, Counting)
-    (tmp_path / "cache.json").write_text("{")
-    with pytest.raises(UsageError, match=r"cache.json is damaged: delete the folder"):
-        StateCache(tmp_path, SHAPE).fill(TEXTS, Counting)
+    index = tmp_path / "cache.json"
+    first = json.loads(index.read_text())["shards"][0]["texts"][0]
+    # With a wrong number of tokens, the texts after the first would get others' states.
+    wrong = index.read_text().replace(json.dumps(first), json.dumps([first[0], first[1] + 1]))
+    assert wrong != index.read_text()
+    for damaged in (wrong, "{", "3", "[]"):
+        index.write_text(damaged)
+        with pytest.raises(UsageError, match=r"cache.json is damaged: delete the folder"):
+            StateCache(tmp_path, SHAPE).fill(TEXTS, Counting)
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot use the cache"):
         StateCache(tmp_path / "file" / "cache", SHAPE)

@@ -126,8 +126,10 @@ def _table(ablation: Ablation, group: Group) -> str:
             found = group.methods[method]
             numbers = [f"{quantity(found):.2f}" for quantity in QUANTITIES.values()]
             low, high = found.interval
-            rows.append([f"`{method}`", *numbers, f"{low:.2f}–{high:.2f}"])
+            sure = f"{low:.2f}–{high:.2f}" if found.texts > 1 else "-"
+            rows.append([f"`{method}`", *numbers, sure])
         else:
-            rows.append([f"`{method}`", group.failed.get(method, "not run")])
+            reason = group.failed.get(method, "not run").replace("|", "\\|")
+            rows.append([f"`{method}`", reason])
             rows[-1] += [""] * (len(headings) - 2)
     return markdown_table(rows)

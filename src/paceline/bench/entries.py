@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from paceline.bench.loops import loop_share
@@ -17,6 +17,7 @@ Key = tuple[str, str, int]
 """Suite, prompt and turn: one text."""
 
 _PARTS = ("prefill", "draft", "target", "commit")
+_KINDS: dict[Any, Any] = {"str": str, "int": int, "float": (int, float)}
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,14 @@ def _stats_from_json(record: dict[str, Any], tokens: int) -> Stats:
 
 def parse_line(record: dict[str, Any]) -> Entry | LeftOut:
     """Parse a line after the first. Raises what `Entry.from_json` does."""
-    return LeftOut(**record) if "reason" in record else Entry.from_json(record)
+    entry = LeftOut(**record) if "reason" in record else Entry.from_json(record)
+    for each in fields(entry):
+        value, kind = getattr(entry, each.name), _KINDS.get(each.type)
+        if kind is not None and not isinstance(value, kind):
+            raise TypeError(f"{each.name} is {value!r}")
+    if isinstance(entry, Entry) and not entry.error and not (entry.tokens > 0 < entry.seconds):
+        raise ValueError("it has no tokens or no time")
+    return entry
 
 
 def completed(entry: Entry, trial: Trial, plain: Sequence[int] | None) -> dict[str, Any]:

@@ -83,7 +83,8 @@ class ResultFile:
         line = json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n"
         hint = "; what was measured so far is kept there: continue with --resume"
         with _writing(self.path, hint), self.path.open("ab") as file:
-            file.write(line.encode())
+            # Names of files may be no text; written so, JSON still reads them as they were.
+            file.write(line.encode(errors="backslashreplace"))
             file.flush()
             os.fsync(file.fileno())
 
@@ -101,7 +102,11 @@ def read_results(path: Path) -> tuple[dict[str, Any], list[Entry | LeftOut]]:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise UsageError(f"cannot read the results {path}: {reason}") from error
     records = [_parse(line, f"{path}, line {number}") for number, line in _full(lines)]
-    if not records or records[0].get("format") != FORMAT:
+    if (
+        not records
+        or records[0].get("format") != FORMAT
+        or not isinstance(records[0].get("run", {}), dict)
+    ):
         raise UsageError(f"{path} is not a result file of this version of paceline")
     entries: list[Entry | LeftOut] = []
     for (number, _), record in list(zip(_full(lines), records))[1:]:
@@ -122,7 +127,7 @@ def _full(lines: list[str]) -> Iterator[tuple[int, str]]:
 def _parse(line: str, where: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(
             f"{where} is damaged: delete the line and continue with --resume"
         ) from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -82,7 +82,10 @@ class Row:
 def answers_of(
     entries: Sequence[Entry], method: str, model_id: str, decode: Decode
 ) -> Iterator[Answer]:
-    """Yield the answers of one method of a run, without the questions on which it failed."""
+    """Yield the answers of one method of a run, without the questions on which it failed.
+
+    Raises UsageError for an answer whose text cannot be known.
+    """
     plain = {e.key: e.output for e in entries if e.method == PLAIN and e.repeat == 0}
     conversations: dict[tuple[str, str], dict[int, list[Entry]]] = defaultdict(
         lambda: defaultdict(list)
@@ -90,12 +93,17 @@ def answers_of(
     for entry in entries:
         if entry.method == method:
             conversations[entry.suite, entry.prompt][entry.repeat].append(entry)
-    for (_, prompt), repeats in conversations.items():
+    asked = {(entry.suite, entry.prompt) for entry in entries}
+    numbered = Counter(_question(prompt) for _, prompt in asked)
+    for (suite, prompt), repeats in conversations.items():
         if any(turn.error for turns in repeats.values() for turn in turns):
             continue
+        question = _question(prompt)
+        if numbered[question] > 1:  # each of several suites begins with 0
+            question = f"{suite}/{prompt.removeprefix(f'{suite}/')}"
         yield Answer(
-            question_id=_question(prompt),
-            category=repeats[0][0].task,
+            question_id=question,
+            category=next(iter(repeats.values()))[0].task,
             model_id=model_id,
             choices=[
                 _choice(repeat, sorted(turns, key=lambda turn: turn.turn), plain, decode)
@@ -114,7 +122,12 @@ def _choice(
     index: int, turns: Sequence[Entry], plain: dict[Any, tuple[int, ...] | None], decode: Decode
 ) -> Choice:
     # An entry holds its tokens only if they differ from plain decoding's.
-    outputs = [turn.output if turn.output is not None else plain[turn.key] for turn in turns]
+    outputs = [turn.output or plain.get(turn.key) for turn in turns]
+    if not all(outputs):
+        raise UsageError(
+            f"the results lack plain decoding's first trial on {turns[0].prompt}, which holds the "
+            "text: repeat the run's command with --resume"
+        )
     lengths = [turn.stats.acceptance_histogram for turn in turns]
     return Choice(
         index=index,
@@ -167,7 +180,8 @@ def _parsed(line: str, where: str) -> Answer:
         sums = [sum(choices[0].new_tokens), sum(choices[0].accept_lengths)]
         if not (sum(choices[0].wall_time) > 0 and min(sums) >= 0):
             raise ValueError("its times or counts are out of range")
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+        hash(answer.question_id)
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise UsageError(f"{where} is not an answer in Spec-Bench's format ({error})") from error
     return answer
 
@@ -179,7 +193,7 @@ def compare(base: Sequence[Answer], other: Sequence[Answer]) -> list[Row]:
     mean over questions of tokens per second, the speed-up a ratio of two such means. Unlike there,
     the baseline's token counts come from its file; its texts are not tokenized again.
 
-    Raises UsageError if they have no question in common.
+    Raises UsageError if they have no question in common, or if the baseline wrote nothing.
     """
     known = {answer.question_id: answer for answer in base}
     pairs = [(known[a.question_id], a) for a in other if a.question_id in known]
@@ -196,11 +210,14 @@ def _row(task: str, pairs: Sequence[tuple[Answer, Answer]]) -> Row:
     theirs = [base.choices[0] for base, _ in pairs]
     lengths = [length for choice in ours for length in choice.accept_lengths]
     speed = mean(choice.tokens_per_second for choice in ours)
+    slow = mean(choice.tokens_per_second for choice in theirs)
+    if not slow:
+        raise UsageError(f"the baseline's answers to {task} hold no tokens: name another file")
     return Row(
         task=task,
         questions=len(pairs),
         same_texts=sum(a.turns == b.turns for a, b in zip(ours, theirs)),
         mean_accepted=mean(lengths) if lengths else 0.0,
         tokens_per_second=speed,
-        speedup=speed / mean(choice.tokens_per_second for choice in theirs),
+        speedup=speed / slow,
     )

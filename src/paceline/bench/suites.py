@@ -15,7 +15,7 @@ from paceline.bench.comparison import Text
 from paceline.errors import UsageError
 from paceline.prompts import PromptRecord, read_prompts
 
-__all__ = ["ALL", "SUITES", "find_files", "read_suites"]
+__all__ = ["ALL", "SUITES", "find_files", "read_suites", "suite_of"]
 
 ALL = "all"
 
@@ -78,6 +78,11 @@ def find_files(names: Sequence[str], folder: Path | None) -> list[Path]:
     return list(paths)
 
 
+def suite_of(path: Path) -> str:
+    """The suite that a file holds: its name without suffix, as text."""
+    return path.stem.encode(errors="replace").decode()
+
+
 def _files(name: str, folder: Path | None) -> list[Path]:
     if name.endswith(".jsonl"):
         return [Path(name)]
@@ -118,7 +123,7 @@ def _texts(path: Path, limit: int | None, by_category: bool) -> list[Text]:
         record = record if by_category else _with_task(record)
         taken[record.task] += 1
         if limit is None or taken[record.task] <= limit:
-            texts.append(Text(path.stem, record))
+            texts.append(Text(suite_of(path), record))
     return texts
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.bench.simulate import ASSISTANT, Recording, TraceRecord
-from paceline.bench.suites import find_files
+from paceline.bench.suites import find_files, suite_of
 from paceline.errors import UsageError
 from paceline.prompts import are_texts, particulars, read_records
 
@@ -46,7 +46,7 @@ def read_traces(
     Raises UsageError for an unknown name, and for a file that is missing, malformed or empty.
     """
     return [
-        Recording(path.stem, record)
+        Recording(suite_of(path), record)
         for path in find_files(names, folder)
         for record in _spread(_with_answers(read_trace(path, system), answers), limit)
     ]

@@ -6,6 +6,7 @@ one sentence on standard error and exit code 2.
 
 from __future__ import annotations
 
+import errno
 import io
 import sys
 from typing import Final, cast
@@ -84,9 +85,10 @@ def main() -> None:
         code = 2
     except OSError as error:
         # Paths are used in many places; a name may be too long, or a folder inaccessible.
-        if error.filename is None:
+        if error.filename is None and error.errno != errno.ENOSPC:
             raise
-        note(f"error: cannot use {error.filename}: {error.strerror}", style="red")
+        what = f"use {error.filename}" if error.filename is not None else "write"
+        note(f"error: cannot {what}: {error.strerror}", style="red")
         code = 2
     except (KeyboardInterrupt, typer.Abort):
         code = 130

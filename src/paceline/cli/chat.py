@@ -55,8 +55,8 @@ def chat(
             common.write_text(output.json_file, text)
 
 
-_Said = tuple[str, tuple[str, ...]]
-"""A line, and the references from then on."""
+_Said = tuple[str, tuple[str, ...], bool]
+"""A line, the references from then on, and whether it may be a command."""
 
 
 def _opening(prompt_file: Path | None, limit: int | None) -> list[_Said]:
@@ -67,8 +67,8 @@ def _opening(prompt_file: Path | None, limit: int | None) -> list[_Said]:
 
     said: list[_Said] = []
     for record in read_prompts(prompt_file, limit):
-        said += [("/clear", ())] if said else []
-        said += [(turn, record.references) for turn in record.turns]
+        said += [("/clear", (), True)] if said else []
+        said += [(turn, record.references, False) for turn in record.turns]
     return said
 
 
@@ -85,16 +85,17 @@ def _converse(
     show_stats = True
     said, quoted = iter(opening), tuple[str, ...]()
     while True:
-        text, quoted = next(said, None) or (_ask(), quoted)
+        text, quoted, typed = next(said, None) or (_ask(), quoted, True)
         messages = conversations[-1]
-        if text == "/quit":
+        command = text if typed and text.startswith("/") else ""
+        if command == "/quit":
             return
-        if text == "/clear":
+        if command == "/clear":
             conversations.append([])
             quoted = ()
-        elif text == "/stats":
+        elif command == "/stats":
             show_stats = not show_stats
-        elif text.startswith("/"):
+        elif command:
             common.note(_HELP)
         elif text:
             messages.append({"role": "user", "content": text})

@@ -186,7 +186,8 @@ def check_writable(path: Path | None) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a result file; raises UsageError if that fails."""
     with writing(path):
-        path.write_text(text, encoding="utf-8")
+        # Names of files may be no text.
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 @contextmanager
@@ -206,8 +207,10 @@ def output_console() -> Console:
 def print_table(table: Table) -> None:
     """Print a table as a result; cells too wide for their column are folded, never cut off."""
     console = output_console()
-    # Below 80 columns nothing fits; and without a terminal a row is one line, for `grep` and `awk`.
-    console.width = max(console.width, 80) if console.is_terminal else 200
+    # Below 80 columns nothing fits, nor do many columns; and without a terminal a row is one line,
+    # for `grep` and `awk`.
+    width = max(console.width, 80) if console.is_terminal else 200
+    console.width = max(width, 20 + 6 * len(table.headings))
     with writing("the table"):
         console.print(terminal_table(table))
 

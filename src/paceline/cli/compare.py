@@ -47,11 +47,11 @@ def compare(
     made = contenders.made(names, session, model, machine)
     entries, interrupted = _measure(session, made, records, options, repeats)
     found = Findings(entries)
-    _show(found, len(records) > 1)
-    if json_file is not None:
+    if json_file is not None:  # first, because whoever reads the tables may have enough
         asked = options | {"repeats": repeats}
         report = _report(session, model, records, asked, contenders.state, found)
         common.write_text(json_file, json.dumps(report, ensure_ascii=False, indent=2) + "\n")
+    _show(found, len(records) > 1)
     if interrupted:
         raise KeyboardInterrupt
     if found.failures:

@@ -41,10 +41,14 @@ class Findings:
 
     @cached_property
     def labels(self) -> dict[Key, str]:
-        """Names of texts: the prompt's id, with the turn's number in a conversation."""
-        talks = {line.prompt for line in self.lines if line.turn}
+        """Names of texts: the prompt's id, with the suite's name if there are several, and with the
+        turn's number in a conversation."""
+        talks = {line.key[:2] for line in self.lines if line.turn}
+        several = len({line.suite for line in self.lines}) > 1
         return {
-            line.key: f"{line.prompt}#{line.turn + 1}" if line.prompt in talks else line.prompt
+            line.key: (f"{line.suite}/" if several else "")
+            + line.prompt
+            + (f"#{line.turn + 1}" if line.key[:2] in talks else "")
             for line in self.lines
         }
 
@@ -89,7 +93,7 @@ def method_as_json(found: Findings, method: MethodSummary) -> dict[str, Any]:
         "seconds": method.seconds,
         "tokens_per_second": method.tokens_per_second,
         "speedup": method.speedup,
-        "interval": method.interval,
+        "interval": method.interval if method.texts > 1 else None,
         "decode_speedup": method.decode_speedup,
         "speedup_per_prompt": {found.labels[key]: each for key, each in method.speedups.items()},
         "mean_acceptance_length": stats.mean_acceptance_length,

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from paceline.session import Session
 
 _REPEATS = 7
+_TOKENS = 128
+_ON_TEXTS = "--prompt-file, --limit and --max-new-tokens"
 _EXTRAS = (0.10, 0.25, 0.50)
 _ACCEPTANCES = (0.3, 0.6, 0.9)
 _BAR_CELLS = 24
@@ -46,13 +48,26 @@ class _Tuned(Choice):
 class _Tried(PromptFile):
     """What the method is tried on, and what is shown of it."""
 
-    max_new_tokens: flags.TokensOption = 128
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option("--max-new-tokens", "-n", help="Most new tokens, at least 1; default: 128."),
+    ] = None
     verify: Annotated[
         bool, typer.Option("--verify", help="Also decode with trees around the best one.")
     ] = False
     plots: Annotated[
         Path | None, typer.Option("--plot", help="Folder for plots of the widths and the tree.")
     ] = None
+
+    @property
+    def decoding(self) -> bool:
+        """Whether there is an option that matters only to texts."""
+        return (self.prompt_file, self.limit, self.max_new_tokens) != (None, None, None)
+
+    def options(self) -> dict[str, Any]:
+        """For requests, checked."""
+        tokens = _TOKENS if self.max_new_tokens is None else self.max_new_tokens
+        return common.request_options(max_new_tokens=tokens)
 
 
 @grouped
@@ -84,22 +99,21 @@ def tune(
     """
     common.check_writable(json_file)
     method, model = choice.wanted, choice.model
-    options = common.request_options(max_new_tokens=tried.max_new_tokens)
+    options = tried.options()
     study = _study(method, tried)
     prompts = _prompts(tried) if study is not None and study.decodes else []
     session = common.open_session(model, method or "plain", measure=False, **placement.given)
-    from paceline.planning.curve_store import curve_key, save_curve
-
-    curve, report = _curve(session, model, repeats or _REPEATS)
+    curve, floor = _measure(session, repeats or _REPEATS)
+    report = _report(session, model, repeats or _REPEATS, curve, floor)
     try:
+        _show(session, model, curve, floor)
         if study is not None:
             session.use_curve(curve)  # trials are planned by it, not by a stored one
             study.run(session, prompts, options, repeats)
-            report |= _shown(study)
-        if json_file is not None:
-            common.write_text(json_file, json.dumps(report, ensure_ascii=False, indent=2) + "\n")
-    finally:
-        path = save_curve(curve_key(session.target, session.fingerprint), curve)
+            report |= study.as_json()
+            _show_study(study)
+    finally:  # also if whoever reads the tables has enough
+        path = _kept(session, curve, report, json_file)
     _print_lines([f"stored in {path}"])
     if study is not None and tried.plots is not None:
         study.save_plots(tried.plots)
@@ -112,15 +126,16 @@ def _study(method: str | None, tried: _Tried) -> Study | None:
     from paceline.drafters import open_settings, shapes_trees
 
     if method is None:
-        if tried.verify or tried.plots or tried.prompt_file:
-            raise UsageError("--verify, --plot and --prompt-file need a method: add --method ppd")
+        if tried.verify or tried.plots or tried.decoding:
+            raise UsageError(f"--verify, --plot, {_ON_TEXTS} need a method: add --method ppd")
         return None
-
     if shapes_trees(method):
         from paceline.cli.tune_trees import TreeStudy
 
         if tried.plots is not None:
             _check_plots(tried.plots)
+        if tried.decoding and not tried.verify:
+            raise UsageError(f"{_ON_TEXTS} need texts to decode: add --verify")
         return TreeStudy(method, tried.verify)
     if open_settings(method)[1]:
         from paceline.cli.tune_settings import SettingsStudy
@@ -146,11 +161,23 @@ def _prompts(file: PromptFile) -> list[PromptRecord]:
     return read_prompts(file.prompt_file, file.limit)
 
 
-def _shown(study: Study) -> dict[str, Any]:
-    """Print what was found; returns it for the result file."""
+def _show_study(study: Study) -> None:
     common.print_table(study.table())
     _print_lines(study.lines())
-    return study.as_json()
+
+
+def _kept(
+    session: Session, curve: CostCurve, report: dict[str, Any], json_file: Path | None
+) -> Path:
+    """Write the result file and store the curve, even if the other fails; returns where it is."""
+    from paceline.planning.curve_store import curve_key, save_curve
+
+    try:
+        if json_file is not None:
+            common.write_text(json_file, json.dumps(report, ensure_ascii=False, indent=2) + "\n")
+    finally:
+        path = save_curve(curve_key(session.target, session.fingerprint), curve)
+    return path
 
 
 def _check_plots(folder: Path) -> None:
@@ -162,26 +189,23 @@ def _check_plots(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def _curve(session: Session, model: str, repeats: int) -> tuple[CostCurve, dict[str, Any]]:
-    """Measure and print what passes cost; returns it for the result file, too."""
+def _show(session: Session, model: str, curve: CostCurve, floor: Floor) -> None:
     from paceline.planning.curve_store import curve_key
-    from paceline.planning.measure import measure_floor
 
-    session.settle()
-    curve = _measure(session, repeats)
-    floor = measure_floor(session.target)
     key = curve_key(session.target, session.fingerprint)
     common.print_table(_table(curve, floor, f"{model}, {_setting(key)}"))
-    _print_lines(_summary(curve, floor, key))
-    return curve, _report(session, model, key, repeats, curve, floor)
+    _print_lines(_summary(curve, floor))
 
 
-def _measure(session: Session, repeats: int) -> CostCurve:
-    from paceline.planning.measure import count_passes, measure_curve
+def _measure(session: Session, repeats: int) -> tuple[CostCurve, Floor]:
+    from paceline.planning.measure import count_passes, measure_curve, measure_floor
 
+    session.settle()
+    target = session.target
     with common.progress("measuring") as bars:
-        task = bars.add_task("", total=count_passes(session.target, repeats=repeats))
-        return measure_curve(session.target, repeats=repeats, on_pass=lambda: bars.advance(task))
+        task = bars.add_task("", total=count_passes(target, repeats=repeats))
+        curve = measure_curve(target, repeats=repeats, on_pass=lambda: bars.advance(task))
+    return curve, measure_floor(target)
 
 
 def _setting(key: CurveKey) -> str:
@@ -215,7 +239,7 @@ def _bar(share: float) -> str:
     return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
 
 
-def _summary(curve: CostCurve, floor: Floor, key: CurveKey) -> list[str]:
+def _summary(curve: CostCurve, floor: Floor) -> list[str]:
     from paceline.planning.sizing import best_chain
 
     context = curve.contexts[0]
@@ -254,10 +278,12 @@ def _print_lines(lines: list[str]) -> None:
 
 
 def _report(
-    session: Session, model: str, key: CurveKey, repeats: int, curve: CostCurve, floor: Floor
+    session: Session, model: str, repeats: int, curve: CostCurve, floor: Floor
 ) -> dict[str, Any]:
+    from paceline.planning.curve_store import curve_key
     from paceline.planning.sizing import best_chain
 
+    key = curve_key(session.target, session.fingerprint)
     return common.circumstances(session, model) | {
         "dtype": key.dtype,
         "weights": key.weights,

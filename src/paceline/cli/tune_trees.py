@@ -146,26 +146,23 @@ def _verify(
     from paceline.bench.trial import PLAIN, Method
     from paceline.cli.bench import shared
     from paceline.cli.findings import Findings
-    from paceline.drafters.settings import parse_method
+    from paceline.drafters import with_settings
 
-    name, settings = parse_method(study.method)
     place = study.survey.index(study.best)
     near = study.survey[max(place - _AROUND, 0) : place + _AROUND + 1]
-    given = "".join(
-        f"{key}={value},"
-        for key, value in settings.items()
-        if key not in ("width", "size", "shape")
-    )
     # The survey's trees are those of the shape "table".
-    names = {f"{name}:{given}shape=table,width={one.width}": one.width for one in near}
+    shown = {"size": 0, "shape": "table"}
+    names = {with_settings(study.method, shown | {"width": one.width}): one.width for one in near}
     contenders = [Method(each, session) for each in (PLAIN, *names)]
     texts = [Text("prompts", record) for record in prompts]
     sink = Memory()
     chosen = session.options.with_(**options, budget=_UNBOUNDED)
     shared.run_with_bar(Comparison(session, contenders, texts, chosen, repeats), sink, "verifying")
     for repeat in range(repeats):
-        lines = [line for line in sink.entries if isinstance(line, Entry) and line.repeat == repeat]
-        for method in Findings(list(lines)).methods:
+        lines = [
+            line for line in sink.entries if not isinstance(line, Entry) or line.repeat == repeat
+        ]
+        for method in Findings(lines).methods:
             if method.method in names and method.decode_speedup is not None:
                 width = names[method.method]
                 study.measured.setdefault(width, []).append(method.decode_speedup)

@@ -1,8 +1,10 @@
-"""Access control, and an id for every response. Pure ASGI, so streams pass untouched."""
+"""Access control, an id for every response, and the answer to requests that fail. Pure ASGI, so
+streams pass untouched."""
 
 from __future__ import annotations
 
 import hmac
+import logging
 import re
 from collections.abc import Sequence
 from uuid import uuid4
@@ -11,8 +13,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from paceline.serve.errors import error_body
+from paceline.serve.errors import error_body, failed
 from paceline.serve.hosts import KnownHosts
+from paceline.serve.logs import log
 
 __all__ = ["Access"]
 
@@ -43,13 +46,25 @@ class Access:
         name = given if _PLAIN_ID.fullmatch(given) else f"req_{uuid4().hex}"
         scope.setdefault("state", {})["request_id"] = name
 
+        begun = False
+
         async def named(message: Message) -> None:
+            nonlocal begun
             if message["type"] == "http.response.start":
+                begun = True
                 MutableHeaders(scope=message)["x-request-id"] = name
             await send(message)
 
         refusal = self._misled(headers) or self._refusal(scope, headers)
-        await (refusal or self._app)(scope, receive, named)
+        try:
+            await (refusal or self._app)(scope, receive, named)
+        except Exception as error:
+            if begun:
+                raise
+            # Left to Starlette, the answer would lack the headers that are added here and for
+            # other origins, and the connection would close under the client's next request.
+            log("request failed", level=logging.ERROR, error=error, request=name)
+            await JSONResponse(failed().body, 500)(scope, receive, named)
 
     def _misled(self, headers: Headers) -> JSONResponse | None:
         stranger = self._hosts and self._hosts.stranger(headers.getlist("host"))
@@ -65,7 +80,7 @@ class Access:
             return None
         authorization = headers.get("authorization", "")
         scheme, _, key = authorization.partition(" ")
-        given = key.strip().encode("latin-1")  # as headers are decoded
+        given = key.strip(" \t").encode("latin-1")  # as headers are decoded
         # Compare with every key, so that timing does not reveal which one almost matched.
         right = [hmac.compare_digest(given, known) for known in self._keys]
         if scheme.lower() == "bearer" and any(right):

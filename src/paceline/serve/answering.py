@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from paceline.records import TokenLogprob
-from paceline.serve.answers import Heading, metrics_of, sources_of, usage_of
+from paceline.serve.answers import Heading, in_text, metrics_of, sources_of, usage_of
 from paceline.serve.schemas import TextRequest
 from paceline.serve.ticket import News, Ticket
 from paceline.stream import Chunk, Completion
@@ -34,6 +34,7 @@ class Answer(ABC):
         self._with_logprobs = ticket.orders[0].options.logprobs is not None
         self._with_sources = bool(request.paceline and request.paceline.sources)
         self._held: dict[int, list[Chunk]] = {}
+        self._scored = [0] * len(ticket.orders)  # tokens whose log-probabilities are in pieces
         options = request.stream_options
         self._with_usage = bool(options and options.include_usage)
 
@@ -49,8 +50,8 @@ class Answer(ABC):
     def pieces(self, news: News) -> list[dict[str, Any]]:
         """One round's news of one text, as pieces of a stream."""
         text = "".join(chunk.text for chunk in news.chunks)
-        logprobs = [each for chunk in news.chunks for each in chunk.logprobs]
-        choices = self._text_pieces(news.index, text, logprobs) if text else []
+        logprobs = self._logprobs_of(news)
+        choices = self._text_pieces(news.index, text, logprobs) if text or logprobs else []
         if news.completion is not None:
             choices += self._last_pieces(news.index, news.completion)
         if self._with_sources:
@@ -68,6 +69,16 @@ class Answer(ABC):
         if not (self._with_usage or "metrics" in end):
             return []
         return [{**self._piece([]), **end}]
+
+    def _logprobs_of(self, news: News) -> Sequence[TokenLogprob]:
+        """Those of a round's news, so that all pieces together have those of the whole answer:
+        the last tokens may have no text, and text that ends with an end token does not have it."""
+        found = tuple(each for chunk in news.chunks for each in chunk.logprobs)
+        if news.completion is not None:
+            known = slice(self._scored[news.index], in_text(news.completion))
+            found = news.completion.logprobs[known]
+        self._scored[news.index] += len(found)
+        return found
 
     def _piece(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         piece = {**self.heading.as_json(self.part), "choices": choices}

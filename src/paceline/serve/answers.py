@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from paceline.records import TokenLogprob
 from paceline.serve.ticket import Times
-from paceline.serve.token_text import token_bytes, token_text
+from paceline.serve.token_text import Places, token_bytes, token_text
 from paceline.stats import SourceStats, Stats
 from paceline.stream import Chunk, Completion
 from paceline.text import Tokenizer
@@ -147,21 +147,16 @@ def chat_logprobs(tokenizer: Tokenizer, found: Sequence[TokenLogprob]) -> dict[s
 
 
 def completion_logprobs(
-    tokenizer: Tokenizer, found: Sequence[TokenLogprob], offset: int
+    tokenizer: Tokenizer, found: Sequence[TokenLogprob], places: Places
 ) -> dict[str, Any]:
-    """Log-probabilities in the format of completions. offset: of the first token in the text."""
-    tokens = [token_text(tokenizer, each.token) for each in found]
-    offsets = []
-    for text in tokens:
-        offsets.append(offset)
-        offset += len(text)
+    """Log-probabilities in the format of completions. places: of the text's tokens so far."""
     return {
-        "tokens": tokens,
+        "tokens": [token_text(tokenizer, each.token) for each in found],
         "token_logprobs": [each.logprob for each in found],
         "top_logprobs": [
             {token_text(tokenizer, token): value for token, value in each.top} for each in found
         ],
-        "text_offset": offsets,
+        "text_offset": [places.next(token_bytes(tokenizer, each.token)) for each in found],
     }
 
 

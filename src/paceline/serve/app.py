@@ -24,7 +24,6 @@ from paceline.serve.engine import Engine
 from paceline.serve.errors import ApiError, bad_request, failed
 from paceline.serve.handling import Handler
 from paceline.serve.hosts import KnownHosts
-from paceline.serve.logs import log
 from paceline.serve.metrics import Metrics
 from paceline.serve.orders import Orders
 from paceline.serve.page import add_page
@@ -80,7 +79,7 @@ class Server:
         self._check_model(wanted.model)
         orders = await asyncio.to_thread(self.orders.of_completion, wanted)
         await self._compile(orders)
-        echoes = [self._echo(wanted, order) for order in orders]
+        echoes = await asyncio.to_thread(self._echoes, wanted, orders)
         tokenizer = self.session.tokenizer
         return await self.handler.serve(
             request,
@@ -153,12 +152,13 @@ class Server:
         if first.options.constraint is not None:
             await asyncio.to_thread(self.session.texts_of, first.options, first.prompt)
 
-    def _echo(self, wanted: CompletionRequest, order: Order) -> str:
+    def _echoes(self, wanted: CompletionRequest, orders: Sequence[Order]) -> list[str]:
+        """The prompt that each text repeats; "" for none."""
         if not wanted.echo:
-            return ""
-        if isinstance(wanted.prompt, str):
-            return wanted.prompt
-        return self.reader.decode(order.prompt)
+            return [""] * len(orders)
+        given = [wanted.prompt] if isinstance(wanted.prompt, str) else wanted.prompt
+        texts = [each for each in given if isinstance(each, str) for _ in range(wanted.n or 1)]
+        return texts or [self.reader.decode(order.prompt) for order in orders]
 
     def _tokens(self, wanted: TokenizeRequest) -> tuple[list[int], list[str] | None]:
         """Token ids, and the text of each if requested."""
@@ -215,7 +215,6 @@ def create_app(
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(UsageError, _usage_error)
     app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _bug)
     app.add_middleware(Access, keys=keys, hosts=hosts)
     if server.settings.cors:
         app.add_middleware(
@@ -263,8 +262,3 @@ async def _http_error(request: Request, error: Exception) -> Response:
     known = ApiError(status, reasons.get(status, "this request cannot be served"))
     headers = dict(getattr(error, "headers", None) or {})
     return JSONResponse(known.body, known.status, headers)
-
-
-async def _bug(request: Request, error: Exception) -> Response:
-    log("request failed", level=40, error=error)
-    return await _api_error(request, failed())

@@ -105,11 +105,18 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         except OSError as error:
             raise UsageError(f"cannot write {path}: {error.strerror}") from error
         try:
-            with file:
-                yield file
+            yield file
         finally:
+            _close(file, path)
             # Whoever takes the lock from now on finds a finished file.
             Path(lock.lock_file).unlink(missing_ok=True)
+
+
+def _close(file: BinaryIO, path: Path) -> None:
+    try:
+        file.close()  # which tries to write again what could not be written
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _take_in(results: Results, file: BinaryIO, name: str) -> None:

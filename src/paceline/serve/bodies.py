@@ -31,7 +31,6 @@ _REFUSED = {
 }
 _REFUSED_UNLESS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "use_beam_search": ("texts are sampled, not searched", (False,)),
-    "best_of": ("answers are not ranked: use 'n'", (1,)),
     "length_penalty": ("texts are sampled, not searched", (1, 0)),
     "continue_final_message": ("answers are always new messages", (False,)),
     "add_generation_prompt": ("answers are always new messages", (True,)),

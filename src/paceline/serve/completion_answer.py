@@ -10,6 +10,7 @@ from paceline.serve.answering import Answer
 from paceline.serve.answers import completion_logprobs, finish_reason, in_text
 from paceline.serve.schemas import CompletionRequest
 from paceline.serve.ticket import Ticket
+from paceline.serve.token_text import Places
 from paceline.stream import Completion
 from paceline.text import Tokenizer
 
@@ -31,7 +32,7 @@ class CompletionAnswer(Answer):
     ) -> None:
         super().__init__(request, ticket, tokenizer, fingerprint)
         self._echoes = echoes
-        self._lengths = [0] * len(echoes)
+        self._places = [Places() for _ in echoes]
 
     def begin(self) -> list[dict[str, Any]]:
         """The prompts to repeat."""
@@ -43,11 +44,10 @@ class CompletionAnswer(Answer):
 
     def _choice(self, index: int, completion: Completion) -> dict[str, Any]:
         said = completion.logprobs[: in_text(completion)]
-        logprobs = completion_logprobs(self._tokenizer, said, 0) if self._with_logprobs else None
         return {
             "index": index,
             "text": self._echoes[index] + completion.text,
-            "logprobs": logprobs,
+            "logprobs": self._logprobs(index, said) if self._with_logprobs else None,
             "finish_reason": finish_reason(completion),
         }
 
@@ -56,13 +56,14 @@ class CompletionAnswer(Answer):
     ) -> list[dict[str, Any]]:
         piece = self._part(index, text)
         if self._with_logprobs:
-            found = completion_logprobs(self._tokenizer, logprobs, self._lengths[index])
-            self._lengths[index] += sum(len(token) for token in found["tokens"])
-            piece["logprobs"] = found
+            piece["logprobs"] = self._logprobs(index, logprobs)
         return [piece]
 
     def _last_pieces(self, index: int, completion: Completion) -> list[dict[str, Any]]:
         return [{**self._part(index, ""), "finish_reason": finish_reason(completion)}]
+
+    def _logprobs(self, index: int, found: Sequence[TokenLogprob]) -> dict[str, Any]:
+        return completion_logprobs(self._tokenizer, found, self._places[index])
 
     def _part(self, index: int, text: str) -> dict[str, Any]:
         return {"index": index, "text": text, "logprobs": None, "finish_reason": None}

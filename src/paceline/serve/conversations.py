@@ -78,12 +78,17 @@ class Reader:
     ) -> list[int]:
         if self._holds_control_tokens(conversation):
             # User input is text, even if it looks like control tokens.
-            encoded = self._session.tokenizer.apply_chat_template(
-                conversation,
-                tools=tools or None,
-                add_generation_prompt=True,
-                sanitize_control_tokens=True,
-            )
+            try:
+                encoded = self._session.tokenizer.apply_chat_template(
+                    conversation,
+                    tools=tools or None,
+                    add_generation_prompt=True,
+                    sanitize_control_tokens=True,
+                )
+            except Exception as error:  # templates raise whatever they like
+                raise UsageError(
+                    f"the model's chat template rejects these messages: {str(error)[:200]}"
+                ) from error
             return [int(token) for token in encoded["input_ids"]]
         return self._session.encode(conversation, tools=tools)
 
@@ -157,9 +162,11 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
+            json.dumps(arguments, ensure_ascii=False).encode()  # an escape may be half a character
         except (ValueError, RecursionError) as error:
             raise bad_request(
-                "messages: the arguments of a tool call are not JSON", "messages"
+                "messages: the arguments of a tool call are not JSON, or have a lone surrogate",
+                "messages",
             ) from error
     return {
         "id": call.get("id"),

@@ -71,8 +71,11 @@ class Engine:
         with self._changed:
             if self._draining:
                 raise self._turned_away(stopping())
-            free = len(self._texts) < self._settings.max_batch and not self._waiting
-            if not free and len(self._waiting) >= self._settings.max_queue:
+            room, queued = self._settings.max_batch - len(self._texts), 0
+            for each in self._waiting:
+                queued += room <= 0  # the others join before the next round
+                room -= each.texts_waiting
+            if room <= 0 and queued >= self._settings.max_queue:
                 raise self._turned_away(too_many())
             self._waiting.append(ticket)
             self._changed.notify_all()
@@ -152,7 +155,7 @@ class Engine:
                     return
                 ticket = self._waiting[0]
                 index = ticket.begin_next()
-                if ticket.all_begun:
+                if not ticket.texts_waiting:
                     self._waiting.popleft()
             if index == 0:
                 self._metrics.observe(

@@ -139,4 +139,5 @@ async def _all(ticket: Ticket, news: list[News]) -> list[Completion]:
 
 
 def _event(piece: dict[str, Any]) -> str:
-    return f"data: {json.dumps(piece, ensure_ascii=False)}\n\n"
+    # In ASCII: to many readers of lines, a line also ends at U+0085, U+2028 and U+2029.
+    return f"data: {json.dumps(piece)}\n\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from os.path import abspath
 from pathlib import Path
 
 from paceline.errors import UsageError
@@ -17,7 +18,7 @@ _SHORTEST_KEY = 8
 
 def public_name(model: str) -> str:
     """A model's name, without folders if it is a path."""
-    return Path(model).name if Path(model).exists() else model
+    return Path(abspath(model)).name if Path(model).exists() else model
 
 
 def checked_keys(keys: Sequence[str]) -> list[str]:

@@ -91,6 +91,12 @@ class Orders:
 
     def _check_count(self, request: TextRequest, prompts: int) -> int:
         n = request.n or 1
+        if request.best_of not in (None, 1, n):
+            raise bad_request(
+                "'best_of' is not supported: answers are not ranked: use 'n'",
+                "best_of",
+                "unsupported_parameter",
+            )
         if n * prompts > self.settings.max_n:
             raise bad_request(
                 f"a request may ask for at most {self.settings.max_n} texts, got {n * prompts}", "n"
@@ -128,6 +134,11 @@ class Orders:
             if not (token.isascii() and token.isdecimal() and len(token) < 10):
                 raise bad_request("'logit_bias': keys must be token ids", "logit_bias")
             self.reader.check_vocabulary([int(token)], "logit_bias")
+            number = isinstance(bias, int | float) and not isinstance(bias, bool)
+            if not (number and -100 <= bias <= 100):
+                raise bad_request(
+                    "'logit_bias': biases must be numbers from -100 to 100", "logit_bias"
+                )
             biases[int(token)] = bias
         return biases
 

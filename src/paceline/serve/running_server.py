@@ -65,9 +65,13 @@ def bound_socket(host: str, port: int) -> socket.socket:
         bound.bind((host, port))
     except (OSError, OverflowError) as error:
         bound.close()
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"cannot listen on {host}:{port}: {reason}") from error
+        raise _not_available(f"{host}:{port}", error) from error
     return bound
+
+
+def _not_available(place: str, error: Exception) -> UsageError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return UsageError(f"cannot listen on {place}: {reason}")
 
 
 def running_server(
@@ -91,8 +95,15 @@ def run(
     keys: Sequence[str] = (),
     hosts: KnownHosts | None = None,
 ) -> None:
-    """Serve on a bound socket until a signal says to stop. keys, hosts: see `create_app`."""
+    """Serve on a bound socket until a signal says to stop. keys, hosts: see `create_app`.
+
+    Raises UsageError if another process has begun to listen there.
+    """
     address, port = bound.getsockname()[:2]
-    place = f"[{address}]" if ":" in address else address
-    log("listening", url=f"http://{place}:{port}", model=server.names[0])
+    place = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    try:
+        bound.listen()
+    except OSError as error:
+        raise _not_available(place, error) from error
+    log("listening", url=f"http://{place}", model=server.names[0])
     running_server(server, keys, hosts).run(sockets=[bound])

@@ -5,7 +5,7 @@ ways this server does not support.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -23,6 +23,10 @@ __all__ = [
     "TokenizeRequest",
     "Tool",
 ]
+
+_T = TypeVar("_T")
+_List = Annotated[list[_T], Field(fail_fast=True)]
+"""Only the first wrong item counts: a body has room for millions, and each would be explained."""
 
 Token = Annotated[int, Field(ge=0, lt=1 << 31)]
 _Penalty = Annotated[float, Field(ge=-2, le=2)]
@@ -44,7 +48,7 @@ class Prediction(_Shape):
     """A text that the answer may resemble."""
 
     type: Literal["content"]
-    content: str | list[dict[str, Any]]
+    content: str | _List[dict[str, Any]]
 
 
 class JsonSchema(_Shape):
@@ -66,7 +70,7 @@ class StructuredOutputs(_Shape):
 
     json_: dict[str, Any] | None = Field(None, alias="json")
     regex: str | None = None
-    choice: list[str] | None = None
+    choice: _List[str] | None = None
     grammar: str | None = None
     json_object: Literal[True] | None = None
 
@@ -78,7 +82,7 @@ class Extension(_Shape):
     request drafting metrics. sources: request the drafter of each piece of text.
     """
 
-    references: list[str] = Field(default_factory=list)
+    references: _List[str] = Field(default_factory=list)
     method: str | None = None
     metrics: bool = False
     sources: bool = False
@@ -89,6 +93,7 @@ class TextRequest(_Shape):
 
     model: str
     n: Annotated[int, Field(ge=1, le=128)] | None = None
+    best_of: int | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, lt=1 << 31)] | None = None
@@ -96,9 +101,9 @@ class TextRequest(_Shape):
     repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    logit_bias: dict[str, Any] | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
-    stop: str | list[str] | None = None
+    stop: str | _List[str] | None = None
     max_tokens: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
     ignore_eos: bool | None = None
     stream: bool | None = None
@@ -113,9 +118,9 @@ class Message(_Shape):
     """One message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[dict[str, Any]] | None = None
+    content: str | _List[dict[str, Any]] | None = None
     name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: _List[dict[str, Any]] | None = None
     tool_call_id: str | None = None
 
 
@@ -151,12 +156,12 @@ class NamedTool(_Shape):
 class ChatRequest(TextRequest):
     """The body of `/v1/chat/completions`."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[_List[Message], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: ResponseFormat | None = None
-    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
+    tools: Annotated[_List[Tool], Field(max_length=128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
 
@@ -164,7 +169,7 @@ class ChatRequest(TextRequest):
 class CompletionRequest(TextRequest):
     """The body of `/v1/completions`."""
 
-    prompt: str | list[str] | list[Token] | list[list[Token]]
+    prompt: str | _List[str] | _List[Token] | _List[_List[Token]]
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     response_format: ResponseFormat | None = None
@@ -175,8 +180,8 @@ class TokenizeRequest(_Shape):
 
     model: str | None = None
     prompt: str | None = None
-    messages: Annotated[list[Message], Field(min_length=1)] | None = None
-    tools: list[Tool] | None = None
+    messages: Annotated[_List[Message], Field(min_length=1)] | None = None
+    tools: _List[Tool] | None = None
     add_special_tokens: bool = True
     return_token_strs: bool = False
 
@@ -185,4 +190,4 @@ class DetokenizeRequest(_Shape):
     """The body of `/detokenize`."""
 
     model: str | None = None
-    tokens: list[Token]
+    tokens: _List[Token]

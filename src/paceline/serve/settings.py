@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from paceline.errors import UsageError
 
 __all__ = ["ServeSettings"]
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\sA-Z]+")
 
 
 def _setting(default: Any, text: str) -> Any:
@@ -38,5 +41,11 @@ class ServeSettings:
         for each in fields(self):
             value = getattr(self, each.name)
             least = 0 if each.name in ("max_tokens", "max_queue", "grace") else 1
-            if isinstance(value, int | float) and not isinstance(value, bool) and value < least:
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if number and not value >= least:  # nor is NaN
                 raise UsageError(f"{each.name} must be at least {least}, got {value}")
+        if self.cors not in ("", "*", "null") and not _ORIGIN.fullmatch(self.cors):
+            raise UsageError(
+                "cors must be an origin as browsers send it, such as https://example.com, without "
+                f"a path and in lower case, got {self.cors!r}"
+            )

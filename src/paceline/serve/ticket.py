@@ -86,9 +86,9 @@ class Ticket:
         return self._error is not None
 
     @property
-    def all_begun(self) -> bool:
-        """Whether all texts have joined."""
-        return self._next == len(self.orders)
+    def texts_waiting(self) -> int:
+        """Number of texts that have not joined yet."""
+        return len(self.orders) - self._next
 
     def begin_next(self) -> int:
         """Let the next text join; returns its index."""

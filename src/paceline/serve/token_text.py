@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import re
+from codecs import getincrementaldecoder
 from functools import cache
 from typing import Any
 
-__all__ = ["token_bytes", "token_text"]
+__all__ = ["Places", "token_bytes", "token_text"]
 
 _HALF = "\N{REPLACEMENT CHARACTER}"
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+class Places:
+    """Where the tokens of a text begin, in characters, by their bytes: a token that ends inside a
+    character leaves the next one where that character begins."""
+
+    def __init__(self) -> None:
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+        self._length = 0
+
+    def next(self, token: bytes) -> int:
+        """The place of the next token."""
+        place = self._length
+        self._length += len(self._decoder.decode(token))
+        return place
 
 
 def token_text(tokenizer: Any, token: int) -> str:

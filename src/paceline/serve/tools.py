@@ -113,14 +113,14 @@ class CallReader:
     def _call(self, text: str) -> ToolCall | None:
         try:
             call = json.loads(text)
-        except (ValueError, RecursionError):
+            name, arguments = call["name"], call.get("arguments", {})
+            if name not in self._names or not isinstance(arguments, dict):
+                return None
+            # Escapes stay escapes: half a character has no other form. NaN is an error.
+            escaped = "\\u" in text
+            return ToolCall(name, json.dumps(arguments, ensure_ascii=escaped, allow_nan=False))
+        except (ValueError, TypeError, KeyError, RecursionError):
             return None
-        if not isinstance(call, dict) or call.get("name") not in self._names:
-            return None
-        arguments = call.get("arguments", {})
-        if not isinstance(arguments, dict):
-            return None
-        return ToolCall(call["name"], json.dumps(arguments, ensure_ascii=False))
 
 
 def call_grammar(

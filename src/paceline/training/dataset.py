@@ -1,13 +1,15 @@
 """The texts of a training: answers of the target and texts that it only reads, in three splits.
 
-A text's split depends only on its prompt's id, whatever other texts there are; the turns of a
-conversation stay together. Training learns from `train`, `validation` chooses the best step, and
-`test` is read once, at the end, for the figures.
+A text's split depends only on its prompt's id, whatever other texts there are; but the turns of a
+conversation stay together, and so do answers to the same prompt under several ids. Training learns
+from `train`, `validation` chooses the best step, and `test` is read once, at the end, for the
+figures.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -64,11 +66,32 @@ class TextSource:
 
     answers: folders of the target's own. files: prompts that it only reads; reads: most texts
     taken from them.
+
+    Raises UsageError for answers that are given twice.
     """
 
     answers: Sequence[TrainingData]
     files: Sequence[PromptFile] = ()
     reads: int = 20_000
+
+    def __post_init__(self) -> None:
+        known: set[str] = set()
+        for data in self.answers:
+            # Shards without answers are alike.
+            shards = {shard.sha256 for shard in data.manifest.shards if shard.answers}
+            if known & shards:
+                raise UsageError(f"{data.folder} was given twice: name every folder of data once")
+            known |= shards
+
+    @property
+    def licences(self) -> dict[str, int]:
+        """Licence -> answers and prompts of files."""
+        found: Counter[str] = Counter()
+        for data in self.answers:
+            found.update(data.manifest.licences)
+        for file in self.files:
+            found.update(record.licence or "unknown" for record in file.records)
+        return dict(sorted(found.items()))
 
     def as_json(self) -> list[dict[str, Any]]:
         """What the texts are made of, as JSON values."""
@@ -94,23 +117,25 @@ class Dataset:
         source: TextSource,
         settings: TrainerSettings,
         tokenizer: PreTrainedTokenizerBase | None,
+        longest: int | None = None,
     ) -> Dataset:
         """Split the texts of a source.
 
-        tokenizer: for texts that are only read; None leaves them out.
+        tokenizer: for texts that are only read; None leaves them out. longest: most tokens that the
+        target can read; None for no limit.
 
         Raises UsageError for damaged shards, or if a split would be empty.
         """
         found = cls()
         held_back = settings.validation + settings.test
-        for text in _answers(source.answers, settings.context):
-            share = share_of(text.id)
+        for share, text in _answers(source.answers, settings.context):
             split = found.train if share >= held_back else found.validation
             (found.test if share < settings.test else split).append(text)
         if tokenizer is not None and source.files:
             records = interleave(source.files, settings.seed)
             held = (record for record in records if share_of(record.id) >= held_back)
-            found.reads.extend(_read_texts(held, tokenizer, source.reads))
+            begins = min(_LONGEST_READ, longest or _LONGEST_READ)
+            found.reads.extend(_read_texts(held, tokenizer, source.reads, begins))
         for name in ("train", "validation", "test"):
             if not getattr(found, name):
                 raise UsageError(
@@ -134,20 +159,32 @@ class Dataset:
 
 
 def share_of(name: str) -> float:
-    """Hash a prompt's id to its place among all, 0 to 1; turns "ID#1", "ID#2", … share it."""
-    conversation = name.partition("#")[0]
-    mark = hashlib.blake2b(conversation.encode(), digest_size=4).digest()
+    """Hash a prompt's id to its place among all, 0 to 1; a first turn, "ID#1", has its prompt's."""
+    mark = hashlib.blake2b(name.removesuffix("#1").encode(), digest_size=4).digest()
     return int.from_bytes(mark, "little") / 2**32
 
 
-def _answers(folders: Iterable[TrainingData], context: int) -> Iterator[Text]:
-    """Yield the answers that have a place."""
+def _answers(folders: Iterable[TrainingData], context: int) -> Iterator[tuple[float, Text]]:
+    """Yield the answers that have a place, after the share that decides their split."""
+    shares: dict[tuple[int, ...], float] = {}
     for data in folders:
         certain = data.manifest.run.get("temperature") == 0
+        before, share = "", 0.0
         for answer in data:
-            text = _text_of(answer, context, certain)
+            prompt = tuple(answer.prompt)
+            if not _is_next_turn(before, answer.id):
+                share = shares.get(prompt, share_of(answer.id))
+            shares.setdefault(prompt, share)
+            before, text = answer.id, _text_of(answer, context, certain)
             if len(text.places) > 0:
-                yield text
+                yield share, text
+
+
+def _is_next_turn(before: str, name: str) -> bool:
+    """Whether two answers, one after the other, have the ids "ID#N" and "ID#N+1". An id that ends
+    like a later turn, but follows none, is a prompt's own."""
+    prompt, mark, turn = before.rpartition("#")
+    return mark != "" and turn.isdecimal() and name == f"{prompt}#{int(turn) + 1}"
 
 
 def _text_of(answer: Answer, context: int, certain: bool) -> Text:
@@ -157,10 +194,10 @@ def _text_of(answer: Answer, context: int, certain: bool) -> Text:
 
 
 def _read_texts(
-    records: Iterable[PromptRecord], tokenizer: PreTrainedTokenizerBase, most: int
+    records: Iterable[PromptRecord], tokenizer: PreTrainedTokenizerBase, most: int, longest: int
 ) -> Iterator[Text]:
-    """Yield the beginnings of records that are long enough."""
-    begun = ((one.id, encoded(one, tokenizer)[:_LONGEST_READ]) for one in records)
+    """Yield the beginnings of records that are long enough. most: texts; longest: tokens of one."""
+    begun = ((one.id, encoded(one, tokenizer)[:longest]) for one in records)
     long_enough = ((name, tokens) for name, tokens in begun if len(tokens) >= _SHORTEST)
     for name, tokens in islice(long_enough, most):
         yield Text(name, tuple(tokens), 0, 0, False)

@@ -15,7 +15,7 @@ from paceline.drafters.eight_bits import in_eight_bits, in_floats
 from paceline.drafters.trained_parts import BaseModel
 from paceline.errors import UsageError
 from paceline.targets.prepare import arithmetic_of
-from paceline.targets.support import check_supported
+from paceline.targets.support import check_supported, longest_context
 from paceline.targets.words import output_head
 from paceline.training.batches import Batches
 from paceline.training.checkpoint import forget_checkpoint
@@ -102,7 +102,8 @@ def train_method(
     done = finished_parts(folder, run.kind.finished(), wanted)
     if done is not None:
         return done
-    dataset = Dataset.of(run.source, run.settings, tokenizer)
+    longest = longest_context(model.config.get_text_config())
+    dataset = Dataset.of(run.source, run.settings, tokenizer, longest)
     cache = StateCache(run.cache, run.shape(model), run.cache_bytes)
     cache.fill(dataset, partial(TargetReader, model), on_read)
     model, tokenizer = open_model()
@@ -164,13 +165,9 @@ class _Work:
         trainee.load(in_floats(kept))
         tally = trainee.measure(self.batches.whole(data.test), len(data.test))
         evaluation = {"on": "the test split, once", **tally.as_json()}
-        licences: dict[str, int] = {}
-        for answers in self.run.source.answers:
-            for licence, count in answers.manifest.licences.items():
-                licences[licence] = licences.get(licence, 0) + count
         record = {
             **outcome.described(wanted, self.run.about, data.counts, evaluation),
-            "licences": licences,
+            "licences": self.run.source.licences,
             "precision": self.precision,
         }
         common = PartsInputs(self.run.base, self.base.token_ids, tally.table, record)

@@ -21,14 +21,18 @@ def usable_precision(wanted: str, device: torch.device) -> str:
     Raises UsageError for bfloat16 if the processor does not multiply it.
     """
     backends: Any = torch.backends
+    can = hasattr(_switch(device), "fp32_precision")
     if device.type == "cpu":
-        can = backends.mkldnn.is_available() and (
-            torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+        can = (
+            can
+            and backends.mkldnn.is_available()
+            and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
         )
-    else:
-        can = True
     if wanted == "bfloat16" and not can:
-        raise UsageError("this processor has no products in bfloat16: leave --precision at auto")
+        raise UsageError(
+            "this processor, or this version of torch, has no products in bfloat16: leave "
+            "--precision at auto"
+        )
     return wanted if wanted != "auto" else "bfloat16" if can else "float32"
 
 
@@ -40,6 +44,14 @@ def forward_in(precision: str, device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, torch.bfloat16, enabled=halves)
 
 
+def _switch(device: torch.device) -> Any:
+    """What holds torch's setting for products on a device; torch before 2.9, and some devices, have
+    none."""
+    backends: Any = torch.backends
+    holders = {"cpu": backends.mkldnn, "cuda": backends.cuda}
+    return getattr(holders.get(device.type), "matmul", None)
+
+
 @contextmanager
 def products_in(precision: str, device: torch.device) -> Iterator[None]:
     """Multiply float32 matrices in bfloat16 (on a GPU, TF32) inside, accumulating in float32;
@@ -47,8 +59,7 @@ def products_in(precision: str, device: torch.device) -> Iterator[None]:
     if precision == "float32":
         yield
         return
-    backends: Any = torch.backends
-    place = backends.mkldnn.matmul if device.type == "cpu" else backends.cuda.matmul
+    place = _switch(device)
     before = place.fp32_precision
     place.fp32_precision = _FAST[device.type]
     try:

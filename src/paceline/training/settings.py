@@ -26,6 +26,8 @@ SavedFloats = Literal["float16", "bfloat16", "float32"]
 Saved = Literal[SavedFloats, "int8"]
 Schedule = Literal["constant", "cosine"]
 
+_MOST_SEED = 2**64 - 1  # of torch's generator
+
 T = TypeVar("T")
 
 
@@ -74,7 +76,8 @@ class TrainerSettings:
     def __post_init__(self) -> None:
         counts = ("heads", "steps", "rows", "context", "validate_every", "checkpoint_every")
         self._check_range(counts, 1, None)
-        self._check_range(("vocabulary", "weight_decay", "clip", "patience", "seed"), 0, None)
+        self._check_range(("vocabulary", "weight_decay", "clip", "patience"), 0, None)
+        self._check_range(("seed",), 0, _MOST_SEED)
         self._check_range(("read_share", "warm_up", "cool_down", "decay"), 0, 1)
         if not self.learning_rate > 0:
             raise UsageError(f"learning_rate must be positive, got {self.learning_rate}")

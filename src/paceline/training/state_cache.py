@@ -14,6 +14,7 @@ A text's states depend only on the text, so the cache changes no bit of a traini
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -162,8 +163,10 @@ class StateCache:
             return
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
+            if record.pop("sha256", None) not in (None, _hash(record)):
+                raise ValueError("its sha256 does not match")
             found, shards = dict(record["run"]), list(record["shards"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"{path} is damaged: delete the folder, it is only a cache") from error
         self._kept = replace(self.shape, taps=_common_taps(found.get("taps"), self.shape.taps))
         check_same_run(self.folder, found, self._kept.as_json(), "hidden states")
@@ -216,8 +219,10 @@ class StateCache:
         return next(name for name in names if name not in taken)
 
     def _save(self) -> None:
-        record = {"format": 1, "kind": "hidden states", "run": self._kept.as_json()}
-        content = json.dumps({**record, "shards": self._shards}) + "\n"
+        record: dict[str, Any] = {"format": 1, "kind": "hidden states"}
+        record["run"] = self._kept.as_json()
+        record["shards"] = self._shards
+        content = json.dumps({**record, "sha256": _hash(record)}) + "\n"
         write_file(self.folder / _INDEX, content.encode())
 
     def _check_room(self, tokens: int, texts: int) -> None:
@@ -232,6 +237,11 @@ class StateCache:
 
 
 _KINDS = ("states", "greedy")
+
+
+def _hash(record: Mapping[str, Any]) -> str:
+    """Of an index: a wrong number in it would give a text the states of another."""
+    return hashlib.sha256(json.dumps(record).encode()).hexdigest()
 
 
 def _common_taps(found: object, wanted: tuple[int, ...]) -> tuple[int, ...]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from math import inf
+from math import inf, isfinite
 from time import perf_counter
 from typing import Any
 
 import torch
 from torch import nn
 
+from paceline.errors import UsageError
 from paceline.training.batches import Batch
 from paceline.training.settings import TrainerSettings
 from paceline.training.trainee import Trainee
@@ -53,7 +54,7 @@ class Trainer:
         return self.step >= self.settings.steps or tired
 
     def learn(self, batch: Batch) -> float:
-        """Take a step; returns the loss before it."""
+        """Take a step; returns the loss before it. Raises UsageError if that is no number."""
         for group in self._optimizer.param_groups:
             group["lr"] = self.settings.rate(self.step) * group["scale"]
         with self.timed("forward"):
@@ -68,6 +69,7 @@ class Trainer:
             self._optimizer.step()
             found = float(loss.detach())
         self.step += 1
+        self._check("loss", found)
         return found
 
     @contextmanager
@@ -78,11 +80,23 @@ class Trainer:
         self.spent[what] = self.spent.get(what, 0.0) + perf_counter() - begin
 
     def judge(self, held_back_loss: float) -> None:
-        """Keep the current parts if they are the best so far."""
+        """Keep the current parts if they are the best so far.
+
+        Raises UsageError for a loss that is no number.
+        """
+        self._check("held-back loss", held_back_loss)
         if held_back_loss < self.best_loss * (1 - _BETTER):
             self.best_loss, self.best, self.stale = held_back_loss, self.model.tensors(), 0
         else:
             self.stale += 1
+
+    def _check(self, what: str, loss: float) -> None:
+        # Nothing is learned from here on, and the best parts may be those it began with.
+        if not isfinite(loss):
+            raise UsageError(
+                f"the {what} of step {self.step} is {loss}: train with a smaller learning rate, in "
+                "another folder"
+            )
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Tensors and numbers from which `restore` continues exactly."""

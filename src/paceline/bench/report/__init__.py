@@ -29,12 +29,14 @@ def write_report(results: Path) -> list[Path]:
         if find_spec(package) is None:
             raise UsageError(f"the report needs {package}: pip install 'paceline[bench]'")
     made = document(read_folder(results))
-    folder = results if results.is_dir() else results.with_suffix("")
+    folder = (
+        results if results.is_dir() else results.with_suffix("" if results.suffix else ".report")
+    )
     folder.mkdir(exist_ok=True)
     written = {folder / "report.html": html(made), folder / "report.md": markdown(made)}
     _write_plots(made, folder / PLOTS)
     for path, text in written.items():
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8", errors="replace")
     return list(written)
 
 
@@ -45,4 +47,4 @@ def _write_plots(made: Document, folder: Path) -> None:
             for block in section.blocks:
                 if isinstance(block, Plot):
                     path = folder / f"{block.name}.svg"
-                    path.write_text(alone(block.svg), encoding="utf-8")
+                    path.write_text(alone(block.svg), encoding="utf-8", errors="replace")

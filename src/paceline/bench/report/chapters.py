@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -165,5 +166,8 @@ def _ablation(ablation: Ablation) -> Chapter:
 
 
 def _slug(path: Path) -> str:
-    """Make a name fit for ids and file names."""
-    return re.sub(r"[^A-Za-z0-9.]+", "-", path.stem).strip("-.") or "file"
+    """Make a name fit for ids and file names; different names stay different."""
+    slug = re.sub(r"[^A-Za-z0-9.]+", "-", path.stem).strip("-.")
+    if slug == path.stem:
+        return slug
+    return f"{slug}-{zlib.crc32(path.stem.encode(errors='backslashreplace')):08x}".lstrip("-")

@@ -241,6 +241,8 @@ def _legend(drawn: Canvas, axes: Axes) -> None:
     """Add a legend above the axes, in as many columns as fit; the figure grows by its height."""
     figure = drawn.figure
     handles, labels = axes.get_legend_handles_labels()
+    if not labels:  # matplotlib leaves out those that begin with "_"
+        return
     for columns in range(len(labels), 0, -1):
         legend = figure.legend(handles, labels, loc="outside upper left", ncols=columns)
         extent = legend.get_window_extent()

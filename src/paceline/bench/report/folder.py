@@ -145,7 +145,7 @@ def _tuning(path: Path) -> Tuning | None:
     """Read a tuning; None for other JSON files."""
     try:
         record = json.loads(_text(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not JSON: delete it, or make it again") from error
     if not (isinstance(record, dict) and {"curve", "floor_milliseconds"} <= record.keys()):
         return None

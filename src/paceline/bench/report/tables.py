@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
+from statistics import median
 
 from paceline.bench.metrics import Group, MethodSummary
 from paceline.bench.report import words
@@ -148,7 +149,7 @@ def acceptance(caption: str, groups: Sequence[Group]) -> Table | None:
                 Cell(str(stats.rounds)),
                 Cell(words.percent(stats.triggers / stats.rounds)),
                 Cell(f"{stats.mean_acceptance_length:.2f}"),
-                Cell(str(gained[len(gained) // 2])),
+                Cell(f"{median(gained):g}"),
                 Cell(str(gained[-1])),
                 Cell(words.percent(stats.acceptance_histogram[1] / len(gained))),
             ]

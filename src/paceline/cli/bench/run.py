@@ -13,8 +13,7 @@ from paceline.cli.groups import Placement, Request, grouped
 from paceline.defaults import DEFAULT_MODEL
 
 if TYPE_CHECKING:
-    from paceline.bench.comparison import Text
-    from paceline.bench.results import ResultFile
+    from paceline.bench.comparison import Comparison, Text
     from paceline.bench.trial import Contender
     from paceline.session import Session
 
@@ -59,25 +58,25 @@ def run(
         "repeats": trials.repeats,
         "dtype": placement.dtype,
     }
-    path = shared.result_path(trials.out, "run", model)
-    results = shared.open_results(path, session, model, asked, trials.resume)
+    # Before the file: what cannot be compared must leave none behind.
     made = contenders.made(names, session, model, placement)
-    _measure(session, made, texts, asked, results)
+    comparison = _comparison(session, made, texts, options, trials.repeats)
+    path = shared.result_path(trials.out, "run", model)
+    with shared.open_results(path, session, model, asked, trials.resume) as results:
+        shared.play(comparison, results)
+    common.note(f"results are in {path}; tables and plots: paceline bench report {trials.out}")
 
 
-def _measure(
+def _comparison(
     session: Session,
     contenders: list[Contender],
     texts: list[Text],
-    asked: dict[str, Any],
-    results: ResultFile,
-) -> None:
+    options: dict[str, Any],
+    repeats: int,
+) -> Comparison:
     from paceline.bench.comparison import Comparison
 
-    options = session.options.with_(**asked["options"])
-    shared.play(Comparison(session, contenders, texts, options, asked["repeats"]), results)
-    path = results.path
-    common.note(f"results are in {path}; tables and plots: paceline bench report {path.parent}")
+    return Comparison(session, contenders, texts, session.options.with_(**options), repeats)
 
 
 @common.interruptible()

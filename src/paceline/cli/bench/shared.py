@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from filelock import FileLock, Timeout
 
 from paceline.cli import common
 from paceline.cli.drafts import DraftModelOption, chosen_method
@@ -160,12 +162,15 @@ def result_path(out: Path, kind: str, model: str) -> Path:
     return out / f"{kind}-{slug}.jsonl"
 
 
+@contextmanager
 def open_results(
     path: Path, session: Session, model: str, run: dict[str, Any], resume: bool
-) -> ResultFile:
-    """Begin a result file, or resume one.
+) -> Iterator[ResultFile]:
+    """Begin a result file, or resume one, and lock out other processes meanwhile.
 
     run: what must be the same to resume, besides model and machine.
+
+    Raises UsageError if another process has it, and what `ResultFile` raises.
     """
     from paceline.bench.results import ResultFile
 
@@ -173,7 +178,29 @@ def open_results(
     same = ("model", "machine", "versions", "preparation", "budget")
     run = {"state": state_of(warm=False), **run, **{name: found[name] for name in same}}
     header = {name: value for name, value in found.items() if name not in same}
-    return ResultFile(path, {**header, "run": run}, resume)
+    with _alone(path):
+        yield ResultFile(path, {**header, "run": run}, resume)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Lock a file against other processes."""
+    lock = FileLock(path.with_name(f".{path.name}.lock"))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise UsageError(
+            f"another process is writing to {path}: wait until it is done, or choose another --out"
+        ) from error
+    except OSError as error:
+        raise UsageError(f"cannot write results to {path}: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # Windows keeps a file that is open
+            Path(lock.lock_file).unlink()
+        lock.release()
 
 
 def digest(texts: Sequence[Conversation]) -> str:
@@ -215,8 +242,10 @@ def measure_methods(
     from paceline.bench.trial import Method
 
     asked = asked | {"texts": digest(texts)}
-    results = open_results(path, session, model, asked, resume)
     contenders = [Method(name, session) for name in asked["methods"]]
     options = session.options.with_(**asked["options"])
-    play(Comparison(session, contenders, texts, options, asked["repeats"]), results)
+    # Before the file: what cannot be compared must leave none behind.
+    comparison = Comparison(session, contenders, texts, options, asked["repeats"])
+    with open_results(path, session, model, asked, resume) as results:
+        play(comparison, results)
     return results.entries

@@ -122,6 +122,7 @@ def _table(groups: list[Group]) -> Table:
     for group in groups:
         for name, method in group.methods.items():
             low, high = method.interval
+            sure = f"{low:.2f}–{high:.2f}" if method.texts > 1 else "-"
             stats = method.stats
             rows.append(
                 (
@@ -129,7 +130,7 @@ def _table(groups: list[Group]) -> Table:
                     name,
                     f"{method.tokens_per_second:.1f}",
                     f"{method.speedup:.2f}x",
-                    f"{low:.2f}–{high:.2f}",
+                    sure,
                     f"{stats.mean_acceptance_length:.2f}",
                     f"{stats.draft_acceptance_rate:.0%}" if stats.drafted else "-",
                 )

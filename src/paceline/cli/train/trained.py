@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from inspect import Signature
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -87,8 +88,8 @@ def _checked(kind: Kind, settings: dict[str, Any]) -> Any:
 
 def _train(kind: Kind, settings: Any, given: _Given) -> None:
     files = shared.text_files(given.texts, given.licence)
-    if given.cache_size < 0:
-        raise UsageError(f"the size of a cache must not be negative, got {given.cache_size}")
+    if not 0 <= given.cache_size < inf:
+        raise UsageError(f"the size of a cache must be a number >= 0, got {given.cache_size}")
     out = given.out
     with common.writing(out):
         out.mkdir(parents=True, exist_ok=True)

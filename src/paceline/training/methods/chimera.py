@@ -127,6 +127,8 @@ class Chimera(TrainedMethod[ChimeraSettings]):
             tell(head, ends, points, valid)
             if self.settings.state_weight:
                 there = valid & batch.has(points, head + 1)
+                if not there.any():  # short answers end before this head's state
+                    continue
                 at = (points + head + 1).clamp(max=last.shape[1] - 1)
                 wanted = last.gather(1, at[..., None].expand_as(states))
                 distance = (states - wanted)[there].square().mean() / scale

@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 
 from paceline.drafters.context_encoder import ContextEncoder
+from paceline.training.final_norm import gains_of
 from paceline.training.method import Base
 from paceline.training.methods.last_layer import copy_last_layer
 
@@ -23,7 +24,7 @@ def begin_as_last_layer(encoder: ContextEncoder, base: Base) -> None:
     Raises ModelError for a target whose layers have other parts.
     """
     copy_last_layer(encoder, base, _NORMS, "Chimera")
-    gains = base.final_norm.get_parameter("weight").float()
+    gains = gains_of(base.final_norm)
     small = gains.abs() < _SMALLEST
     encoder.mature_norm.copy_(encoder.green_norm / gains.masked_fill(small, 1.0))
     if encoder.output_norm is not None:

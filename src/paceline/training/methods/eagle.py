@@ -75,6 +75,7 @@ class Eagle(TrainedMethod[EagleSettings]):
         import torch
 
         from paceline.drafters.eagle_model import EagleModel
+        from paceline.training.final_norm import gains_of
         from paceline.training.methods.last_layer import (
             copy_last_layer,
             last_layer_has_biases,
@@ -90,7 +91,7 @@ class Eagle(TrainedMethod[EagleSettings]):
         if copied:
             copy_last_layer(self.module, base, _NORMS, "EAGLE")
             with torch.no_grad():
-                self.module.last_norm.copy_(base.final_norm.get_parameter("weight"))
+                self.module.last_norm.copy_(gains_of(base.final_norm))
 
     def _config(self, layers: int) -> EagleConfig:
         from paceline.drafters.head_configs import EagleConfig
@@ -141,6 +142,8 @@ class Eagle(TrainedMethod[EagleSettings]):
         from torch.nn import functional as F
 
         last, there = batch.last, valid & batch.has(points, step + 1)
+        if not there.any():  # short answers end before this step's state
+            return ends.new_zeros(())
         at = (points + step + 1).clamp(max=last.shape[1] - 1)
         wanted = last.gather(1, at[..., None].expand_as(ends))
         scale = last[batch.text >= 0].square().mean().sqrt()

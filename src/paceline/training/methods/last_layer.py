@@ -12,6 +12,7 @@ from transformers import PreTrainedConfig
 
 from paceline.drafters.head_configs import ChimeraConfig, EagleConfig
 from paceline.errors import ModelError
+from paceline.training.final_norm import gains_of
 from paceline.training.method import Base
 
 __all__ = ["copy_last_layer", "last_layer_has_biases", "sized_like"]
@@ -65,7 +66,7 @@ def copy_last_layer(block: nn.Module, base: Base, norms: Mapping[str, str], kind
                 numbers.copy_(layer.get_parameter(f"{name}.{part}"))
         block.get_parameter("join.weight").copy_(layer.get_parameter(f"{_JOIN}.weight"))
         for own, name in norms.items():
-            block.get_parameter(own).copy_(layer.get_parameter(f"{name}.weight"))
+            block.get_parameter(own).copy_(gains_of(layer.get_submodule(name)))
         gate, up, down = (
             layer.get_parameter(f"{name}.weight").float() for name in (_GATE, _UP, _DOWN)
         )

@@ -34,6 +34,9 @@ class PromptModel(nn.Module):
 
     def __init__(self, base: Base, config: PromptConfig) -> None:
         super().__init__()
+        layers = base.model.config.get_text_config().num_hidden_layers
+        if config.exits > layers:
+            raise UsageError(f"the model has {layers} layers: exits must be at most {layers}")
         self.config = config
         # A tuple keeps it out of the module's own parameters and checkpoints.
         self._frozen = (base,)

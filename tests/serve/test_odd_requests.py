@@ -1,0 +1,232 @@
+"""Requests, settings and moments that are rare, but no mistakes of the server's own."""
+
+from __future__ import annotations
+
+import json
+import time
+from http.client import HTTPConnection
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import httpx
+import pytest
+from tests.serve.live import MODEL, TOOL_TEMPLATE, live, tool_session
+from tests.tiny import EOS, byte_tokenizer
+from tokenizers.processors import TemplateProcessing
+
+from paceline.errors import UsageError
+from paceline.records import TokenLogprob
+from paceline.serve.answers import completion_logprobs
+from paceline.serve.app import Server
+from paceline.serve.bodies import checked
+from paceline.serve.errors import ApiError
+from paceline.serve.names import public_name
+from paceline.serve.running_server import bound_socket, run
+from paceline.serve.schemas import ChatRequest, CompletionRequest, DetokenizeRequest
+from paceline.serve.settings import ServeSettings
+from paceline.serve.token_text import Places
+from paceline.session import Session
+
+USER = [{"role": "user", "content": "hi"}]
+MANY: list[Any] = [1] * 100_000
+
+
+@pytest.mark.parametrize(
+    ("shape", "fields"),
+    [
+        (ChatRequest, {"messages": MANY}),
+        (ChatRequest, {"messages": [{"role": "user", "content": MANY}]}),
+        (ChatRequest, {"messages": USER, "stop": MANY}),
+        (ChatRequest, {"messages": USER, "paceline": {"references": MANY}}),
+        (CompletionRequest, {"prompt": ["a", *MANY]}),
+        (CompletionRequest, {"prompt": [["a"] * 100_000]}),
+        (DetokenizeRequest, {"tokens": ["a"] * 100_000}),
+    ],
+)
+def test_a_body_of_many_mistakes_is_refused_at_the_first(shape: Any, fields: Any) -> None:
+    with pytest.raises(ApiError) as refused:
+        checked(shape, {"model": MODEL, **fields})
+    cause: Any = refused.value.__cause__
+    assert cause.error_count() < 10
+
+
+@pytest.mark.parametrize("said", ["hi", f"{EOS} hi"])
+def test_a_template_that_rejects_messages_says_why(said: str) -> None:
+    session = tool_session()
+    session.tokenizer.chat_template = "{{ raise_exception('no such role') }}" + TOOL_TEMPLATE
+    with live(session) as served:
+        answer = served.chat(said)
+        assert answer.status_code == 400
+        assert "no such role" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("said", ["hi", f"{EOS} hi"])
+def test_half_a_character_in_a_call_of_an_earlier_turn(said: str) -> None:
+    call = {"id": "x", "function": {"name": "f", "arguments": '{"a": "\\ud800"}'}}
+    messages = [{"role": "user", "content": said}, {"role": "assistant", "tool_calls": [call]}]
+    session = tool_session()
+    session.tokenizer.chat_template = "{{ messages | tojson }}" + TOOL_TEMPLATE
+    with live(session) as served:
+        answer = served.chat(messages=messages)
+        assert answer.status_code == 400
+        assert "lone surrogate" in answer.json()["error"]["message"]
+
+
+def test_a_line_of_a_stream_ends_where_every_reader_thinks() -> None:
+    said = "a\u2028b\u0085c\u2029d"
+    body = {"model": MODEL, "messages": USER, "stream": True}
+    with (
+        live(tool_session()) as served,
+        served.http.stream(
+            "POST", "/v1/chat/completions", json={**body, "structured_outputs": {"choice": [said]}}
+        ) as answer,
+    ):
+        lines = [line.removeprefix("data: ") for line in answer.iter_lines() if line]
+    pieces = [json.loads(line) for line in lines[:-1]]
+    assert "".join(each["choices"][0]["delta"].get("content", "") for each in pieces) == said
+
+
+def test_tokens_begin_where_their_characters_do() -> None:
+    tokenizer = byte_tokenizer()
+    text = "aåß\u2028b"
+    found = [TokenLogprob(token, -1.0) for token in tokenizer(text).input_ids]
+    places = Places()
+    parts = [completion_logprobs(tokenizer, part, places) for part in (found[:2], found[2:])]
+    offsets = [place for part in parts for place in part["text_offset"]]
+    assert offsets == [0, 1, 1, 2, 2, 3, 3, 3, 4]
+
+
+@pytest.mark.parametrize("stop", [None, "a", "b"])
+def test_a_stream_scores_the_tokens_that_the_whole_answer_scores(stop: Any) -> None:
+    asked = {"max_tokens": 60, "temperature": 1.5, "logprobs": 1, "stop": stop}
+    reasons = set()
+    with live(tool_session()) as served:
+        for seed in range(20):
+            (whole,) = served.complete(seed=seed, **asked).json()["choices"]
+            lines = served.complete(seed=seed, stream=True, **asked).text.split("\n\n")[:-2]
+            pieces = [json.loads(line.removeprefix("data: "))["choices"][0] for line in lines]
+            for name in ("tokens", "token_logprobs", "text_offset"):
+                scored = [each for one in pieces for each in (one["logprobs"] or {name: []})[name]]
+                assert scored == whole["logprobs"][name]
+            assert "".join(piece["text"] for piece in pieces) == whole["text"]
+            reasons.add(whole["finish_reason"])
+    assert len(reasons) == 2
+
+
+def session_that_begins_texts() -> Session:
+    session = tool_session()
+    mark = (EOS, session.tokenizer.eos_token_id)
+    session.tokenizer._tokenizer.post_processor = TemplateProcessing(f"{EOS} $A", None, [mark])
+    return session
+
+
+def test_a_prompt_in_a_list_is_repeated_as_given() -> None:
+    with live(session_that_begins_texts()) as served:
+        answer = served.complete(["ab", "cd"], n=2, echo=True, max_tokens=1).json()
+        said = [choice["text"][:2] for choice in answer["choices"]]
+        assert said == ["ab", "ab", "cd", "cd"]
+        assert served.complete("ab", echo=True).json()["choices"][0]["text"].startswith("ab")
+
+
+def test_a_prompt_to_repeat_does_not_hold_up_others() -> None:
+    with live(tool_session()) as served:
+        taken, free = Event(), Event()
+
+        def read_something_long() -> None:
+            with served.server.reader._turn:
+                taken.set()
+                free.wait(20)
+
+        def repeat() -> None:
+            httpx.post(
+                f"{served.url}/v1/completions",
+                json={"model": MODEL, "prompt": [64, 65], "echo": True, "max_tokens": 1},
+                timeout=30,
+            )
+
+        orders = served.server.orders.of_completion
+
+        def then_wait(wanted: CompletionRequest) -> Any:
+            found = orders(wanted)
+            Thread(target=read_something_long).start()
+            taken.wait(20)
+            return found
+
+        object.__setattr__(served.server.orders, "of_completion", then_wait)
+        asking = Thread(target=repeat)
+        asking.start()
+        taken.wait(20)
+        time.sleep(0.2)  # the request goes on to what it repeats
+        try:
+            assert served.http.get("/health", timeout=5).status_code == 200
+        finally:
+            free.set()
+            asking.join()
+
+
+def test_a_failure_has_a_name_and_leaves_the_connection_open() -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("/secret/path")
+
+    origin = "https://example.com"
+    body = json.dumps({"model": MODEL, "messages": USER})
+    headers = {"Content-Type": "application/json", "Origin": origin, "x-request-id": "my-7"}
+    with live(tool_session(), cors=origin) as served:
+        object.__setattr__(served.server.orders, "of_chat", fail)
+        connection = HTTPConnection(served.url.removeprefix("http://"), timeout=20)
+        connection.request("POST", "/v1/chat/completions", body, headers)
+        answer = connection.getresponse()
+        assert answer.status == 500
+        assert json.loads(answer.read())["error"]["code"] == "internal_error"
+        assert answer.headers["x-request-id"] == "my-7"
+        assert answer.headers["access-control-allow-origin"] == origin
+        time.sleep(0.2)
+        connection.request("GET", "/health")
+        assert connection.getresponse().status == 200
+        connection.close()
+
+
+@pytest.mark.parametrize("name", ["time_limit", "body_limit", "grace"])
+def test_a_time_is_a_number(name: str) -> None:
+    fields: dict[str, Any] = {name: float("nan")}
+    with pytest.raises(UsageError, match=name):
+        ServeSettings(**fields)
+
+
+@pytest.mark.parametrize("wrong", ["https://example.com/", "example.com", "https://Example.com"])
+def test_an_origin_is_what_browsers_send(wrong: str) -> None:
+    with pytest.raises(UsageError, match="an origin as browsers"):
+        ServeSettings(cors=wrong)
+    for right in ("", "*", "null", "https://example.com", "http://localhost:3000"):
+        assert ServeSettings(cors=right).cors == right
+
+
+def test_a_folder_has_the_name_it_has_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "model" / "parts"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    assert public_name(".") == "parts"
+    assert public_name("..") == "model"
+    assert public_name(f"{folder}/") == "parts"
+    assert public_name("owner/name") == "owner/name"
+
+
+def test_a_port_that_another_server_took_while_the_model_was_loaded() -> None:
+    with bound_socket("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with bound_socket("127.0.0.1", port) as second:
+            first.listen()
+            server = Server(tool_session(), [MODEL], ServeSettings(grace=1.0))
+            with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{port}"):
+                run(server, second)
+
+
+def test_a_key_may_end_with_any_letter() -> None:
+    keys = ["correct-horse", "schlüssel-à", "nøkkel-Å"]
+    with live(tool_session(), keys=keys) as served:
+        for key in keys:
+            sent = {b"Authorization": f"Bearer {key}".encode()}
+            assert served.http.get("/v1/models", headers=sent).status_code == 200

@@ -1,0 +1,82 @@
+"""Trainings on unusual data, and with unusual settings."""
+
+from __future__ import annotations
+
+import json
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.tiny_models import new_model
+from tests.training.methods_training import VOCAB, train
+from tests.training.shared import make, make_data, prompt_file
+
+from paceline.errors import UsageError
+from paceline.training.order import read_prompt_files
+from paceline.training.precision import products_in, usable_precision
+from paceline.training.settings import TrainerSettings
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("answers"))
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [("chimera", {}), ("eagle", {"state_weight": 1.0}), ("medusa", {})],
+)
+def test_answers_may_be_shorter_than_a_draft(
+    method: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    """As in data of questions that are answered by yes or no: no place has a third head's state."""
+    make(tmp_path / "data", prompt_file(tmp_path, 24), max_new_tokens=2)
+    parts = train(tmp_path / "data", tmp_path / "out", method, tmp_path / "c", heads=3, **settings)
+    curve = parts.record["loss_curve"]
+    assert all(isfinite(entry[name]) for entry in curve for name in ("loss", "held_back_loss"))
+    assert curve[-1]["held_back_loss"] < curve[0]["loss"]
+
+
+def test_a_training_whose_loss_is_no_number_stops(data: Path, tmp_path: Path) -> None:
+    """Or it would end as if nothing had happened, with the parts it began with."""
+    out, far = tmp_path / "out", {"learning_rate": 1e30, "checkpoint_every": 1}
+    for _ in range(2):  # from the beginning, and from the latest checkpoint
+        with pytest.raises(UsageError, match=r"loss of step \d+ is nan: .* smaller learning rate"):
+            train(data, out, "eagle", tmp_path / "c", **far)
+        assert not (out / "config.json").exists()
+
+
+def test_texts_longer_than_the_models_context_are_cut(data: Path, tmp_path: Path) -> None:
+    path = tmp_path / "long.jsonl"
+    lines = [json.dumps({"id": f"long/{i}", "prompt": "abc " * 200}) for i in range(9)]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    files = tuple(read_prompt_files([path]))
+    for name, limit in (("llama", "max_position_embeddings"), ("gpt2", "n_positions")):
+        model = new_model(name, vocab_size=VOCAB, **{limit: 60})
+        parts = train(data, tmp_path / name, "medusa", tmp_path / f"c-{name}", files, model=model)
+        assert parts.record["texts"]["reads"]["texts"] > 0
+
+
+def test_seeds_are_those_of_torch() -> None:
+    torch.Generator().manual_seed(TrainerSettings(seed=2**64 - 1).seed)
+    for seed in (-1, 2**64):
+        with pytest.raises(UsageError, match="seed must be at"):
+            TrainerSettings(seed=seed)
+
+
+def test_no_more_layers_are_averaged_than_there_are(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the model has 3 layers: exits must be at most 3"):
+        train(data, tmp_path / "out", "ppd", tmp_path / "c", exits=4, vocabulary=0)
+
+
+def test_products_stay_exact_where_torch_has_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a torch before 2.9, and on devices other than processors and CUDA."""
+    monkeypatch.delattr(type(torch.backends.mkldnn), "matmul", raising=False)
+    for device in (torch.device("cpu"), torch.device("mps")):
+        assert usable_precision("auto", device) == "float32"
+        with products_in("float32", device):
+            pass
+        with pytest.raises(UsageError, match="leave --precision at auto"):
+            usable_precision("bfloat16", device)

@@ -1,0 +1,88 @@
+"""Which texts are learned from, and which are held back for the figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.tiny import byte_tokenizer
+from tests.training.shared import make, prompt_file
+
+from paceline.errors import UsageError
+from paceline.training.data import TrainingData
+from paceline.training.dataset import Dataset, Text, TextSource, share_of
+from paceline.training.order import PromptFile, read_prompt_files
+from paceline.training.settings import TrainerSettings
+
+SETTINGS = TrainerSettings(validation=0.2, test=0.2, context=12)
+SPLITS = ("train", "validation", "test")
+
+
+def written(folder: Path, records: list[dict[str, Any]], name: str = "some.jsonl") -> Path:
+    path = folder / name
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records), encoding="utf-8")
+    return path
+
+
+def split(folder: Path, *files: Path) -> Dataset:
+    """The splits of the toy's answers to these files."""
+    make(folder / "data", read_prompt_files(files))
+    return Dataset.of(TextSource([TrainingData(folder / "data")]), SETTINGS, None)
+
+
+def homes_of(found: Dataset) -> dict[str, str]:
+    """Id of each answer -> the split it is in."""
+    return {text.id: name for name in SPLITS for text in getattr(found, name)}
+
+
+def test_a_prompt_is_in_one_split_under_whatever_ids(tmp_path: Path) -> None:
+    """Its greedy answers are all the same, so a split that shares them measures memory."""
+    records = [
+        {"id": f"{copy}-{i}", "turns": [f"what is {i}?"]} for copy in "abc" for i in range(20)
+    ]
+    homes = homes_of(split(tmp_path, written(tmp_path, records)))
+    assert len(homes) == 60 and set(homes.values()) == set(SPLITS)
+    for i in range(20):
+        assert len({homes[f"{copy}-{i}"] for copy in "abc"}) == 1
+
+
+def test_turns_stay_together_and_ids_may_hold_a_number_sign(tmp_path: Path) -> None:
+    chats = [{"id": f"chat#{i}", "turns": [f"hello {i}", "and?", "so?"]} for i in range(20)]
+    single = [{"id": f"#{i}", "turns": [f"bye {i}"]} for i in range(40)]
+    homes = homes_of(split(tmp_path, written(tmp_path, [*chats, *single])))
+    assert len(homes) == 100
+    for i in range(20):
+        assert len({homes[f"chat#{i}#{turn}"] for turn in (1, 2, 3)}) == 1
+    assert {homes[f"#{i}"] for i in range(40)} == set(SPLITS)
+    # As one prompt of a file, too, so that no text is read whose answers are held back.
+    assert share_of("chat#7#1") == share_of("chat#7") != share_of("chat#8")
+
+
+def test_data_that_is_given_twice_is_refused(tmp_path: Path) -> None:
+    make(tmp_path / "data", prompt_file(tmp_path, 8))
+    data = TrainingData(tmp_path / "data")
+    with pytest.raises(UsageError, match="data was given twice: name every folder"):
+        TextSource([data, data])
+
+
+def read(folder: Path, longest: int | None) -> tuple[list[Text], TextSource]:
+    make(folder / "data", prompt_file(folder, 24), max_new_tokens=20)
+    long = [{"id": str(i), "prompt": "abc " * 200, "licence": "MIT" * (i > 0)} for i in range(9)]
+    files: list[PromptFile] = read_prompt_files([written(folder, long)])
+    source = TextSource([TrainingData(folder / "data")], files)
+    return Dataset.of(source, SETTINGS, byte_tokenizer(), longest).reads, source
+
+
+@pytest.mark.parametrize(("longest", "tokens"), [(None, 512), (4096, 512), (70, 70)])
+def test_no_text_is_read_beyond_the_models_context(
+    longest: int | None, tokens: int, tmp_path: Path
+) -> None:
+    reads, _ = read(tmp_path, longest)
+    assert reads and {len(text.tokens) for text in reads} == {tokens}
+
+
+def test_licences_of_texts_that_are_only_read_are_counted(tmp_path: Path) -> None:
+    _, source = read(tmp_path, None)
+    assert source.licences == {"MIT": 8, "unknown": 24 + 1}
