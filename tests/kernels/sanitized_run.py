@@ -48,6 +48,7 @@ def products(library: ctypes.CDLL, rng: np.random.Generator) -> None:
             )
             for count in (1, 2, 7):
                 rows = exact(rng.standard_normal((count, inputs), dtype=np.float32))
+                rows[-1] = 2.0**-124  # 127 over it is infinite
                 bias = exact(rng.standard_normal(outputs, dtype=np.float32))
                 out = np.empty((count, outputs), np.float32)
                 assert not library.pl_product(
@@ -289,6 +290,7 @@ def one_pass(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> Non
     given.keep, given.logits = integers(np.int64, [1, 4]), logits.ctypes.data
     tables, strides = (ctypes.c_void_p * 1)(numbers(ROWS, size)), (ctypes.c_int64 * 1)(size)
     given.tables, given.table_strides = ctypes.addressof(tables), ctypes.addressof(strides)
+    given.table_rows = ROWS
     given.layers, given.seen = ctypes.addressof(layer), ctypes.addressof(seen)
     given.arena, given.arena_of_kept = numbers(10 * ROWS, HIDDEN), numbers(2 * KEPT, HIDDEN)
     given.states = numbers(SLOTS, HIDDEN)
@@ -301,6 +303,9 @@ def one_pass(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> Non
         assert np.isfinite(logits[:, ::2][:, : VOCAB // 2]).all()
         assert np.isneginf(logits[:, 1::2]).all()
     chains(library, native, array, given)
+    given.table_rows = ROWS - 1
+    assert library.pl_run(ctypes.addressof(array), len(steps), ctypes.addressof(given), 1) == 2
+    given.table_rows = ROWS
     given.tokens = integers(np.int64, [0, 1, 2, 3, VOCAB + 2])
     assert library.pl_run(ctypes.addressof(array), len(steps), ctypes.addressof(given), 1) == 2
 

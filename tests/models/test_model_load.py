@@ -148,6 +148,11 @@ def empty_weights(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"")
 
 
+def rewrite_header(folder: Path, header: bytes) -> None:
+    content = len(header).to_bytes(8, "little") + header
+    (folder / "model.safetensors").write_bytes(content + bytes(8))
+
+
 CODE = {"AutoConfig": "configuration_x.X", "AutoModelForCausalLM": "modeling_x.X"}
 
 
@@ -156,6 +161,8 @@ CODE = {"AutoConfig": "configuration_x.X", "AutoModelForCausalLM": "modeling_x.X
     [
         (truncate, "weights of .* are damaged"),
         (empty_weights, "weights of .* are damaged"),
+        (lambda f: rewrite_header(f, b'{"a": {"data_offsets": [0, "8"]}}'), "are damaged"),
+        (lambda f: rewrite_header(f, b'{"a": ' * 100_000), "weights of .* are damaged"),
         (pickle_weights, "no safetensors weights"),
         (drop_tokenizer, "has no tokenizer that can be read: put its"),
         (lambda f: (f / "config.json").unlink(), "not a model folder"),

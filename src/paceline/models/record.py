@@ -87,9 +87,9 @@ def _is_whole_safetensors(path: Path) -> bool:
             ends = [
                 entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"
             ]
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+            return size == 8 + length + max(ends, default=0)
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
             return False
-    return size == 8 + length + max(ends, default=0)
 
 
 def _provenance(alias: Alias) -> dict[str, object]:

@@ -110,7 +110,7 @@ def longest_context(config: PreTrainedConfig) -> int | None:
     if rope.get("rope_type") == "longrope":
         limits.append(rope.get("original_max_position_embeddings"))
         limits.append(getattr(config, "original_max_position_embeddings", None))
-    return min((limit for limit in limits if limit), default=None)
+    return min((limit for limit in limits if limit and limit > 0), default=None)
 
 
 @torch.no_grad()

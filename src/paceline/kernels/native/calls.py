@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,9 @@ def _openmp() -> tuple[int | None, int | None]:
 @cache
 def _opened() -> Kernels | None:
     found = library.load()
+    if found is not None and hasattr(os, "register_at_fork"):
+        # A forked process has no threads of OpenMP, and would wait for them forever.
+        os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
     return None if found is None else Kernels(found)
 
 

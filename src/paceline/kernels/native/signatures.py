@@ -160,7 +160,7 @@ class Pass(ctypes.Structure):
         *((name, c_void_p) for name in ("tokens", "positions", "where", "keep", "given")),
         *((name, c_void_p) for name in ("tables", "table_strides", "layers", "seen")),
         *((name, c_void_p) for name in ("arena", "arena_of_kept", "logits", "states")),
-        ("cache_kind", c_int64),
+        *((name, c_int64) for name in ("cache_kind", "table_rows")),
     )
 
 

@@ -141,6 +141,7 @@ class Program:
             self._extend_tables(positions)
         one.tables = ctypes.addressof(self._table_addresses)
         one.table_strides = ctypes.addressof(self._table_strides)
+        one.table_rows = self._reached
         one.layers, one.cache_kind = ctypes.addressof(self._cache), self._cache_kind
         one.arena = self._arena(Kind.ROWS, one.rows)
         one.arena_of_kept = self._arena(Kind.KEPT, one.kept)

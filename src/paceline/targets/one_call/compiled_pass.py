@@ -127,10 +127,10 @@ class CompiledPass:
         """Read and write this cache from now on; allocates its memory if it has none."""
         if self._known is cache and self._moves == cache.moves:
             return
-        self._moves = cache.moves
         dtype = CACHE_DTYPES[self.cache_dtype]
         cache.allocate(self._program.layers, dtype)
         layers = [CacheLayer(*each) for each in cache.tensors()]
         self._program.use_cache(layers, dtype.number)
         self._chain.use_cache(layers, dtype.number)
-        self._known = cache
+        # Last: after a failure midway, the next pass must not read memory that has moved.
+        self._known, self._moves = cache, cache.moves

@@ -209,6 +209,8 @@ static int is_sound(const struct pl_step *step, const struct pl_step *end,
         return 0;
     for (int64_t i = 0; i < pass->kept; i++)
         if (pass->keep[i] < 0 || pass->keep[i] >= pass->rows) return 0;
+    for (int64_t row = 0; pass->table_rows && row < pass->rows; row++)
+        if (pass->positions[row] < 0 || pass->positions[row] >= pass->table_rows) return 0;
     for (; step < end; step++) {
         if (step->op < 0 || step->op >= PL_OPS) return 0;
         if (step->op == PL_PRODUCT && !pl_packed_bytes(step->format, step->outputs, step->inputs))

@@ -90,6 +90,7 @@ struct pl_pass {
     const struct pl_seen *seen;
     float *arena, *arena_of_kept, *logits, *states; /* NULL: states are not kept */
     int64_t cache_kind; /* enum pl_kind: of keys and values */
+    int64_t table_rows; /* of each table: all positions must be below; 0 if the caller knows they are */
 };
 
 /* A text of a pass; texts follow one another. It has the slots from `start` on, of which the first

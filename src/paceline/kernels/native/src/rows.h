@@ -54,11 +54,11 @@ static inline void round_numbers(const float *group, float per, int8_t *codes, i
 /* Groups whose scales are computed together: division is slow. */
 enum { GROUPS_AT_ONCE = 16 };
 
-/* Scales of groups, from their largest magnitudes, and the factors for their numbers: both are 0 if the
-   reciprocal would be infinite. */
+/* Scales of groups, from their largest magnitudes, and the factors for their numbers: both are 0 below
+   2 to the -120, where 127 over the largest would be infinite. */
 static void find_row_scales(const uint32_t *largest, float *scales, float *per) {
     for (int g = 0; g < GROUPS_AT_ONCE; g++) {
-        union { uint32_t bits; float value; } known = {largest[g] < 0x00800000u ? 0 : largest[g]};
+        union { uint32_t bits; float value; } known = {largest[g] < 0x03800000u ? 0 : largest[g]};
         union { uint32_t bits; float value; } below = {known.bits ? known.bits : 0x7f800000u};
         scales[g] = known.value / 127.0f, per[g] = 127.0f / below.value;
     }

@@ -12,8 +12,8 @@ static void round_group(const float *from, int64_t count, int8_t *codes, char *s
         const float size = fabsf(from[i]);
         most = size > most || size != size ? size : most;
     }
-    /* The reciprocal of a very small number would be infinite. */
-    const int some = most >= 0x1p-126f, whole = most <= 0x1.fffffep127f;
+    /* 127 over a very small number would be infinite. */
+    const int some = most >= 0x1p-120f, whole = most <= 0x1.fffffep127f;
     const float per = some && whole ? 127.0f / most : 0.0f;
     const float unit = whole ? (some ? most / 127.0f : 0.0f) : NAN;
     for (int64_t i = 0; i < count; i++)
