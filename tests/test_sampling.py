@@ -21,7 +21,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from paceline.errors import UsageError
+from paceline.errors import PacelineError, UsageError
 from paceline.loop import Generation, decode
 from paceline.sampling import Sampler, gumbel
 from paceline.stopping import Stopping
@@ -296,6 +296,31 @@ def test_a_processor_with_a_memory_says_the_same_with_every_drafter(temperature:
     story = [*prompt, *stream]
     for drafter in (Oracle(story), Oracle(story, siblings=2), Oracle(story, wrong=True)):
         assert generate(target, drafter, prompt, 30, sampler=sampler())[0] == stream
+
+
+@pytest.mark.parametrize("how", [{}, {"temperature": 1.0}, {"temperature": 1.0, "top_p": 0.9}])
+@pytest.mark.parametrize(("wrong", "words"), [(math.nan, "are NaN"), (-math.inf, "score -inf")])
+def test_no_token_is_drawn_from_scores_that_say_nothing(
+    how: dict[str, float], wrong: float, words: str
+) -> None:
+    rows = torch.full((2, 6), wrong)
+    mute = Sampler(**how, processors=(lambda input_ids, scores: scores + wrong,))  # type: ignore[arg-type]
+    for draw in (Sampler(**how).over(rows, [1, 1]), mute.over(torch.zeros(2, 6), [1, 1])):  # type: ignore[arg-type]
+        with pytest.raises(PacelineError, match=words):
+            draw(1, [0])
+    if wrong < 0:
+        rows[1, 4] = 0.0
+        assert Sampler(**how).over(rows, [1, 1])(1, [0]) == 4  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_processor_may_ask_a_network(temperature: float) -> None:
+    network = torch.nn.Linear(6, 6)
+    row = torch.randn(6, generator=torch.Generator().manual_seed(0))
+    sampler = Sampler(temperature=temperature, processors=(lambda _, scores: network(scores),))
+    with torch.no_grad():
+        expected = Sampler(temperature=temperature).draw(network(row[None])[0], [0])
+    assert sampler.draw(row, [0]) == expected
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

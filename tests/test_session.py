@@ -255,6 +255,19 @@ def test_a_function_may_make_the_drafter() -> None:
         ("x", {"seed": 1.5}, "seed must be a whole number, got 1.5"),
         ("x", {"max_new_tokens": 5.5}, "max_new_tokens must be a whole number"),
         ("x", {"budget": "7"}, "budget must be a whole number"),
+        ("x", {"temperature": "hot"}, "temperature must be a number, got 'hot'"),
+        ("x", {"temperature": 10**400}, "temperature must be a number, got"),
+        ("x", {"top_p": "0.9"}, "top_p must be a number, got '0.9'"),
+        ("x", {"presence_penalty": [1.0]}, "presence_penalty must be a number"),
+        ("x", {"logit_bias": {5.5: 1.0}}, "a token of logit_bias must be a whole number, got 5.5"),
+        ("x", {"logit_bias": {"5": 1.0}}, "a token of logit_bias must be a whole number"),
+        ("x", {"logit_bias": {5: None}}, "a bias of logit_bias must be a number, got None"),
+        ("x", {"logit_bias": [(5, 1.0)]}, "logit_bias must map token ids to numbers"),
+        ("x", {"stop": 5}, "stop must be a text or a list of texts, got 5"),
+        ("x", {"stop": [b"end"]}, "stop must be a text or a list of texts"),
+        ("x", {"processors": print}, "processors must be a list of functions"),
+        ("x", {"constraint": "a+"}, "constraint must be a Constraint, .* got str"),
+        ("x", {"typical": 0.3, "temperature": 1.0}, "typical must be True, False or a Typical"),
         (["a", "b"], {}, "for several prompts use generate_batch"),
         ([5, -1], {}, "the prompt holds token -1"),
     ],
@@ -285,7 +298,9 @@ def test_prompts_whose_meaning_is_clear(given: Any, meant: Any) -> None:
     assert session.store is not None and len(session.store.kept) == (given is HI)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("prompt", [None, 5, 2.5, [2.5], {}, {"input_ids": [5]}, [HI, "x"], [[5]]])
+@pytest.mark.parametrize(
+    "prompt", [None, 5, 2.5, [2.5], {}, {"input_ids": [5]}, [HI, "x"], [[5]], b"hi"]
+)
 def test_what_is_no_prompt_fails_alone(prompt: Any) -> None:
     session = toy_session(store=Memory())
     with pytest.raises(UsageError, match="a prompt must be a text"):
@@ -314,7 +329,7 @@ def test_references_whose_meaning_is_clear() -> None:
         assert session.encode_references(given) == ids  # type: ignore[arg-type]
     assert session.encode_references(None) == []
     assert len(session.generate("hi", references=None, max_new_tokens=4).tokens) == 4
-    for wrong in (5, [5, 6], [None], [[2.5]]):
+    for wrong in (5, [5, 6], [None], [[2.5]], b"hi", [b"hi"]):
         with pytest.raises(UsageError, match="references must be texts or lists of token ids"):
             session.generate("hi", references=wrong)  # type: ignore[arg-type]
     refused, served, bare = session.generate_batch(

@@ -83,6 +83,8 @@ def query_of(prompt: Prompt) -> str:
 
 def _items(given: Any, wanted: str) -> list[Any]:
     """What a sequence or an array holds."""
+    if isinstance(given, bytes | bytearray | memoryview):  # their numbers are no token ids
+        raise UsageError(wanted)
     try:
         return list(given.tolist() if hasattr(given, "tolist") else given)
     except TypeError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
@@ -16,12 +16,20 @@ from paceline.errors import UsageError
 from paceline.sampling import LogitsProcessor, Sampler
 from paceline.typical import Typical, check_typical
 
-__all__ = ["MOST_LOGPROBS", "Options"]
+__all__ = ["MOST_LOGPROBS", "Options", "whole_number"]
 
 MOST_LOGPROBS = 20
 """Most alternatives reported per log-probability."""
 
 _WHOLE = ("max_new_tokens", "top_k", "seed", "budget", "logprobs")
+_NUMBERS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,8 @@ class Options:
     typical: lossy: accept guesses that are likely enough, see `Typical`; True for its defaults.
     record: add the answer to the session's datastore, if it has one.
 
-    Raises UsageError for values out of range, and for a fraction in place of a whole number.
+    Raises UsageError for values out of range or of another kind, and for a fraction in place of a
+    whole number.
     """
 
     max_new_tokens: int = 256
@@ -71,11 +80,19 @@ class Options:
             raise UsageError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
         if self.budget is not None and self.budget < 0:
             raise UsageError(f"budget must be at least 0, got {self.budget}")
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        stop = _texts(self.stop)
         if "" in stop:
             raise UsageError("a stop string is empty: leave it out or write at least one character")
         object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "processors", tuple(self.processors))
+        object.__setattr__(self, "processors", _functions(self.processors))
+        object.__setattr__(self, "logit_bias", _biases(self.logit_bias))
+        if not isinstance(self.constraint, Constraint | None):
+            raise UsageError(
+                "constraint must be a Constraint, as Constraint.regex(…) makes, got "
+                f"{type(self.constraint).__name__}"
+            )
+        if not isinstance(self.typical, Typical | bool):
+            raise UsageError(f"typical must be True, False or a Typical, got {self.typical!r}")
         if self.logprobs is not None and not 0 <= self.logprobs <= MOST_LOGPROBS:
             raise UsageError(f"logprobs must be in [0, {MOST_LOGPROBS}], got {self.logprobs}")
         sampler = self.sampler()
@@ -130,22 +147,59 @@ class Options:
         )
 
     def _fill_in(self) -> None:
-        """Replace None by defaults, and what counts as a whole number by an int."""
+        """Replace None by defaults, and what counts as a number by an int or a float."""
         for setting in fields(self):
             value = getattr(self, setting.name)
             if value is None:
                 made = setting.default_factory
                 value = setting.default if made is MISSING else made()
             elif setting.name in _WHOLE:
-                value = _whole(setting.name, value)
+                value = whole_number(setting.name, value)
+            elif setting.name in _NUMBERS:
+                value = _number(setting.name, value)
             object.__setattr__(self, setting.name, value)
 
 
-def _whole(name: str, value: Any) -> int:
+def whole_number(name: str, value: Any) -> int:
+    """The value as an int; raises UsageError for a fraction or what is no number."""
     try:
         return index(value)
     except TypeError as error:
         raise UsageError(f"{name} must be a whole number, got {value}") from error
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value + 0.0)  # a text cannot be added to
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UsageError(f"{name} must be a number, got {value!r}") from error
+
+
+def _biases(given: Any) -> dict[int, float]:
+    if not isinstance(given, Mapping):
+        raise UsageError(f"logit_bias must map token ids to numbers, got {given!r}")
+    return {
+        whole_number("a token of logit_bias", token): _number("a bias of logit_bias", bias)
+        for token, bias in given.items()
+    }
+
+
+def _texts(given: Any) -> tuple[str, ...]:
+    texts = (given,) if isinstance(given, str) else _items(given)
+    if texts is None or not all(isinstance(text, str) for text in texts):
+        raise UsageError(f"stop must be a text or a list of texts, got {given!r}")
+    return texts
+
+
+def _functions(given: Any) -> tuple[LogitsProcessor, ...]:
+    functions = _items(given)
+    if functions is None or not all(map(callable, functions)):
+        raise UsageError(f"processors must be a list of functions, got {given!r}")
+    return functions
+
+
+def _items(given: Any) -> tuple[Any, ...] | None:
+    return tuple(given) if isinstance(given, Iterable) else None
 
 
 def _copied(processors: tuple[LogitsProcessor, ...]) -> tuple[LogitsProcessor, ...]:

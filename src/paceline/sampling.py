@@ -28,7 +28,7 @@ import torch
 
 from paceline.errors import UsageError
 from paceline.noise import gumbel, noise_at, noisy_argmax
-from paceline.scores import TokenScores, choices, likeliest
+from paceline.scores import TokenScores, check_drawn, choices, likeliest
 from paceline.warping import (
     add_biases,
     draws_there,
@@ -143,10 +143,17 @@ class Sampler:
         """Draw the token that follows `context` from one row of raw logits [vocabulary].
 
         allowed: bool [vocabulary], which tokens may be drawn; None for all.
+
+        Raises ModelError for scores that are NaN, UsageError if all are -inf.
         """
         if self.greedy or draws_there(row.device):
-            return likeliest(self.decide(row, context, allowed)[None])[0]
-        return noisy_argmax(self._warped(row, context, allowed).numpy(), self.seed, len(context))
+            scores = self.decide(row, context, allowed)
+            token = likeliest(scores[None])[0]
+        else:
+            scores = self._warped(row, context, allowed)
+            token = noisy_argmax(scores.numpy(), self.seed, len(context))
+        check_drawn(float(scores[token]))
+        return token
 
     def draw_together(self, logits: torch.Tensor, positions: Sequence[int]) -> list[int]:
         """Draw from all rows of logits [rows, vocabulary], at these positions, on their own device
@@ -209,8 +216,9 @@ class Sampler:
         if self.presence_penalty or self.frequency_penalty:
             output = context[self.prompt_tokens :]
             scores = penalise_output(scores, output, self.presence_penalty, self.frequency_penalty)
-        for processor in self.processors:
-            scores = processor(input_ids, scores)
+        with torch.no_grad():  # as in transformers: a processor may ask a network
+            for processor in self.processors:
+                scores = processor(input_ids, scores)
         return scores[0]
 
     def _warped(

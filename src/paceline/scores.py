@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["Ranked", "TokenScores", "choices", "likeliest"]
+from paceline.errors import ModelError, UsageError
+
+__all__ = ["Ranked", "TokenScores", "check_drawn", "choices", "likeliest"]
 
 _SHORTEST = 4  # bytes of a number; numpy has no bfloat16
 
@@ -37,11 +40,32 @@ class TokenScores:
 
 def choices(logits: torch.Tensor) -> Callable[[int], int]:
     """Row of [rows, vocabulary] -> the index of its largest number, see `likeliest`. On a CPU a row
-    is read only when asked for: few rows of a tree are."""
+    is read only when asked for: few rows of a tree are; there, see `check_drawn` for the errors."""
     if logits.device.type == "cpu" and logits.element_size() >= _SHORTEST:
         numbers = logits.detach().numpy()
-        return lambda row: int(numbers[row].argmax())
+
+        def choose(row: int) -> int:
+            token = int(numbers[row].argmax())
+            check_drawn(numbers[row, token])
+            return token
+
+        return choose
     return likeliest(logits).__getitem__
+
+
+def check_drawn(score: float) -> None:
+    """Check the score with which a token was drawn, the largest of all.
+
+    Raises ModelError if it is NaN, and UsageError if it is -inf, so that no token may be drawn.
+    """
+    if score > -math.inf:
+        return
+    if math.isnan(score):
+        raise ModelError(
+            "scores of the next token are NaN: load the model in float32, or check its weights and "
+            "the processors"
+        )
+    raise UsageError("every token has the score -inf: relax the processors or the constraint")
 
 
 def likeliest(logits: torch.Tensor) -> list[int]:

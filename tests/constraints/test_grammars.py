@@ -6,6 +6,7 @@ import json
 import random
 import re
 import sys
+import threading
 from typing import Any
 
 import pytest
@@ -218,6 +219,41 @@ def test_what_cannot_be_compiled_is_refused_in_a_sentence(constraint: Constraint
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
     assert session.generate("once", max_new_tokens=3).finish_reason == "length"
+
+
+def chained_rules(rule: str, count: int) -> Constraint:
+    chain = "".join(f"{rule}{place}: {rule}{place + 1}\n" for place in range(count))
+    return Constraint.grammar(f'start: {rule}0\n{chain}{rule}{count}: "0"')
+
+
+def chained_references(count: int) -> Constraint:
+    places = {f"{at:x}": {"items": {"$ref": f"#/$defs/{at + 1:x}"}} for at in range(count)}
+    last = {f"{count:x}": {"type": "integer"}}
+    return Constraint.json_schema({"$defs": places | last, "$ref": "#/$defs/0"})
+
+
+@pytest.mark.parametrize(
+    "constraint", [chained_rules("r", 4000), chained_rules("R", 4700), chained_references(1500)]
+)
+def test_a_long_chain_of_rules_does_not_end_the_process(constraint: Constraint) -> None:
+    before = threading.stack_size()
+    answer = toy_session().generate("once", constraint=constraint, max_new_tokens=3)
+    assert answer.error is None and answer.tokens
+    assert threading.stack_size() == before
+
+
+def test_choices_may_be_many_and_of_any_characters() -> None:
+    for texts in ([f"choice {number}" for number in range(3000)], ["a\x7fb\x00\u2028😀"]):
+        assert toy_session().generate("o", constraint=Constraint.choice(texts)).text in texts
+    made = toy_session()._grammars.matcher(Constraint.choice(["yes", "yes!", "no"]))
+    tokenizer = byte_tokenizer()
+    for token in tokenizer("yes").input_ids:
+        assert not made.allowed()[tokenizer.eos_token_id]
+        made.push(token)
+    assert made.allowed().nonzero().flatten().tolist() == [
+        *tokenizer("!").input_ids,
+        tokenizer.eos_token_id,
+    ]
 
 
 def test_compiled_constraints_are_kept_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -121,6 +122,33 @@ def test_ids_that_cannot_be_are_refused(folder: Path, wrong: list[int]) -> None:
     assert known(Datastore(folder, MARK)) == TEXTS
 
 
+@pytest.mark.parametrize("wrong", [[[1, 2]], [1.5], ["a"], 5, None, [10**30]])
+def test_what_is_no_document_is_refused(folder: Path, wrong: Any) -> None:
+    store = Datastore(folder, MARK)
+    with pytest.raises(UsageError, match="a list of token ids"):
+        store.add([wrong])
+    assert known(store) == TEXTS and len(store.arrays()) == 1
+
+
+@pytest.mark.parametrize("what", ["exists", "stat"])
+def test_files_may_vanish_while_they_are_looked_at(
+    folder: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process clears the datastore between two looks at a file."""
+    store, look = Datastore(folder, MARK), getattr(Path, what)
+
+    def looked(path: Path, **options: bool) -> Any:
+        seen = look(path, **options)
+        if path.name in ("index", "log"):
+            path.unlink(missing_ok=True)
+        return seen
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, what, looked)
+        assert Datastore(folder, MARK).info().documents in (0, 3)
+        assert store.info().documents == 3
+
+
 def test_any_damage_to_an_index_is_seen(folder: Path) -> None:
     whole = (folder / "index").read_bytes()
     for at in [*range(0, len(whole), 7), len(whole) - 1]:
@@ -151,6 +179,12 @@ def test_of_a_damaged_log_the_whole_documents_are_kept(folder: Path) -> None:
     changed[-1] ^= 1
     log.write_bytes(changed)
     assert known(Datastore(folder, MARK)) == [*TEXTS, [5, 5]]
+    changed = bytearray(whole)
+    changed[48] ^= 1  # in the first document
+    log.write_bytes(changed)
+    assert known(Datastore(folder, MARK)) == [*TEXTS, [6, 6, 6]]
+    Datastore(folder, MARK).add([[8]])
+    assert known(Datastore(folder, MARK)) == [*TEXTS, [6, 6, 6], [8]]
     log.write_bytes(b"something else, which is longer than a beginning")
     with pytest.raises(StoreError, match="log is damaged"):
         Datastore(folder, MARK)

@@ -93,6 +93,14 @@ def test_a_drafter_does_not_guess_tokens_of_another_model(method: str) -> None:
         assert told == answer(model, PROMPT, max_new_tokens=60)
 
 
+@pytest.mark.parametrize(
+    "settings", [{"seed": 1.5}, {"seed": "x"}, {"budget": 2.5}, {"budget": -1}]
+)
+def test_a_seed_or_budget_that_is_no_whole_number_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=rf"^{next(iter(settings))} must be"):
+        Pace("anpd", **settings)
+
+
 @pytest.mark.parametrize("holder", ["call", "configuration", "model"])
 def test_stop_strings_may_come_from_any_configuration(holder: str) -> None:
     model, tokenizer = new_model("llama", pad_token_id=0), byte_tokenizer()

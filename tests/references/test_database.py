@@ -144,6 +144,15 @@ def test_other_files_are_refused_and_left_alone(
     assert (path.read_bytes() if path.is_file() else b"") == before
 
 
+def test_a_damaged_schema_is_explained(path: Path) -> None:
+    ReferenceStore(path).close()
+    content = path.read_bytes()
+    assert content.count(b"TRIGGER entry_deleted") == 1
+    path.write_bytes(content.replace(b"TRIGGER entry_deleted", b"TRIGGER\xc3\xffntry_deleted"))
+    with pytest.raises(StoreError, match="it is damaged"):
+        ReferenceStore(path)
+
+
 def test_damage_found_later_is_explained(path: Path) -> None:
     with ReferenceStore(path) as store:
         for number in range(200):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Sequence
-from threading import Lock
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from threading import Lock, stack_size
 from typing import Any
 
 from paceline.constraints.constraint import Constraint, Kind
@@ -17,6 +19,10 @@ __all__ = ["MOST_COMPILED", "Grammars"]
 
 MOST_COMPILED = 64
 """Compiled constraints to keep, those used last."""
+
+_STACK = 1 << 28
+"""Bytes of address space; what a constraint as long as is allowed can need, several times over."""
+_starting = Lock()  # the size of stacks is the whole process's
 
 # Between parts of JSON: up to two spaces, or a line break with an indentation. Without a bound a
 # small model writes white space forever.
@@ -60,7 +66,7 @@ class Grammars:
         """
         with self._lock:
             if constraint not in self._compiled:
-                self._compiled[constraint] = self._compile(constraint)
+                self._compiled[constraint] = _on_large_stack(partial(self._compile, constraint))
                 if len(self._compiled) > MOST_COMPILED:
                     self._compiled.popitem(last=False)
             self._compiled.move_to_end(constraint)
@@ -106,6 +112,19 @@ class Grammars:
             ) from error
 
 
+def _on_large_stack(work: Callable[[], GrammarMatcher]) -> GrammarMatcher:
+    """Do the work in a thread whose stack is large. llguidance follows rules and references by
+    recursion, and a chain of thousands would overflow a usual stack, which ends the process."""
+    with ThreadPoolExecutor(1) as thread:
+        with _starting:
+            usual = stack_size(_STACK)
+            try:
+                made = thread.submit(work)
+            finally:
+                stack_size(usual)
+        return made.result()
+
+
 def _llguidance() -> Any:
     try:
         import llguidance
@@ -128,8 +147,10 @@ def _grammar(maker: Any, constraint: Constraint) -> str:
     elif constraint.kind == "grammar":
         made = maker.grammar_from_lark(text)
     else:
-        choices = [json.dumps(choice, ensure_ascii=False) for choice in json.loads(text)]
-        made = maker.grammar_from_lark(f"start: {' | '.join(choices)}")
+        # In ASCII, as its lexer refuses some control characters; as one terminal, as a rule may
+        # have 2,000 alternatives at most.
+        choices = " | ".join(map(json.dumps, json.loads(text)))
+        made = maker.grammar_from_lark(f"start: CHOICE\nCHOICE: {choices}")
     return str(made)
 
 

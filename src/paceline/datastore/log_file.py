@@ -5,7 +5,7 @@
     then documents: 4 bytes count, 4 bytes crc32 of the tokens, int32 tokens; little-endian
 
 A process killed while it writes leaves a partial document at the end. Readers ignore it, and the
-next writer cuts it off.
+next writer cuts it off. A damaged document before others is passed over.
 """
 
 from __future__ import annotations
@@ -125,12 +125,14 @@ def _record(document: Int32) -> bytes:
 
 def _read(data: bytes, at: int) -> tuple[list[Int32], int]:
     """Return the whole documents from `at` on, and where the last one ends."""
-    documents = []
+    documents, end = [], at
     while at + 8 <= len(data):
         count, check = np.frombuffer(data, dtype="<u4", count=2, offset=at).tolist()
         part = data[at + 8 : at + 8 + 4 * count]
-        if len(part) < 4 * count or crc32(part) != check:
+        if len(part) < 4 * count:
             break
-        documents.append(np.frombuffer(part, dtype=_TYPE))
         at += 8 + len(part)
-    return documents, at
+        if crc32(part) == check:
+            documents.append(np.frombuffer(part, dtype=_TYPE))
+            end = at
+    return documents, end

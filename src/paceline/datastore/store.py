@@ -81,8 +81,7 @@ class Datastore:
         """Count what the datastore holds."""
         logged = self._log.tokens
         documents = self._header.documents + len(self._log.documents)
-        files = [self.folder / name for name in (_INDEX, _LOG)]
-        size = sum(file.stat().st_size for file in files if file.exists())
+        size = sum(_size(self.folder / name) for name in (_INDEX, _LOG))
         tokens = len(self._tokens) - max(0, self._header.documents - 1)
         return DatastoreInfo(documents, tokens + logged, logged, size)
 
@@ -188,11 +187,11 @@ class Datastore:
         return found.st_ino, found.st_mtime_ns, found.st_size
 
     def _read_index(self) -> tuple[Header, Int32, Int32]:
-        path = self.folder / _INDEX
-        if not path.exists():
+        try:
+            found = read_index(self.folder / _INDEX)
+        except (FileNotFoundError, NotADirectoryError):  # perhaps cleared just now
             nothing = np.zeros(0, dtype=np.int32)
             return Header(self._vocabulary, 0, 0, 0, -1), nothing, nothing
-        found = read_index(path)
         if self._vocabulary not in ("", found[0].vocabulary):
             raise StoreError(
                 f"the datastore {self.folder} holds the tokens of a model with another tokenizer: "
@@ -235,10 +234,19 @@ def _explained(folder: Path, what: str) -> Iterator[None]:
 
 
 def _checked(document: Sequence[int] | Int32) -> Int32:
-    tokens = np.asarray(document, dtype=np.int64)
+    tokens = np.asarray(document)
+    if tokens.ndim != 1 or (len(tokens) and tokens.dtype.kind not in "iu"):
+        raise UsageError("a document must be a list of token ids that fit into 32 bits")
     if len(tokens) and not 0 <= tokens.min() <= tokens.max() < 2**31 - 1:
         raise UsageError("a token id is negative or does not fit into 32 bits")
     return tokens.astype(np.int32)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
 
 
 def _largest(tokens: Int32) -> int:

@@ -107,7 +107,8 @@ class Database:
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, OSError) as error:
+        # sqlite3 cannot decode its own messages if they quote a damaged schema.
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
             if "no such module: fts5" in str(error):
                 raise StoreError(
                     "the reference store needs SQLite's FTS5, which this Python's sqlite3 was "
@@ -115,6 +116,8 @@ class Database:
                 ) from error
             # The low byte is the kind of the error, the rest its details.
             kind = getattr(error, "sqlite_errorcode", -1) & 0xFF
+            if isinstance(error, UnicodeDecodeError):
+                kind = sqlite3.SQLITE_CORRUPT
             advice = _ADVICE.get(kind, f"({error}): fix that, or name another file")
             raise StoreError(f"cannot use the reference store {self.path} {advice}") from error
 
