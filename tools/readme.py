@@ -200,8 +200,8 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
         "serve-peers": peers_table,
     },
     ROOT / "docs/training.md": {
-        "accuracy": lambda: parts_accuracy("eagle", "medusa", "chimera"),
-        "curves": lambda: curve_table("eagle", "medusa", "chimera"),
+        "accuracy": lambda: parts_accuracy("eagle", "medusa", "chimera", "draft"),
+        "curves": lambda: curve_table("eagle", "medusa", "chimera", "draft"),
     },
     ROOT / "docs/planning.md": {
         "planning": planning_table,

@@ -39,11 +39,17 @@ def describe_run(info: TargetInfo | None = None) -> dict[str, Any]:
     info: see `describe_machine`.
     """
     return {
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": shlex.join([_program(), *sys.argv[1:]]),
         "machine": describe_machine(info),
         "versions": describe_versions(),
         "python": platform.python_version(),
     }
+
+
+def _program() -> str:
+    """The program's name; that of the package for `python -m paceline`."""
+    path = Path(sys.argv[0])
+    return path.parent.name if path.name == "__main__.py" else path.name
 
 
 def describe_versions() -> dict[str, str]:

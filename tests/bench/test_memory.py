@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mmap import mmap
+
 import pytest
 import torch
 
@@ -12,13 +14,21 @@ CPU = torch.device("cpu")
 LARGE = 64 << 20
 
 
+def new_pages() -> mmap:
+    """Memory that the process has not held before, unlike what its heap may have kept."""
+    pages = mmap(-1, LARGE)
+    for _ in range(LARGE >> 20):
+        pages.write(b"x" * (1 << 20))
+    return pages
+
+
 def watched() -> tuple[int, int, int, int] | None:
     """What a meter says before, with and after a large allocation, and what a new one says then."""
     meter = peak_meter(CPU)
     before = meter()
-    large = bytearray(b"x") * LARGE
+    large = new_pages()
     held = meter()
-    del large
+    large.close()
     said = before, held, meter(), peak_meter(CPU)()
     return None if None in said else said  # type: ignore[return-value]
 
@@ -61,7 +71,7 @@ def test_what_a_process_holds_grows_with_it() -> None:
     before = resident_bytes()
     if before is None:
         pytest.skip("nobody can say here what a process holds")
-    large = bytearray(b"x") * LARGE
+    large = new_pages()
     held = resident_bytes()
     assert held is not None and held - before > LARGE * 0.9
-    del large
+    large.close()

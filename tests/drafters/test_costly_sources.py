@@ -44,6 +44,19 @@ def test_one_that_gains_more_than_it_takes_is_asked() -> None:
     assert asked > 450
 
 
+def test_a_text_is_judged_by_its_own_drafts_not_by_longer_ones_of_others() -> None:
+    costly = CostlySources(["draft"])
+    assert play(costly, 0.9, 0.5, 40)[0] > 30
+    for _ in range(40):  # long drafts, and worth it
+        if costly.asks("draft", 0.0):
+            costly.took("draft", 4 * PASS)
+            costly.judge("draft", 0.0, 12, 12.0, 1, 0)
+        costly.played(100, 1, 13, 4 * PASS, PASS)
+    costly.begin()
+    asked, _ = play(costly, 0.6, 2.0, 200)
+    assert asked > 180
+
+
 def test_a_token_is_worth_no_more_than_a_pass_however_slow_rounds_are() -> None:
     asked, _ = play(CostlySources(["draft"]), 0.5, 6.5, 600, others=2 * PASS)
     assert asked < 150

@@ -93,6 +93,18 @@ def test_drafting_is_timed_though_some_texts_rest() -> None:
     assert time.price == pytest.approx(0.6)
 
 
+def test_a_short_draft_does_not_pay_for_earlier_long_ones() -> None:
+    time = DraftingTime()
+    time.add(0.1, asked=0, resting=1)
+    for _ in range(8):
+        time.add(50.1, asked=1, resting=0)
+    assert time.price == pytest.approx(50.0)
+    assert time.price_of(3.1, asked=1, resting=0) == pytest.approx(3.0)
+    assert time.price_of(3.2, asked=1, resting=1) == pytest.approx(3.0)
+    assert time.price_of(900.0, asked=1, resting=0) == pytest.approx(100.0), "an outlier"
+    assert time.price_of(0.1, asked=0, resting=1) == 0.0
+
+
 def test_one_text_has_its_share_of_a_pass_and_pays_for_its_rows() -> None:
     curve, shared = curve_of(CLIFF), curve_of(CLIFF).shared_by(4)
     assert curve.shared_by(1) == curve

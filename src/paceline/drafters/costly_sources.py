@@ -146,6 +146,7 @@ class CostlySources:
         account = self._accounts[name]
         if unread <= _FEW:
             account.time.add(milliseconds)
+            self._sources[name].taken = milliseconds
         elif (reading := milliseconds - (account.time.value or 0.0)) > 0:
             account.reading.add(reading / unread)
 
@@ -165,7 +166,7 @@ class CostlySources:
             return
         # A narrower pass may cost more than a wider one, but no plan would have chosen it.
         rows = max(0.0, prices.relative(width) - prices.relative(width - own))
-        price = self._price(source.account) + rows
+        price = self._price_of_round(source) + rows
         source.judge(sure, tokens * prices.each - price, expected * prices.each - price)
 
     def played(
@@ -189,6 +190,15 @@ class CostlySources:
     def _price(self, account: SourceAccount) -> float:
         """Passes that asking costs."""
         known = self._prices.in_passes(account.time.value)
+        return PRICE if known is None else known
+
+    def _price_of_round(self, source: SourceInText) -> float:
+        """Passes that asking cost in this round. Drafts differ in length: one that ended at once
+        does not pay for long ones in other texts."""
+        if source.taken is None:
+            return self._price(source.account)
+        taken, source.taken = source.account.time.bounded(source.taken), None
+        known = self._prices.in_passes(taken)
         return PRICE if known is None else known
 
     def _reading(self, account: SourceAccount, unread: int) -> float:

@@ -94,7 +94,8 @@ class SourceAccount:
 
 
 class SourceInText:
-    """One source in one text. trial: whether it was asked from its budget in this round.
+    """One source in one text. trial: whether it was asked from its budget in this round. taken:
+    milliseconds of asking in this round; None if it was not asked, or read a prompt first.
 
     Until a few rounds show otherwise, half of the gain in other texts is expected, but not much.
     """
@@ -102,6 +103,7 @@ class SourceInText:
     def __init__(self, account: SourceAccount) -> None:
         self.account = account
         self.trial = False
+        self.taken: float | None = None
         self._gain = Gain(_MEMORY)
         if not account.promise:
             self._gain.expect(min(_MOST, account.mean / 2), 0)

@@ -22,6 +22,13 @@ class DraftingTime:
         """Extra milliseconds of a round per text whose drafter is asked."""
         return max(0.0, (self._asked.value or 0.0) - (self._resting.value or 0.0))
 
+    def price_of(self, milliseconds: float, asked: int, resting: int) -> float:
+        """The same of one round, at most twice as much; see `add`. Drafts differ in length, so a
+        text is judged by its own: those of earlier texts may have been longer."""
+        usual = self._resting.value or 0.0
+        own = (milliseconds - resting * usual) / asked - usual if asked else 0.0
+        return min(max(0.0, own), 2 * self.price)
+
     def learn_anew(self) -> None:
         """Relearn the time of asking: a drafter is asked again after a rest."""
         self._asked.learn_anew()

@@ -137,7 +137,7 @@ class TreePlanner:
             self._plain_passes += width == 1
         if not any(round.prefill for round in rounds):
             passes.costs.observe(width, 1e3 * sum([round.seconds.target for round in rounds]))
-        self._time_drafting(rounds)
+        drafting = self._time_drafting(rounds)
         plain, whole = passes.costs.of(1), passes.costs.of(width, self._beside)
         self._trials.earn(whole / plain)
         for round in rounds:
@@ -149,7 +149,7 @@ class TreePlanner:
                 # Every text pays for its own rows' part of the extra cost.
                 spent = plain / count + (whole - plain) * len(round.tree) / max(1, nodes)
                 gained = text.gained(len(round.path.tokens)) * plain / count
-                text.gate.judge((gained - spent - self._drafting.price) * count / plain)
+                text.gate.judge((gained - spent - drafting) * count / plain)
 
     def _planned(
         self, texts: Mapping[int, PlannedText], proposals: Mapping[int, Propose], fixed: int
@@ -192,13 +192,17 @@ class TreePlanner:
             self._passes[texts] = _Passes(costs)
         return self._passes[texts]
 
-    def _time_drafting(self, rounds: Sequence[Round]) -> None:
+    def _time_drafting(self, rounds: Sequence[Round]) -> float:
+        """Learn from what drafting took; returns what each text that was asked pays for it."""
         texts = [self._texts[round.key] for round in rounds]
         # Texts with their own budget draft without being asked.
         usual = not any(text.budget is not None or (text.asked and text.fresh) for text in texts)
-        if usual and not any(round.first for round in rounds):
-            spent, asked = [round.open_draft_seconds for round in rounds], [t.asked for t in texts]
-            self._drafting.add(1e3 * sum(spent), asked.count(True), asked.count(False))
+        if not usual or any(round.first for round in rounds):
+            return self._drafting.price
+        spent, asked = [round.open_draft_seconds for round in rounds], [t.asked for t in texts]
+        found = 1e3 * sum(spent), asked.count(True), asked.count(False)
+        self._drafting.add(*found)
+        return self._drafting.price_of(*found)
 
     def _price(self, text: PlannedText, costs: PassCosts, nodes: int) -> float:
         """Cost of asking in vain, in passes of plain decoding.

@@ -25,14 +25,18 @@ class RunningTime:
     def add(self, value: float) -> None:
         """Add one more time."""
         if self.value is not None and len(self._first) == _FIRST_TIMES:
-            most = 2 * self.value + 1e-6
-            self._outliers = self._outliers + 1 if value > most else 0
+            bounded = self.bounded(value)
+            self._outliers = self._outliers + 1 if value > bounded else 0
             if self._outliers < _NO_OUTLIER:
-                self.value += (min(value, most) - self.value) / 16
+                self.value += (bounded - self.value) / 16
                 return
             self.learn_anew()
         self._first.append(value)
         self.value = sorted(self._first)[(len(self._first) - 1) // 2]
+
+    def bounded(self, value: float) -> float:
+        """This time, or twice the average if it is longer: an outlier."""
+        return value if self.value is None else min(value, 2 * self.value + 1e-6)
 
     def learn_anew(self) -> None:
         """Start over: the next times replace what was known."""
