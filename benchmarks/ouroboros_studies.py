@@ -26,8 +26,8 @@ LENGTHS = (2, 8)
 
 # A smaller budget would shrink windows; this fits the largest one here.
 _DRAFT_BUDGET = 128
-_WINDOW = "window=7,text=false"
-_FIXED = f"branches=0,budget={_DRAFT_BUDGET},{_WINDOW}"
+_OF_PAPER = f"branches=0,budget={_DRAFT_BUDGET},text=false"
+_FIXED = f"{_OF_PAPER},window=7"
 
 
 def speculative(length: int = LENGTH) -> str:
@@ -95,7 +95,7 @@ COPY = {
     "+ phrases beside each token": f"{_PHRASES},prompt=true,hang=all",
     "anpd inside, lengthened by phrases": f"ouroboros:{_SELF},prompt=true",
     "the same without phrases of the prompt": f"ouroboros:{_SELF}",
-    "windows, no phrases of texts": f"{_PHRASES},{_WINDOW}",
+    "windows, no phrases of texts": f"{_PHRASES},window=7,text=false",
 }
 """With a quantised copy of the target as the draft model, which comes near the paper's cost ratio
 and agreement. Rows "+ lengthening" to "+ phrases beside each token" each add to the one before."""
@@ -118,8 +118,8 @@ def grid() -> dict[str, str]:
     """Plain decoding, and every combination of `GRID`."""
     found = {"plain": "plain"}
     for length, window, level in product(*GRID.values()):
-        more = f"window={window},guesses={window},level={level}"
-        found[f"{length}, {window}, {level}"] = ouroboros(length, more)
+        own = f"length={length},window={window},guesses={window},level={level}"
+        found[f"{length}, {window}, {level}"] = f"ouroboros:{_OF_PAPER},{own}"
     return found
 
 

@@ -58,12 +58,12 @@ def _over(one: Row, other: Row) -> str:
     return f"{one['tokens_per_second'] / other['tokens_per_second']:.2f}x"
 
 
-def _over_plain(one: Row, plain: Row) -> str:
-    """The speed-up over plain decoding, with its interval if the times of texts were kept."""
-    found = _over(one, plain)
-    if one is plain or "texts" not in one:
+def _compared(one: Row, other: Row) -> str:
+    """The speed-up over another, with its interval if the times of texts were kept."""
+    found = _over(one, other)
+    if one is other or "texts" not in one or "texts" not in other:
         return found
-    pairs = [(*one["texts"][text], *plain["texts"][text]) for text in plain["texts"]]
+    pairs = [(*one["texts"][text], *other["texts"][text]) for text in other["texts"]]
     low, high = speedup_interval(pairs)
     return f"{found} ({low:.2f} to {high:.2f})"
 
@@ -88,13 +88,13 @@ def _parts(report: Report) -> str:
         rows.append(
             [
                 one["name"],
-                _over_plain(one, named["plain"]),
+                _compared(one, named["plain"]),
                 f"{one['tokens_per_pass']:.2f}",
                 f"{one['draft_passes'] / one['passes']:.2f}",
                 _number(one["ms_per_draft_pass"]),
                 _number(one["ms_per_pass"]),
                 f"{one['shares']['draft']:.0%}",
-                _over(one, named["speculative"]) if "speculative" in named else "",
+                _compared(one, named["speculative"]) if "speculative" in named else "",
                 "" if theirs is None else f"{theirs / THEIR_PARTS['speculative']:.2f}x",
             ]
         )

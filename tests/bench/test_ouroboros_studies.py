@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from paceline.drafters import check_method
 from paceline.prompts import PromptRecord
 from paceline.targets.toy import ToyTarget
 from tests.draft_hosts import toy_host
@@ -51,6 +52,14 @@ def test_stretches_in_which_one_is_faster() -> None:
     assert simulation.ahead(flat, flat) == []
     dent = [1.0 if ratio in (0.2, 0.21) else 2.0 for ratio in ratios]
     assert simulation.ahead(dent, flat) == [(0.02, 0.19), (0.22, 0.5)]
+
+
+def test_every_contender_is_a_method() -> None:
+    studies = import_module("ouroboros_studies")
+    tables = (studies.PARTS, studies.OTHER_LENGTHS, studies.PLANNED, studies.COPY, studies.KEPT)
+    for methods in (*tables, studies.grid()):
+        for method in methods.values():
+            check_method(method)
 
 
 def test_orders_hold_every_text_once() -> None:
