@@ -16,6 +16,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 CORE = {
     "errors",
+    "file_locks",
     "json_files",
     "chains",
     "tree",

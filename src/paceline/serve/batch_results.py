@@ -8,9 +8,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from filelock import FileLock, Timeout
-
 from paceline.errors import UsageError
+from paceline.file_locks import alone, lock_beside
 from paceline.serve.batch_lines import BatchLine, Outcome
 
 __all__ = ["Results", "results_in"]
@@ -90,15 +89,8 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     path = path.resolve()
     if path.is_dir():
         raise UsageError(f"cannot write {path}: it is a folder, name a file in it")
-    lock = FileLock(path.with_name(f".{path.name}.lock"))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise UsageError(f"another process is writing to {path}: wait until it is done") from error
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
-    with lock:
+    lock = lock_beside(path)
+    with alone(lock, path, f"{path}"):
         try:
             path.touch()
             file = path.open("r+b")
@@ -109,7 +101,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         finally:
             _close(file, path)
             # Whoever takes the lock from now on finds a finished file.
-            Path(lock.lock_file).unlink(missing_ok=True)
+            lock.unlink(missing_ok=True)
 
 
 def _close(file: BinaryIO, path: Path) -> None:

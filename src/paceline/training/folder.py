@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from paceline.errors import UsageError
+from paceline.file_locks import alone
 
 __all__ = ["check_same_run", "held"]
 
@@ -39,15 +38,5 @@ def check_same_run(
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Create a folder and lock it against other processes, until this one ends in any way."""
-    lock = FileLock(folder / ".lock")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise UsageError(
-            f"another process is writing to {folder}: wait until it is done"
-        ) from error
-    except OSError as error:
-        raise UsageError(f"cannot write to {folder}: {error.strerror}") from error
-    with lock:
+    with alone(folder / ".lock", folder, f"to {folder}"):
         yield

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from filelock import FileLock, Timeout
 
 from paceline.cli import common
 from paceline.cli.drafts import DraftModelOption, chosen_method
 from paceline.cli.groups import Placement
 from paceline.errors import UsageError
+from paceline.file_locks import alone, lock_beside
 
 if TYPE_CHECKING:
     from paceline.bench.comparison import Comparison
@@ -178,29 +178,13 @@ def open_results(
     same = ("model", "machine", "versions", "preparation", "budget")
     run = {"state": state_of(warm=False), **run, **{name: found[name] for name in same}}
     header = {name: value for name, value in found.items() if name not in same}
-    with _alone(path):
-        yield ResultFile(path, {**header, "run": run}, resume)
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Lock a file against other processes."""
-    lock = FileLock(path.with_name(f".{path.name}.lock"))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise UsageError(
-            f"another process is writing to {path}: wait until it is done, or choose another --out"
-        ) from error
-    except OSError as error:
-        raise UsageError(f"cannot write results to {path}: {error.strerror}") from error
-    try:
-        yield
-    finally:
-        with suppress(OSError):  # Windows keeps a file that is open
-            Path(lock.lock_file).unlink()
-        lock.release()
+    lock = lock_beside(path)
+    with alone(lock, path, f"results to {path}", "wait until it is done, or choose another --out"):
+        try:
+            yield ResultFile(path, {**header, "run": run}, resume)
+        finally:
+            with suppress(OSError):  # Windows keeps a file that is open
+                lock.unlink()
 
 
 def digest(texts: Sequence[Conversation]) -> str:

@@ -1,0 +1,43 @@
+"""Files and folders that one process at a time may write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from paceline.errors import UsageError
+
+__all__ = ["alone", "lock_beside"]
+
+
+def lock_beside(path: Path) -> Path:
+    """The lock file of a file."""
+    return path.with_name(f".{path.name}.lock")
+
+
+@contextmanager
+def alone(
+    lock_file: Path, path: Path, what: str, advice: str = "wait until it is done"
+) -> Iterator[None]:
+    """Hold a lock file, in a folder that is created if missing, until the end.
+
+    path: is written meanwhile; what: the same as an object of "cannot write", for messages. advice:
+    what to do while another process writes.
+
+    Raises UsageError if another process holds it, or if it cannot be written.
+    """
+    lock = FileLock(lock_file)
+    try:
+        lock_file.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise UsageError(f"another process is writing to {path}: {advice}") from error
+    except OSError as error:
+        raise UsageError(f"cannot write {what}: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        lock.release()
