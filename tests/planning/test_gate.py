@@ -17,7 +17,7 @@ def spend(
         if gate.asks(price):
             asked += 1
             lost += price
-            gate.judge(saved)
+            gate.judge(-price if saved < 0 else saved, saved)
     return asked, lost
 
 
@@ -127,3 +127,20 @@ def test_what_is_far_from_gaining_rests_from_its_first_text_on() -> None:
     gate, budget = new()
     spend(gate, budget, 40, -0.3, 10.0)
     assert not gate.inherited().is_open
+
+
+def test_a_trial_costs_what_it_loses() -> None:
+    """A drafter that loses next to nothing is tried again and again; one that gains in a trial
+    leaves more for the next."""
+    tried = {}
+    for loss in (0.02, 0.2):
+        gate, budget = new()
+        spend(gate, budget, 200, -1.0, 0.2)
+        tried[loss] = 0
+        for _ in range(2000):
+            budget.earn(1.0)
+            if gate.asks(0.2):
+                tried[loss] += 1
+                gate.judge(-loss, -loss)
+    assert tried[0.2] * 0.2 <= SAVINGS * 2000 + TRIAL * 0.2
+    assert SAVINGS * 2000 / 2 <= tried[0.02] * 0.02 <= SAVINGS * 2000 + TRIAL * 0.2

@@ -56,8 +56,8 @@ def test_what_loses_beside_others_goes_on_alone() -> None:
     method = Gates(trials)
     text = Gates(trials, method)
     for _ in range(100):
-        text.at(16).judge(-0.5)
-        text.at(1).judge(0.5)
+        text.at(16).judge(-0.5, -0.5)
+        text.at(1).judge(0.5, 0.5)
     assert not text.at(16).asks(1.0) and not text.at(31).asks(1.0)
     assert text.at(1).asks(1.0)
     assert not Gates(trials, method).at(16).is_open and Gates(trials, method).at(1).is_open
@@ -66,7 +66,7 @@ def test_what_loses_beside_others_goes_on_alone() -> None:
 def test_what_loses_beside_few_is_not_tried_beside_many() -> None:
     method = Gates(TrialBudget())
     for _ in range(100):
-        method.at(4).judge(-0.5)
+        method.at(4).judge(-0.5, -0.5)
     assert not method.at(16).is_open
     assert not Gates(TrialBudget(), method).at(16).is_open
     assert method.at(1).is_open, "it may gain where there are fewer"
@@ -75,11 +75,11 @@ def test_what_loses_beside_few_is_not_tried_beside_many() -> None:
 def test_what_gains_beside_few_is_tried_beside_many() -> None:
     method = Gates(TrialBudget())
     for _ in range(100):
-        method.at(1).judge(0.5)
+        method.at(1).judge(0.5, 0.5)
     gate = Gates(TrialBudget(), method).at(16)
     assert gate.is_open
     for _ in range(3 * TRIAL):
-        gate.judge(-0.5)
+        gate.judge(-0.5, -0.5)
     assert not gate.is_open
 
 

@@ -2,9 +2,10 @@
 
 A gate is open while guessing saves time over many rounds, compared with plain decoding and
 including the drafter's own time. A closed gate opens for the next text if guessing has gained over
-the texts so far, and otherwise for an occasional trial. Trials, and anything else done only to
-learn, are paid from a budget that receives a hundredth of all time: however often they fail, they
-cost no more than that.
+the texts so far, and otherwise for an occasional trial. What trials lose, and the cost of anything
+else done only to learn, is paid from a budget that receives a hundredth of all time: however often
+they fail, they cost no more than that. What they save is added, so a drafter that gains on some
+texts and loses on others is tried on each.
 """
 
 from __future__ import annotations
@@ -53,6 +54,28 @@ class TrialBudget:
         """Take this out. What cannot wait may leave a debt."""
         self._passes -= passes
 
+    def receive(self, passes: float) -> None:
+        """Put this in, up to the limit; a negative amount is taken out."""
+        self._passes = min(self._passes + passes, max(self._passes, self._room))
+
+
+class _Trial:
+    """A trial, which is paid for beforehand; rounds return what they did not cost.
+
+    price: of a round, in passes of plain decoding.
+    """
+
+    def __init__(self, trials: TrialBudget, price: float) -> None:
+        self._trials, self._price, self._paid = trials, price, TRIAL * price
+        trials.pay(self._paid)
+
+    def settle(self, saved: float) -> None:
+        """Account for a round that saved this much. Texts that join during a trial continue it, so
+        there may be more rounds than were paid for."""
+        paid = min(self._price, self._paid)
+        self._paid -= paid
+        self._trials.receive(paid + saved)
+
 
 class Gain:
     """Recent savings per round with the drafter, in passes of plain decoding.
@@ -89,6 +112,7 @@ class Gate:
         self._here = Gain(_MEMORY)
         self._everywhere: Gain = all_texts._everywhere if all_texts else Gain(_LONG_MEMORY)
         self._is_first = True
+        self._trial: _Trial | None = None
 
     @property
     def gain(self) -> float:
@@ -110,7 +134,7 @@ class Gate:
         if known.mean > -lenience * max(0.0, 1 - known.rounds / _FEW):
             made._here.expect(max(0.0, known.mean) / 2, min(known.rounds, TRIAL // 2))
         else:
-            made.is_open = self.is_open
+            made.is_open, made._trial = self.is_open, self._trial
             made._here.expect(self._here.mean, self._here.rounds)
         return made
 
@@ -129,25 +153,31 @@ class Gate:
         plain decoding."""
         if not self.is_open:
             if self._trials.can_pay(TRIAL * price):
-                self._trials.pay(TRIAL * price)
+                trial = _Trial(self._trials, price)
                 for gate in self._with_all:
-                    gate._open_for_trial()
+                    gate._open_for(trial)
             else:
                 self._trials.save_for(TRIAL * price)
         return self.is_open
 
-    def judge(self, saved: float) -> None:
-        """Record a round with the drafter that saved this many passes of plain decoding."""
-        self._everywhere.add(saved)
+    def judge(self, saved: float, expected: float) -> None:
+        """Record a round with the drafter.
+
+        saved: by this round, in passes like those that prices are in. expected: by others like it,
+        in the text's share of a pass of plain decoding.
+        """
+        if self._trial and self._here.rounds < TRIAL:
+            self._trial.settle(saved)
+        self._everywhere.add(expected)
         for gate in self._with_all:
-            gate._judge(saved)
+            gate._judge(expected)
 
     @property
     def _with_all(self) -> tuple[Gate, ...]:
         return (self,) if self._all is None else (self, self._all)
 
-    def _open_for_trial(self) -> None:
-        self.is_open, self._is_first = True, False
+    def _open_for(self, trial: _Trial) -> None:
+        self.is_open, self._is_first, self._trial = True, False, trial
         self._here.expect(0.0, 0)
 
     def _judge(self, saved: float) -> None:

@@ -148,8 +148,9 @@ class TreePlanner:
                 self._follow_size(text, len(round.tree))
                 # Every text pays for its own rows' part of the extra cost.
                 spent = plain / count + (whole - plain) * len(round.tree) / max(1, nodes)
-                gained = text.gained(len(round.path.tokens)) * plain / count
-                text.gate.judge((gained - spent - drafting) * count / plain)
+                price = (spent + drafting) * count / plain
+                gained = len(round.path.tokens)
+                text.gate.judge((gained - price) / count, text.gained(gained) - price)
 
     def _planned(
         self, texts: Mapping[int, PlannedText], proposals: Mapping[int, Propose], fixed: int
