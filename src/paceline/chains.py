@@ -61,7 +61,8 @@ class ChainEnd:
     share: a token with a smaller share is the last. least: float64, entry n - 1 for a chain of n
     guesses: it ends if the chance that all are right is smaller, and at len(least) guesses.
     chances: of single guesses. before: guesses before the chain, all right with chance
-    `path_chance`.
+    `path_chance`. worth: the chance below which a row for a guess costs more than it gains; in a
+    tree, whatever follows such a guess is not worth its row either.
     """
 
     share: float
@@ -69,6 +70,7 @@ class ChainEnd:
     chances: ChanceTable
     before: int = 0
     path_chance: float = 1.0
+    worth: float = 0.0
 
     def goes_on(self, shares: Sequence[float]) -> bool:
         """Whether more guesses are wanted after those with these shares, at least one."""

@@ -229,6 +229,10 @@ def places(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> dict[str, ob
         ("generate {long} --model {tiny}", "but the model's context is 4096"),
         # Files to write, and devices.
         ("generate hi --model {tiny} --json {dir}", "cannot write"),
+        (
+            "generate --prompt-file {dir}/good.jsonl --model {tiny} --json {dir}/good.jsonl",
+            "is read by this command",
+        ),
         ("generate hi --model {tiny} --json {dir}/good.jsonl/below", "cannot write"),
         ("compare hi --model {tiny} --json {dir}", "cannot write"),
         (f"generate hi --model {{tiny}} --json {{dir}}/{'x' * 300}", "cannot write"),

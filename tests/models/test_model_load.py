@@ -173,6 +173,7 @@ CODE = {"AutoConfig": "configuration_x.X", "AutoModelForCausalLM": "modeling_x.X
         (lambda f: edit_config(f, hidden_size=32), r"do not fit its config\.json"),
         (lambda f: edit_config(f, hidden_size="many"), "cannot load"),
         (lambda f: edit_config(f, num_hidden_layers=3), "lack 9 parameters"),
+        (lambda f: edit_config(f, num_hidden_layers=1), "more than the 1 layers"),
     ],
 )
 def test_a_spoilt_folder_is_one_sentence(

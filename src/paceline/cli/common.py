@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -169,10 +169,13 @@ def check_stdin() -> None:
         raise UsageError("standard input is closed: connect it to a file or a terminal")
 
 
-def check_writable(path: Path | None) -> None:
-    """Raise UsageError if a result file could not be written, before work goes into it."""
+def check_writable(path: Path | None, inputs: Sequence[Path] = ()) -> None:
+    """Raise UsageError if a result file could not be written, or is one of the inputs, before work
+    goes into it."""
     if path is None:
         return
+    if any(path.exists() and each.exists() and path.samefile(each) for each in inputs):
+        raise UsageError(f"{path} is read by this command: write the result to another file")
     with writing(path):
         if not (path.is_file() or path.is_dir() or not path.exists()):
             return  # a pipe or device must not be opened twice

@@ -42,7 +42,7 @@ def compare(
     options = request.options()
     names = contenders.names()
     records = _records(prompts)
-    common.check_writable(json_file)
+    common.check_writable(json_file, prompts.files())
     session = common.open_baseline(model, **machine.given)
     made = contenders.made(names, session, model, machine)
     entries, interrupted = _measure(session, made, records, options, repeats)

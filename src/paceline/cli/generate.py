@@ -33,7 +33,7 @@ def generate(
     """Write the answer to a prompt, or to each record of a prompt file."""
     options = request.options(stop=stop, constraint=constrained.constraint())
     records, references = prompts.records(), prompts.references()
-    common.check_writable(output.json_file)
+    common.check_writable(output.json_file, prompts.files())
     session = common.open_session(choice.model, choice.chosen, **kept.given, **machine.given)
     _answer_all(session, records, references, options, output)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, Field, asdict, dataclass, fields, is_dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
@@ -52,12 +53,20 @@ class PromptFile:
     prompt_file: flags.PromptFileOption = None
     limit: flags.LimitOption = None
 
+    def files(self) -> list[Path]:
+        """Those that are read."""
+        return [self.prompt_file] if self.prompt_file else []
+
 
 @dataclass(frozen=True)
 class References(PromptFile):
     """Prompts of a file, and texts that answers may resemble."""
 
     reference: flags.ReferenceOption = None
+
+    def files(self) -> list[Path]:
+        """See `PromptFile.files`."""
+        return super().files() + (self.reference or [])
 
     def references(self) -> list[str]:
         """Their texts; raises UsageError for a file that cannot be read."""

@@ -97,7 +97,7 @@ def tune(
     ones. With one that has a draft model or a window: the best of its settings, tried on such
     prompts.
     """
-    common.check_writable(json_file)
+    common.check_writable(json_file, tried.files())
     method, model = choice.wanted, choice.model
     options = tried.options()
     study = _study(method, tried)

@@ -238,7 +238,7 @@ class ChimeraCall:
         self._tables.extend(one, len(states) + one.depth)
         self._text[: self._order + fresh] = list(text[len(text) - self._order - fresh :])
         one.length, one.fresh = columns.length, fresh
-        one.beam, one.least = settings.beam, settings.least
+        one.beam, one.least = settings.beam, max(settings.least, end.worth)
         one.states, one.states_stride = states.data_ptr(), states.stride(0)
         one.layers, one.end = ctypes.addressof(columns.layers), self._end.address(end)
         one.guesses = self._found.native(budget, settings.ranks, noise)

@@ -167,7 +167,8 @@ class EagleCall:
         them new. end: see `LevelPlan.end`. noise: see `FoundTree.native`.
         """
         one, fresh = self._one, len(features) - columns.length
-        one.depth, one.beam, one.least = len(end.least), settings.beam, settings.least
+        one.depth, one.beam = len(end.least), settings.beam
+        one.least = max(settings.least, end.worth)
         self._make_room(max(settings.beam, MOST_FRESH))
         self._tables.extend(one, len(features) + one.depth)
         self._text[:fresh] = list(text[len(text) - fresh :])

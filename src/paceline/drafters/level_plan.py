@@ -42,7 +42,9 @@ class LevelPlan:
 
     def end(self) -> ChainEnd:
         """Where no more levels are wanted, by the chance that a continued node is right."""
-        return certain_end(0.0, self._depth) if self.length is None else self.length.end(())
+        if self.length is None:
+            return certain_end(0.0, self._depth)
+        return self.length.end((), worth=self.length.worth)
 
     def grown(self, tree: Tree, levels: int) -> Tree:
         """Record that this tree took `levels` levels; returns it."""

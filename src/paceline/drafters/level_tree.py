@@ -104,7 +104,7 @@ def grown(
         levels += 1
         if levels >= min(len(end.least), budget):
             break
-        level = tree.likeliest(settings.beam, settings.least)
+        level = tree.likeliest(settings.beam, max(settings.least, end.worth))
         likely = sum(tree.path_chances[node] for node in level)
         if not likely:
             break

@@ -11,9 +11,11 @@ from paceline.models.record import weights_damage
 from paceline.models.source import ModelSource
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
+    from collections.abc import Collection
 
-__all__ = ["check_config", "check_folder"]
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+__all__ = ["check_complete", "check_config", "check_folder"]
 
 
 def check_folder(source: ModelSource) -> None:
@@ -67,3 +69,33 @@ def check_config(name: str, config: PreTrainedConfig) -> None:
             f"{name} fills in masked words ({config.model_type}) and does not write text: "
             "name a causal language model"
         )
+
+
+def check_complete(
+    name: str, model: PreTrainedModel, missing: Collection[str], unexpected: Collection[str]
+) -> None:
+    """Refuse weights that do not fill the model, or that have layers which it lacks.
+
+    missing, unexpected: parameters, as transformers reports them. Others that the model lacks are
+    ignored, as transformers does: many folders hold more than the language model.
+
+    Raises:
+        ModelError: parameters are missing, or layers would be left out.
+    """
+    if missing:
+        raise ModelError(
+            f"the weights of {name} lack {len(missing)} parameters ({sorted(missing)[0]} first): "
+            "they are incomplete or belong to another kind of model"
+        )
+    from torch import nn
+
+    for stack, layers in model.named_modules():
+        if not isinstance(layers, nn.ModuleList):
+            continue
+        for key in unexpected:
+            number = key.removeprefix(f"{stack}.").partition(".")[0]
+            if key.startswith(f"{stack}.") and number.isdecimal() and int(number) >= len(layers):
+                raise ModelError(
+                    f"the weights of {name} have more than the {len(layers)} layers that its "
+                    f"config.json names ({key}): correct num_hidden_layers there"
+                )

@@ -6,7 +6,6 @@ commands that load nothing should not pay.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline.defaults import DEFAULT_MODEL
 from paceline.errors import ModelError
-from paceline.models.checks import check_config, check_folder
+from paceline.models.checks import check_complete, check_config, check_folder
 from paceline.models.description_cache import described
 from paceline.models.explain import explained
 from paceline.models.fingerprint import fingerprint
@@ -104,7 +103,7 @@ def _load(source: ModelSource, hub: dict[str, Any], options: dict[str, Any]) -> 
         **hub,
         **options,
     )
-    _check_complete(source, report["missing_keys"])
+    check_complete(source.name, model, report["missing_keys"], report["unexpected_keys"])
     commit = getattr(config, "_commit_hash", None) or hub["revision"]
     with explained(source, "the tokenizer of "):
         tokenizer = _load_tokenizer(source, hub)
@@ -121,7 +120,7 @@ def _load_gguf(
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         check_config(source.name, config)
         model, missing = _load_weights(source, file, config, options, blocks)
-        _check_complete(source, missing)
+        check_complete(source.name, model, missing, ())
         model.generation_config = GenerationConfig.from_pretrained(folder)
         tokenizer = _described_tokenizer(folder)
     place = source.folder if source.described else file.path
@@ -209,14 +208,6 @@ def _load_weights(
         if unread is None:
             raise
         raise ModelError(gguf_model.why_unread(file, unread)) from error
-
-
-def _check_complete(source: ModelSource, missing: Collection[str]) -> None:
-    if missing:
-        raise ModelError(
-            f"the weights of {source.name} lack {len(missing)} parameters ({sorted(missing)[0]} "
-            "first): they are incomplete or belong to another kind of model"
-        )
 
 
 def _single_place(options: dict[str, Any]) -> torch.device | None:

@@ -31,6 +31,8 @@ LONGEST = 32
 _FIRST = 4
 """Most guesses before any time is known."""
 _MEMORY = 64.0
+_ROW = 0.25
+"""Share of a level's time that one more row in it takes."""
 _STEP = 1 / 32
 _FORGOTTEN = 1 / 16
 """Share of what is known about rounds that is forgotten with every new one."""
@@ -73,17 +75,28 @@ class DraftLength:
             return False
         return self._path_chance(claims) >= next(self._least(depth))
 
-    def end(self, claims: Sequence[float], confidence: float = 0.0) -> ChainEnd:
+    def end(self, claims: Sequence[float], confidence: float = 0.0, worth: float = 0.0) -> ChainEnd:
         """The same for all guesses after these, in one table instead of a call per guess.
 
-        confidence: a guess that claims less is the last one.
+        confidence: a guess that claims less is the last one. worth: see `ChainEnd`.
         """
         before, least = len(claims), array("d")
         for chance in islice(self._least(before + 1), max(1, self._limit - before)):
             least.append(chance)
             if chance > 1.0:  # unreachable
                 break
-        return ChainEnd(confidence, least, self._chances, before, self._path_chance(claims))
+        joint = self._path_chance(claims)
+        return ChainEnd(confidence, least, self._chances, before, joint, worth)
+
+    @property
+    def worth(self) -> float:
+        """The chance that a guess needs to be worth a row of the target; 0 while unknown."""
+        saved = self.token_milliseconds
+        if saved is None:
+            return 0.0
+        price = self._prices(1)[min(self._scored, LONGEST - 1)]
+        price += _ROW * (self._draft_pass.value or 0.0)
+        return min(1.0, price / saved / self._calibration.usual) if saved else 0.0
 
     @property
     def _limit(self) -> int:

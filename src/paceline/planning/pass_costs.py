@@ -3,10 +3,12 @@
 The logarithm of a pass's time is modelled as the sum of three terms: the shape (from the curve), a
 level that all widths share and that drifts, for example as the text grows or the machine gets busy,
 and a correction for the width. A Kalman filter tracks level and corrections, each with its own
-variance: uncertain terms move, well-known ones stay. Corrections also drift, slowly, and more the
-longer their width was not seen; with a curve they fade meanwhile. An outlier moves a term by at
-most a few standard deviations. If a width surprises three times in one direction, and the widths
-before it did not, it is no outlier: what was known about the width is discarded.
+variance: uncertain terms move, well-known ones stay. Another text makes the level uncertain, since
+passes over long texts take longer. Corrections also drift, slowly, and more the longer their width
+was not seen; with a curve they fade meanwhile. They are relative to plain decoding, whose own is
+always 0. An outlier moves a term by at most a few standard deviations. If a width surprises three
+times in one direction, and the widths before it did not, it is no outlier: what was known about the
+width is discarded.
 """
 
 from __future__ import annotations
@@ -153,6 +155,10 @@ class PassCosts:
             self._shares[near] = self._measured, curve
         return curve
 
+    def expect_change(self, share: float = 1.0) -> None:
+        """Expect other times from now on, at all widths alike. share: of the texts that are new."""
+        self._level.variance = max(self._level.variance, _FIRST * share**2)
+
     def observe(self, width: int, milliseconds: float) -> None:
         """Record the time of a pass."""
         if milliseconds <= 0:
@@ -181,9 +187,19 @@ class PassCosts:
         own.value += own.variance * step
         level.variance -= level.variance**2 / total
         own.variance -= own.variance**2 / total
+        if width == 1:
+            self._make_relative()
         if self._curve is not None and self._measured % _AGED == 0:
             self._fade()
         self._correct_factors(width)
+
+    def _make_relative(self) -> None:
+        """Move the correction of plain decoding into the level; no estimate changes."""
+        offset = self._widths[1].value
+        self._level.value += offset
+        for term in self._widths.values():
+            term.value -= offset
+        self._factors.clear()
 
     def _correct_factors(self, width: int) -> None:
         """Update factors after a width's correction has changed: up to its known neighbours."""

@@ -135,6 +135,8 @@ class TreePlanner:
         # Passes beside prompts are not timed, but count: where many come, there may be no others.
         if not all(round.prefill and round.first for round in rounds):
             self._plain_passes += width == 1
+        if new := sum(round.first for round in rounds):
+            passes.costs.expect_change(new / count)
         if not any(round.prefill for round in rounds):
             passes.costs.observe(width, 1e3 * sum([round.seconds.target for round in rounds]))
         drafting = self._time_drafting(rounds)
