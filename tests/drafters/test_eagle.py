@@ -208,7 +208,7 @@ def test_levels_are_grown_as_long_as_they_are_worth_their_time(seconds: float, d
     plan = DraftLength()
     for _ in range(30):
         plan.drafted(1e3 * seconds, 1)
-        plan.played(1000.0, 2000.0, 2)
+        plan.played(1000.0, 2000.0, 2, 0)
         plan.judge([0.9, 0.9, 0.9], 3)
     target = CausalLMTarget(tiny_model("llama"), check=False)
     drafter = eagle_on(target, least=0.0, beam=8, ranks=8)

@@ -153,7 +153,9 @@ class Unteachable(DraftLength):
 
     def drafted(self, milliseconds: float, tokens: int, first: bool = False) -> None: ...
 
-    def played(self, target_milliseconds: float, milliseconds: float, tokens: int) -> None: ...
+    def played(
+        self, target_milliseconds: float, milliseconds: float, tokens: int, context: int
+    ) -> None: ...
 
 
 def told_what_pays(share: float = 0.2) -> DraftLength:
@@ -161,7 +163,7 @@ def told_what_pays(share: float = 0.2) -> DraftLength:
     found = Unteachable(longest=4)
     for _ in range(30):
         DraftLength.drafted(found, share, 1)
-        DraftLength.played(found, 1.0, 1.0 + share, 1)
+        DraftLength.played(found, 1.0, 1.0 + share, 1, 0)
     return found
 
 

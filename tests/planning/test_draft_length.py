@@ -29,7 +29,7 @@ def seasoned(
         plan.drafted(draft, gained)
         came_true = (step + 1) * right % 1 < right
         plan.judge([claim], int(came_true))
-        plan.played(target, target + draft, 1 + int(came_true))
+        plan.played(target, target + draft, 1 + int(came_true), 0)
     return plan
 
 
@@ -60,7 +60,7 @@ def test_a_token_takes_what_it_took_in_rounds_like_the_last_ones() -> None:
     for milliseconds, tokens in [(36.0, 5), *[(21.0, 2)] * 6]:
         plan.drafted(5.0, 1)
         plan.judge([0.95], 1)
-        plan.played(16.0, milliseconds, tokens)
+        plan.played(16.0, milliseconds, tokens, 0)
     assert plan.token_milliseconds == pytest.approx(9.5, rel=0.1)
     assert length(plan, 0.95) > 1
 
@@ -106,7 +106,7 @@ def test_what_a_pass_takes_is_measured_and_what_its_guesses_add_is_known() -> No
     for _ in range(100):
         plan.drafted(100.0, 1)
         plan.scored(4, 4)
-        plan.played(30.0, 430.0, 1)
+        plan.played(30.0, 430.0, 1, 0)
     assert plan.token_milliseconds == pytest.approx(15.0)
 
 
@@ -132,7 +132,7 @@ def test_an_outlier_changes_little() -> None:
     plan = seasoned(draft=1.0, target=10.0, right=0.7)
     before = length(plan, 0.7)
     plan.drafted(5000.0, 1)
-    plan.played(5000.0, 9000.0, 1)
+    plan.played(5000.0, 9000.0, 1, 0)
     assert abs(length(plan, 0.7) - before) <= 1
 
 
@@ -171,3 +171,34 @@ def test_the_first_pass_of_a_draft_says_at_most_what_others_take() -> None:
     for _ in range(50):
         plan.drafted(0.1, 1, first=True)
     assert length(plan, 0.7) > length(same, 0.7)
+
+
+STEEP = CostCurve((CostPoint(1, 0, 10.0), CostPoint(5, 0, 18.0)))
+
+
+def test_what_follows_a_doubtful_guess_is_not_worth_a_row() -> None:
+    """A row costs 2 ms, a token 10, and every other guess is right: a guess needs two chances in
+    five for what follows it, and a little more for its own row in the drafter's pass."""
+    plan = seasoned(draft=1.0, target=10.0, right=0.5)
+    assert plan.worth == pytest.approx(1.0 / 4 / plan.token_milliseconds / 0.5, rel=0.1)
+    plan.curve = STEEP
+    worth = (2 + 1 / 4) / plan.token_milliseconds / 0.5
+    assert plan.worth == pytest.approx(worth, rel=0.1)
+    assert plan.end((), worth=plan.worth).worth == plan.worth
+    assert DraftLength(STEEP).worth == 0.0  # nothing is known of tokens
+
+
+def test_observed_costs_replace_the_curve() -> None:
+    found: list[int] = []
+
+    def costs(context: int) -> CostCurve | None:
+        found.append(context)
+        return STEEP if context > 100 else None
+
+    flat = CostCurve((CostPoint(1, 0, 10.0), CostPoint(5, 0, 10.1)))
+    plan = DraftLength(flat, costs=costs)
+    plan.played(10.0, 11.0, 1, 50)
+    assert plan.curve == flat
+    for step in range(32):
+        plan.played(10.0, 11.0, 1, 150 + step)
+    assert plan.curve == STEEP and len(found) == 3

@@ -82,6 +82,33 @@ def test_a_text_that_grows_longer_makes_no_width_look_costly() -> None:
     assert relative(costs, 8) == pytest.approx(CLIFF[8] / CLIFF[1], rel=0.1)
 
 
+def test_another_text_makes_no_width_look_costly() -> None:
+    """One width is used for long, then another one, in texts whose passes take half as long again or
+    less, in turns. Plain decoding is seldom seen."""
+    costs = PassCosts(curve_of(CLIFF))
+    for text in range(20):
+        slow = 1.7 if text % 2 else 1.0
+        costs.expect_change()
+        for step in range(60):
+            width = 1 if step == 50 else 4 if text < 10 else 8
+            costs.observe(width, slow * CLIFF[width])
+        assert costs.of(8) == pytest.approx(slow * CLIFF[8], rel=0.03)
+        for width in (2, 4, 8, 16):
+            assert relative(costs, width) == pytest.approx(CLIFF[width] / CLIFF[1], rel=0.05)
+
+
+def test_corrections_are_relative_to_plain_decoding() -> None:
+    """Only two widths are seen, and passes come to take half as long without a word: the widths
+    that are not seen do so too, in time."""
+    costs = PassCosts(curve_of(CLIFF))
+    for step in range(200):
+        costs.observe(1 if step % 2 else 4, CLIFF[1 if step % 2 else 4])
+    for step in range(600):
+        costs.observe(1 if step % 8 == 0 else 4, CLIFF[1 if step % 8 == 0 else 4] / 2)
+    for width in (2, 4, 8):
+        assert costs.of(width) == pytest.approx(CLIFF[width] / 2, rel=0.05)
+
+
 def test_a_clock_that_stands_still_tells_nothing() -> None:
     costs = PassCosts(curve_of(CLIFF))
     costs.observe(4, 0.0)

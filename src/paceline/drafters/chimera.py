@@ -48,9 +48,9 @@ class ChimeraSettings:
     package.
     depth: levels of a tree, at most one per head; 0 for as many as pay, see `DraftLength`.
     ranks: guesses to consider after each node.
-    beam: nodes of each level to continue from; 1 gives one chain with runners-up. The default is
-    four, since layers take hardly longer for four rows than for one.
-    least: nodes that are less likely to be accepted are not continued.
+    beam: most nodes of each level to continue from; 1 gives one chain with runners-up.
+    least: nodes that are less likely to be accepted are not continued, nor are those whose
+    followers would not be worth a row, see `ChainEnd.worth`.
     cache: n-grams whose states are kept in memory, 0 for none (section 4.1.1). On a CPU, where a
     draft is one call, only those of prompts: encoding guesses is faster than looking them up.
     dictionary: number of common n-grams whose states are made beforehand, if the parts name any.
@@ -64,7 +64,7 @@ class ChimeraSettings:
     parts: str = ""
     depth: int = 0
     ranks: int = 10
-    beam: int = 4
+    beam: int = 2
     least: float = 0.02
     cache: int = 8192
     dictionary: int = 0

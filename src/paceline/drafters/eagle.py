@@ -52,8 +52,9 @@ class EagleSettings:
     package.
     depth: levels of a tree, at most 32; 0 for as many as pay, see `DraftLength`.
     ranks: guesses to consider after each node.
-    beam: nodes of each level to continue from; 1 gives one chain with runners-up.
-    least: nodes that are less likely to be accepted are not continued.
+    beam: most nodes of each level to continue from; 1 gives one chain with runners-up.
+    least: nodes that are less likely to be accepted are not continued, nor are those whose
+    followers would not be worth a row, see `ChainEnd.worth`.
     weights: of the linear layers, see `HeadWeights`.
 
     Raises UsageError for a setting out of range; ModelError for a folder without such parts.
@@ -62,7 +63,7 @@ class EagleSettings:
     parts: str = ""
     depth: int = 0
     ranks: int = 10
-    beam: int = 4
+    beam: int = 2
     least: float = 0.02
     weights: HeadWeights = "fastest"
 

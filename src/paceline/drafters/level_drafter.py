@@ -153,7 +153,7 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
     def observe(self, round: Round) -> None:
         """Continue the text, and learn what another level is worth; the model itself learns
         nothing."""
-        self._plan.observe(round)
+        self._plan.observe(round, len(self._text))
         self._text.extend(round.path.tokens)
 
     @abstractmethod

@@ -24,7 +24,9 @@ class LevelPlan:
         self._clock, self._depth = host.clock, min(depth, most)
         self.length: DraftLength | None = None
         if not depth:
-            self.length = host.learn((DraftLength, key), lambda: DraftLength(host.curve, most))
+            self.length = host.learn(
+                (DraftLength, key), lambda: DraftLength(host.curve, most, host.costs)
+            )
         self.begin_text()
 
     def begin_text(self) -> None:
@@ -53,8 +55,8 @@ class LevelPlan:
             self.length.drafted(1e3 * (self._given - self._began) / levels, 1)
         return tree
 
-    def observe(self, round: Round) -> None:
-        """Learn what another level is worth."""
+    def observe(self, round: Round, context: int) -> None:
+        """Learn what another level is worth. context: tokens in the cache."""
         asked, self._asked = self._asked, None
         if asked is None or self.length is None:
             return
@@ -63,7 +65,8 @@ class LevelPlan:
         self.length.scored(len(claims), min(len(claims), max(round.tree.depths, default=0)))
         if not round.prefill:
             now = self._clock()
-            self.length.played(1e3 * (now - self._given), 1e3 * (now - asked), len(said))
+            spent = 1e3 * (now - self._given), 1e3 * (now - asked)
+            self.length.played(*spent, len(said), context)
 
 
 def _claims_by_level(tree: Tree) -> list[float]:

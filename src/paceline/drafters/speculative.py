@@ -145,24 +145,26 @@ class Speculative(Drafter):
         self._confidence = own.confidence
         self._plan: DraftLength | None = None
         if not own.length:
-            self._plan = host.learn((DraftLength, choice), lambda: DraftLength(host.curve))
+            self._plan = host.learn(
+                (DraftLength, choice), lambda: DraftLength(host.curve, costs=host.costs)
+            )
         self._clock = host.clock
         self.widths: Counter[int] = Counter()
         # When this round's first proposal was asked for and its last one given, in seconds.
         self._asked: float | None = None
-        self._answered = 0.0
+        self._answered, self._context = 0.0, 0
         self._tree = EMPTY
 
     def start(self, text: TextStart) -> None:
         """Begin a text; the draft model reads it when first asked, except what its cache already
         has."""
         self._draft.start(text)
-        self._asked, self._waits = None, self._takes_over
+        self._asked, self._waits, self._context = None, self._takes_over, len(text.context)
 
     def resume(self, text: TextStart) -> None:
         """Continue with other last tokens; guesses that are still right are kept."""
         self._draft.resume(text)
-        self._asked = None
+        self._asked, self._context = None, len(text.context)
 
     def stop(self) -> None:
         """Release the draft model's cache."""
@@ -196,6 +198,7 @@ class Speculative(Drafter):
         if self._plan is not None and (self._asked is not None or self._draft.guesses):
             self._learn(self._plan, round)
         self._draft.observe(round.path.tokens)
+        self._context += len(round.path.tokens)
         self._asked, self._waits = None, False
 
     def _goes_on(self, chances: Sequence[float]) -> bool:
@@ -221,7 +224,8 @@ class Speculative(Drafter):
         plan.scored(len(guessed), len(guessed) if whole else len(round.tree.along(guessed)))
         if not round.prefill:
             now = self._clock()
-            plan.played(1e3 * (now - self._answered), 1e3 * (now - self._asked), len(said))
+            spent = 1e3 * (now - self._answered), 1e3 * (now - self._asked)
+            plan.played(*spent, len(said), self._context)
 
 
 def guess_tree(guesses: Sequence[Guess]) -> Tree:

@@ -21,7 +21,7 @@ from math import prod
 
 from paceline.chains import ChainEnd, ChanceTable
 from paceline.planning.calibration import Calibration, chance_table
-from paceline.planning.cost_curve import CostCurve
+from paceline.planning.cost_curve import CostCurve, Costs
 from paceline.planning.running_time import RunningTime
 
 __all__ = ["LONGEST", "DraftLength"]
@@ -34,6 +34,8 @@ _MEMORY = 64.0
 _ROW = 0.25
 """Share of a level's time that one more row in it takes."""
 _STEP = 1 / 32
+_LOOK = 16
+"""Rounds between two looks at pass costs."""
 _FORGOTTEN = 1 / 16
 """Share of what is known about rounds that is forgotten with every new one."""
 
@@ -45,12 +47,15 @@ class DraftLength:
     curve: what passes of the target cost, which prices another row; without one, rows are free
     here and left to whoever sizes the tree.
     longest: most guesses, >= 1.
+    costs: observed pass costs, which replace the curve once they are known.
 
     Decisions depend on the times given and nothing else.
     """
 
     curve: CostCurve | None = None
     longest: int = LONGEST
+    costs: Costs | None = None
+    _rounds: int = 0
     _calibration: Calibration = field(default_factory=lambda: Calibration(_MEMORY))
     # What it knows, as `ChainEnd` needs it.
     _chances: ChanceTable = field(default_factory=lambda: chance_table(LONGEST))
@@ -142,11 +147,17 @@ class DraftLength:
             self._draft_pass.add(milliseconds)
         self._tokens_per_draft_pass += (tokens - self._tokens_per_draft_pass) * _STEP
 
-    def played(self, target_milliseconds: float, milliseconds: float, tokens: int) -> None:
+    def played(
+        self, target_milliseconds: float, milliseconds: float, tokens: int, context: int
+    ) -> None:
         """Record a round that gained `tokens` tokens; `scored` comes before.
 
         target_milliseconds: from the guesses to their result; milliseconds: of the whole round.
+        context: tokens in the cache.
         """
+        if self.costs is not None and self._rounds % _LOOK == 0:
+            self.curve = self.costs(context) or self.curve
+        self._rounds += 1
         # The curve only says what guesses add: passes slow down as the text grows.
         relative = 1.0 if self.curve is None else self.curve.relative(1 + self._scored)
         self._plain_pass.add(target_milliseconds / relative)
