@@ -98,13 +98,13 @@ def test_another_text_makes_no_width_look_costly() -> None:
 
 
 def test_corrections_are_relative_to_plain_decoding() -> None:
-    """Only two widths are seen, and passes come to take half as long without a word: the widths
-    that are not seen do so too, in time."""
+    """All widths are known, then two are seen, one of them seldom, and all passes come to take half
+    as long without a word: in time, that is believed of the other widths, too."""
     costs = PassCosts(curve_of(CLIFF))
-    for step in range(200):
-        costs.observe(1 if step % 2 else 4, CLIFF[1 if step % 2 else 4])
-    for step in range(600):
-        costs.observe(1 if step % 8 == 0 else 4, CLIFF[1 if step % 8 == 0 else 4] / 2)
+    for step in range(2000):
+        changed = step > 192
+        width = (1 if step % 32 == 0 else 4) if changed else (2, 8, 4, 1)[step % 4]
+        costs.observe(width, CLIFF[width] / (2 if changed else 1))
     for width in (2, 4, 8):
         assert costs.of(width) == pytest.approx(CLIFF[width] / 2, rel=0.05)
 
