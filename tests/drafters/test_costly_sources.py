@@ -14,20 +14,29 @@ PASS = 10.0
 
 
 def play(
-    costly: CostlySources, gained: float, milliseconds: float, rounds: int, others: float = 0.0
+    costly: CostlySources,
+    gained: float,
+    milliseconds: float,
+    rounds: int,
+    others: float = 0.0,
+    target: float = PASS,
+    prompt: int = 0,
 ) -> tuple[int, float]:
     """Rounds with one source that gains so many tokens on average where it is asked, and others
-    that take so many milliseconds; how often it was asked, and the passes that all of them took."""
+    that take so many milliseconds, as `target` says of a pass; how often it was asked, and the
+    passes that all of them took. prompt: tokens it has to read first, each in a hundredth of a
+    pass."""
     rng = random.Random(7)
     asked, passes = 0, 0.0
     for _ in range(rounds):
         tokens, drafting = 1, others
-        if costly.asks("draft", 0.0):
-            asked, drafting = asked + 1, others + milliseconds
+        unread = 0 if asked else prompt
+        if costly.asks("draft", 0.0, unread):
+            asked, drafting = asked + 1, others + milliseconds + unread * PASS / 100
             tokens += int(rng.random() < gained)
-            costly.took("draft", milliseconds)
+            costly.took("draft", drafting - others, unread)
             costly.judge("draft", 0.0, tokens - 1, 0.5, 1, 0)
-        costly.played(100, 1, tokens, drafting, PASS)
+        costly.played(100, 1, tokens, drafting, target)
         passes += 1 + drafting / PASS
     return asked, passes
 
@@ -211,3 +220,24 @@ def test_a_text_that_begins_beside_another_changes_nothing_there() -> None:
     assert other.asks("draft", 0.0) and not one.asks("draft", 0.0)
     other.ended(1000)
     assert one.left(0, 1000) > 200
+
+
+@pytest.mark.parametrize("promise", [0.0, 1.5])
+def test_a_source_that_was_slow_while_the_machine_was_busy_is_asked_again(promise: float) -> None:
+    """For a while passes take three times as long, and asking nine times; texts come after that."""
+    now = [PASS]
+
+    def costs(context: int) -> CostCurve:
+        return CostCurve((CostPoint(1, 0, now[0]),))
+
+    costly = CostlySources(["draft"], promises={"draft": promise}, costs=costs)
+    assert play(costly, 0.9, 2.0, 64)[0] > 50
+    now[0] *= 3
+    assert play(costly, 0.9, 18.0, 64, target=now[0])[0] > 5
+    now[0] = PASS
+    asked = 0
+    for _ in range(6):
+        costly.begin()
+        asked += play(costly, 0.9, 2.0, 60, prompt=60)[0]
+        costly.ended(100)
+    assert asked > 200

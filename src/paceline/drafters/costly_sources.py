@@ -2,9 +2,11 @@
 
 A costly source is worth the tokens that no other would have brought, times the current cost of a
 token, less its own time and that of its rows. How many tokens depends on the confidence of the
-others: after a long copy there is little to add; where nothing is known, much. So savings are
-recorded by source and class of confidence. A new class starts from this text's mean over all
-classes, a new text from the mean over all texts. Parts that state how often their guesses were
+others: after a long copy there is little to add; where nothing is known, much. So what asking
+yields is recorded by source and class of confidence. A new class starts from this text's mean over
+all classes, a new text from the mean over all texts. The time of asking is this text's and, at
+first, that of all texts; after some rounds without the source a long one counts as unknown, since
+the machine may have been busy. Parts that state how often their guesses were
 right when they were made are believed in part, as if some rounds had shown it: a source that
 deserves to be asked from the first round need not wait for its trials.
 
@@ -113,7 +115,7 @@ class CostlySources:
         if spare < 0:
             return False
         reading = self._reading(account, unread) if unread > _FEW else 0.0
-        price = self._price(account)
+        price = self._price(source)
         gain = source.gain(sure, price, self._prices.each) - _MARGIN
         gain -= self._prices.in_passes(_PLANNING) or 0.0
         if gain > 0 and (not reading or gain * left / self._prices.tokens > _RETURN * reading):
@@ -143,10 +145,11 @@ class CostlySources:
 
     def took(self, name: str, milliseconds: float, unread: int = 0) -> None:
         """Record the time of asking, with `unread` tokens to read first."""
-        account = self._accounts[name]
+        account, source = self._accounts[name], self._sources[name]
         if unread <= _FEW:
-            account.time.add(milliseconds)
-            self._sources[name].taken = milliseconds
+            source.taken = account.time.bounded(milliseconds)
+            source.time.add(source.taken)
+            account.took(milliseconds)
         elif (reading := milliseconds - (account.time.value or 0.0)) > 0:
             account.reading.add(reading / unread)
 
@@ -166,8 +169,10 @@ class CostlySources:
             return
         # A narrower pass may cost more than a wider one, but no plan would have chosen it.
         rows = max(0.0, prices.relative(width) - prices.relative(width - own))
-        price = self._price_of_round(source) + rows
-        source.judge(sure, tokens * prices.each - price, expected * prices.each - price)
+        price, spent = self._price(source), prices.in_passes(source.taken)
+        spent, source.taken = price if spent is None else spent, None
+        saved = tokens * prices.each - spent - rows
+        source.judge(sure, saved, expected * prices.each - rows, price)
 
     def played(
         self, context: int, width: int, tokens: int, drafting: float, target: float | None
@@ -185,23 +190,18 @@ class CostlySources:
         earned = passes * (_LARGE_SHARE if saves else _SHARE) / self._shares
         for account in self._paying.values():
             account.earn(earned)
+            account.rest()
         self._rounds += 1
 
-    def _price(self, account: SourceAccount) -> float:
-        """Passes that asking costs."""
-        known = self._prices.in_passes(account.time.value)
-        return PRICE if known is None else known
-
-    def _price_of_round(self, source: SourceInText) -> float:
-        """Passes that asking cost in this round. Drafts differ in length: one that ended at once
-        does not pay for long ones in other texts."""
-        if source.taken is None:
-            return self._price(source.account)
-        taken, source.taken = source.account.time.bounded(source.taken), None
-        known = self._prices.in_passes(taken)
-        return PRICE if known is None else known
+    def _price(self, source: SourceInText) -> float:
+        """Passes that asking costs. Drafts differ in length: a text in which they end at once does
+        not pay for long ones in others."""
+        own, all_texts = source.time.value, source.account.time.value
+        if own is not None:
+            return self._prices.in_passes(own) or PRICE
+        return source.account.believed(self._prices.in_passes(all_texts), PRICE)
 
     def _reading(self, account: SourceAccount, unread: int) -> float:
         """Passes to read `unread` tokens, more than a few."""
-        each = self._prices.in_passes(account.reading.value)
-        return unread * (_READING if each is None else each)
+        known = self._prices.in_passes(account.reading.value)
+        return unread * account.believed(known, _READING)

@@ -26,20 +26,27 @@ _MOST, _DOUBT = 0.1, 4
 _MEMORY, _LONG_MEMORY = 24, 128
 _BELIEVED = 16
 """Rounds that show how far a source's claims are to be believed."""
+_RESTED = 32
+"""Rounds without the source after which its time counts as unknown if it was long: the machine may
+have been busy, which a source that is not asked would never notice."""
 
 
 class SourceAccount:
     """One source over all texts. Times in milliseconds, all else in passes of plain decoding.
 
-    time: of asking. reading: of a token that it has to read first. lookup: it is so cheap that it
-    is assumed useful until it proves otherwise. promise: tokens that it was measured to add in a
-    round; 0 if unknown.
+    reading: of a token that the source has to read first. lookup: it is so cheap that it is assumed
+    useful until it proves otherwise. promise: tokens that it was measured to add in a round; 0 if
+    unknown.
+
+    What classes yield is recorded without the time that asking takes: that changes with the
+    machine.
     """
 
     def __init__(self, credit: float, lookup: bool, promise: float = 0.0) -> None:
         self.time = RunningTime()
         self.reading = RunningTime()
         self.lookup, self.promise = lookup, promise
+        self._rested = 0
         self._budget, self._room = credit, CREDIT
         self._gain = Gain(_LONG_MEMORY)
         if lookup:
@@ -47,19 +54,39 @@ class SourceAccount:
         self._known: dict[int, Gain] = {}  # by class, if something was promised
         self._claimed, self._right = 0.0, 0.0
 
-    @property
-    def mean(self) -> float:
-        """What asking saves."""
-        return self._gain.mean
+    def took(self, milliseconds: float) -> None:
+        """Record the time of asking."""
+        self.time.add(milliseconds)
+        self._rested = 0
 
-    def promised(self, place: int, price: float, each: float) -> float:
-        """What a class has saved in all texts, starting from the promise; see
+    def rest(self) -> None:
+        """Record a round without the source."""
+        self._rested += 1
+        if self._rested == _RESTED:
+            self.time.learn_anew()
+
+    def believed(self, known: float | None, usual: float) -> float:
+        """A time in passes. known: as recorded; None if unknown. usual: of sources in general."""
+        if known is None:
+            return usual
+        return min(known, usual) if self._rested >= _RESTED else known
+
+    @property
+    def likely_gain(self) -> float:
+        """What asking is expected to save in a new text."""
+        if self.promise:
+            return 0.0
+        gain = min(_MOST, self._gain.mean / 2)
+        return max(0.0, gain) if self._rested >= _RESTED else gain
+
+    def promised(self, place: int, each: float) -> float:
+        """What a class has yielded in all texts, starting from the promise; see
         `SourceInText.gain`."""
         known = self._known.get(place)
         if known is None:
             surely = _SURENESS[place - 1] if place else 0.0
             known = self._known[place] = Gain(_LONG_MEMORY)
-            known.expect(max(0.0, _TRUST * self.promise - surely) * each - price, _SHOWN)
+            known.expect(max(0.0, _TRUST * self.promise - surely) * each, _SHOWN)
         return known.mean
 
     def earn(self, passes: float) -> None:
@@ -86,16 +113,17 @@ class SourceAccount:
         self._claimed, self._right = self._claimed * fade + claimed, self._right * fade + right
         return (right + promised) / 2
 
-    def learn(self, place: int, expected: float) -> None:
-        """Record what rounds of a class are expected to save."""
-        self._gain.add(expected)
+    def learn(self, place: int, expected: float, price: float) -> None:
+        """Record what rounds of a class are expected to yield, and the price of asking."""
+        self._gain.add(expected - price)
         if place in self._known:
             self._known[place].add(expected)
 
 
 class SourceInText:
     """One source in one text. trial: whether it was asked from its budget in this round. taken:
-    milliseconds of asking in this round; None if it was not asked, or read a prompt first.
+    milliseconds of asking in this round; None if it was not asked, or read a prompt first. time: of
+    asking in this text.
 
     Until a few rounds show otherwise, half of the gain in other texts is expected, but not much.
     """
@@ -104,31 +132,42 @@ class SourceInText:
         self.account = account
         self.trial = False
         self.taken: float | None = None
-        self._gain = Gain(_MEMORY)
-        if not account.promise:
-            self._gain.expect(min(_MOST, account.mean / 2), 0)
+        self.time = RunningTime()
+        self._yield: Gain | None = None
         self._classes: dict[int, Gain] = {}
 
-    def gain(self, sure: float, price: float = PRICE, each: float = 1.0) -> float:
+    def gain(self, sure: float, price: float = 0.0, each: float = 1.0) -> float:
         """What asking saves at this confidence of the others; while little is known of that, what
         it saves in this text.
 
-        price: of asking. each: cost of a token. Both determine what a promise is worth here."""
-        place = bisect_right(_SURENESS, sure)
+        price: of asking. each: cost of a token, which determines what a promise is worth here."""
+        place, in_text = bisect_right(_SURENESS, sure), self._in_text(price)
         own = self._classes.get(place)
         if own is None:
             if not self.account.promise:
-                return self._gain.mean
+                return in_text.mean - price
             own = self._classes[place] = Gain(_MEMORY)
-            own.expect(self.account.promised(place, price, each), _SHOWN)
-        return own.mean + self._gain.mean * _DOUBT / (_DOUBT + own.rounds)
+            own.expect(self.account.promised(place, each), _SHOWN)
+        return own.mean - price + (in_text.mean - price) * _DOUBT / (_DOUBT + own.rounds)
 
-    def judge(self, sure: float, saved: float, expected: float) -> None:
-        """Record what a round in which the source was asked saved, and what others like it are
-        expected to save."""
+    def judge(self, sure: float, saved: float, expected: float, price: float = 0.0) -> None:
+        """Record a round in which the source was asked.
+
+        saved: by this round. expected: what others like it are expected to yield. price: of asking.
+        """
         place = bisect_right(_SURENESS, sure)
-        self._classes.setdefault(place, Gain(_MEMORY)).add(expected)
-        self._gain.add(expected)
-        self.account.learn(place, expected)
+        if place not in self._classes:
+            self._classes[place] = Gain(_MEMORY)
+            self._classes[place].expect(price, 0)
+        self._classes[place].add(expected)
+        self._in_text(price).add(expected)
+        self.account.learn(place, expected, price)
         if self.trial:
             self.account.pay(-saved)
+
+    def _in_text(self, price: float) -> Gain:
+        """What asking yields in this text; at first what it costs, and some of its usual gain."""
+        if self._yield is None:
+            self._yield = Gain(_MEMORY)
+            self._yield.expect(price + self.account.likely_gain, 0)
+        return self._yield
