@@ -7,7 +7,10 @@
     fixed         4, 12    part by part, drafts of fixed length, always on; other lengths for the
                            simulation (benchmarks/ouroboros_simulation.py)
     planned       4, 12    part by part, as users run it
-    copy          4        the same with a quantised copy as the draft model; needs --weights packed
+    copy          4        the same with a quantised copy as the draft model
+    tradeoff      fig. 1   sizes of draft models and lengths of drafts, fixed
+    phrases       fig. 6   how many phrases lengthen the draft of a copy, fixed
+    others        5, 13    EAGLE, and a cascade of two draft models, as users run them
     temperatures  3        T = 0.5 and 1.0, fixed; T = 0 is in `fixed`
     sensitivity   9        draft length, window and level, every combination, fixed
     lengths       14       generation lengths, fixed: a half, a quarter … of the longest
@@ -15,8 +18,9 @@
     weights                speculative decoding with a draft model in float32 and in 8 bits
     costs                  pass costs of target and draft model by width, for the simulation
 
-The others are plain, Lookahead and speculative decoding. Every study writes NAME-MODEL.json in
---out. All texts are compared with plain decoding's.
+The studies with a copy need --weights packed, so `all` leaves them out: no copy is smaller than
+the default model's weights as published. The others are plain, Lookahead and speculative decoding.
+Every study writes NAME-MODEL.json in --out. All texts are compared with plain decoding's.
 """
 
 from __future__ import annotations
@@ -24,8 +28,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, cast
@@ -71,35 +76,27 @@ def compared(contenders: Sequence[Contender], tokens: int) -> Report:
     }
 
 
-def side_by_side(
-    session: Session,
-    options: argparse.Namespace,
-    methods: Mapping[str, str],
-    tasks: Sequence[str],
-    most: int,
-    tokens: int,
-    **how: Any,
-) -> Report:
+def side_by_side(study: studies.Study, session: Session, options: argparse.Namespace) -> Report:
     """Methods on the same texts in the same order."""
-    texts = read_texts(session, options, tasks, most)
-    if strangers := {*(options.only or ())} - {*methods}:
-        sys.exit(f"no contender {', '.join(sorted(strangers))}: there are {', '.join(methods)}")
-    only = [name for name in methods if not options.only or name in {"plain", *options.only}]
-    made = [Contender(name, methods[name], session, texts, **how) for name in only]
-    return compared(made, options.max_new_tokens or tokens)
-
-
-def fixed(session: Session, options: argparse.Namespace) -> Report:
-    methods = {**studies.PARTS, **studies.OTHER_LENGTHS}
-    return side_by_side(session, options, methods, studies.TASKS, 2, 40)
-
-
-def planned(session: Session, options: argparse.Namespace) -> Report:
-    return side_by_side(session, options, studies.PLANNED, studies.TASKS, 2, 40, fixed=False)
-
-
-def copy(session: Session, options: argparse.Namespace) -> Report:
-    return side_by_side(session, options, studies.COPY, studies.COPIED, 4, 256, fixed=False)
+    texts = read_texts(session, options, study.tasks, study.limit)
+    if strangers := {*(options.only or ())} - {*study.methods}:
+        sys.exit(
+            f"no contender {', '.join(sorted(strangers))}: there are {', '.join(study.methods)}"
+        )
+    longest = options.max_new_tokens or study.tokens
+    made = [
+        Contender(
+            name,
+            method,
+            session,
+            texts,
+            study.fixed,
+            marks=[longest // share for share in study.shares],
+        )
+        for name, method in study.methods.items()
+        if not options.only or name in {"plain", *options.only}
+    ]
+    return compared(made, longest)
 
 
 def temperatures(session: Session, options: argparse.Namespace) -> Report:
@@ -110,16 +107,6 @@ def temperatures(session: Session, options: argparse.Namespace) -> Report:
         for name, method in studies.MAIN.items()
     ]
     return compared(contenders, options.max_new_tokens or 32)
-
-
-def sensitivity(session: Session, options: argparse.Namespace) -> Report:
-    return side_by_side(session, options, studies.grid(), ("gsm8k",), 2, 24)
-
-
-def lengths(session: Session, options: argparse.Namespace) -> Report:
-    longest = options.max_new_tokens or 512
-    marks = [longest // share for share in (8, 4, 2, 1)]
-    return side_by_side(session, options, studies.KEPT, ("gsm8k",), 4, longest, marks=marks)
 
 
 def locality(session: Session, options: argparse.Namespace) -> Report:
@@ -165,20 +152,17 @@ def costs(session: Session, options: argparse.Namespace) -> Report:
 
 
 STUDIES: dict[str, Callable[[Session, argparse.Namespace], Report]] = {
-    "costs": costs,
-    "fixed": fixed,
-    "planned": planned,
-    "copy": copy,
+    **{name: partial(side_by_side, study) for name, study in studies.SIDE_BY_SIDE.items()},
     "temperatures": temperatures,
-    "sensitivity": sensitivity,
-    "lengths": lengths,
     "locality": locality,
     "weights": weights,
+    "costs": costs,
 }
 
+COPIES = ("copy", "tradeoff", "phrases", "others")
+"""Studies with a quantised copy, which must be smaller than the weights as published."""
 
-ALL = [name for name in STUDIES if name != "copy"]
-"""`copy` is left out: of weights as published no copy is smaller."""
+ALL = [name for name in STUDIES if name not in COPIES]
 
 
 def main() -> None:

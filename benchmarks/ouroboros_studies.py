@@ -8,7 +8,8 @@ the paper's windows (13 to 20 columns) are for GPUs.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 
 TASKS = ("humaneval", "mbpp", "gsm8k", "cnndm", "wmt16_deen")
@@ -100,6 +101,42 @@ COPY = {
 """With a quantised copy of the target as the draft model, which comes near the paper's cost ratio
 and agreement. Rows "+ lengthening" to "+ phrases beside each token" each add to the one before."""
 
+DRAFTS = {
+    "trained draft": "",
+    "4-bit copy": ",draft=self,inner=plain,weights=int4",
+    "8-bit copy": ",draft=self,inner=plain,weights=int8",
+}
+"""Draft models of three sizes, for figure 1."""
+
+TRADEOFF = {
+    "plain": "plain",
+    **{
+        f"{name}, {length}": f"speculative:branches=0,length={length}{draft}"
+        for name, draft in DRAFTS.items()
+        for length in (1, 2, 4, 8, 16)
+    },
+}
+"""Figure 1: sizes of draft models and lengths of drafts."""
+
+COUNTS = (0, 1, 2, 3, 5, 8, 12)
+"""Phrases that lengthen a draft, for figure 6; the paper recommends 3."""
+
+PHRASES = {
+    "plain": "plain",
+    "speculative": f"speculative:{_SELF},inner=plain,length={LENGTH}",
+    **{f"{count} phrases": f"{_PHRASES},length={LENGTH},lengthen={count}" for count in COUNTS},
+}
+"""Figure 6."""
+
+OTHERS = {
+    "plain": "plain",
+    "speculative": f"speculative:{_SELF},inner=plain",
+    "cascade": f"speculative:{_SELF},inner=speculative:branches=0",
+    "ouroboros": f"ouroboros:{_SELF},prompt=true",
+    "eagle": "eagle",
+}
+"""Tables 5 and 13: EAGLE, and a still smaller model that drafts for the draft model."""
+
 GRID = {"length": (2, 4, 8), "window": (3, 7, 10), "level": (3, 5, 7)}
 """The grid of table 9: three settings with three values each."""
 
@@ -121,6 +158,37 @@ def grid() -> dict[str, str]:
         own = f"length={length},window={window},guesses={window},level={level}"
         found[f"{length}, {window}, {level}"] = f"ouroboros:{_OF_PAPER},{own}"
     return found
+
+
+@dataclass(frozen=True)
+class Study:
+    """Methods that write the same texts in the same order.
+
+    limit: prompts per task. tokens: of an answer. fixed: trees have a fixed budget; otherwise the
+    planner sizes them. shares: figures are also recorded at the longest answer divided by these.
+    """
+
+    methods: Mapping[str, str]
+    tasks: Sequence[str]
+    limit: int
+    tokens: int
+    fixed: bool = True
+    shares: Sequence[int] = ()
+
+
+SIDE_BY_SIDE = {
+    "fixed": Study({**PARTS, **OTHER_LENGTHS}, TASKS, 2, 128),
+    "planned": Study(PLANNED, TASKS, 4, 256, fixed=False),
+    "copy": Study(COPY, COPIED, 4, 256, fixed=False),
+    "sensitivity": Study(grid(), ("gsm8k",), 2, 24),
+    "lengths": Study(KEPT, ("gsm8k",), 4, 512, shares=(8, 4, 2, 1)),
+    "tradeoff": Study(TRADEOFF, COPIED, 2, 128),
+    "phrases": Study(PHRASES, COPIED, 2, 128),
+    "others": Study(
+        OTHERS, ("mt_bench", "wmt16_deen", "cnndm", "gsm8k", "llma_rag"), 3, 128, fixed=False
+    ),
+}
+"""Studies by name."""
 
 
 def orders(tasks: Sequence[str], seed: int) -> dict[str, list[int]]:

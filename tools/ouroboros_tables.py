@@ -4,120 +4,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from functools import wraps
+from collections.abc import Callable
 from pathlib import Path
 from statistics import stdev
-from typing import Any
 
+from ouroboros_copy_tables import copy_tasks, others_table, parts, phrases_table, tradeoff_table
+from ouroboros_reports import LARGE, MODEL, RESULTS, Report, head, measured, named_rows, over
 from papers import figures
 
-from paceline.bench.metrics import speedup_interval
 from paceline.tables import markdown_table
 
-RESULTS = Path(__file__).parent.parent / "benchmarks/results"
-MODEL, LARGE = "smollm2-135m", "qwen2.5-coder-1.5b"
 PICTURE = Path(__file__).parent.parent / "docs/images/ouroboros-simulation.png"
 
-THEIR_PARTS, THEIR_EFFICIENCY = figures("ouroboros", "4"), figures("ouroboros", "12")
+THEIR_EFFICIENCY = figures("ouroboros", "12")
 THEIR_SAMPLING, THEIR_LENGTHS = figures("ouroboros", "3"), figures("ouroboros", "14")
 THEIR_LOCALITY = figures("ouroboros", "16")
 METHODS = ("speculative", "lookahead", "ouroboros")
-WHOLE = "+ history"
-COPY_METHODS = ("anpd", "speculative", "speculative, anpd inside", WHOLE, "anpd inside, lengthened by phrases")  # fmt: skip
-
-Report = dict[str, Any]
-Row = Mapping[str, Any]
-
-
-def measured(
-    *studies: str, model: str = MODEL
-) -> Callable[[Callable[..., str]], Callable[[], str]]:
-    """Decorate a table of these result files; it becomes a sentence if one is missing."""
-
-    def of(table: Callable[..., str]) -> Callable[[], str]:
-        @wraps(table)
-        def made() -> str:
-            paths = [RESULTS / f"{study}-{model}.json" for study in studies]
-            if not all(path.exists() for path in paths):
-                return "Not measured yet."
-            return table(*(json.loads(path.read_text("utf-8")) for path in paths))
-
-        return made
-
-    return of
-
-
-def _named(report: Report, temperature: float = 0.0) -> dict[str, Row]:
-    """Contenders by name; the whole of Ouroboros also as "ouroboros"."""
-    found = {one["name"]: one for one in report["contenders"] if one["temperature"] == temperature}
-    return {**found, "ouroboros": found[WHOLE]} if WHOLE in found else found
-
-
-def _over(one: Row, other: Row) -> str:
-    return f"{one['tokens_per_second'] / other['tokens_per_second']:.2f}x"
-
-
-def _compared(one: Row, other: Row) -> str:
-    """The speed-up over another, with its interval if the times of texts were kept."""
-    found = _over(one, other)
-    if one is other or "texts" not in one or "texts" not in other:
-        return found
-    pairs = [(*one["texts"][text], *other["texts"][text]) for text in other["texts"]]
-    low, high = speedup_interval(pairs)
-    return f"{found} ({low:.2f} to {high:.2f})"
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f}"
-
-
-def _head(*names: str) -> list[list[str]]:
-    return [list(names)]
-
-
-def _parts(report: Report) -> str:
-    """Table 4: part by part."""
-    named = _named(report)
-    rows = _head(
-        "", "over plain", "tokens per pass", "draft passes per pass", "ms per draft pass",
-        "ms per pass", "time drafting", "over speculative", "paper: over speculative",
-    )  # fmt: skip
-    for one in report["contenders"]:
-        theirs = THEIR_PARTS.get(one["name"])
-        rows.append(
-            [
-                one["name"],
-                _compared(one, named["plain"]),
-                f"{one['tokens_per_pass']:.2f}",
-                f"{one['draft_passes'] / one['passes']:.2f}",
-                _number(one["ms_per_draft_pass"]),
-                _number(one["ms_per_pass"]),
-                f"{one['shares']['draft']:.0%}",
-                _compared(one, named["speculative"]) if "speculative" in named else "",
-                "" if theirs is None else f"{theirs / THEIR_PARTS['speculative']:.2f}x",
-            ]
-        )
-    return markdown_table(rows)
-
-
-def _copy_tasks(report: Report) -> str:
-    """Speed-up over plain decoding by task."""
-    named = _named(report)
-    plain = named["plain"]["tasks"]
-    shown = [name for name in COPY_METHODS if name in named]
-    rows = _head("", *shown)
-    for task in plain:
-        cells = [_over(named[name]["tasks"][task], plain[task]) for name in shown]
-        rows.append([task.replace("_", " "), *cells])
-    return markdown_table(rows)
 
 
 @measured("ouroboros/fixed")
 def efficiency_table(report: Report) -> str:
     """Table 12: tokens per pass of the target, ours and the paper's."""
-    named = _named(report)
-    rows = _head("", *(f"{name}{whose}" for name in METHODS for whose in ("", ", paper")))
+    named = named_rows(report)
+    rows = head("", *(f"{name}{whose}" for name in METHODS for whose in ("", ", paper")))
     for task, theirs in THEIR_EFFICIENCY.items():
         if task not in named["plain"]["tasks"]:
             continue
@@ -131,12 +40,12 @@ def efficiency_table(report: Report) -> str:
 @measured("ouroboros/fixed", "ouroboros/planned")
 def tasks_table(fixed: Report, planned: Report) -> str:
     """Speed-up over plain decoding by task, fixed and planned."""
-    both = {"fixed": _named(fixed), "planned": _named(planned)}
-    rows = _head("", *(f"{name}, {how}" for how in both for name in METHODS))
+    both = {"fixed": named_rows(fixed), "planned": named_rows(planned)}
+    rows = head("", *(f"{name}, {how}" for how in both for name in METHODS))
     for task in both["fixed"]["plain"]["tasks"]:
         if task in both["planned"]["plain"]["tasks"]:
             found = [
-                _over(named[name]["tasks"][task], named["plain"]["tasks"][task])
+                over(named[name]["tasks"][task], named["plain"]["tasks"][task])
                 for named in both.values()
                 for name in METHODS
             ]
@@ -149,14 +58,14 @@ def sampling_table(greedy: Report, sampled: Report) -> str:
     """Table 3: speed-up at three temperatures."""
     reports = {0.0: greedy, 0.5: sampled, 1.0: sampled}
     titles = [f"T = {temperature}{whose}" for temperature in reports for whose in ("", ", paper")]
-    rows = _head("", *titles)
+    rows = head("", *titles)
     for task, theirs in THEIR_SAMPLING.items():
         for name, speeds in zip(METHODS, theirs[1:]):
             cells = [f"{task.replace('_', ' ')}, {name}"]
             for (temperature, report), speed, plain in zip(reports.items(), speeds, theirs[0]):
-                named = _named(report, temperature)
+                named = named_rows(report, temperature)
                 ours = [named[one]["tasks"].get(task) for one in (name, "plain")]
-                cells += ["" if None in ours else _over(*ours), f"{speed / plain:.2f}x"]
+                cells += ["" if None in ours else over(*ours), f"{speed / plain:.2f}x"]
             rows.append(cells)
     return markdown_table(rows)
 
@@ -164,14 +73,14 @@ def sampling_table(greedy: Report, sampled: Report) -> str:
 @measured("ouroboros/sensitivity")
 def sensitivity_table(report: Report) -> str:
     """Table 9: speed-up by draft length, window and level."""
-    named = _named(report)
+    named = named_rows(report)
     plain = named.pop("plain")
     speeds = {
         tuple(map(int, name.split(", "))): one["tokens_per_second"] / plain["tokens_per_second"]
         for name, one in named.items()
     }
     columns = list(dict.fromkeys(key[1:] for key in speeds))
-    rows = _head("draft length", *(f"W {window}, N {level}" for window, level in columns))
+    rows = head("draft length", *(f"W {window}, N {level}" for window, level in columns))
     for length in dict.fromkeys(key[0] for key in speeds):
         rows.append([str(length), *(f"{speeds[(length, *column)]:.2f}x" for column in columns)])
     spread = stdev(speeds.values()) if len(speeds) > 1 else 0.0
@@ -181,13 +90,13 @@ def sensitivity_table(report: Report) -> str:
 @measured("ouroboros/lengths")
 def lengths_table(report: Report) -> str:
     """Table 14: speed-up by generation length."""
-    named = _named(report)
+    named = named_rows(report)
     marks = list(named["plain"]["lengths"])
-    rows = _head("", *(f"up to {mark}" for mark in marks), *(f"paper: {n}" for n in (64, 128, 256, 512)))  # fmt: skip
+    rows = head("", *(f"up to {mark}" for mark in marks), *(f"paper: {n}" for n in (64, 128, 256, 512)))  # fmt: skip
     for name, one in named.items():
         if name == "plain":
             continue
-        ours = [_over(one["lengths"][mark], named["plain"]["lengths"][mark]) for mark in marks]
+        ours = [over(one["lengths"][mark], named["plain"]["lengths"][mark]) for mark in marks]
         theirs = [f"{speed:.2f}x" for speed in THEIR_LENGTHS.get(name, ())] or [""] * 4
         rows.append([name, *ours, *theirs])
     return markdown_table(rows)
@@ -196,18 +105,18 @@ def lengths_table(report: Report) -> str:
 @measured("ouroboros/locality")
 def locality_table(report: Report) -> str:
     """Table 16: orders of texts of several tasks, phrases kept or not."""
-    named = _named(report)
+    named = named_rows(report)
     cold = named["cold start"]
-    rows = _head("", "over plain", "tokens per pass", "draft passes per pass", "over cold start", "paper: over cold start")  # fmt: skip
+    rows = head("", "over plain", "tokens per pass", "draft passes per pass", "over cold start", "paper: over cold start")  # fmt: skip
     for name, speed in THEIR_LOCALITY.items():
         one = named[name]
         rows.append(
             [
                 name,
-                _over(one, named["plain"]),
+                over(one, named["plain"]),
                 f"{one['tokens_per_pass']:.2f}",
                 f"{one['draft_passes'] / one['passes']:.2f}",
-                _over(one, cold),
+                over(one, cold),
                 f"{speed / THEIR_LOCALITY['cold start']:.2f}x",
             ]
         )
@@ -218,7 +127,7 @@ def locality_table(report: Report) -> str:
 def crossings_table(report: Report) -> str:
     """The plot, if it exists, and the ratios at which one method beats another."""
     names = list(report["simulations"][0]["ahead"])
-    rows = _head("acceptance, rows of a pass, task", *names)
+    rows = head("acceptance, rows of a pass, task", *names)
     for one in report["simulations"]:
         label = f"{one['acceptance']}, {one['rows']}, {one['task'].replace('_', ' ')}"
         ends = report["ratios"][0], report["ratios"][-1]
@@ -243,12 +152,12 @@ def _stretches(stretches: list[tuple[float, float]], least: float, most: float) 
     return ", ".join(found) or "never"
 
 
-STUDIES = ("fixed", "planned", "copy", "temperatures", "sensitivity", "lengths", "locality")
+STUDIES = ("fixed", "planned", "copy", "tradeoff", "phrases", "others", "temperatures", "sensitivity", "lengths", "locality")  # fmt: skip
 
 
 def texts_table() -> str:
     """How many texts were compared with plain decoding's, and how many differ."""
-    rows = _head("study", "texts compared", "different", "largest gap where they part")
+    rows = head("study", "texts compared", "different", "largest gap where they part")
     for study in STUDIES:
         path = RESULTS / f"ouroboros/{study}-{MODEL}.json"
         if path.exists():
@@ -263,7 +172,7 @@ def texts_table() -> str:
 def memory_table(report: Report) -> str:
     """Memory over a hundred prompts in a row."""
     marks = report["marks"]
-    rows = _head("", *(f"{mark} prompts: MB, tensors, phrases" for mark in marks))
+    rows = head("", *(f"{mark} prompts: MB, tensors, phrases" for mark in marks))
     for one in report["methods"]:
         cells = [
             f"{(point['resident_bytes'] or 0) / 1e6:,.0f}, {point['tensors']}, {point['phrases']}"
@@ -274,18 +183,21 @@ def memory_table(report: Report) -> str:
 
 
 OUROBOROS: dict[str, Callable[[], str]] = {
-    "parts-fixed": measured("ouroboros/fixed")(_parts),
-    "parts-planned": measured("ouroboros/planned")(_parts),
-    "parts-copy": measured("ouroboros/copy")(_parts),
-    "parts-copy-large": measured("ouroboros/copy", model=LARGE)(_parts),
-    "tasks-copy": measured("ouroboros/copy")(_copy_tasks),
-    "tasks-copy-large": measured("ouroboros/copy", model=LARGE)(_copy_tasks),
+    "parts-fixed": measured("ouroboros/fixed")(parts),
+    "parts-planned": measured("ouroboros/planned")(parts),
+    "parts-copy": measured("ouroboros/copy")(parts),
+    "parts-copy-large": measured("ouroboros/copy", model=LARGE)(parts),
+    "tasks-copy": measured("ouroboros/copy")(copy_tasks),
+    "tasks-copy-large": measured("ouroboros/copy", model=LARGE)(copy_tasks),
     "efficiency": efficiency_table,
     "tasks": tasks_table,
     "sampling": sampling_table,
     "sensitivity": sensitivity_table,
     "lengths": lengths_table,
     "locality": locality_table,
+    "tradeoff": tradeoff_table,
+    "phrases": phrases_table,
+    "others": others_table,
     "crossings": crossings_table,
     "texts": texts_table,
     "memory": memory_table,

@@ -56,9 +56,9 @@ def test_stretches_in_which_one_is_faster() -> None:
 
 def test_every_contender_is_a_method() -> None:
     studies = import_module("ouroboros_studies")
-    tables = (studies.PARTS, studies.OTHER_LENGTHS, studies.PLANNED, studies.COPY, studies.KEPT)
-    for methods in (*tables, studies.grid()):
-        for method in methods.values():
+    for study in studies.SIDE_BY_SIDE.values():
+        assert study.methods["plain"] == "plain"
+        for method in study.methods.values():
             check_method(method)
 
 

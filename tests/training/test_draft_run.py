@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 from paceline.errors import ModelError, UsageError
 from paceline.models.draft_folder import is_shared_draft, open_draft, read_draft_record
 from paceline.training import run as training_run
+from paceline.training.cutting import cut
 
 PARTS = {"config.json", "model.safetensors", "draft.json", "training.json"}
 LAYERS = {"layers": "0,2"}
@@ -70,6 +71,18 @@ def test_the_draft_in_the_folder_is_the_one_that_was_measured(whole: Path) -> No
     assert int((logits[0, 0] > -torch.inf).sum()) == 40
 
 
+def test_updates_of_low_rank_are_small_and_decode(data: Path, cache: Path, tmp_path: Path) -> None:
+    train(data, tmp_path, "draft", cache, **LAYERS, rank=2)
+    record = read_draft_record(tmp_path)
+    sizes = json.loads((tmp_path / "training.json").read_text())["parameters"]
+    assert record.rank == 2 and sizes["own"] == record.parameters
+    whole = cut(new_model("llama", vocab_size=VOCAB), (0, 2))
+    layers = sum(each.numel() for name, each in whole.named_parameters() if "layers" in name)
+    assert sizes["read_by_a_pass"] == layers + 32 + 40 * 32 > 3 * sizes["own"]
+    trained = open_draft(tmp_path, new_model("llama", vocab_size=VOCAB), MODEL)
+    assert int((trained(torch.tensor([some_prompt(30)])).logits[0, 0] > -torch.inf).sum()) == 40
+
+
 def test_a_finished_folder_is_handed_back_and_never_overwritten(
     data: Path, cache: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +108,8 @@ def test_what_cannot_be_trained_is_one_sentence(data: Path, cache: Path, tmp_pat
     for settings, words in (
         ({"layers": "2,0"}, "ascending"),
         ({"layers": "0,3"}, "has the layers 0 to 2"),
+        ({"rank": -1}, "rank must be at least 0"),
+        ({"rank": 2, "standalone": True, "vocabulary": 0}, "leave out --rank or --standalone"),
         ({"vocabulary": 1000}, "a vocabulary of 1000 cannot be made"),
     ):
         with pytest.raises(UsageError, match=words) as caught:

@@ -1,7 +1,8 @@
 """The folder of a draft model, as on a model hub.
 
 config.json         the smaller model's configuration
-model.safetensors   its own layers, half precision; embeddings and output head are the base's
+model.safetensors   its own layers, or updates to the base's, half precision; embeddings and output
+                    head are the base's
 draft.json          the base, the layers that were kept, sha256 of the weights
 training.json       command, data, steps, loss curve, evaluation
 
@@ -49,6 +50,8 @@ class DraftRecord:
     for readers.
     layers: layers of the base that were kept, ascending, from 0.
     vocabulary: how many tokens the draft can generate; 0 is all of them.
+    rank: of the stored updates to the weights of the base's layers, see `paceline.models.low_rank`;
+    0 if the layers are stored whole.
     shared: whether embeddings and output head are the base's, and not in this folder.
     parameters: count of the draft's own parameters.
     weights_sha256: of model.safetensors; "" before it is written.
@@ -61,6 +64,7 @@ class DraftRecord:
     shared: bool = True
     parameters: int = 0
     weights_sha256: str = ""
+    rank: int = 0
 
     def check_base(self, fingerprint: str) -> None:
         """Raises ModelError if the draft belongs to a model with other weights."""
@@ -161,6 +165,7 @@ def open_draft(folder: Path, base: PreTrainedModel, fingerprint: str) -> PreTrai
         raise ModelError(f"the draft model in {folder} does not need a base: load it as a model")
     record.check_base(fingerprint)
     from paceline.models.draft_model import VOCABULARY, assemble
+    from paceline.models.low_rank import merged
 
     kept = read_json(folder / _CONFIG)
     if kept.get("model_type") != base.config.model_type:
@@ -173,6 +178,8 @@ def open_draft(folder: Path, base: PreTrainedModel, fingerprint: str) -> PreTrai
     except Exception as error:  # a configuration class may raise anything about its values
         raise ModelError(f"{folder / _CONFIG} is damaged: {error}") from error
     config.name_or_path = str(folder)
+    if record.rank:
+        tensors = merged(base, record.layers, tensors)
     return assemble(base, config, tensors)
 
 

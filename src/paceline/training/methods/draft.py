@@ -31,6 +31,11 @@ class DraftSettings(TrainerSettings):
     layers: str = option(
         "", "Layers to keep, e.g. 0,10,20,29; default: the first and the last.", WHAT
     )
+    rank: int = option(
+        0,
+        "Store the layers as updates of this rank to the model's own weights (LoRA); 0: whole.",
+        WHAT,
+    )
     standalone: bool = option(False, "Also store the embeddings in the folder.", WHAT)
     save_dtype: SavedFloats = option(
         "float16", "Type of the saved weights: float16, bfloat16, float32.", WHAT
@@ -45,6 +50,11 @@ class DraftSettings(TrainerSettings):
             raise UsageError(
                 "a standalone draft model needs its whole vocabulary: leave out --vocabulary or "
                 "--standalone"
+            )
+        self._check_range(("rank",), 0, None)
+        if self.standalone and self.rank:
+            raise UsageError(
+                "a standalone draft model has whole layers: leave out --rank or --standalone"
             )
         self.kept(1)
 
@@ -74,12 +84,16 @@ class Draft(TrainedMethod[DraftSettings]):
     def __init__(self, base: Base, settings: DraftSettings) -> None:
         from paceline.models.draft_model import own_tensors
         from paceline.training.cutting import cut
+        from paceline.training.methods.low_rank_layers import with_low_rank
 
         self.settings = settings
         self._base = base
         self._layers = settings.kept(base.model.config.get_text_config().num_hidden_layers)
         self.module = cut(base.model, self._layers, base.token_ids)
-        own = own_tensors(self.module, base.model).keys()
+        fixed: set[str] = set()
+        if settings.rank:
+            fixed = with_low_rank(self.module, settings.rank)
+        own = own_tensors(self.module, base.model).keys() - fixed
         for name, part in self.module.named_parameters():
             part.requires_grad_(name in own)
 
@@ -113,8 +127,10 @@ class Draft(TrainedMethod[DraftSettings]):
         """See `DraftParts`."""
         from paceline.training.methods.draft_parts import parts_of
 
-        alone = self.settings.standalone
-        return parts_of(self.module, tensors, self._layers, alone, self._base, common.record)
+        own = self.settings
+        return parts_of(
+            self.module, tensors, self._layers, own.standalone, own.rank, self._base, common.record
+        )
 
     @classmethod
     def finished(cls) -> type[DraftParts]:

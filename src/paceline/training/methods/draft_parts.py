@@ -20,7 +20,8 @@ from paceline.models.draft_folder import (
     read_draft_training,
     save_draft,
 )
-from paceline.models.draft_model import head_tensors, name_of_head
+from paceline.models.draft_model import head_tensors, name_of_head, own_tensors
+from paceline.models.low_rank import DOWN, UP
 from paceline.training.method import Base
 
 __all__ = ["DraftParts", "parts_of"]
@@ -64,13 +65,14 @@ def parts_of(
     kept: Mapping[str, torch.Tensor],
     layers: tuple[int, ...],
     alone: bool,
+    rank: int,
     base: Base,
     record: Mapping[str, Any],
 ) -> DraftParts:
     """Make the parts of a trained draft.
 
     kept: the trained tensors, rounded. layers: of the base, that it is made of. alone: whether the
-    folder holds the embeddings, too.
+    folder holds the embeddings, too. rank: of the updates to the layers' weights; 0 for whole ones.
     """
     own = sum(tensor.numel() for tensor in kept.values())
     tensors = dict(kept)
@@ -83,7 +85,7 @@ def parts_of(
         }
     sizes = {
         "own": own,
-        "read_by_a_pass": own + base.head[0].numel(),
+        "read_by_a_pass": _read_by_a_pass(draft, base),
         "of_the_base": base.model.num_parameters(),
     }
     config = copy.deepcopy(draft.config)
@@ -95,11 +97,23 @@ def parts_of(
         layers=layers,
         vocabulary=0 if base.token_ids is None else len(base.token_ids),
         shared=not alone,
+        rank=rank,
         parameters=own,
     )
     whole = (base.model, base.tokenizer) if alone else None
     found = {**record, "parameters": sizes, "bytes": sum(each.nbytes for each in tensors.values())}
     return DraftParts(about, tensors, found, config, whole)
+
+
+def _read_by_a_pass(draft: PreTrainedModel, base: Base) -> int:
+    """Parameters that a pass reads when updates have been added to their weights."""
+    own = own_tensors(draft, base.model)
+    layers = sum(
+        each.numel()
+        for name, each in own.items()
+        if not name.endswith((DOWN, UP)) and not name.startswith("draft.")
+    )
+    return layers + base.head[0].numel()
 
 
 def _with_embeddings(

@@ -1,0 +1,63 @@
+"""Low-rank updates of a base's layers (LoRA, arXiv 2106.09685), for a draft model that is too large
+to store.
+
+Of a linear layer, a folder holds two thin matrices, whose product is added to the base's weight
+when the draft model is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from transformers import PreTrainedModel
+
+from paceline.errors import ModelError
+from paceline.kernels.stored_weights import weight_of
+from paceline.kernels.token_table import dtype_of_table
+from paceline.models.draft_model import layers_of
+
+__all__ = ["DOWN", "UP", "merged"]
+
+DOWN, UP = "lora_A.weight", "lora_B.weight"
+"""Names, below a linear layer's, of its update: [rank, inputs] and [outputs, rank]."""
+
+
+@torch.no_grad()
+def merged(
+    base: PreTrainedModel, layers: Sequence[int], tensors: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """A draft's tensors with every update added to the weight of the base's layer.
+
+    base: prepared or not. layers: of the base, that the draft was made of. tensors: of a folder.
+
+    Raises ModelError if updates do not fit the base's layers, or its weights cannot be read.
+    """
+    found = dict(tensors)
+    for name in [name for name in tensors if name.endswith(f".{DOWN}")]:
+        place = name.removesuffix(f".{DOWN}")
+        down, up = found.pop(name).float(), found.pop(f"{place}.{UP}", None)
+        weight = _weight(base, layers, place)
+        if up is None or (len(up), down.shape[1]) != weight.shape or up.shape[1] != len(down):
+            raise ModelError(f"the update of {place} does not fit the layer it belongs to")
+        found[f"{place}.weight"] = torch.addmm(
+            weight.float(), up.float().to(weight.device), down.to(weight.device)
+        ).to(dtype_of_table(base))
+    return found
+
+
+def _weight(base: PreTrainedModel, layers: Sequence[int], place: str) -> torch.Tensor:
+    """The weight of the base that belongs to a linear layer of the draft."""
+    stack = layers_of(base)
+    number, _, rest = place.removeprefix(f"{stack}.").partition(".")
+    try:
+        layer = base.get_submodule(f"{stack}.{layers[int(number)]}.{rest}")
+    except (AttributeError, ValueError, IndexError) as error:
+        raise ModelError(f"{type(base).__name__} has no layer for the update of {place}") from error
+    weight = weight_of(layer)
+    if weight is None:
+        raise ModelError(
+            f"the draft model changes {place}, whose weight was packed and cannot be read: load "
+            "the model with weights='native' (--weights native)"
+        )
+    return weight

@@ -1,0 +1,108 @@
+"""Tables of Ouroboros part by part, and of its studies with a quantised copy."""
+
+from __future__ import annotations
+
+from ouroboros_reports import WHOLE, Report, compared, head, measured, named_rows, number, over
+from papers import figures
+
+from paceline.tables import markdown_table
+
+THEIR_PARTS = figures("ouroboros", "4")
+THEIR_EAGLE, THEIR_CASCADE = figures("ouroboros", "5"), figures("ouroboros", "13")
+COPY_METHODS = ("anpd", "speculative", "speculative, anpd inside", WHOLE, "anpd inside, lengthened by phrases")  # fmt: skip
+
+
+def parts(report: Report) -> str:
+    """Table 4: part by part."""
+    named = named_rows(report)
+    rows = head(
+        "", "over plain", "tokens per pass", "draft passes per pass", "ms per draft pass",
+        "ms per pass", "time drafting", "over speculative", "paper: over speculative",
+    )  # fmt: skip
+    for one in report["contenders"]:
+        theirs = THEIR_PARTS.get(one["name"])
+        rows.append(
+            [
+                one["name"],
+                compared(one, named["plain"]),
+                f"{one['tokens_per_pass']:.2f}",
+                f"{one['draft_passes'] / one['passes']:.2f}",
+                number(one["ms_per_draft_pass"]),
+                number(one["ms_per_pass"]),
+                f"{one['shares']['draft']:.0%}",
+                compared(one, named["speculative"]) if "speculative" in named else "",
+                "" if theirs is None else f"{theirs / THEIR_PARTS['speculative']:.2f}x",
+            ]
+        )
+    return markdown_table(rows)
+
+
+def copy_tasks(report: Report) -> str:
+    """Speed-up over plain decoding by task."""
+    named = named_rows(report)
+    plain = named["plain"]["tasks"]
+    shown = [name for name in COPY_METHODS if name in named]
+    rows = head("", *shown)
+    for task in plain:
+        cells = [over(named[name]["tasks"][task], plain[task]) for name in shown]
+        rows.append([task.replace("_", " "), *cells])
+    return markdown_table(rows)
+
+
+@measured("ouroboros/tradeoff")
+def tradeoff_table(report: Report) -> str:
+    """Figure 1: speed-up and tokens per pass by draft model and length."""
+    named = named_rows(report)
+    plain = named.pop("plain")
+    names = [name.rsplit(", ", 1) for name in named]
+    lengths = list(dict.fromkeys(length for _, length in names))
+    rows = head("draft model", "ms per draft pass", *(f"{length} guesses" for length in lengths))
+    for draft in dict.fromkeys(draft for draft, _ in names):
+        found = [named[f"{draft}, {length}"] for length in lengths]
+        cells = [f"{over(one, plain)}, {one['tokens_per_pass']:.2f}" for one in found]
+        rows.append([draft, number(found[-1]["ms_per_draft_pass"]), *cells])
+    return markdown_table(rows)
+
+
+@measured("ouroboros/phrases")
+def phrases_table(report: Report) -> str:
+    """Figure 6: how many phrases lengthen a draft."""
+    named = named_rows(report)
+    rows = head("", "over plain", "over speculative", "tokens per pass", "rows per pass")
+    for name, one in named.items():
+        read = sum(int(width) * count for width, count in one["widths"].items())
+        rows.append(
+            [
+                name,
+                compared(one, named["plain"]),
+                compared(one, named["speculative"]),
+                f"{one['tokens_per_pass']:.2f}",
+                f"{read / one['passes']:.1f}",
+            ]
+        )
+    return markdown_table(rows)
+
+
+@measured("ouroboros/others")
+def others_table(report: Report) -> str:
+    """Tables 5 and 13: EAGLE and a cascade."""
+    named = named_rows(report)
+    tasks = list(named["plain"]["tasks"])
+    rows = head("", "over plain", "tokens per pass", *(task.replace("_", " ") for task in tasks), "paper: over speculative", "paper: over Ouroboros")  # fmt: skip
+    for name, one in named.items():
+        by_task = [over(one["tasks"][task], named["plain"]["tasks"][task]) for task in tasks]
+        cascade, eagle = THEIR_CASCADE.get(name), THEIR_EAGLE.get(name)
+        theirs = [
+            "" if cascade is None else f"{cascade / THEIR_CASCADE['speculative']:.2f}x",
+            "" if eagle is None else f"{eagle[0] / THEIR_EAGLE['ouroboros'][0]:.2f}x",
+        ]
+        rows.append(
+            [
+                name,
+                compared(one, named["plain"]),
+                f"{one['tokens_per_pass']:.2f}",
+                *by_task,
+                *theirs,
+            ]
+        )
+    return markdown_table(rows)
