@@ -15,13 +15,14 @@ from paceline.errors import ModelError, UsageError
 from paceline.kernels.stored_weights import weight_of
 from paceline.models import load_causal_lm
 from paceline.models.draft_folder import DraftRecord, open_draft, save_draft
-from paceline.models.draft_model import own_tensors
+from paceline.models.draft_model import head_tensors, own_tensors
 from paceline.models.low_rank import DOWN, UP
 from paceline.targets.prepare import prepare
 from paceline.training.cutting import cut, mixed_precision
 from paceline.training.methods.low_rank_layers import with_low_rank
 
 LAYERS, RANK = (0, 2), 3
+SOME = torch.tensor([0, 3, 5, 17, 40, 41, 63])
 
 
 @torch.no_grad()
@@ -82,6 +83,36 @@ def test_what_is_saved_is_what_is_opened(architecture: str, weights: str, tmp_pa
     torch.testing.assert_close(scores(opened), expected, atol=1e-4, rtol=1e-4)
     assert type(opened) is type(base)
     prepare(opened, exact=False)
+
+
+@pytest.mark.parametrize("weights", ["native", "packed"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_rows_of_the_output_head_are_the_bases(tied: bool, weights: str, tmp_path: Path) -> None:
+    base = new_model("llama", tie_word_embeddings=tied)
+    draft = cut(base, LAYERS, SOME)
+    with_low_rank(draft, RANK)
+    expected = scores(draft)
+    tensors = stored(draft, base)
+    rows = tensors.pop("draft.head.weight", None)
+    assert (rows is None) == tied
+    tensors = {k: v for k, v in tensors.items() if "draft." not in k} | head_tensors(
+        base, SOME, True
+    )
+    record = DraftRecord("mark", "a test's model", LAYERS, len(SOME), rank=RANK)
+    save_draft(tmp_path, draft.config, tensors, record, {})
+    prepare(base, weights)
+    found = scores(open_draft(tmp_path, base, "mark"))
+    torch.testing.assert_close(found[:, SOME], expected[:, SOME], atol=1e-4, rtol=1e-4)
+
+
+def test_a_packed_output_head_is_one_sentence(tmp_path: Path) -> None:
+    base = new_model("llama", tie_word_embeddings=False)
+    draft = cut(base, LAYERS, SOME)
+    tensors = {k: v for k, v in own_tensors(draft, base).items() if k != "draft.head.weight"}
+    save_draft(tmp_path, draft.config, tensors, DraftRecord("mark", "a", LAYERS, len(SOME)), {})
+    base.lm_head.weight = None
+    with pytest.raises(ModelError, match="reads the output head of its model, which was packed"):
+        open_draft(tmp_path, base, "mark")
 
 
 @pytest.mark.parametrize("prepared", [False, True])

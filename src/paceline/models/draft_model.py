@@ -17,6 +17,7 @@ from paceline.errors import ModelError
 from paceline.kernels.token_table import (
     device_of_table,
     dtype_of_table,
+    has_rows,
     head_reads_table,
     is_table,
     rows_of,
@@ -92,19 +93,21 @@ def name_of_head(model: PreTrainedModel) -> str:
     raise ModelError(f"{type(model).__name__} has no output head that a draft model could share")
 
 
-def head_tensors(base: PreTrainedModel, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
+def head_tensors(
+    base: PreTrainedModel, tokens: torch.Tensor, lent: bool = False
+) -> dict[str, torch.Tensor]:
     """The tensors a draft stores for a reduced output head: the ids, and what cannot be looked up
     later.
 
-    base: as it was loaded. tokens: ids [count], ascending.
+    base: as it was loaded. tokens: ids [count], ascending. lent: whether rows are always looked up.
 
     If the base's output head is its input embedding, the rows are looked up there. Any other head
-    may have been packed, and so be gone, when the draft is opened.
+    may have been packed for oneDNN, and so be gone, when the draft is opened.
     """
     whole: Any = base.get_output_embeddings()
     kept = {VOCABULARY: tokens.to(torch.int32)}
     place = tokens.to(torch.int64)
-    if not head_reads_table(base):
+    if not lent and not head_reads_table(base):
         kept[_ROWS] = rows_of(whole, place)
     if whole.bias is not None:
         kept[_BIAS] = whole.bias.detach()[place.to(whole.bias.device)]
@@ -221,10 +224,23 @@ def _head(base: PreTrainedModel, tensors: Mapping[str, torch.Tensor]) -> nn.Modu
         return _linear(whole.weight, whole.bias)
     like: dict[str, Any] = {"device": device_of_table(base), "dtype": dtype_of_table(base)}
     tokens = tensors[VOCABULARY].to(like["device"], torch.int64)
-    own = tensors[_ROWS] if _ROWS in tensors else rows_of(base.get_input_embeddings(), tokens)
+    own = tensors[_ROWS] if _ROWS in tensors else _lent_rows(base, tokens)
     rows = own.to(**like)
     bias = tensors[_BIAS].to(**like) if _BIAS in tensors else None
     return ReducedHead(_linear(rows, bias), tokens, base.config.vocab_size)
+
+
+def _lent_rows(base: PreTrainedModel, tokens: torch.Tensor) -> torch.Tensor:
+    """Rows of the base's output head."""
+    if head_reads_table(base):
+        return rows_of(base.get_input_embeddings(), tokens)
+    head: Any = base.get_output_embeddings()
+    if not has_rows(head):
+        raise ModelError(
+            "the draft model reads the output head of its model, which was packed: load the model "
+            "with weights='native' (--weights native)"
+        )
+    return rows_of(head, tokens)[:, : head.in_features]
 
 
 def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:

@@ -81,7 +81,7 @@ def parts_of(
     elif base.token_ids is not None:
         tensors |= {
             name: tensor.half() if tensor.is_floating_point() else tensor
-            for name, tensor in head_tensors(base.model, base.token_ids).items()
+            for name, tensor in head_tensors(base.model, base.token_ids, rank > 0).items()
         }
     sizes = {
         "own": own,
