@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from paceline.drafters import Host, MethodSpec, Plain
 from paceline.drafters.settings import at_least
 from paceline.protocols import Drafter
 from paceline.records import Round, TextStart
 from paceline.tree import Tree
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,26 @@ class Quiet(Plain):
 class Loose(Plain):
     class Settings:
         times = 1
+
+
+class Hidden(Plain):
+    """Has a type that only type checkers know."""
+
+    @dataclass(frozen=True)
+    class Settings:
+        words: Sequence[str] = ()
+
+
+class Required(Plain):
+    """Has a setting without a default, and a check that does not know paceline's errors."""
+
+    @dataclass(frozen=True)
+    class Settings:
+        times: int
+
+        def __post_init__(self) -> None:
+            if self.times < 1:
+                raise ValueError("times must be positive")
 
 
 class Half(Drafter):

@@ -203,8 +203,9 @@ def test_settings_place_the_draft_model(tiny: Path) -> None:
 
 
 def test_a_draft_model_that_is_not_there_is_named(tiny: Path) -> None:
-    with pytest.raises(ModelError, match="unknown model 'nothing-here'"):
-        paceline.load(str(tiny), "speculative", device="cpu", draft="nothing-here")
+    for name in ("nothing-here", "~nobody-of-this-name/model", "n" * 300):
+        with pytest.raises(ModelError, match=f"unknown model '{name}'"):
+            paceline.load(str(tiny), "speculative", device="cpu", draft=name)
 
 
 # ---- vocabularies ----
@@ -293,6 +294,8 @@ def test_a_loaded_model_drafts_for_another_one(
 def test_what_a_loaded_draft_model_cannot_be(tiny: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(tiny).eval()
     ids = torch.tensor([[5, 6, 7]])
+    with pytest.raises(UsageError, match="name of a model as a string"):
+        paceline.accelerate(model, "speculative", draft=tiny).generate(ids, max_new_tokens=3)
     with pytest.raises(UsageError, match="already loaded stays as it is"):
         DraftModels(LateModel.opened(model), "")(ModelChoice(model, weights="int8"))
     large = LlamaForCausalLM(

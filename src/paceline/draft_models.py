@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -108,6 +109,11 @@ class DraftModels:
 
     def _open(self, choice: ModelChoice) -> Host:
         if not isinstance(choice.model, str):
+            if not hasattr(choice.model, "config"):
+                raise UsageError(
+                    "draft must be the name of a model as a string, a model of transformers or a "
+                    f"Host, got {choice.model!r}"
+                )
             if choice.device or choice.dtype or choice.weights:
                 raise UsageError(
                     "a draft model that is already loaded stays as it is: leave out device, dtype "
@@ -155,8 +161,8 @@ class DraftModels:
                     "--draft-model NAME or draft=NAME, or make one with 'paceline train draft'"
                 )
             return folder
-        folder = Path(name).expanduser()
-        return folder if is_shared_draft(folder) else None
+        folder = Path(os.path.expanduser(name))  # `Path.expanduser` fails for an unknown user
+        return folder if os.path.isdir(folder) and is_shared_draft(folder) else None
 
     def _shared(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, name: str

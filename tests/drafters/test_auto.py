@@ -229,8 +229,14 @@ class Noting(Told):
         self.now = True
         self.times: list[tuple[str, int]] = []
         self.passes: list[float | None] = []
+        self.judged: list[str] = []
 
-    def took(self, name: str, milliseconds: float, unread: int = 0) -> None:
+    def judge(
+        self, name: str, sure: float, tokens: int, claimed: float, width: int, own: int
+    ) -> None:
+        self.judged.append(name)
+
+    def took(self, name: str, milliseconds: float, unread: int = 0, sure: float = 0.0) -> None:
         self.times.append((name, unread))
 
     def played(
@@ -240,7 +246,7 @@ class Noting(Told):
 
 
 @pytest.mark.parametrize(("works", "times"), [(False, []), (True, [("mute", 9)])])
-def test_a_source_that_cannot_guess_says_nothing_about_its_time(
+def test_a_source_that_cannot_guess_says_nothing_about_its_worth(
     works: bool, times: list[tuple[str, int]]
 ) -> None:
     """Unless it has read the text."""
@@ -259,7 +265,9 @@ def test_a_source_that_cannot_guess_says_nothing_about_its_time(
     auto = Auto({"anpd": Anpd(), "mute": Mute(ALL_NEW, lambda place: 0)}, costly)
     auto.start(TextStart([1, 2, 1]))
     auto.propose(4)
+    auto.observe(said(2))
     assert costly.times == times
+    assert costly.judged == [name for name, _ in times]
 
 
 def test_a_round_beside_a_prompt_counts_but_its_pass_is_not_timed() -> None:
@@ -316,6 +324,9 @@ def test_sources_are_named_and_left_out() -> None:
     assert make_drafter("auto", without="anpd+suffix+rest").source_names == ("llma",)
     drafting = make_drafter("auto:sources=anpd+speculative:draft=near", toy_host())
     assert drafting.source_names == ("anpd", "speculative")
+    within = "speculative:draft=near,inner=(auto:sources=anpd+pld)"
+    drafting = make_drafter(f"auto:sources=(anpd+{within}+llma)", toy_host())
+    assert drafting.source_names == ("anpd", "speculative", "llma")
 
 
 @pytest.mark.parametrize(
@@ -339,6 +350,36 @@ def test_what_cannot_be_united_is_refused(method: str, sentence: str) -> None:
 def test_a_source_that_was_named_has_to_be_there() -> None:
     with pytest.raises(ModelError, match="there are no"):
         make_drafter("auto:sources=anpd+medusa", toy_host())
+
+
+class Stopped(PromptLookup):
+    """Fails where it is told to, and notes that it was stopped."""
+
+    def __init__(self, fails: str = "") -> None:
+        super().__init__()
+        self.fails, self.stopped = fails, False
+
+    def resume(self, text: TextStart) -> None:
+        if self.fails == "resume":
+            raise ValueError("cannot resume")
+        super().resume(text)
+
+    def stop(self) -> None:
+        self.stopped = True
+        if self.fails == "stop":
+            raise ValueError("cannot stop")
+
+
+@pytest.mark.parametrize("fails", ["stop", "resume"])
+def test_a_source_that_fails_at_the_end_leaves_no_other_one_open(fails: str) -> None:
+    """A draft model's cache, for example."""
+    sources = [Stopped(), Stopped(fails), Stopped()]
+    auto = Auto({f"{place}": source for place, source in enumerate(sources)})
+    auto.start(TextStart([1, 2, 3]))
+    auto.observe(said(4))  # nobody was asked, so lookups catch up in the end
+    with pytest.raises(ValueError, match=f"cannot {fails}"):
+        auto.stop()
+    assert all(source.stopped for source in sources)
 
 
 def test_lookups_catch_up_with_rounds_in_which_nobody_asked() -> None:

@@ -66,6 +66,35 @@ def test_a_text_is_judged_by_its_own_drafts_not_by_longer_ones_of_others() -> No
     assert asked > 180
 
 
+def test_a_slow_first_time_is_no_price() -> None:
+    """It also makes what is kept for later."""
+    costly = CostlySources(["draft"])
+    asked, slow = 0, True
+    for _ in range(30):
+        tokens, drafting = 1, 0.0
+        if costly.asks("draft", 0.0):
+            asked += 1
+            tokens, drafting, slow = 3, 3 * PASS if slow else 0.3 * PASS, False
+            costly.took("draft", drafting)
+            costly.judge("draft", 0.0, 2, 2.0, 1, 0)
+        costly.played(100, 1, tokens, drafting, PASS)
+    assert asked > 25
+
+
+def test_drafts_behind_sure_guesses_have_a_price_of_their_own() -> None:
+    """They are long and add little; where nothing is known, drafts are short and worth it."""
+    costly, asked = CostlySources(["draft"]), [0, 0]
+    for place in range(400):
+        known = place % 2
+        sure, drafting = (3.0, 0.9 * PASS) if known else (0.0, 0.2 * PASS)
+        if now := costly.asks("draft", sure):
+            asked[known] += 1
+            costly.took("draft", drafting, sure=sure)
+            costly.judge("draft", sure, 1 - known, 1.0 - known, 1, 0)
+        costly.played(100, 1, 1 + 3 * known + (1 - known) * now, now * drafting, PASS)
+    assert asked[0] > 150 and asked[1] < 60
+
+
 def test_a_token_is_worth_no_more_than_a_pass_however_slow_rounds_are() -> None:
     asked, _ = play(CostlySources(["draft"]), 0.5, 6.5, 600, others=2 * PASS)
     assert asked < 150

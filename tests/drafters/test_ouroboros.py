@@ -254,8 +254,26 @@ def test_phrases_are_kept_in_a_file_of_the_home_folder(
     assert (tmp_path / "kept.jsonl").is_file() and len([*tmp_path.iterdir()]) == 1
     again = Ouroboros(toy_host(), draft="near", window=4, phrases="~/kept.jsonl")
     assert again.pool.newest(1) == ((2, 3),)
-    with pytest.raises(ModelError, match="no folder"):
-        Ouroboros(toy_host(), draft="near", phrases="~/none/kept.jsonl")
+    for nowhere in ("~/none/kept.jsonl", "~nobody-of-this-name/kept.jsonl"):
+        with pytest.raises(ModelError, match="no folder"):
+            Ouroboros(toy_host(), draft="near", phrases=nowhere)
+
+
+def test_phrases_are_written_where_they_were_read(
+    tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    drafter = Ouroboros(toy_host(), draft="near", phrases="kept.jsonl")
+    monkeypatch.chdir(tmp_path / "other")
+    del drafter
+    assert (tmp_path / "kept.jsonl").is_file()
+
+
+def test_phrases_of_a_file_are_not_forgotten_for_every_text() -> None:
+    """The file would be read in vain, and then hold those of the last text."""
+    with pytest.raises(UsageError, match="leave out phrases= or history=false"):
+        OuroborosSettings(draft="near", phrases="kept.jsonl", history=False)
 
 
 def test_bad_settings_are_named() -> None:

@@ -144,6 +144,25 @@ def test_a_file_is_one_line_about_it_and_one_per_key(tmp_path: Path) -> None:
     assert lines == [[7, [1, 2], [3, 4], [5]], [8, [0]]]
 
 
+def test_a_file_written_while_a_phrase_is_added_can_be_read(tmp_path: Path) -> None:
+    """As a finaliser does, at any time and in any thread."""
+    file, pool = tmp_path / "phrases.jsonl", PhrasePool(4)
+
+    class Saving(int):
+        def __eq__(self, other: object) -> bool:
+            pool.save(file, 16)
+            return super().__eq__(other)
+
+        __hash__ = int.__hash__
+
+    pool.add(2, [3, 4])
+    pool.add(1, [Saving(3)])
+    pool.add(1, [Saving(5)])
+    again = PhrasePool(4)
+    again.load(file, 16)
+    assert again.newest(2) == ((3, 4),)
+
+
 def test_loading_adds_to_what_is_there_and_keeps_the_limits(tmp_path: Path) -> None:
     path = tmp_path / "pool"
     saved(path)

@@ -150,6 +150,14 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("llma:k=0", {}, "k must be a whole number >= 1, got 0"),
     ("pld:n=0", {}, "n must be a whole number >= 1, got 0"),
     ("pld:k=-1", {}, "k must be a whole number >= 1, got -1"),
+    ("pld:n=65", {}, "n must be at most 64, got 65"),
+    ("jacobi:length=1025", {}, "length must be at most 1024, got 1025"),
+    ("lookahead:window=257", {}, "window must be at most 256, got 257"),
+    ("lookahead:level=257", {}, "level must be at most 256, got 257"),
+    *(
+        (f"{method}={2**63}", {}, f"{method.split(':')[1]} must be at most {10**15}, got {2**63}")
+        for method in ("anpd:k", "anpd:most", "suffix:factor", "sam:branches")
+    ),
     ("anpd", {"n": 2.5}, "n must be a whole number >= 2, got 2.5"),
     ("anpd", {"n": True}, "n must be a whole number >= 2, got True"),
     ("anpd", {"n": None}, "n must be a whole number >= 2, got None"),

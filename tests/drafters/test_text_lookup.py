@@ -167,8 +167,9 @@ def test_a_datastore_of_another_model_is_refused(tmp_path: Path) -> None:
         make_drafter(f"rest:datastore={tmp_path}", host(mark="d" * 32))
     with pytest.raises(ModelError, match="tokenizer of this model is unknown"):
         make_drafter(f"rest:datastore={tmp_path}", Host(ToyTarget()))
-    with pytest.raises(StoreError, match="there is no datastore at"):
-        make_drafter(f"rest:datastore={tmp_path / 'none'}", owner)
+    for nowhere in (str(tmp_path / "none"), "~nobody-of-this-name/texts", "n" * 300):
+        with pytest.raises(StoreError, match="there is no datastore at"):
+            make_drafter(f"rest:datastore={nowhere}", owner)
     Datastore(tmp_path, MARK).build([[99]])
     with pytest.raises(StoreError, match="holds the token 99"):
         make_drafter(f"rest:datastore={tmp_path}", host())

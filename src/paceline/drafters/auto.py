@@ -17,6 +17,7 @@ to trust each set of sources is up to the planner, which learns it from what com
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
 from time import perf_counter
@@ -40,6 +41,9 @@ __all__ = ["Auto"]
 
 _LEAVES, _CONTINUED = 2, 6
 """Ends of costly guesses to continue from, and most nodes to add to each."""
+
+_AT_ONCE = 2e-4
+"""Seconds that a source which cannot begin takes to say so."""
 
 
 class Auto(Drafter):
@@ -67,13 +71,10 @@ class Auto(Drafter):
         self.layers = tuple(sorted({n for each in sources.values() for n in each.layers}))
         self._states: Callable[[tuple[int, ...]], torch.Tensor] | None = None
         named = list(enumerate(self._sources))
-        self._cheap = {
-            place: source for place, source in named if isinstance(source, LookupDrafter)
-        }
+        self._cheap = {place: each for place, each in named if isinstance(each, LookupDrafter)}
         self._consulted = self._cheap  # in this text
         rows = {place: source for place, source in named if isinstance(source, RowSource)}
-        quick = {*self._cheap, *rows}
-        self._costly = {place: source for place, source in named if place not in quick}
+        self._costly = {place: each for place, each in named if place not in {*self._cheap, *rows}}
         self._judged = frozenset(range(len(named))) - {*rows, *islice(self._cheap, 1)}
         self._alike = sum(1 << place for place, each in self._cheap.items() if each.reads_text)
         self._united = unite(self._alike)
@@ -137,12 +138,13 @@ class Auto(Drafter):
 
     def stop(self) -> None:
         """Let lookups catch up with the text, then release it in all sources."""
-        if self._costly and self._said:
-            self._known.ended(self._said)
-        if self._said and (self._lags or len(self._consulted) < len(self._cheap)):
-            self._catch_up(self._cheap)
-        for source in self._sources:
-            source.stop()
+        with ExitStack() as last:  # an error in one leaves none of the others open
+            for source in reversed(self._sources):
+                last.callback(source.stop)
+            if self._costly and self._said:
+                self._known.ended(self._said)
+            if self._said and (self._lags or len(self._consulted) < len(self._cheap)):
+                self._catch_up(self._cheap)
 
     def propose(self, budget: int) -> Tree:
         """The likeliest nodes of all sources asked, by their own estimates."""
@@ -210,9 +212,8 @@ class Auto(Drafter):
             began = now
 
     def _begin(self, text: TextStart) -> None:
-        self._text, self._room = list(text.context), text.room
+        self._text, self._room, self._lags = list(text.context), text.room, False
         self._rows.begin()
-        self._lags = False
         self._forget_round()
 
     def _catch_up(self, lookups: Mapping[int, Drafter]) -> None:
@@ -237,8 +238,7 @@ class Auto(Drafter):
         """Ask the first lookup, then each other one that adds to what is known by then."""
         sure = 0.0
         for place, lookup in self._consulted.items():
-            name = self.source_names[place]
-            if place in self._judged and not self._known.asks(name, sure):
+            if place in self._judged and not self._known.asks(self.source_names[place], sure):
                 continue
             began = self._clock()
             self._add(place, lookup.propose(budget), began)
@@ -248,9 +248,8 @@ class Auto(Drafter):
 
     def _ask_costly(self, budget: int) -> None:
         """Ask costly sources where that pays, and lookups what follows their guesses."""
-        known, sure = self._known, self._united.sure
+        known, sure, taken = self._known, self._united.sure, dict[int, tuple[float, int]]()
         left = known.left(self._said, self._room)
-        taken: dict[str, tuple[float, int]] = {}
         for place, source in self._costly.items():
             name, unread = self.source_names[place], source.unread()
             if known.asks(name, sure, unread, left):
@@ -258,16 +257,18 @@ class Auto(Drafter):
                     source.offer_states(self._states)
                 began, tree = self._clock(), source.propose(budget)
                 self._add(place, tree, began)
-                self._asked[place] = sure
-                sure = self._united.sure
-                if len(tree) or source.unread() != unread:  # else it could not even begin
-                    taken[name] = self._clock() - began, unread
+                spent = self._clock() - began
+                if not len(tree) and source.unread() == unread and spent < _AT_ONCE:
+                    continue  # it cannot begin yet, which says nothing about its guesses
+                self._asked[place], sure = sure, self._united.sure
+                taken[place] = spent, unread
         if taken:
             began = self._clock()
             self._continue_ends()
             more = (self._clock() - began) / len(taken)
-            for name, (seconds, unread) in taken.items():
-                known.took(name, 1e3 * (seconds + more), unread)
+            for place, (seconds, unread) in taken.items():
+                name, spent = self.source_names[place], 1e3 * (seconds + more)
+                known.took(name, spent, unread, self._asked[place])
 
     def _add(self, place: int, tree: Tree, began: float, at: int = ROOT) -> None:
         """Add the guesses of the source with this number, asked at the time `began`, after node

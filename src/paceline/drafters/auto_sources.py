@@ -10,7 +10,7 @@ from paceline.drafters.host import Host
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.parts import shipped_chain
 from paceline.drafters.registry import check_method, method_named
-from paceline.drafters.settings import parse_method
+from paceline.drafters.settings import parse_method, split_at
 from paceline.errors import PacelineError, UsageError
 from paceline.protocols import Drafter
 
@@ -70,7 +70,7 @@ def chosen_sources(sources: str, without: str) -> dict[str, str]:
     a name in `without` that is no source, and if none is left.
     """
     chosen: dict[str, str] = {}
-    for method in filter(None, map(str.strip, (sources or _AND.join(SOURCES)).split(_AND))):
+    for method in filter(None, map(str.strip, split_at(_AND, sources or _AND.join(SOURCES)))):
         name, _ = parse_method(method)
         if name in chosen or name == "auto":
             raise UsageError(f"{name} cannot be a source here: name each method once, and not auto")

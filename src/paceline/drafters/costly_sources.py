@@ -4,11 +4,11 @@ A costly source is worth the tokens that no other would have brought, times the 
 token, less its own time and that of its rows. How many tokens depends on the confidence of the
 others: after a long copy there is little to add; where nothing is known, much. So what asking
 yields is recorded by source and class of confidence. A new class starts from this text's mean over
-all classes, a new text from the mean over all texts. The time of asking is this text's and, at
-first, that of all texts; after some rounds without the source a long one counts as unknown, since
-the machine may have been busy. Parts that state how often their guesses were
-right when they were made are believed in part, as if some rounds had shown it: a source that
-deserves to be asked from the first round need not wait for its trials.
+all classes, a new text from the mean over all texts. The time of asking is recorded by class, too,
+without the very first time; it is this text's and, at first, that of all texts. After some rounds
+without the source a long time counts as unknown, since the machine may have been busy. Parts that
+state how often their guesses were right when they were made are believed in part, as if some rounds
+had shown it: a source that deserves to be asked from the first round need not wait for its trials.
 
 A source that has saved time is asked. Any other is asked on trial, round by round, from a budget of
 its own: what a trial loses is taken out, what it saves goes in. So a source that becomes useful
@@ -30,7 +30,7 @@ from copy import copy
 from types import MappingProxyType
 
 from paceline.drafters.round_prices import RoundPrices
-from paceline.drafters.source_account import CREDIT, PRICE, SourceAccount, SourceInText
+from paceline.drafters.source_account import CREDIT, PRICE, SourceAccount, SourceInText, class_of
 from paceline.planning.cost_curve import CostCurve, Costs
 
 __all__ = ["CostlySources"]
@@ -100,6 +100,7 @@ class CostlySources:
         # Tokens, and passes of plain decoding that they have saved.
         self._said, self._saved = 0, 0.0
         self._rounds, self._tried_in = 0, -1
+        self._once = 0.0  # milliseconds of this round that no later one will take
 
     def asks(self, name: str, sure: float, unread: int = 0, left: float = sys.maxsize) -> bool:
         """Whether this source is asked now.
@@ -115,7 +116,7 @@ class CostlySources:
         if spare < 0:
             return False
         reading = self._reading(account, unread) if unread > _FEW else 0.0
-        price = self._price(source)
+        price = self._price(source, sure)
         gain = source.gain(sure, price, self._prices.each) - _MARGIN
         gain -= self._prices.in_passes(_PLANNING) or 0.0
         if gain > 0 and (not reading or gain * left / self._prices.tokens > _RETURN * reading):
@@ -143,14 +144,18 @@ class CostlySources:
         """Record that a text has ended with this many tokens."""
         self._prices.length += (tokens - self._prices.length) / 8
 
-    def took(self, name: str, milliseconds: float, unread: int = 0) -> None:
-        """Record the time of asking, with `unread` tokens to read first."""
+    def took(self, name: str, milliseconds: float, unread: int = 0, sure: float = 0.0) -> None:
+        """Record the time of asking. unread, sure: see `asks`."""
         account, source = self._accounts[name], self._sources[name]
+        place = class_of(sure)
         if unread <= _FEW:
-            source.taken = account.time.bounded(milliseconds)
-            source.time.add(source.taken)
-            account.took(milliseconds)
-        elif (reading := milliseconds - (account.time.value or 0.0)) > 0:
+            bounded = account.times.bounded(milliseconds, place)
+            if account.took(milliseconds, place):
+                source.taken = bounded
+                source.times.add(bounded, place)
+            else:
+                self._once += milliseconds
+        elif (reading := milliseconds - (account.times.of(place) or 0.0)) > 0:
             account.reading.add(reading / unread)
 
     def judge(
@@ -169,7 +174,7 @@ class CostlySources:
             return
         # A narrower pass may cost more than a wider one, but no plan would have chosen it.
         rows = max(0.0, prices.relative(width) - prices.relative(width - own))
-        price, spent = self._price(source), prices.in_passes(source.taken)
+        price, spent = self._price(source, sure), prices.in_passes(source.taken)
         spent, source.taken = price if spent is None else spent, None
         saved = tokens * prices.each - spent - rows
         source.judge(sure, saved, expected * prices.each - rows, price)
@@ -182,8 +187,9 @@ class CostlySources:
         context: tokens in the cache. drafting, target: milliseconds; target is None if the pass
         also read a prompt, so that its time says nothing about this round.
         """
-        prices = self._prices
-        passes = prices.played(context, width, tokens, drafting, target)
+        prices, once = self._prices, self._once
+        self._once = 0.0
+        passes = prices.played(context, width, tokens, max(0.0, drafting - once), target)
         self._said += tokens
         self._saved += tokens - passes
         saves = prices.tokens > (1 + 2 * _LARGE_SHARE) * prices.passes
@@ -193,13 +199,16 @@ class CostlySources:
             account.rest()
         self._rounds += 1
 
-    def _price(self, source: SourceInText) -> float:
-        """Passes that asking costs. Drafts differ in length: a text in which they end at once does
-        not pay for long ones in others."""
-        own, all_texts = source.time.value, source.account.time.value
-        if own is not None:
-            return self._prices.in_passes(own) or PRICE
-        return source.account.believed(self._prices.in_passes(all_texts), PRICE)
+    def _price(self, source: SourceInText, sure: float) -> float:
+        """Passes that asking costs. A text in which drafts end at once does not pay for long ones
+        in others."""
+        place = class_of(sure)
+        all_texts, here = (
+            self._prices.in_passes(times.of(place))
+            for times in (source.account.times, source.times)
+        )
+        usual = source.account.believed(all_texts, PRICE)
+        return usual if here is None else source.times.instead_of(usual, here, place)
 
     def _reading(self, account: SourceAccount, unread: int) -> float:
         """Passes to read `unread` tokens, more than a few."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from paceline.drafters.settings import at_least
+from paceline.drafters.settings import within
 from paceline.protocols import Drafter, SizedBy
 from paceline.records import Round, TextStart
 from paceline.scores import likeliest
@@ -24,12 +24,14 @@ from paceline.tree import Tree
 
 __all__ = ["Jacobi", "JacobiSettings"]
 
+_MOST = 1024
+
 
 @dataclass(frozen=True)
 class JacobiSettings:
     """Settings of `Jacobi`.
 
-    length: unknown tokens at a time, >= 1.
+    length: unknown tokens at a time, 1 to 1024.
     seed: of the first guesses, which are drawn from the prompt.
 
     Raises UsageError for a length out of range.
@@ -39,7 +41,7 @@ class JacobiSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        at_least(1, length=self.length)
+        within(1, _MOST, length=self.length)
 
 
 class Jacobi(Drafter):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -77,8 +78,9 @@ def _opened(host: Host, name: str, needed: bool) -> Datastore | None:
                 f"{name} cannot be checked against it: leave out datastore="
             )
         return None
-    folder = Path(name).expanduser() if name else Datastore.default_folder(mark)
-    if not folder.is_dir():
+    # Unlike Path's own functions, these do not fail for a strange name.
+    folder = Path(os.path.expanduser(name)) if name else Datastore.default_folder(mark)
+    if not os.path.isdir(folder):
         if name or needed:
             raise StoreError(
                 f"there is no datastore at {folder}: build one with 'paceline datastore build', "

@@ -34,7 +34,7 @@ from random import Random
 from typing import Any
 
 from paceline.drafters.phrases import PhrasePool, phrase_tree
-from paceline.drafters.settings import at_least
+from paceline.drafters.settings import at_least, within
 from paceline.prefix import common_prefix
 from paceline.protocols import SHADOW_TOKENS, TREES, Drafter, SizedBy
 from paceline.records import Round, TextStart
@@ -43,14 +43,16 @@ from paceline.tree import EMPTY, SHADOWS, Tree
 
 __all__ = ["Lookahead", "LookaheadSettings", "Window"]
 
+_MOST = 256
+
 
 @dataclass(frozen=True)
 class LookaheadSettings:
     """Settings of `Lookahead`.
 
-    window: columns (the paper's W); with 0, only phrases that others or `pool_from_prompt` put into
-    the pool are guessed.
-    level: tokens of an n-gram, >= 2 (the paper's N).
+    window: columns, 0 to 256 (the paper's W); with 0, only phrases that others or
+    `pool_from_prompt` put into the pool are guessed.
+    level: tokens of an n-gram, 2 to 256 (the paper's N).
     guesses: phrases that a pass checks, and that are kept after each token, >= 1 (the paper's G).
     pool_from_prompt: also put the n-grams of the prompt and of the generated text into the pool.
     accept_window: let tokens of the window be accepted, which the paper does not.
@@ -70,8 +72,8 @@ class LookaheadSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        at_least(0, window=self.window)
-        at_least(2, level=self.level)
+        within(0, _MOST, window=self.window)
+        within(2, _MOST, level=self.level)
         at_least(1, guesses=self.guesses)
 
 

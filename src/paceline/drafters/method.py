@@ -71,7 +71,12 @@ class MethodSpec(Generic[S]):
 
         Raises UsageError for a setting that is unknown, cannot be read or is out of range.
         """
-        return self.settings(**read_settings(self.settings, self.name, written))
+        try:
+            return self.settings(**read_settings(self.settings, self.name, written))
+        except UsageError:
+            raise
+        except (NameError, TypeError, ValueError) as error:  # as classes from outside raise
+            raise UsageError(f"method {self.name} cannot take these settings: {error}") from error
 
     def make(self, settings: S, host: Host | None, as_source: bool = False) -> Drafter:
         """The drafter, or what takes its place as a source of `auto`. Raises UsageError if it needs

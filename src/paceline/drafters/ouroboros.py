@@ -18,6 +18,7 @@ A draft model drafts as in `Speculative`, with one pool of phrases that four par
 
 from __future__ import annotations
 
+import os.path
 import warnings
 import weakref
 from collections import Counter
@@ -34,7 +35,7 @@ from paceline.drafters.settings import at_least
 from paceline.drafters.speculative import DraftSettings, Speculative, open_draft
 from paceline.drafters.text_phrases import TextPhrases
 from paceline.drafters.verified_phrases import Verified, corrected, matching, refined
-from paceline.errors import ModelError
+from paceline.errors import ModelError, UsageError
 from paceline.protocols import Drafter
 from paceline.records import Round, SourceRound, TextStart
 from paceline.tree import EMPTY, ROOT, Tree
@@ -68,7 +69,8 @@ class OuroborosSettings(DraftSettings):
     history: keep the pool when another text begins; all drafters of a host with the same settings
     share it. Otherwise each has its own, emptied for every text.
     most: most phrases in the pool.
-    phrases: a file to read phrases from, if it exists, and to write them to in the end.
+    phrases: a file to read phrases from, if it exists, and to write them to in the end; only with
+    `history`.
 
     Raises UsageError for a value out of range, or an unknown `inner`.
     """
@@ -92,6 +94,11 @@ class OuroborosSettings(DraftSettings):
         at_least(0, lengthen=self.lengthen)
         at_least(1, most=self.most)
         at_least(1, shortest=self.shortest)
+        if self.phrases and not self.history:
+            raise UsageError(
+                "without history the phrases of a file would be forgotten and then overwritten: "
+                "leave out phrases= or history=false"
+            )
 
     @property
     def inner_method(self) -> str:
@@ -145,7 +152,7 @@ class Ouroboros(Drafter):
         self._proposed = [0, 0]
         if own.phrases:
             size, fingerprint = host.target.vocab_size, host.fingerprint
-            weakref.finalize(self, _save, self.pool, own.phrases, size, fingerprint)
+            weakref.finalize(self, _save, self.pool, _place(own.phrases), size, fingerprint)
 
     @property
     def widths(self) -> Counter[int]:
@@ -248,18 +255,24 @@ def _pool_of(host: Host, own: OuroborosSettings) -> PhrasePool:
 
 def _filled(pool: PhrasePool, host: Host, phrases: str) -> PhrasePool:
     """The pool, with the phrases of the file if it exists."""
-    path = Path(phrases).expanduser()
-    if phrases and path.exists():
+    path = _place(phrases)
+    if phrases and os.path.exists(path):
         pool.load(path, host.target.vocab_size, host.fingerprint)
-    elif not path.parent.is_dir():
+    elif not os.path.isdir(path.parent):
         raise ModelError(f"there is no folder {path.parent} for the phrases: create it first")
     return pool
 
 
-def _save(pool: PhrasePool, phrases: str, vocab_size: int, fingerprint: str) -> None:
+def _place(phrases: str) -> Path:
+    """The file, wherever the program works later. Unlike `Path.expanduser`, this does not fail for
+    an unknown user."""
+    return Path(os.path.abspath(os.path.expanduser(phrases)))
+
+
+def _save(pool: PhrasePool, path: Path, vocab_size: int, fingerprint: str) -> None:
     """Save the pool. Runs as a finaliser, so no caller could catch an error."""
     try:
-        pool.save(Path(phrases).expanduser(), vocab_size, fingerprint)
+        pool.save(path, vocab_size, fingerprint)
     except ModelError as error:
         warnings.warn(str(error), RuntimeWarning, stacklevel=1)
 

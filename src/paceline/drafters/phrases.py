@@ -104,14 +104,16 @@ class PhrasePool:
 
         Raises ModelError if it cannot be written.
         """
+        entries = list(self)
         head = {
             "kind": _KIND,
             "version": _VERSION,
             "vocab_size": vocab_size,
             "fingerprint": fingerprint,
-            "phrases": len(self),
+            # Not len(self): a finaliser may save while another thread adds.
+            "phrases": sum(len(phrases) for _, phrases in entries),
         }
-        lines = [json.dumps(head), *(json.dumps([key, *phrases]) for key, phrases in list(self))]
+        lines = [json.dumps(head), *(json.dumps([key, *phrases]) for key, phrases in entries)]
         try:
             replace_file(path, ("\n".join(lines) + "\n").encode())
         except OSError as error:

@@ -14,19 +14,21 @@ from typing import Any
 
 from paceline.drafters.confidence import copied_chain
 from paceline.drafters.lookup import LookupDrafter
-from paceline.drafters.settings import at_least
+from paceline.drafters.settings import at_least, within
 from paceline.prefix import common_prefix
 from paceline.records import Round, TextStart
 from paceline.tree import Tree
 
 __all__ = ["PromptLookup", "PromptLookupSettings"]
 
+_LONGEST = 64
+
 
 @dataclass(frozen=True)
 class PromptLookupSettings:
     """Settings of `PromptLookup`.
 
-    n: longest run to look for, >= 1.
+    n: longest run to look for, 1 to 64: each length has a table.
     k: most tokens to copy, >= 1.
 
     Raises UsageError for a value out of range.
@@ -36,7 +38,7 @@ class PromptLookupSettings:
     k: int = 10
 
     def __post_init__(self) -> None:
-        at_least(1, n=self.n)
+        within(1, _LONGEST, n=self.n)
         at_least(1, k=self.k)
 
 

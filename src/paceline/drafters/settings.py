@@ -27,7 +27,9 @@ __all__ = [
     "build",
     "parse_method",
     "read_settings",
+    "split_at",
     "split_at_commas",
+    "within",
 ]
 
 D = TypeVar("D", bound="DataclassInstance")
@@ -40,11 +42,23 @@ _WITHOUT = "without"
 """The setting that `-name` is short for."""
 
 
+_LARGEST = 10**15
+"""Larger numbers, and products of them, could wrap around in the C library."""
+
+
 def at_least(minimum: int, **setting: int) -> int:
-    """The value of one named setting; raises UsageError unless it is an int >= `minimum`."""
+    """The value of one named setting; raises UsageError unless it is an int >= `minimum`, but not
+    absurdly large."""
+    return within(minimum, _LARGEST, **setting)
+
+
+def within(minimum: int, maximum: int, **setting: int) -> int:
+    """The value of one named setting; raises UsageError unless it is an int in this range."""
     ((name, value),) = setting.items()
     if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
         raise UsageError(f"{name} must be a whole number >= {minimum}, got {value!r}")
+    if value > maximum:
+        raise UsageError(f"{name} must be at most {maximum}, got {value}")
     return value
 
 
@@ -90,9 +104,15 @@ def _split_name(text: str) -> tuple[str, str]:
 
 
 def split_at_commas(text: str) -> list[str]:
-    """Split at commas, except in a value that begins with a bracket.
+    """Split at commas; see `split_at`.
 
-        "a,b=(c,d),e"  ->  ["a", "b=(c,d)", "e"]
+    "a,b=(c,d),e"  ->  ["a", "b=(c,d)", "e"]
+    """
+    return split_at(",", text)
+
+
+def split_at(separator: str, text: str) -> list[str]:
+    """Split at a letter, except in a value that begins with a bracket.
 
     Raises UsageError if such a bracket is not closed.
     """
@@ -102,7 +122,7 @@ def split_at_commas(text: str) -> list[str]:
             open_brackets += 1
         elif letter == ")" and open_brackets:
             open_brackets -= 1
-        elif letter == "," and not open_brackets:
+        elif letter == separator and not open_brackets:
             parts.append(text[begin:place])
             begin = place + 1
     if open_brackets:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
+from paceline.drafters.asking_times import AskingTimes
 from paceline.planning.gate import Gain
 from paceline.planning.running_time import RunningTime
 
-__all__ = ["CREDIT", "PRICE", "SourceAccount", "SourceInText"]
+__all__ = ["CREDIT", "PRICE", "SourceAccount", "SourceInText", "class_of"]
 
 PRICE = 0.25
 """Passes that asking costs, while unknown."""
@@ -31,6 +32,11 @@ _RESTED = 32
 have been busy, which a source that is not asked would never notice."""
 
 
+def class_of(sure: float) -> int:
+    """The class of confidence of others that expect so many of their guesses to be accepted."""
+    return bisect_right(_SURENESS, sure)
+
+
 class SourceAccount:
     """One source over all texts. Times in milliseconds, all else in passes of plain decoding.
 
@@ -43,10 +49,10 @@ class SourceAccount:
     """
 
     def __init__(self, credit: float, lookup: bool, promise: float = 0.0) -> None:
-        self.time = RunningTime()
+        self.times = AskingTimes()
         self.reading = RunningTime()
         self.lookup, self.promise = lookup, promise
-        self._rested = 0
+        self._rested, self._asked = 0, False
         self._budget, self._room = credit, CREDIT
         self._gain = Gain(_LONG_MEMORY)
         if lookup:
@@ -54,16 +60,20 @@ class SourceAccount:
         self._known: dict[int, Gain] = {}  # by class, if something was promised
         self._claimed, self._right = 0.0, 0.0
 
-    def took(self, milliseconds: float) -> None:
-        """Record the time of asking."""
-        self.time.add(milliseconds)
+    def took(self, milliseconds: float, place: int) -> bool:
+        """Record the time of asking at a class of confidence; returns whether it counts. The first one does not: it also
+        makes what is kept for later, and finds nothing in the processor's caches."""
         self._rested = 0
+        counts, self._asked = self._asked, True
+        if counts:
+            self.times.add(milliseconds, place)
+        return counts
 
     def rest(self) -> None:
         """Record a round without the source."""
         self._rested += 1
         if self._rested == _RESTED:
-            self.time.learn_anew()
+            self.times.learn_anew()
 
     def believed(self, known: float | None, usual: float) -> float:
         """A time in passes. known: as recorded; None if unknown. usual: of sources in general."""
@@ -122,7 +132,7 @@ class SourceAccount:
 
 class SourceInText:
     """One source in one text. trial: whether it was asked from its budget in this round. taken:
-    milliseconds of asking in this round; None if it was not asked, or read a prompt first. time: of
+    milliseconds of asking in this round; None if it was not asked, or read a prompt first. times: of
     asking in this text.
 
     Until a few rounds show otherwise, half of the gain in other texts is expected, but not much.
@@ -132,7 +142,7 @@ class SourceInText:
         self.account = account
         self.trial = False
         self.taken: float | None = None
-        self.time = RunningTime()
+        self.times = AskingTimes()
         self._yield: Gain | None = None
         self._classes: dict[int, Gain] = {}
 
@@ -141,7 +151,7 @@ class SourceInText:
         it saves in this text.
 
         price: of asking. each: cost of a token, which determines what a promise is worth here."""
-        place, in_text = bisect_right(_SURENESS, sure), self._in_text(price)
+        place, in_text = class_of(sure), self._in_text(price)
         own = self._classes.get(place)
         if own is None:
             if not self.account.promise:
@@ -155,7 +165,7 @@ class SourceInText:
 
         saved: by this round. expected: what others like it are expected to yield. price: of asking.
         """
-        place = bisect_right(_SURENESS, sure)
+        place = class_of(sure)
         if place not in self._classes:
             self._classes[place] = Gain(_MEMORY)
             self._classes[place].expect(price, 0)

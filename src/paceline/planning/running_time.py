@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["RunningTime"]
+__all__ = ["FIRST_TIMES", "RunningTime"]
 
-_FIRST_TIMES = 5
+FIRST_TIMES = 5
+"""Times whose median begins the average."""
 _NO_OUTLIER = 3
 
 
@@ -22,9 +23,14 @@ class RunningTime:
     _first: list[float] = field(default_factory=list)
     _outliers: int = 0
 
+    @property
+    def count(self) -> int:
+        """Times recorded, at most `FIRST_TIMES`."""
+        return len(self._first)
+
     def add(self, value: float) -> None:
         """Add one more time."""
-        if self.value is not None and len(self._first) == _FIRST_TIMES:
+        if self.value is not None and len(self._first) == FIRST_TIMES:
             bounded = self.bounded(value)
             self._outliers = self._outliers + 1 if value > bounded else 0
             if self._outliers < _NO_OUTLIER:
