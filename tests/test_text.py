@@ -116,17 +116,43 @@ def test_special_tokens_inside_the_output_take_no_space_away(words: str) -> None
     assert output.text == "".join(released) == tokenizer.decode(ids, skip_special_tokens=True)
 
 
+class Watched:
+    """A tokenizer that notes how many tokens it decodes."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        self.tokenizer = tokenizer
+        self.lengths: list[int] = []
+
+    def decode(self, ids: list[int], **options: Any) -> str:
+        self.lengths.append(len(ids))
+        text: str = self.tokenizer.decode(ids, **options)
+        return text
+
+
 def test_a_long_run_of_special_tokens_is_not_decoded_again_and_again() -> None:
-    tokenizer, lengths = words_tokenizer(), []
-
-    class Watched:
-        def decode(self, ids: list[int], **options: Any) -> str:
-            lengths.append(len(ids))
-            text: str = tokenizer.decode(ids, **options)
-            return text
-
-    output = OutputText(Watched())  # type: ignore[arg-type]
+    tokenizer = words_tokenizer()
+    watched = Watched(tokenizer)
+    output = OutputText(watched)  # type: ignore[arg-type]
     once, tool = tokenizer.convert_tokens_to_ids(["▁Once", "<tool>"])
     for token in [once, *[tool] * 500, once]:
         output.push(token)
-    assert max(lengths) < 200
+    assert max(watched.lengths) < 200
+
+
+@pytest.mark.parametrize(
+    ("repeated", "cut"), [("\N{REPLACEMENT CHARACTER}", 0), ("🚲", 1), ("🚲", 2), ("🚲", 3)]
+)
+def test_a_long_run_of_broken_characters_is_released_as_it_comes(repeated: str, cut: int) -> None:
+    """Models do repeat the replacement character, or half a character, to the end."""
+    watched, released = Watched(TOKENIZER), []
+    output = OutputText(watched)  # type: ignore[arg-type]
+    part = TOKENIZER(repeated).input_ids
+    ids = [*TOKENIZER("naïve ").input_ids, *part[: len(part) - cut] * 200, *part]
+    for token in ids:
+        output.push(token)
+        released.append("".join(piece.text for piece in output.release()))
+    assert max(watched.lengths) < 200
+    assert len("".join(released[:300])) > 50
+    output.finish()
+    released += [piece.text for piece in output.release(final=True)]
+    assert output.text == "".join(released) == TOKENIZER.decode(ids)

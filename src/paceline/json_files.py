@@ -42,8 +42,11 @@ def replace_file(path: Path, content: bytes, draft: Path | None = None) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file; raises ModelError, naming it, if unreadable or not an object."""
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, TypeError) as error:
-        raise ModelError(f"{path} is damaged: it is not a JSON object") from error
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        raise ModelError(f"{path} is damaged: it is not a JSON object")
+    return content

@@ -20,7 +20,7 @@ from paceline.loop import Batch
 from paceline.protocols import Drafter, Planner, Target, check_capabilities
 from paceline.records import Round
 
-__all__ = ["SharedBatch", "Texts"]
+__all__ = ["SharedBatch", "Texts", "Turns"]
 
 _IDLE_DRAFTERS = 8
 _NO_LOGITS = torch.empty(0)
@@ -30,7 +30,7 @@ class SharedBatch:
     """Hands out the rounds of a batch, text by text."""
 
     def __init__(self, batch: Batch) -> None:
-        self.turn = _Turns()
+        self.turn = Turns()
         """The lock for using the target, its planner or its drafters."""
         self._batch = batch
         self._lock = Lock()
@@ -158,7 +158,7 @@ class Texts:
             self._idle.append(generation.drafter)
 
 
-class _Turns:
+class Turns:
     """A fair lock, handed on in the order of requests: no thread waits for ever."""
 
     def __init__(self) -> None:
@@ -167,8 +167,13 @@ class _Turns:
         self._taken = False
         self._owner: int | None = None
 
+    @property
+    def mine(self) -> bool:
+        """Whether this thread has the turn."""
+        return self._owner == get_ident()
+
     def __enter__(self) -> None:
-        if self._owner == get_ident():
+        if self.mine:
             raise UsageError(
                 "a session was used from inside one of its own rounds (a processor or a stop "
                 "condition): do that between rounds, or with another session"

@@ -14,6 +14,8 @@ __all__ = ["Chunk", "OutputText", "Piece", "Tokenizer"]
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 _MOST_SILENT = 64
 """Most tokens without text that are decoded again with the next one."""
+_LONGEST_CHARACTER = 4
+"""Most tokens that one character takes: it has at most four bytes."""
 
 
 class Tokenizer(Protocol):
@@ -114,11 +116,16 @@ class OutputText:
     def _decode(self, complete: bool) -> str:
         before = self._read(self._ids[self._anchor : self._decoded])
         now = self._read(self._ids[self._anchor :])
+        known, silent = len(self._ids), len(self._ids) > self._decoded + _MOST_SILENT
         if complete and now.endswith(_INCOMPLETE):
-            return ""
+            if not silent:
+                return ""
+            # The text repeats what is no character; only its last tokens may yet become one.
+            known -= _LONGEST_CHARACTER
+            now = self._read(self._ids[self._anchor : known])
         # Not after special tokens alone: without text before it, a token may lose its space.
-        if len(now) > len(before) or len(self._ids) > self._decoded + _MOST_SILENT:
-            self._anchor, self._decoded = self._decoded, len(self._ids)
+        if len(now) > len(before) or silent:
+            self._anchor, self._decoded = self._decoded, known
         return now[len(before) :]
 
     def _read(self, ids: Sequence[int]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import random
 import signal
@@ -56,6 +57,11 @@ def lines_of(path: Path) -> list[Any]:
 def line_of(**values: object) -> bytes:
     """The line of a trial with other values."""
     return json.dumps({**TRIAL.to_json(), **values}).encode()
+
+
+def line_with(**values: object) -> bytes:
+    """The line of a trial with other statistics."""
+    return line_of(stats={**TRIAL.to_json()["stats"], **values})
 
 
 # Entries and their lines.
@@ -296,7 +302,19 @@ def test_another_run_is_named(tmp_path: Path, name: str, value: object) -> None:
         (line_of(seconds=0.0), r"line 2 is not the result of a trial (it has no tokens or no time"),
         (line_of(tokens=0), "line 2 is not the result of a trial (it has no tokens or no time"),
         (line_of(seconds="1"), "line 2 is not the result of a trial (seconds is '1'"),
+        (line_of(seconds=math.inf), "line 2 is not the result of a trial (it has no tokens or no"),
         (line_of(prompt=["p"]), "line 2 is not the result of a trial (prompt is ['p']"),
+        (line_of(peak_bytes="1"), "line 2 is not the result of a trial (peak_bytes is '1'"),
+        (line_with(rounds=None), "line 2 is not the result of a trial (rounds is None"),
+        (line_with(acceptance={"1": "2"}), "line 2 is not the result of a trial ("),
+        (
+            line_with(seconds={"prefill": "1", "draft": 0, "target": 0, "commit": 0}),
+            "line 2 is not the result of a trial (prefill_seconds is '1'",
+        ),
+        (
+            line_with(sources={"anpd": {"rounds": "1"}}),
+            "line 2 is not the result of a trial (rounds is '1'",
+        ),
         (
             b'{"suite":1,"task":"","prompt":"","turn":0,"reason":""}',
             "line 2 is not the result of a trial (suite is 1",

@@ -240,8 +240,23 @@ def test_references_reach_the_drafter(model: PreTrainedModel) -> None:
         ({"output_scores": True, "return_dict_in_generate": True}, "output_scores"),
         ({"attention_mask": torch.tensor([[1] * 8 + [0] * 2])}, "pad on the left"),
         ({"inputs_embeds": torch.zeros(1, 4, 32), "inputs": None}, "inputs_embeds"),
+        ({"attention_mask": torch.tensor([[0] * 4 + [1] * 10])}, r"has the shape \(1, 14\)"),
+        ({"attention_mask": torch.tensor([[0] * 2 + [1] * 4])}, r"has the shape \(1, 6\)"),
+        ({"attention_mask": torch.tensor([[0] * 3 + [1] * 7] * 2)}, r"has the shape \(2, 10\)"),
+        ({"attention_mask": torch.zeros(1, 10)}, "prompt 0 of the batch is empty"),
+        ({"inputs": torch.zeros(0, 10, dtype=torch.long)}, "holds no prompt"),
     ],
-    ids=["beams", "scores", "right padding", "embeddings"],
+    ids=[
+        "beams",
+        "scores",
+        "right padding",
+        "embeddings",
+        "long mask",
+        "short mask",
+        "mask of two",
+        "only padding",
+        "no row",
+    ],
 )
 def test_what_cannot_be_served_is_refused_at_once(
     model: PreTrainedModel, options: dict[str, Any], words: str

@@ -138,6 +138,52 @@ def test_an_accelerated_model_can_be_copied(copied: Callable[[Accelerated], Acce
         _ = fast.__nothing__
 
 
+def test_what_is_set_or_changed_reaches_the_model_and_keeps_the_wrapper() -> None:
+    model = new_model("llama")
+    fast = accelerate(model, "anpd", budget=8)
+    fast.generation_config = GenerationConfig(max_new_tokens=7)
+    assert model.generation_config.max_new_tokens == 7
+    assert len(answer(fast, PROMPT)) == len(PROMPT) + 7
+    assert fast.to(torch.float64).eval() is fast
+    assert model.dtype == torch.float64
+    assert answer(fast, PROMPT) == answer(model, PROMPT)
+
+
+def test_the_method_may_take_the_place_of_the_models_own() -> None:
+    model = new_model("llama")
+    expected = answer(model, PROMPT, max_new_tokens=20)
+    fast = accelerate(model, "anpd", budget=8)
+    model.generate = fast.generate
+    assert answer(model, PROMPT, max_new_tokens=20) == expected
+    assert [stats.tokens for stats in fast.stats] == [20]
+
+
+def test_another_custom_generate_is_refused(model: PreTrainedModel) -> None:
+    fast = accelerate(model, "anpd", budget=8)
+    assert answer(fast, PROMPT, max_new_tokens=4, custom_generate=None) == answer(
+        model, PROMPT, max_new_tokens=4
+    )
+    with pytest.raises(UsageError, match="leave out custom_generate"):
+        answer(fast, PROMPT, custom_generate=Pace("plain"))
+
+
+@pytest.mark.parametrize("method", ["anpd:persist=true", "suffix"])
+def test_a_model_may_change_between_calls(method: str) -> None:
+    model = new_model("llama")
+    fast = accelerate(model, method, budget=8)
+    changes: list[Callable[[], Any]] = [
+        lambda: model.resize_token_embeddings(20, mean_resizing=False),
+        lambda: model.to(torch.float64),
+        lambda: model.set_attn_implementation("eager"),
+    ]
+    for change in (lambda: None, *changes):
+        change()
+        for _ in range(2):
+            assert answer(fast, PROMPT, max_new_tokens=60) == answer(
+                model, PROMPT, max_new_tokens=60
+            )
+
+
 def test_an_accelerated_model_is_called_like_the_model(model: PreTrainedModel) -> None:
     fast, ids = accelerate(model, "anpd", budget=8), torch.tensor([PROMPT])
     assert torch.equal(fast(ids).logits, model(ids).logits)

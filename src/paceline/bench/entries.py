@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
+from math import inf
+from operator import index
+from types import NoneType
 from typing import Any
 
 from paceline.bench.loops import loop_share
@@ -17,7 +20,13 @@ Key = tuple[str, str, int]
 """Suite, prompt and turn: one text."""
 
 _PARTS = ("prefill", "draft", "target", "commit")
-_KINDS: dict[Any, Any] = {"str": str, "int": int, "float": (int, float)}
+_KINDS: dict[Any, Any] = {
+    "str": str,
+    "int": int,
+    "int | None": (int, NoneType),
+    "float": (int, float),
+    "float | None": (int, float, NoneType),
+}
 
 
 @dataclass(frozen=True)
@@ -129,23 +138,38 @@ def _stats_from_json(record: dict[str, Any], tokens: int) -> Stats:
         tokens=tokens,
         drafted=record["drafted"],
         accepted=record["accepted"],
-        acceptance_histogram=Counter({int(key): n for key, n in record["acceptance"].items()}),
-        depth_histogram=Counter({int(key): n for key, n in record["depths"].items()}),
+        acceptance_histogram=_counter(record["acceptance"]),
+        depth_histogram=_counter(record["depths"]),
         **{f"{part}_seconds": record["seconds"][part] for part in _PARTS},
         sources={name: SourceStats(**source) for name, source in record.get("sources", {}).items()},
     )
 
 
+def _counter(record: dict[str, Any]) -> Counter[int]:
+    return Counter({int(key): index(times) for key, times in record.items()})
+
+
 def parse_line(record: dict[str, Any]) -> Entry | LeftOut:
     """Parse a line after the first. Raises what `Entry.from_json` does."""
-    entry = LeftOut(**record) if "reason" in record else Entry.from_json(record)
-    for each in fields(entry):
-        value, kind = getattr(entry, each.name), _KINDS.get(each.type)
-        if kind is not None and not isinstance(value, kind):
-            raise TypeError(f"{each.name} is {value!r}")
-    if isinstance(entry, Entry) and not entry.error and not (entry.tokens > 0 < entry.seconds):
+    if "reason" in record:
+        left_out = LeftOut(**record)
+        _check(left_out)
+        return left_out
+    entry = Entry.from_json(record)
+    for part in (entry, entry.stats, *entry.stats.sources.values(), entry.difference):
+        if part is not None:
+            _check(part)
+    if not entry.error and not (entry.tokens > 0 < entry.seconds < inf):
         raise ValueError("it has no tokens or no time")
     return entry
+
+
+def _check(part: Any) -> None:
+    """Raises TypeError for a value of another kind than its field."""
+    for each in fields(part):
+        value, kind = getattr(part, each.name), _KINDS.get(each.type)
+        if kind is not None and not isinstance(value, kind):
+            raise TypeError(f"{each.name} is {value!r}")
 
 
 def completed(entry: Entry, trial: Trial, plain: Sequence[int] | None) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """paceline inside other software: transformers' `generate`."""
 
-from paceline.integrations.transformers import Accelerated, Pace, accelerate
+from paceline.integrations.accelerated import Accelerated, accelerate
+from paceline.integrations.transformers import Pace
 
 __all__ = ["Accelerated", "Pace", "accelerate"]

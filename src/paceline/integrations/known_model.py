@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import ReferenceType, ref
@@ -16,6 +18,7 @@ from paceline.planning.cost_curve import CostCurve
 from paceline.planning.first_curve import known_curve
 from paceline.planning.planner import TreePlanner
 from paceline.protocols import Target
+from paceline.shared_batch import Turns
 from paceline.targets.late_model import LateModel
 
 __all__ = ["KnownModel"]
@@ -23,13 +26,15 @@ __all__ = ["KnownModel"]
 
 @dataclass
 class KnownModel:
-    """One model on one device; every call has its own target.
+    """One model in one form; every call has its own target.
+
+    form: see `_form`.
 
     Does not keep the model alive unless drafters that work for one model only are made for it.
     """
 
     model: ReferenceType[PreTrainedModel]
-    device: torch.device
+    form: tuple[object, ...]
     fingerprint: str
     curve: CostCurve | None
     planner: TreePlanner
@@ -37,6 +42,7 @@ class KnownModel:
     drafts: DraftModels | None = None
     shared: dict[Any, Any] = field(default_factory=dict)
     learned: dict[Any, Any] = field(default_factory=dict)
+    _turns: Turns = field(default_factory=Turns)
 
     @classmethod
     def of(cls, model: PreTrainedModel, target: Target, measure: bool) -> KnownModel:
@@ -44,13 +50,21 @@ class KnownModel:
         draft models, if no curve is stored."""
         fingerprint = loaded_fingerprint(model)
         curve = known_curve(target, fingerprint, measure)
-        place = torch.device(model.device)
-        return cls(ref(model), place, fingerprint, curve, TreePlanner(curve), measure)
+        return cls(ref(model), _form(model), fingerprint, curve, TreePlanner(curve), measure)
 
     def fits(self, model: PreTrainedModel) -> bool:
-        """Whether it is the same model, on the same device."""
-        place: object = model.device
-        return self.model() is model and self.device == place
+        """Whether it is the same model, in the same form."""
+        return self.model() is model and self.form == _form(model)
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """For one thread at a time: calls share the planner, draft models and what was learned.
+        A call from inside another one's turn, as by a processor, is part of that turn."""
+        if self._turns.mine:
+            yield
+            return
+        with self._turns:
+            yield
 
     def host(self, model: PreTrainedModel, target: Target) -> Host:
         """The host for the drafters of one call."""
@@ -58,7 +72,7 @@ class KnownModel:
             self.drafts = DraftModels(
                 LateModel.opened(model),
                 self.fingerprint,
-                device=self.device,
+                device=torch.device(model.device),
                 dtype=model.dtype,
                 measure=self.measure,
             )
@@ -71,3 +85,8 @@ class KnownModel:
             learned=self.learned,
             costs=self.planner.costs,
         )
+
+
+def _form(model: PreTrainedModel) -> tuple[object, ...]:
+    """What may change about a model between calls: device, dtype and size of the vocabulary."""
+    return model.device, model.dtype, model.config.get_text_config().vocab_size

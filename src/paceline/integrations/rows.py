@@ -171,10 +171,18 @@ def _copied(rule: Callable[..., Any], memo: dict[int, Any]) -> Callable[..., Any
 def split_rows(input_ids: torch.Tensor, model_kwargs: Mapping[str, Any]) -> list[PromptRow]:
     """Split a left-padded batch: input_ids [batch, length], attention_mask alike or None.
 
-    Raises UsageError for padding anywhere but in front, and for custom positions.
+    Raises UsageError for a batch without rows, an empty row, a mask of another shape, padding
+    anywhere but in front, and custom positions.
     """
+    if not len(input_ids):
+        raise UsageError("the batch holds no prompt: give at least one")
     mask = model_kwargs.get("attention_mask")
     mask = torch.ones_like(input_ids) if mask is None else mask.to(input_ids.device)
+    if mask.shape != input_ids.shape:
+        raise UsageError(
+            f"attention_mask has the shape {tuple(mask.shape)} but the prompts have "
+            f"{tuple(input_ids.shape)}: pass both as the tokenizer returns them"
+        )
     positions = model_kwargs.get("position_ids")
     rows = []
     for index, row in enumerate(mask.bool()):
@@ -182,9 +190,11 @@ def split_rows(input_ids: torch.Tensor, model_kwargs: Mapping[str, Any]) -> list
         if not bool(row[pads:].all()):
             raise UsageError(
                 "the batch is padded after or inside its prompts: pad on the left "
-                '(tokenizer.padding_side = "left")'
+                '(tokenizer.padding_side = "left") and pass the attention_mask'
             )
         length = len(row) - pads
+        if not length:
+            raise UsageError(f"prompt {index} of the batch is empty: give at least one token")
         if positions is not None:
             own = positions[index if len(positions) > 1 else 0][-length:].cpu()
             if not torch.equal(own, torch.arange(length)):

@@ -2,16 +2,16 @@
 
 transformers prepares everything (generation config, processors, criteria), passes it to the
 callable and returns its result unchanged. Three arguments of `generate` never reach a callable:
-`streamer`, `tokenizer` and `stop_strings`. `Pace` takes the streamer itself, and `accelerate` wraps
-the model so that all three work as usual.
+`streamer`, `tokenizer` and `stop_strings`. `Pace` takes the streamer itself; with `accelerate`, see
+`paceline.integrations.accelerated`, all three work as usual.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from copy import copy
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from threading import Lock
 from typing import Any, cast
 
 import torch
@@ -20,7 +20,6 @@ from transformers import (
     LogitsProcessorList,
     PreTrainedModel,
     StoppingCriteriaList,
-    StopStringCriteria,
 )
 from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
@@ -32,7 +31,7 @@ from paceline.integrations.known_model import KnownModel
 from paceline.integrations.lent_drafters import LentDrafters
 from paceline.integrations.requests import check_request, packed, sampler_of, stopping_of
 from paceline.integrations.rows import PromptRow, RowRules, for_each_row, split_rows
-from paceline.kernels.attention import attending_by_text
+from paceline.kernels.attention import GROUPED, attending_by_text
 from paceline.loop import Generation, decode
 from paceline.options import whole_number
 from paceline.planning.planner import TreePlanner
@@ -41,10 +40,10 @@ from paceline.records import Round
 from paceline.stats import Stats
 from paceline.targets.engines import open_target
 from paceline.targets.preparation import NATIVE
-from paceline.targets.prepare import prepare
-from paceline.targets.support import check_supported
 
-__all__ = ["Accelerated", "Pace", "accelerate"]
+__all__ = ["Pace"]
+
+_opening = Lock()
 
 
 class Pace:
@@ -118,28 +117,44 @@ class Pace:
                 "a streamer shows only one text: leave it out, or generate texts one by one"
             )
         rules = for_each_row(rows, model, logits_processor or [], stopping_criteria or [])
-        # A batch attends text by text, in the caller's model too.
-        with attending_by_text(model) if len(rows) > 1 else nullcontext():
+        with self._opened(model, several=len(rows) > 1) as (target, known):
             if streamer is not None:
                 streamer.put(input_ids.cpu())
-            generations = self._generate(model, rows, rules, config, references, streamer)
+            generations = self._generate(
+                model, known, target, rows, rules, config, references, streamer
+            )
             if streamer is not None:
                 streamer.end()
         return packed(input_ids, generations, config)
 
+    @contextmanager
+    def _opened(self, model: PreTrainedModel, several: bool) -> Iterator[tuple[Target, KnownModel]]:
+        """The target of one call, and what is known about the model. Several texts attend one by
+        one, in the caller's model too."""
+        with ExitStack() as borrowed:
+            # A target keeps to the attention that it was opened with, so none is opened while
+            # another thread switches it, nor on a switched model that could be switched back.
+            # And the first calls of several threads must come to know the model together.
+            with _opening:
+                if several or model.config._attn_implementation == GROUPED:
+                    borrowed.enter_context(attending_by_text(model))
+                kind = type(model), model.config._attn_implementation
+                target = open_target(model, weights=NATIVE, check=kind not in self._checked)
+                self._checked.add(kind)
+                known = self._meet(model, target)
+            yield target, known
+
     def _generate(
         self,
         model: PreTrainedModel,
+        known: KnownModel,
+        target: Target,
         rows: Sequence[PromptRow],
         rules: Sequence[RowRules],
         config: GenerationConfig,
         references: Sequence[Sequence[int]],
         streamer: BaseStreamer | None,
     ) -> list[Generation]:
-        kind = type(model), model.config._attn_implementation
-        target = open_target(model, weights=NATIVE, check=kind not in self._checked)
-        self._checked.add(kind)
-        known = self._meet(model, target)
         seed = self.seed
         if seed is None and config.do_sample:
             seed = int(torch.randint(2**62, (1,)))
@@ -155,12 +170,12 @@ class Pace:
                 )
                 for row, own, drafter in zip(rows, rules, drafters)
             ]
-            self._play(target, generations, sizing, streamer)
+            self._play(known, target, generations, sizing, streamer)
         return generations
 
     def _meet(self, model: PreTrainedModel, target: Target) -> KnownModel:
-        """What is known about the model; starts afresh if it is another one or has moved."""
-        known = self._known  # another thread may replace it
+        """What is known about the model; starts afresh if it is another one or has changed."""
+        known = self._known
         if known is None or not known.fits(model):
             known = self._known = KnownModel.of(model, target, measure=self._plans)
         return known
@@ -171,8 +186,10 @@ class Pace:
     ) -> Iterator[list[Drafter]]:
         """One per text, for this call alone."""
         if self._lent is None:
-            host = known.host(model, target)
-            yield [self._make(host=host) for _ in range(count)]
+            with known.turn():
+                host = known.host(model, target)
+                drafters = [self._make(host=host) for _ in range(count)]
+            yield drafters
         elif count > 1:
             yield [self._make() for _ in range(count)]
         else:
@@ -181,6 +198,7 @@ class Pace:
 
     def _play(
         self,
+        known: KnownModel,
         target: Target,
         generations: Sequence[Generation],
         sizing: int | TreePlanner,
@@ -188,107 +206,21 @@ class Pace:
     ) -> None:
         stats = [Stats() for _ in generations]
         rounds = cast("Generator[Round, None, None]", decode(target, generations, sizing))
+
+        def next_round() -> Round | None:
+            with known.turn():
+                return next(rounds, None)
+
         try:
-            for round in rounds:
+            while (round := next_round()) is not None:
                 stats[round.key].add(round)
                 if streamer is not None:
                     for token in round.path.tokens:
                         streamer.put(torch.tensor([token]))
         finally:
-            rounds.close()  # a streamer may have raised, and the drafter is lent again at once
+            with known.turn():  # a streamer may have raised, and the drafter is lent again at once
+                rounds.close()
             self.stats = stats
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_known": None}  # it refers to the model weakly
-
-
-class Accelerated:
-    """A model whose `generate` is accelerated; everything else is the model's own.
-
-    Made by `accelerate`.
-    """
-
-    def __init__(self, model: PreTrainedModel, pace: Pace) -> None:
-        self.model = model
-        self.pace = pace
-
-    def generate(
-        self,
-        inputs: torch.Tensor | None = None,
-        generation_config: GenerationConfig | None = None,
-        logits_processor: Sequence[Any] | None = None,
-        stopping_criteria: Sequence[Any] | None = None,
-        *,
-        streamer: BaseStreamer | None = None,
-        tokenizer: Any = None,
-        **kwargs: Any,
-    ) -> torch.Tensor | GenerateDecoderOnlyOutput:
-        """Generate; arguments and result are those of transformers' `generate`.
-
-        Raises UsageError for unsupported requests, see `Pace`, and for stop strings without a
-        tokenizer.
-        """
-        criteria = StoppingCriteriaList(stopping_criteria or ())
-        strings, generation_config = self._take_stop_strings(generation_config, kwargs)
-        if strings is not None:
-            if tokenizer is None:
-                raise UsageError("stop_strings need the tokenizer: pass tokenizer=… as well")
-            criteria.append(StopStringCriteria(tokenizer, strings))
-        return self.model.generate(
-            inputs,
-            generation_config,
-            logits_processor,
-            criteria,
-            custom_generate=partial(self.pace, streamer=streamer),
-            **kwargs,
-        )
-
-    def _take_stop_strings(
-        self, config: GenerationConfig | None, options: dict[str, Any]
-    ) -> tuple[str | list[str] | None, GenerationConfig | None]:
-        """The stop strings that apply, and the configuration without them; `generate` must find
-        none, since it drops the tokenizer."""
-        strings = own = self.model.generation_config.stop_strings
-        if config is not None and config.stop_strings is not None:
-            strings, config = config.stop_strings, copy(config)
-            config.stop_strings = None
-        strings = options.pop("stop_strings", strings)
-        if own is not None:
-            options["stop_strings"] = None
-        return strings, config
-
-    @property
-    def stats(self) -> list[Stats]:
-        """Statistics of the last call, per row."""
-        return self.pace.stats
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """A forward pass of the model."""
-        return self.model(*args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        # `copy` and `pickle` look for methods of their own before there is a model.
-        if name.startswith("__"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self.model, name)
-
-
-def accelerate(
-    model: PreTrainedModel, method: str = DEFAULT_METHOD, *, weights: str = NATIVE, **settings: Any
-) -> Accelerated:
-    """Wrap a loaded model so that its `generate` is accelerated.
-
-        fast = paceline.accelerate(model)
-        fast.generate(**tokenizer("Hello", return_tensors="pt"), max_new_tokens=100)
-        paceline.accelerate(model, "speculative", draft=smaller_model)
-
-    weights: how linear layers store their weights. "native" leaves the model unchanged; anything
-    else changes it in place, irreversibly: see docs/speed.md, and save the model first.
-    settings: of the method; `seed` and `budget` go to `Pace`.
-
-    Raises ModelError if the model cannot be driven, UsageError for an unknown method or setting.
-    """
-    check_supported(model)
-    pace = Pace(method, **settings)  # a wrong setting must not cost the model its weights
-    prepare(model, weights)
-    return Accelerated(model, pace)

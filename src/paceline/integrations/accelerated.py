@@ -1,0 +1,152 @@
+"""`accelerate`: a transformers model whose `generate` is paceline's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from functools import partial
+from typing import Any
+
+import torch
+from transformers import (
+    GenerationConfig,
+    PreTrainedModel,
+    StoppingCriteriaList,
+    StopStringCriteria,
+)
+from transformers.generation.streamers import BaseStreamer
+from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+from paceline.defaults import DEFAULT_METHOD
+from paceline.errors import UsageError
+from paceline.integrations.transformers import Pace
+from paceline.stats import Stats
+from paceline.targets.preparation import NATIVE
+from paceline.targets.prepare import prepare
+from paceline.targets.support import check_supported
+
+__all__ = ["Accelerated", "accelerate"]
+
+# Methods of a model that change it and return it.
+_CHANGES = {
+    "bfloat16",
+    "cpu",
+    "cuda",
+    "double",
+    "eval",
+    "float",
+    "half",
+    "requires_grad_",
+    "to",
+    "train",
+}
+
+
+class Accelerated:
+    """A model whose `generate` is accelerated; everything else is the model's own, attributes that
+    are set included. Methods that change the model and return it, like `to`, return this wrapper.
+
+    Made by `accelerate`.
+    """
+
+    def __init__(self, model: PreTrainedModel, pace: Pace) -> None:
+        self.model = model
+        self.pace = pace
+
+    def generate(
+        self,
+        inputs: torch.Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        logits_processor: Sequence[Any] | None = None,
+        stopping_criteria: Sequence[Any] | None = None,
+        *,
+        streamer: BaseStreamer | None = None,
+        tokenizer: Any = None,
+        **kwargs: Any,
+    ) -> torch.Tensor | GenerateDecoderOnlyOutput:
+        """Generate; arguments and result are those of transformers' `generate`.
+
+        Raises UsageError for unsupported requests, see `Pace`, for stop strings without a
+        tokenizer, and for another `custom_generate`.
+        """
+        if kwargs.pop("custom_generate", None) is not None:
+            raise UsageError(
+                "an accelerated model generates in its own way: leave out custom_generate, or call "
+                "generate of the model itself"
+            )
+        criteria = StoppingCriteriaList(stopping_criteria or ())
+        strings, generation_config = self._take_stop_strings(generation_config, kwargs)
+        if strings is not None:
+            if tokenizer is None:
+                raise UsageError("stop_strings need the tokenizer: pass tokenizer=… as well")
+            criteria.append(StopStringCriteria(tokenizer, strings))
+        generate = self.model.generate
+        if getattr(generate, "__self__", None) is self:  # the caller has put this method there
+            generate = partial(type(self.model).generate, self.model)
+        return generate(
+            inputs,
+            generation_config,
+            logits_processor,
+            criteria,
+            custom_generate=partial(self.pace, streamer=streamer),
+            **kwargs,
+        )
+
+    def _take_stop_strings(
+        self, config: GenerationConfig | None, options: dict[str, Any]
+    ) -> tuple[str | list[str] | None, GenerationConfig | None]:
+        """The stop strings that apply, and the configuration without them; `generate` must find
+        none, since it drops the tokenizer."""
+        strings = own = self.model.generation_config.stop_strings
+        if config is not None and config.stop_strings is not None:
+            strings, config = config.stop_strings, copy(config)
+            config.stop_strings = None
+        strings = options.pop("stop_strings", strings)
+        if own is not None:
+            options["stop_strings"] = None
+        return strings, config
+
+    @property
+    def stats(self) -> list[Stats]:
+        """Statistics of the last call, per row."""
+        return self.pace.stats
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """A forward pass of the model."""
+        return self.model(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        # `copy` and `pickle` look for methods of their own before there is a model.
+        if name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        found = getattr(self.model, name)
+        return partial(self._changed, found) if name in _CHANGES else found
+
+    def _changed(self, change: Callable[..., object], *args: Any, **kwargs: Any) -> Accelerated:
+        change(*args, **kwargs)
+        return self
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        own = name in ("model", "pace") or hasattr(type(self), name)
+        object.__setattr__(self if own else self.model, name, value)
+
+
+def accelerate(
+    model: PreTrainedModel, method: str = DEFAULT_METHOD, *, weights: str = NATIVE, **settings: Any
+) -> Accelerated:
+    """Wrap a loaded model so that its `generate` is accelerated.
+
+        fast = paceline.accelerate(model)
+        fast.generate(**tokenizer("Hello", return_tensors="pt"), max_new_tokens=100)
+        paceline.accelerate(model, "speculative", draft=smaller_model)
+
+    weights: how linear layers store their weights. "native" leaves the model unchanged; anything
+    else changes it in place, irreversibly: see docs/speed.md, and save the model first.
+    settings: of the method; `seed` and `budget` go to `Pace`.
+
+    Raises ModelError if the model cannot be driven, UsageError for an unknown method or setting.
+    """
+    check_supported(model)
+    pace = Pace(method, **settings)  # a wrong setting must not cost the model its weights
+    prepare(model, weights)
+    return Accelerated(model, pace)
