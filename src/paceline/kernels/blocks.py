@@ -158,7 +158,7 @@ class BlockMatrix:
         Raises ValueError for ids out of range.
         """
         ids = ids.to(torch.int64).contiguous()
-        out = torch.empty(len(ids), self.inputs)
+        out = torch.empty(len(ids), self.inputs, dtype=torch.float32)
         kernels().values(*self._matrix, ids.data_ptr(), len(ids), out.data_ptr())
         return out
 
@@ -175,7 +175,7 @@ def dequantise(format: str, blocks: torch.Tensor, inputs: int) -> torch.Tensor:
         kind = gguf.GGMLQuantizationType[format]
         values = torch.from_numpy(gguf.quants.dequantize(blocks.numpy(), kind))
         return values.view(len(blocks), inputs)
-    out = torch.empty(len(blocks), inputs)
+    out = torch.empty(len(blocks), inputs, dtype=torch.float32)
     if len(blocks):
         sizes = len(blocks), inputs
         kernels().dequantise(_NUMBERS[format], blocks.data_ptr(), *sizes, out.data_ptr())

@@ -250,7 +250,7 @@ def _floats(file: GgufFile, tensor: GgufTensor) -> torch.Tensor:
         values = data.view(_FLOATS[tensor.type]).to(torch.float32, copy=True)
     else:
         inputs = tensor.shape[-1]
-        values = torch.empty(len(data), inputs)
+        values = torch.empty(len(data), inputs, dtype=torch.float32)
         step = max(1, _PIECE // inputs)
         for first in range(0, len(data), step):
             piece = data[first : first + step]

@@ -73,7 +73,7 @@ class TreeCache(Cache):  # type: ignore[misc]
             )
             self._all[number].hold(keys, values, self._slots)
         if self._hidden_size:
-            none = torch.empty(1, 1, 0, self._hidden_size)
+            none = torch.empty(1, 1, 0, self._hidden_size, dtype=torch.float32)
             self._states.hold(none, none[..., :0], self._slots)
 
     def tensors(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -103,7 +103,7 @@ class TreeCache(Cache):  # type: ignore[misc]
         """States [length, hidden] of the slots from `start`, as a view that the next pass may
         change."""
         if self._states.keys is None:
-            return torch.zeros(0, self._hidden_size)
+            return torch.zeros(0, self._hidden_size, dtype=torch.float32)
         return self.all_states().narrow(0, start, length)
 
     def move(self, sources: Sequence[int], places: Sequence[int]) -> None:

@@ -49,6 +49,6 @@ def _stack(
 def _biases(layers: Sequence[BlockLinear]) -> torch.Tensor | None:
     if all(layer.bias is None for layer in layers):
         return None
-    return torch.cat(
-        [torch.zeros(layer.out_features) if layer.bias is None else layer.bias for layer in layers]
-    )
+    none = torch.zeros(max(each.out_features for each in layers), dtype=torch.float32)
+    biases = (none[: each.out_features] if each.bias is None else each.bias for each in layers)
+    return torch.cat([*biases])

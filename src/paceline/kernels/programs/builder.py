@@ -203,7 +203,7 @@ class GivenRows:
         """The program with memory for `rows` rows."""
         program = self._program
         sizes = program.width, self._width, program.vocabulary
-        memory = [torch.empty(rows * size) for size in sizes]
+        memory = [torch.empty(rows * size, dtype=torch.float32) for size in sizes]
         made = native.Part(program.address, program.count, *(each.data_ptr() for each in memory))
         return Part(made, [*memory, program])
 

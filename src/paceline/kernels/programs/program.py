@@ -75,7 +75,9 @@ class Program:
         self.layers = {each.layer: (each.key_heads, each.size, each.count) for each in stores}
         self.address, self.count = ctypes.addressof(self._steps), len(self._steps)
         self.width = max(1, self._places.width[Kind.ROWS])
-        self._arenas = {kind: torch.empty(1) for kind in (Kind.ROWS, Kind.KEPT)}
+        self._arenas = {
+            kind: torch.empty(1, dtype=torch.float32) for kind in (Kind.ROWS, Kind.KEPT)
+        }
         self._tables: list[torch.Tensor] = []
         self._reached = -1  # positions of the tables
         self._table_addresses = (ctypes.c_void_p * 1)()
@@ -103,7 +105,7 @@ class Program:
         """
         if self._windows != windows:
             self._use_windows(windows)
-        logits = torch.empty(texts.kept, self.vocabulary)
+        logits = torch.empty(texts.kept, self.vocabulary, dtype=torch.float32)
         one, read = self._one, self._texts
         one.rows, one.kept, one.logits = len(texts.tokens), texts.kept, logits.data_ptr()
         one.given_count, one.given, one.states = 0, None, None
@@ -150,7 +152,7 @@ class Program:
         """The address of memory for the values of `rows` rows."""
         needed = self._places.width[kind] * rows
         if self._arenas[kind].numel() < needed:
-            self._arenas[kind] = torch.empty(needed)
+            self._arenas[kind] = torch.empty(needed, dtype=torch.float32)
         return self._arenas[kind].data_ptr()
 
     def _extend_tables(self, positions: int) -> None:

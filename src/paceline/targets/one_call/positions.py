@@ -58,7 +58,7 @@ class PositionTables:
             end = min(first + ROWS, length)
             rows = self._played(first, length - 1)
             if not grown:
-                grown = [torch.empty(length, each.shape[1]) for each in rows]
+                grown = [each.new_empty(length, each.shape[1]) for each in rows]
                 for table, known in zip(grown, self._tables if self._length else [], strict=False):
                     table[: self._length] = known
             for table, each in zip(grown, rows, strict=True):

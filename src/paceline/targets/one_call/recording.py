@@ -150,7 +150,7 @@ class _Attention:
         """Record; return zeros [rows, heads, value size], as the numbers do not matter here."""
         recorder = self._recorder
         recorder.inside += 1
-        out = torch.zeros(query.shape[1], query.shape[0], value.shape[2])
+        out = value.new_zeros(query.shape[1], query.shape[0], value.shape[2])
         recorder.inside -= 1
         what = Attended(self._window, scale, cap)
         recorder.nodes.append(Node(what, (query, key, value), {}, (out,)))

@@ -1,0 +1,48 @@
+"""torch's default dtype belongs to the user's program: no buffer of ours may depend on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import paceline
+from tests.c_library import needs_library
+from tests.models.gguf_files import save_gguf
+from tests.tiny_models import new_model
+
+pytestmark = needs_library
+
+METHODS = ("plain", "anpd", "auto:-rest", "speculative:draft=self")
+
+
+@pytest.fixture(params=[torch.bfloat16, torch.float64], ids=str)
+def other(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
+    """A dtype that is the default where a test makes it so."""
+    yield request.param
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_session_in_blocks(method: str, other: torch.dtype, tmp_path: Path) -> None:
+    file = str(save_gguf(tmp_path / "m.gguf", kinds=("Q8_0",)))
+    options = {"max_new_tokens": 24, "ignore_eos": True, "budget": 8}
+    before = paceline.load(file, method, device="cpu", measure=False)
+    expected = before.generate("ABCABCAB", **options).tokens
+    torch.set_default_dtype(other)
+    again = paceline.load(file, method, device="cpu", measure=False)
+    for session in (before, again):
+        assert session.generate("ABCABCAB", **options).tokens == expected
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_accelerated_model(method: str, other: torch.dtype) -> None:
+    model = new_model("llama")
+    ids = torch.tensor([[3, 14, 15, 9, 26, 5, 3, 14]])
+    options = {"max_new_tokens": 20, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    expected = model.generate(ids, **options)
+    fast = paceline.accelerate(model, method, weights="packed")
+    torch.set_default_dtype(other)
+    assert torch.equal(fast.generate(ids, **options), expected)
