@@ -251,6 +251,7 @@ def test_a_function_may_make_the_drafter() -> None:
         ("x", {"top_p": 1.5}, "top_p must be in"),
         ("x", {"stop": ("",)}, "stop string is empty"),
         ("x", {"budget": -1}, "budget must be at least 0"),
+        ("x", {"budget": 2**63}, "budget must be at most 4096"),
         ("x", {"temprature": 1.0}, "did you mean temperature"),
         ("x", {"seed": 1.5}, "seed must be a whole number, got 1.5"),
         ("x", {"max_new_tokens": 5.5}, "max_new_tokens must be a whole number"),

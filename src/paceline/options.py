@@ -16,10 +16,13 @@ from paceline.errors import UsageError
 from paceline.sampling import LogitsProcessor, Sampler
 from paceline.typical import Typical, check_typical
 
-__all__ = ["MOST_LOGPROBS", "Options", "whole_number"]
+__all__ = ["MOST_LOGPROBS", "MOST_NODES", "Options", "check_budget", "whole_number"]
 
 MOST_LOGPROBS = 20
 """Most alternatives reported per log-probability."""
+
+MOST_NODES = 4096
+"""Most nodes of a tree: a pass compares each with all others, and no larger one has ever paid."""
 
 _WHOLE = ("max_new_tokens", "top_k", "seed", "budget", "logprobs")
 _NUMBERS = (
@@ -78,8 +81,7 @@ class Options:
         self._fill_in()
         if self.max_new_tokens < 1:
             raise UsageError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
-        if self.budget is not None and self.budget < 0:
-            raise UsageError(f"budget must be at least 0, got {self.budget}")
+        check_budget(self.budget)
         stop = _texts(self.stop)
         if "" in stop:
             raise UsageError("a stop string is empty: leave it out or write at least one character")
@@ -158,6 +160,16 @@ class Options:
             elif setting.name in _NUMBERS:
                 value = _number(setting.name, value)
             object.__setattr__(self, setting.name, value)
+
+
+def check_budget(budget: int | None) -> None:
+    """Raises UsageError for a budget that is out of range."""
+    if budget is None:
+        return
+    if budget < 0:
+        raise UsageError(f"budget must be at least 0, got {budget}")
+    if budget > MOST_NODES:
+        raise UsageError(f"budget must be at most {MOST_NODES}, got {budget}")
 
 
 def whole_number(name: str, value: Any) -> int:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.chains import ChainEnd, certain_end
 from paceline.drafters.host import COPIES, SELF, Host, ModelChoice
 from paceline.drafters.registry import check_method, make_drafter
-from paceline.drafters.settings import at_least
+from paceline.drafters.settings import within
 from paceline.errors import UsageError
 from paceline.planning.draft_length import LONGEST, DraftLength
 from paceline.prefix import common_prefix
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from paceline.drafters.draft_text import Guess
 
 __all__ = ["DraftSettings", "Speculative", "SpeculativeSettings", "guess_tree"]
+
+_MOST = 4096
+"""Largest number of guesses in a row, beside one, or in a tree."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +77,9 @@ class DraftSettings:
     weights: str = ""
 
     def __post_init__(self) -> None:
-        at_least(0, length=self.length)
-        at_least(0, branches=self.branches)
-        at_least(0, budget=self.budget)
+        within(0, _MOST, length=self.length)
+        within(0, _MOST, branches=self.branches)
+        within(0, _MOST, budget=self.budget)
         if not 0 <= self.confidence <= 1:
             raise UsageError(f"confidence must be a number from 0 to 1, got {self.confidence!r}")
         if self.is_copy:

@@ -33,7 +33,7 @@ from paceline.integrations.requests import check_request, packed, sampler_of, st
 from paceline.integrations.rows import PromptRow, RowRules, for_each_row, split_rows
 from paceline.kernels.attention import GROUPED, attending_by_text
 from paceline.loop import Generation, decode
-from paceline.options import whole_number
+from paceline.options import check_budget, whole_number
 from paceline.planning.planner import TreePlanner
 from paceline.protocols import Drafter, Target
 from paceline.records import Round
@@ -77,8 +77,7 @@ class Pace:
         self.seed = None if seed is None else whole_number("seed", seed)
         self.streamer = streamer
         self.budget = None if budget is None else whole_number("budget", budget)
-        if self.budget is not None and self.budget < 0:
-            raise UsageError(f"budget must be at least 0, got {budget}")
+        check_budget(self.budget)
         check_method(method, **settings)
         self._make = partial(make_drafter, method, **settings)
         # Kept between calls, so that a drafter can keep learning from one conversation. One that is
