@@ -65,10 +65,17 @@ class Batch:
         return key
 
     def rewrite(self, key: int) -> None:
-        """Continue a text from its context, which its owner has changed."""
+        """Continue a text from its context, which its owner has changed. If it cannot be opened
+        again, it leaves."""
         text = self._texts[key]
         self.target.close(text.slot)
-        text.slot = self.target.open(text.generation.context)
+        try:
+            text.slot = self.target.open(text.generation.context)
+        except Exception:
+            del self._texts[key]
+            self._planner.drop(key)
+            text.generation.drafter.stop()
+            raise
         text.generation.drafter.resume(text.generation.start_as(key))
 
     def drop(self, key: int) -> None:

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -295,3 +296,25 @@ def test_a_drafter_that_cannot_stop_fails_alone() -> None:
     batch.step()
     assert second.error is None
     assert second.output == REFERENCE.continued([4, 1], 2, Sampler())
+
+
+def test_a_text_that_cannot_be_opened_again_leaves() -> None:
+    target, stopped = CountedToy(), []
+
+    class Stopped(RandomTrees):
+        def stop(self) -> None:
+            stopped.append(self)
+
+    drafter, planner = Stopped(7), FixedBudget(4)
+    batch = Batch(target, planner)
+    key = batch.add(Generation(PROMPTS[1], drafter, Stopping(8)))
+
+    def boom(context: Sequence[int]) -> int:
+        raise BoomError
+
+    target.open = boom  # type: ignore[method-assign]
+    with pytest.raises(BoomError):
+        batch.rewrite(key)
+    assert not batch and stopped == [drafter] and not target.in_use
+    batch.drop(key)
+    batch.close()
